@@ -1,0 +1,65 @@
+"""What the user asked for: set by a front or a signal, read by the trainer at step boundaries."""
+
+import threading
+
+
+class Control:
+    """Requests that cross from a front's thread to the trainer's.
+
+    Setting a request never blocks. The trainer reads them only between two optimizer steps, so that a
+    request never cuts a step in half.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._precision: str | None = None
+        self._paused = False
+        self._stop_reason: str | None = None
+
+    def request_precision(self, precision: str) -> None:
+        """Ask for the steps from the next boundary on to run in ``precision``; the last request wins."""
+        with self._changed:
+            self._precision = precision
+            self._changed.notify_all()
+
+    def request_pause(self, paused: bool) -> None:
+        """Ask the trainer to stand still after the current step, or to go on."""
+        with self._changed:
+            self._paused = paused
+            self._changed.notify_all()
+
+    def request_stop(self, reason: str) -> None:
+        """Ask for a clean end after the current step; the first reason is kept."""
+        with self._changed:
+            self._stop_reason = self._stop_reason or reason
+            self._changed.notify_all()
+
+    @property
+    def requested_precision(self) -> str | None:
+        """The precision last asked for and not yet taken."""
+        return self._precision
+
+    @property
+    def paused(self) -> bool:
+        """Whether a pause is asked for."""
+        return self._paused
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run should end, or None while it should go on."""
+        return self._stop_reason
+
+    def take_precision(self) -> str | None:
+        """The precision asked for since the last call; the trainer alone calls this."""
+        if self._precision is None:
+            return None
+        with self._changed:
+            precision, self._precision = self._precision, None
+            return precision
+
+    def wait_while_paused(self) -> None:
+        """Block the caller until the pause ends, a stop is asked for or another precision is."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._paused or self._stop_reason is not None or self._precision is not None
+            )

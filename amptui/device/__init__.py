@@ -1,0 +1,1 @@
+"""What the hardware says: NVML and the host, sampled beside the training. Never torch."""

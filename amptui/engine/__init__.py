@@ -1,0 +1,1 @@
+"""The training itself: precisions, the loop, readback. Knows no screen, no file and no NVML."""

@@ -1,0 +1,298 @@
+"""The facts a run emits, each a frozen record: what the journal keeps and the screen is made of.
+
+Numbers carry their unit in their name. ``None`` is a number that was not measured. Non-finite numbers
+are values like any other. ``time`` is Unix seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
+"""Every precision a step can run in, in the order in which tables show them."""
+
+AMP_PRECISIONS = ("fp16", "bf16")
+"""The precisions that are automatic mixed precision."""
+
+Severity = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataInfo:
+    """What is trained on; ``real`` is false for a synthetic stand-in."""
+
+    name: str
+    real: bool
+    samples: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Means over the validation samples; ``accuracy`` is a fraction of one."""
+
+    loss: float | None
+    accuracy: float | None
+    samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """What NVML says of one GPU; every field but the UUID may be missing."""
+
+    uuid: str
+    name: str | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    utilization_percent: float | None = None
+    power_watts: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+    clocks_event_reasons: tuple[str, ...] | None = None
+    """Why clocks are held down, in NVML's words; empty when they are not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorSample:
+    """What torch's CUDA allocator holds; the peak counts from the end of ``precision``'s settling."""
+
+    precision: str
+    allocated_bytes: int
+    reserved_bytes: int
+    peak_allocated_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSample:
+    """What the operating system says of this machine and of this process."""
+
+    cpu_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    process_rss_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """Everything that was known when the first step began."""
+
+    time: float
+    model: str
+    device: str
+    """torch's name of the device: ``cuda:0`` or ``cpu``."""
+    device_name: str
+    gpu_uuid: str | None
+    """NVML's UUID of the GPU that trains; None on a CPU."""
+    precision: str
+    amp_precision: str
+    """What AMP means in this run: ``fp16`` or ``bf16``."""
+    unsupported: Mapping[str, str]
+    """The precisions this device cannot run, each with the reason."""
+    config: Mapping[str, Any]
+    versions: Mapping[str, str]
+    hardware: Mapping[str, Any]
+    data: DataInfo
+    parameters: int
+    batch_size: int | None
+    steps_per_epoch: int | None
+    """None when the data does not know its length."""
+    total_epochs: int
+    total_steps: int | None
+    """The step at which the run ends; None when it is not known yet."""
+    growth_interval: int
+    """Applied steps without overflow after which the scaler doubles its scale."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseChanged:
+    """What the trainer is busy with while no step can be shown: a download, an import, a validation."""
+
+    time: float
+    phase: Literal["importing", "data", "model", "first step", "training", "validating", "stopping"]
+    detail: str = ""
+    done: int | None = None
+    """With ``total``: how far it is, in bytes or batches."""
+    total: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One optimizer step, applied or skipped."""
+
+    time: float
+    step: int
+    """Counted from 1 over the whole run."""
+    epoch: int
+    """Counted from 1."""
+    precision: str
+    loss: float | None
+    """Never multiplied by the loss scale."""
+    samples: int
+    step_seconds: float | None
+    """From the end of the step before to the end of this one, on the device's clock."""
+    data_seconds: float | None
+    """How long the loop waited for this step's batch, on the host's clock."""
+    lr: float
+    loss_scale: float | None
+    """The scale this step ran with; None outside ``fp16``."""
+    growth_tracker: int | None
+    skipped: bool
+    grad_norm: float | None
+    """The L2 norm over all gradients, unscaled, before clipping."""
+    nonfinite_gradients: int | None
+    """How many gradient tensors hold NaN or Inf."""
+    settling: bool
+    losses: Mapping[str, float] = field(default_factory=dict)
+    """The parts of the loss by name, where the experiment names them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One look at GPUs, torch's allocator and the host; ``note`` says why GPUs are missing."""
+
+    time: float
+    gpus: tuple[GpuSample, ...]
+    host: HostSample
+    allocator: AllocatorSample | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionChanged:
+    """The engine's confirmation: ``step`` is the first one that runs in ``current``."""
+
+    time: float
+    step: int
+    previous: str
+    current: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockFinished:
+    """A stretch of steps in one precision came to its end, at a switch or with the run."""
+
+    time: float
+    step: int
+    precision: str
+    steps: int
+    peak_allocated_bytes: int | None
+    """torch's peak from the end of settling; None on a CPU or when all steps were settling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossScaleChanged:
+    """The scaler moved: after ``step`` the scale is ``current``."""
+
+    time: float
+    step: int
+    previous: float
+    current: float
+    reason: Literal["backoff", "growth"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSkipped:
+    """The scaler dropped this step's update because a gradient was not finite."""
+
+    time: float
+    step: int
+    loss_scale: float
+    loss: float | None
+    """A skip with a non-finite loss is an overflow in the forward pass: no scaling helps."""
+    names: tuple[str, ...]
+    """Parameters with non-finite gradients, worst first, bounded in number."""
+    count: int
+    """How many parameters had non-finite gradients."""
+    consecutive: int
+    """Skips in a row up to this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFinite:
+    """NaN or Inf was found; a skipped step has a record of its own and none of these for gradients."""
+
+    time: float
+    step: int
+    what: Literal["loss", "gradient", "buffer", "activation"]
+    kind: Literal["nan", "inf"]
+    names: tuple[str, ...]
+    """Worst first (NaN before Inf), bounded in number."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFinished:
+    """An epoch's end; ``seconds`` is its training time without validation and pauses."""
+
+    time: float
+    step: int
+    epoch: int
+    seconds: float
+    mean_loss: float | None
+    validation: Validation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PauseChanged:
+    """The trainer stands still after ``step``, or goes on."""
+
+    time: float
+    step: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something a person should read."""
+
+    time: float
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Printed:
+    """A line that user code or a library wrote to the terminal while the screen owned it."""
+
+    time: float
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """The run ended as asked."""
+
+    time: float
+    steps: int
+    seconds: float
+    reason: Literal["done", "stopped"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    """The run ended with an error, told in one line, with the mend."""
+
+    time: float
+    step: int
+    error: str
+    traceback: str
+
+
+Record = (
+    RunStarted
+    | PhaseChanged
+    | StepRecord
+    | DeviceSample
+    | PrecisionChanged
+    | BlockFinished
+    | LossScaleChanged
+    | StepSkipped
+    | NonFinite
+    | EpochFinished
+    | PauseChanged
+    | Note
+    | Printed
+    | RunFinished
+    | RunFailed
+)

@@ -1,0 +1,1 @@
+"""The screen. Textual lives here; torch never does."""

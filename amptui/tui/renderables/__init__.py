@@ -1,0 +1,1 @@
+"""Pure drawings on a canvas: curves, ribbons, bars. Tested without an app."""

@@ -1,0 +1,102 @@
+"""The one formatter: bytes, rates, seconds, percent and counts as a person reads them, or ``n/a``."""
+
+import math
+
+NOT_AVAILABLE = "n/a"
+"""What stands where a number could not be measured."""
+
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_DECIMAL = ("", "k", "M", "G", "T")
+
+
+def number_of_bytes(value: float | None) -> str:
+    """Bytes with a binary unit and three significant digits: ``1.24 GiB``."""
+    if value is None or not math.isfinite(value):
+        return NOT_AVAILABLE
+    power = 0
+    while abs(value) >= 1000 and power < len(_BINARY) - 1:
+        value /= 1024
+        power += 1
+    return f"{_three_digits(value) if power else int(value)} {_BINARY[power]}"
+
+
+def rate(per_second: float | None, unit: str = "") -> str:
+    """A rate with a decimal prefix: ``127 k/s``; with ``unit="samples"``, ``127 k samples/s``."""
+    if per_second is None or not math.isfinite(per_second):
+        return NOT_AVAILABLE
+    power = 0
+    while abs(per_second) >= 999.5 and power < len(_DECIMAL) - 1:
+        per_second /= 1000
+        power += 1
+    words = " ".join(word for word in (_DECIMAL[power], unit) if word)
+    return f"{_three_digits(per_second)}{' ' if words else ''}{words}/s"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A step's duration: ``2.02 ms``, from a second on ``1.31 s``."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_AVAILABLE
+    if abs(seconds) >= 0.9995:
+        return f"{_three_digits(seconds)} s"
+    return f"{_three_digits(seconds * 1000)} ms"
+
+
+def duration(seconds: float | None) -> str:
+    """A span of time as a clock shows it: ``0:41``, ``1:02:03``, ``2d 03:04:05``."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOT_AVAILABLE
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d {hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def percent(fraction: float | None, digits: int = 0) -> str:
+    """A fraction of one as percent: ``0.991`` with one digit is ``99.1%``."""
+    if fraction is None or not math.isfinite(fraction):
+        return NOT_AVAILABLE
+    return f"{fraction * 100:.{digits}f}%"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated: ``65,536``; a fraction keeps three digits."""
+    if value is None:
+        return NOT_AVAILABLE
+    if not math.isfinite(value):
+        return non_finite(value)
+    return f"{value:,.0f}" if float(value).is_integer() else _three_digits(value)
+
+
+def loss(value: float | None) -> str:
+    """A loss with three significant digits at any size: ``0.0312``, ``2.31``, ``4.1e-07``, ``nan``."""
+    if value is None:
+        return NOT_AVAILABLE
+    if not math.isfinite(value):
+        return non_finite(value)
+    size = abs(value)
+    if size != 0 and not 1e-4 <= size < 1e5:
+        return f"{value:.1e}"
+    return _three_digits(value)
+
+
+def ratio(value: float | None) -> str:
+    """How many times: ``1.94×``."""
+    if value is None or not math.isfinite(value):
+        return NOT_AVAILABLE
+    return f"{value:.2f}×"
+
+
+def non_finite(value: float) -> str:
+    """The word for a value that is not finite: ``nan``, ``inf`` or ``-inf``."""
+    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _three_digits(value: float) -> str:
+    """Three significant digits without an exponent: ``127``, ``12.7``, ``1.27``, ``0.0127``."""
+    rounded = float(f"{value:.3g}")
+    if rounded == 0:
+        return "0"
+    decimals = 2 - math.floor(math.log10(abs(rounded)))
+    return f"{rounded:,.{max(0, decimals)}f}"
