@@ -1,0 +1,184 @@
+"""A grid of characters and inks that panels draw on, and what of it changed since the last frame.
+
+Panels write to numpy arrays and know nothing of Textual: they are tested by reading the lines back. One
+widget then sends only the cells that changed, because over SSH bytes are what a frame costs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from rich.cells import cell_len, get_character_cell_size
+
+from amptui.tui.ink import ASCII_STAND_INS, Ink
+
+_BLANK = ord(" ")
+_CONTINUED = 0
+"""Stands in the second cell of a character that is two cells wide."""
+_REPLACEMENT = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A place on the screen, in cells."""
+
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def inset(self, dx: int, dy: int) -> "Rect":
+        """The rectangle that remains inside a margin of ``dx`` columns and ``dy`` lines; never negative."""
+        return Rect(self.x + dx, self.y + dy, max(0, self.width - 2 * dx), max(0, self.height - 2 * dy))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Cells ``[start, stop)`` of one line."""
+
+    y: int
+    start: int
+    stop: int
+
+
+class Canvas:
+    """A ``height`` by ``width`` grid; drawing outside of it is clipped, never an error.
+
+    ``ascii_only`` replaces every character beyond ASCII by a stand-in of the same width.
+    """
+
+    def __init__(self, width: int, height: int, *, ascii_only: bool = False) -> None:
+        self.chars: npt.NDArray[np.uint32] = np.full((height, width), _BLANK, np.uint32)
+        self.inks: npt.NDArray[np.uint8] = np.zeros((height, width), np.uint8)
+        self.ascii_only = ascii_only
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return int(self.chars.shape[1])
+
+    @property
+    def height(self) -> int:
+        """Lines."""
+        return int(self.chars.shape[0])
+
+    def part(self, rect: Rect) -> "Canvas":
+        """The canvas of ``rect``, clipped to this one: what is drawn there appears here."""
+        x, y = max(0, rect.x), max(0, rect.y)
+        part = object.__new__(Canvas)
+        part.chars = self.chars[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
+        part.inks = self.inks[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
+        part.ascii_only = self.ascii_only
+        return part
+
+    def clear(self) -> None:
+        """Blank every cell."""
+        self.chars.fill(_BLANK)
+        self.inks.fill(Ink.TEXT)
+
+    def text(
+        self,
+        x: int,
+        y: int,
+        text: str,
+        ink: int = Ink.TEXT,
+        *,
+        width: int | None = None,
+        align: Literal["left", "right"] = "left",
+    ) -> int:
+        """Write ``text`` at column ``x`` of line ``y``; return the column after it.
+
+        With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Control
+        characters and escape sequences come out inert, one ``?`` each.
+        """
+        cells = _cells(text, self.ascii_only)
+        if width is not None:
+            cells = _fitted(cells, width, align, self.ascii_only)
+        end = x + len(cells)
+        if 0 <= y < self.height and end > 0 and x < self.width:
+            left, right = max(0, x), min(end, self.width)
+            self.chars[y, left:right] = cells[left - x : right - x]
+            if right < end and cells[right - x] == _CONTINUED:
+                self.chars[y, right - 1] = _BLANK  # half of a wide character would widen the line
+            self.inks[y, left:right] = ink
+        return end
+
+    def fill(self, rect: Rect, character: str, ink: int = Ink.TEXT) -> None:
+        """Set every cell of ``rect`` to one character."""
+        part = self.part(rect)
+        part.chars[...] = _cells(character, self.ascii_only)[0]
+        part.inks[...] = ink
+
+    def lines(self) -> list[str]:
+        """The lines as text, blanks at the right end kept."""
+        return [self.line_text(y, 0, self.width) for y in range(self.height)]
+
+    def line_text(self, y: int, start: int, stop: int) -> str:
+        """Cells ``[start, stop)`` of line ``y`` as text."""
+        row = self.chars[y, start:stop]
+        return str(row[row != _CONTINUED].astype("<u4").tobytes(), "utf-32-le")
+
+    def runs(self, y: int) -> Iterator[tuple[str, int]]:
+        """Line ``y`` as runs of one ink; blanks join the run before them, since their colour is not seen."""
+        row, inks = self.chars[y], self.inks[y].copy()
+        visible = row != _BLANK
+        visible |= inks == Ink.SELECTED
+        # Each blank takes the ink of the last visible cell before it: fewer colour codes to send.
+        last_visible = np.maximum.accumulate(np.where(visible, np.arange(len(row)), -1))
+        inks[last_visible >= 0] = inks[last_visible[last_visible >= 0]]
+        inks[last_visible < 0] = Ink.TEXT
+        edges = np.flatnonzero(np.diff(inks)) + 1
+        starts = [0, *edges.tolist()] if len(row) else []
+        for start, stop in zip(starts, [*starts[1:], len(row)], strict=True):
+            yield self.line_text(y, start, stop), int(inks[start])
+
+    def changes_since(self, previous: "Canvas", *, join_within: int = 6) -> list[Span]:
+        """The spans that differ from ``previous`` (of the same size), near ones joined.
+
+        ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells.
+        """
+        different = (self.chars != previous.chars) | (self.inks != previous.inks)
+        spans: list[Span] = []
+        for y in np.flatnonzero(different.any(axis=1)).tolist():
+            columns = np.flatnonzero(different[y])
+            breaks = np.flatnonzero(np.diff(columns) > join_within)
+            starts = columns[np.concatenate(([0], breaks + 1))]
+            stops = columns[np.concatenate((breaks, [len(columns) - 1]))] + 1
+            spans += [Span(y, a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        return spans
+
+
+def _cells(text: str, ascii_only: bool) -> list[int]:
+    """One code point a cell; a wide character is followed by a continuation cell."""
+    if text.isascii() and text.isprintable():
+        return list(text.encode("ascii"))
+    if ascii_only:
+        text = text.translate(ASCII_STAND_INS)
+    cells: list[int] = []
+    for character in text:
+        size = get_character_cell_size(character)
+        if not character.isprintable() or (ascii_only and not character.isascii()):
+            cells += [ord(_REPLACEMENT)] * max(1, size)
+        elif size:
+            cells += [ord(character), *[_CONTINUED] * (size - 1)]
+    return cells
+
+
+def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[int]:
+    """Exactly ``width`` cells."""
+    if len(cells) <= width:
+        pad = [_BLANK] * (width - len(cells))
+        return pad + cells if align == "right" else cells + pad
+    if width <= 0:
+        return []
+    cut = cells[: width - 1]
+    if cells[width - 1] == _CONTINUED and cut:
+        cut[-1] = _BLANK
+    return cut + _cells("…", ascii_only)
+
+
+def text_width(text: str) -> int:
+    """How many cells ``text`` takes."""
+    return cell_len(text)

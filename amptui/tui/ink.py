@@ -1,0 +1,85 @@
+"""Every colour and sign of the screen: inks by meaning, glyphs, and stand-ins for ASCII terminals."""
+
+from enum import IntEnum
+
+from rich.style import Style
+
+
+class Ink(IntEnum):
+    """What a cell means; the theme below gives each meaning its colour.
+
+    Colours are the terminal's own sixteen: they follow the user's palette and cost a third of the bytes
+    of true colour. Colour is never the only sign: precisions also have a letter and a glyph.
+    """
+
+    TEXT = 0
+    DIM = 1
+    """Labels, axes, what may be overlooked."""
+    FRAME = 2
+    STRONG = 3
+    """The one number of a panel."""
+    FP32 = 4
+    IEEE = 5
+    TF32 = 6
+    FP16 = 7
+    BF16 = 8
+    GOOD = 9
+    WARNING = 10
+    ERROR = 11
+    KEY = 12
+    """A key in the footer and the menus."""
+    SELECTED = 13
+
+
+BOLD = 0x80
+"""Add to an ink for its bold form: ``Ink.FP16 | BOLD``."""
+
+_STYLES = {
+    Ink.TEXT: Style(),
+    Ink.DIM: Style(color="bright_black"),
+    Ink.FRAME: Style(color="bright_black"),
+    Ink.STRONG: Style(bold=True),
+    Ink.FP32: Style(color="bright_blue"),
+    Ink.IEEE: Style(color="cyan"),
+    Ink.TF32: Style(color="bright_cyan"),
+    Ink.FP16: Style(color="yellow"),
+    Ink.BF16: Style(color="magenta"),
+    Ink.GOOD: Style(color="green"),
+    Ink.WARNING: Style(color="bright_yellow"),
+    Ink.ERROR: Style(color="bright_red"),
+    Ink.KEY: Style(bold=True),
+    Ink.SELECTED: Style(reverse=True),
+}
+
+STYLES: dict[int, Style] = {
+    code | weight: style + Style(bold=True) if weight else style
+    for code, style in _STYLES.items()
+    for weight in (0, BOLD)
+}
+"""The Rich style of each ink and of its bold form."""
+
+PRECISION_INKS = {"fp32": Ink.FP32, "ieee": Ink.IEEE, "tf32": Ink.TF32, "fp16": Ink.FP16, "bf16": Ink.BF16}
+PRECISION_LETTERS = {"fp32": "F", "ieee": "I", "tf32": "T", "fp16": "A", "bf16": "B"}
+PRECISION_GLYPHS = {"fp32": "■", "ieee": "□", "tf32": "◆", "fp16": "▲", "bf16": "●"}
+
+
+def precision_ink(precision: str | None) -> Ink:
+    """The accent of a precision, the same in curve, ribbon, table and header; plain for an unknown one."""
+    return PRECISION_INKS.get(precision or "", Ink.TEXT)
+
+
+def precision_letter(precision: str | None) -> str:
+    """The letter that stands for a precision where there is room for one cell."""
+    return PRECISION_LETTERS.get(precision or "", "?")
+
+
+def precision_glyph(precision: str | None) -> str:
+    """The sign beside a precision's name."""
+    return PRECISION_GLYPHS.get(precision or "", "?")
+
+
+ASCII_STAND_INS = str.maketrans(
+    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮",
+    "-|+++++++++==-=-_|#.#:*^o!xvx><^v~.~ u>v=>:",
+)
+"""One character for one, so that no column moves where the terminal has no UTF-8."""
