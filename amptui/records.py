@@ -16,6 +16,9 @@ AMP_PRECISIONS = ("fp16", "bf16")
 
 Severity = Literal["info", "warning", "error"]
 
+Phase = Literal["importing", "data", "model", "first step", "training", "validating", "stopping"]
+"""What a trainer can be busy with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInfo:
@@ -108,7 +111,7 @@ class PhaseChanged:
     """What the trainer is busy with while no step can be shown: a download, an import, a validation."""
 
     time: float
-    phase: Literal["importing", "data", "model", "first step", "training", "validating", "stopping"]
+    phase: Phase
     detail: str = ""
     done: int | None = None
     """With ``total``: how far it is, in bytes or batches."""
@@ -222,12 +225,12 @@ class NonFinite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished:
-    """An epoch's end; ``seconds`` is its training time without validation and pauses."""
+    """An epoch's end; ``seconds`` is its training time without validation and pauses, if all was measured."""
 
     time: float
     step: int
     epoch: int
-    seconds: float
+    seconds: float | None
     mean_loss: float | None
     validation: Validation | None
 

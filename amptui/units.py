@@ -20,16 +20,34 @@ def number_of_bytes(value: float | None) -> str:
     return f"{_three_digits(value) if power else int(value)} {_BINARY[power]}"
 
 
+def bytes_of(part: float | None, whole: float | None) -> str:
+    """How much of a whole, both in the whole's unit: ``3.10 / 139 GiB``."""
+    if whole is None or not math.isfinite(whole):
+        return number_of_bytes(part)
+    text = number_of_bytes(whole)
+    if part is None or not math.isfinite(part):
+        return f"{NOT_AVAILABLE} / {text}"
+    return f"{_three_digits(part / 1024 ** _BINARY.index(text.split()[1]))} / {text}"
+
+
 def rate(per_second: float | None, unit: str = "") -> str:
     """A rate with a decimal prefix: ``127 k/s``; with ``unit="samples"``, ``127 k samples/s``."""
     if per_second is None or not math.isfinite(per_second):
         return NOT_AVAILABLE
+    return f"{short_count(per_second)}{' ' if unit else ''}{unit}/s"
+
+
+def short_count(value: float | None) -> str:
+    """A count in three significant digits with a decimal prefix: ``131 k``."""
+    if value is None:
+        return NOT_AVAILABLE
+    if not math.isfinite(value):
+        return non_finite(value)
     power = 0
-    while abs(per_second) >= 999.5 and power < len(_DECIMAL) - 1:
-        per_second /= 1000
+    while abs(value) >= 999.5 and power < len(_DECIMAL) - 1:
+        value /= 1000
         power += 1
-    words = " ".join(word for word in (_DECIMAL[power], unit) if word)
-    return f"{_three_digits(per_second)}{' ' if words else ''}{words}/s"
+    return f"{_three_digits(value)} {_DECIMAL[power]}".rstrip()
 
 
 def milliseconds(seconds: float | None) -> str:

@@ -6,11 +6,12 @@ widget then sends only the cells that changed, because over SSH bytes are what a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from rich.cells import cell_len, get_character_cell_size
+from rich.cells import get_character_cell_size
 
 from amptui.tui.ink import ASCII_STAND_INS, Ink
 
@@ -97,19 +98,31 @@ class Canvas:
         if width is not None:
             cells = _fitted(cells, width, align, self.ascii_only)
         end = x + len(cells)
-        if 0 <= y < self.height and end > 0 and x < self.width:
-            left, right = max(0, x), min(end, self.width)
-            self.chars[y, left:right] = cells[left - x : right - x]
+        left, right = max(0, x), min(end, self.width)
+        if 0 <= y < self.height and left < right:
+            row = self.chars[y]
+            _cut_wide(row, left, right)
+            row[left:right] = cells[left - x : right - x]
+            if row[left] == _CONTINUED:
+                row[left] = _BLANK
             if right < end and cells[right - x] == _CONTINUED:
-                self.chars[y, right - 1] = _BLANK  # half of a wide character would widen the line
+                row[right - 1] = _BLANK
             self.inks[y, left:right] = ink
         return end
 
     def fill(self, rect: Rect, character: str, ink: int = Ink.TEXT) -> None:
-        """Set every cell of ``rect`` to one character."""
+        """Set every cell of ``rect`` to one character of one cell."""
         part = self.part(rect)
-        part.chars[...] = _cells(character, self.ascii_only)[0]
+        if part.width:
+            left = max(0, rect.x)
+            for row in self.chars[max(0, rect.y) :][: part.height]:
+                _cut_wide(row, left, left + part.width)
+        part.chars[...] = self.code_point(character)
         part.inks[...] = ink
+
+    def code_point(self, character: str) -> int:
+        """What to store in ``chars`` for a character of one cell: itself, or its stand-in."""
+        return _cells(character, self.ascii_only)[0]
 
     def lines(self) -> list[str]:
         """The lines as text, blanks at the right end kept."""
@@ -130,24 +143,39 @@ class Canvas:
         inks[last_visible >= 0] = inks[last_visible[last_visible >= 0]]
         inks[last_visible < 0] = Ink.TEXT
         edges = np.flatnonzero(np.diff(inks)) + 1
-        starts = [0, *edges.tolist()] if len(row) else []
-        for start, stop in zip(starts, [*starts[1:], len(row)], strict=True):
-            yield self.line_text(y, start, stop), int(inks[start])
+        for start, stop in pairwise([0, *edges.tolist(), len(row)]):
+            if start < stop:
+                yield self.line_text(y, start, stop), int(inks[start])
 
     def changes_since(self, previous: "Canvas", *, join_within: int = 6) -> list[Span]:
         """The spans that differ from ``previous`` (of the same size), near ones joined.
 
-        ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells.
+        ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells. No span
+        begins or ends within a wide character of either canvas.
         """
         different = (self.chars != previous.chars) | (self.inks != previous.inks)
+        second_half = ((self.chars == _CONTINUED) | (previous.chars == _CONTINUED))[:, 1:]
+        different[:, 1:] |= different[:, :-1] & second_half
+        different[:, :-1] |= different[:, 1:] & second_half
         spans: list[Span] = []
         for y in np.flatnonzero(different.any(axis=1)).tolist():
             columns = np.flatnonzero(different[y])
-            breaks = np.flatnonzero(np.diff(columns) > join_within)
+            breaks = np.flatnonzero(np.diff(columns) > join_within + 1)
             starts = columns[np.concatenate(([0], breaks + 1))]
             stops = columns[np.concatenate((breaks, [len(columns) - 1]))] + 1
             spans += [Span(y, a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
         return spans
+
+
+def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
+    """Blank the halves that stay of wide characters when ``[left, right)`` is overwritten.
+
+    A lone half would make the line a cell longer or shorter than the canvas.
+    """
+    if left > 0 and row[left] == _CONTINUED:
+        row[left - 1] = _BLANK
+    if right < len(row) and row[right] == _CONTINUED:
+        row[right] = _BLANK
 
 
 def _cells(text: str, ascii_only: bool) -> list[int]:
@@ -180,5 +208,5 @@ def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[
 
 
 def text_width(text: str) -> int:
-    """How many cells ``text`` takes."""
-    return cell_len(text)
+    """How many cells ``text`` takes on a canvas."""
+    return len(_cells(text, ascii_only=False))

@@ -1,0 +1,138 @@
+"""Keeps the terminal to the screen: what code prints, in Python or in C, becomes records and a log file."""
+
+import codecs
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Literal
+
+from amptui.records import Note, Printed, Record
+
+MAX_LINES_A_SECOND = 20
+"""Lines that become records; all of them go to the file."""
+
+_MAX_LINE_CHARACTERS = 500
+
+
+class OutputCapture:
+    """While entered, file descriptors 1 and 2 are pipes, and ``sys.__stdout__`` is the terminal.
+
+    Pipes rather than a file: printing to a full disk would raise in the person's code. A thread reads
+    them without pause, so that no print ever waits. A standard error that was redirected stays so.
+    """
+
+    def __init__(self, emit: Callable[[Record], object], log_path: Path) -> None:
+        self._emit = emit
+        self._log_path = log_path
+        self._readers: list[_PipeReader] = []
+        self._saved: dict[int, int] = {}
+        self._streams = sys.__stdout__, sys.__stderr__
+
+    def __enter__(self) -> "OutputCapture":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        terminal = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
+        self._streams = sys.__stdout__, sys.__stderr__
+        log = _OutputLog(self._log_path, self._emit)
+        self._redirect(1, "stdout", log)
+        if os.isatty(2):
+            self._redirect(2, "stderr", log)
+        # Textual draws on sys.__stderr__ and asks sys.__stdout__ for the terminal's size.
+        sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        terminal = sys.__stdout__
+        sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, saved in self._saved.items():
+            os.dup2(saved, descriptor)  # closes the pipe's writing end, which ends its reader
+            os.close(saved)
+        for reader in self._readers:
+            reader.join(timeout=1)
+        _close_quietly(terminal)
+
+    def _redirect(self, descriptor: int, name: Literal["stdout", "stderr"], log: "_OutputLog") -> None:
+        reading, writing = os.pipe()
+        self._saved[descriptor] = os.dup(descriptor)
+        os.dup2(writing, descriptor)
+        os.close(writing)
+        reader = _PipeReader(reading, name, log)
+        self._readers.append(reader)
+        reader.start()
+
+
+def _close_quietly(stream: IO[str] | None) -> None:
+    """Close a terminal that may be gone: there is nobody left to tell."""
+    try:
+        if stream is not None:
+            stream.close()
+    except OSError:
+        pass
+
+
+class _OutputLog:
+    """Where captured output goes: every byte to a file, a bounded number of lines to the records."""
+
+    def __init__(self, path: Path, emit: Callable[[Record], object]) -> None:
+        self._emit = emit
+        self._path = path
+        self._lock = threading.Lock()
+        self._file: IO[bytes] | None = None
+        self._broken = False
+        self._second = 0
+        self._lines = 0
+
+    def write(self, data: bytes) -> None:
+        """Append to the file, made at the first byte; a disk that refuses is told once."""
+        with self._lock:
+            if self._broken:
+                return
+            try:
+                self._file = self._file or self._path.open("ab", buffering=0)
+                self._file.write(data)
+            except OSError as error:
+                self._broken = True
+                text = f"output is no longer kept in {self._path}: {error.strerror}"
+                self._emit(Note(time=time.time(), severity="warning", text=text))
+
+    def line(self, stream: Literal["stdout", "stderr"], text: str) -> None:
+        """Emit one line, unless this second has had its share."""
+        now = time.time()
+        with self._lock:
+            if int(now) != self._second:
+                self._second, self._lines = int(now), 0
+            self._lines += 1
+            if self._lines > MAX_LINES_A_SECOND:
+                return
+            if self._lines == MAX_LINES_A_SECOND:
+                text = f"{text[:200]} … (more lines in {self._path.name})"
+        self._emit(Printed(time=now, stream=stream, text=text[:_MAX_LINE_CHARACTERS]))
+
+
+class _PipeReader(threading.Thread):
+    """Reads one pipe to its end."""
+
+    def __init__(self, descriptor: int, name: Literal["stdout", "stderr"], log: _OutputLog) -> None:
+        super().__init__(name=f"amptui-{name}", daemon=True)
+        self._descriptor = descriptor
+        self._stream = name
+        self._log = log
+
+    def run(self) -> None:
+        """Split what arrives into lines; a progress bar's carriage return ends one too."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        rest = ""
+        while data := os.read(self._descriptor, 65536):
+            self._log.write(data)
+            *lines, rest = (rest + decoder.decode(data)).replace("\r", "\n").split("\n")
+            for line in filter(str.strip, lines):
+                self._log.line(self._stream, line.rstrip())
+            rest = rest[-_MAX_LINE_CHARACTERS:]
+        if rest.strip():
+            self._log.line(self._stream, rest.rstrip())
+        os.close(self._descriptor)

@@ -1,0 +1,131 @@
+"""From what a person typed to an experiment: the class behind MODEL and the values of its fields."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from amptui.errors import ExperimentError, UsageError
+from amptui.experiment import Experiment
+from amptui.modelspec import ModelSpec
+
+_WORDS = {
+    "true": True,
+    "false": False,
+    "yes": True,
+    "no": False,
+    "on": True,
+    "off": False,
+    "1": True,
+    "0": False,
+}
+
+_WANTED = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+
+
+def load_class(spec: ModelSpec) -> type[Experiment]:
+    """The experiment class that ``spec`` names; runs the code of its module.
+
+    Raises ExperimentError if there is none to choose. Whatever the module raises passes through.
+    """
+    module = _import_file(spec.path) if spec.path else _import_module(spec.module)
+    if spec.class_name:
+        chosen = getattr(module, spec.class_name, None)
+        if not (isinstance(chosen, type) and issubclass(chosen, Experiment)):
+            raise ExperimentError(
+                f"{spec.text}: {spec.class_name} is not an Experiment", mend=_classes_mend(module, spec)
+            )
+        return chosen
+    found = _experiments_in(module)
+    if len(found) != 1:
+        what = "defines no Experiment" if not found else f"defines {len(found)} experiments"
+        raise ExperimentError(f"{spec.text} {what}", mend=_classes_mend(module, spec))
+    return found[0]
+
+
+def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> Experiment:
+    """An experiment with the fields in ``settings`` parsed by their types; raises UsageError."""
+    hints = get_type_hints(chosen)
+    names = [field.name for field in fields(chosen)]
+    values = {}
+    for name, text in settings.items():
+        if name not in names:
+            near = get_close_matches(name, names, n=1)
+            mend = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"
+            raise UsageError(f"{chosen.__name__} has no option {name!r}", mend=mend)
+        try:
+            values[name] = _parse(text, hints[name])
+        except ValueError as error:
+            raise UsageError(f"option {name}: {error}") from error
+    return chosen(**values)
+
+
+def _import_module(name: str) -> ModuleType:
+    # A module beside the person's shell is found, as `python -m` finds it.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Run a model file as a module of its own; it may import its neighbours, as a script may."""
+    name = f"amptui_experiment_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None, "a path that ends in .py has a loader"
+    assert spec.loader is not None, "a path that ends in .py has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.resolve().parent))
+    spec.loader.exec_module(module)
+    return module
+
+
+def _experiments_in(module: ModuleType) -> list[type[Experiment]]:
+    """The experiments that the module itself defines, not those it imports."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Experiment)
+        and value.__module__ == module.__name__
+        and not value.__name__.startswith("_")
+    ]
+
+
+def _classes_mend(module: ModuleType, spec: ModelSpec) -> str:
+    names = [found.__name__ for found in _experiments_in(module)]
+    if names:
+        place = spec.text.partition(":")[0]
+        return "choose " + " or ".join(f"{place}:{name}" for name in names)
+    return "write a class that derives from amptui.Experiment"
+
+
+def _parse(text: str, kind: Any) -> Any:
+    """``text`` as a value of the annotated type; raises ValueError with the mend."""
+    origin = get_origin(kind)
+    if origin in (Union, UnionType):
+        if NoneType in get_args(kind) and text.lower() == "none":
+            return None
+        choices = [choice for choice in get_args(kind) if choice is not NoneType]
+        return _parse(text, choices[0])
+    if origin is Literal:
+        return _among(text, {str(choice): choice for choice in get_args(kind)})
+    if kind is bool:
+        return _among(text.lower(), _WORDS)
+    if kind not in _WANTED:
+        raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be given on the command line")
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not {_WANTED[kind]}") from None
+
+
+def _among(text: str, values: Mapping[str, Any]) -> Any:
+    if text not in values:
+        raise ValueError(f"{text!r} is not one of {', '.join(values)}")
+    return values[text]

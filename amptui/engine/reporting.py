@@ -1,0 +1,211 @@
+"""From one step's delivered numbers to its records; knows no tensor."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from amptui.engine.gradients import GradientHealth, GradientProbe
+from amptui.records import (
+    EpochFinished,
+    LossScaleChanged,
+    NonFinite,
+    Record,
+    StepRecord,
+    StepSkipped,
+    Validation,
+)
+
+SCALER_VALUES = 4
+"""Scale, found_inf, next scale and growth tracker: what a scaled step adds to its row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """What the host knows of a step when it is sent to the device."""
+
+    step: int
+    epoch: int
+    precision: str
+    samples: int
+    data_seconds: float
+    lr: float
+    settling: bool
+    parts: tuple[str, ...]
+    """Names of the loss's parts, in the row's order."""
+    scaled: bool
+    """The row holds the scaler's values."""
+    norms_scaled: bool
+    """The gradient norms were taken before unscaling."""
+
+
+@dataclass(slots=True)
+class _EpochSums:
+    """What an epoch's delivered steps add up to."""
+
+    loss: float = 0.0
+    losses: int = 0
+    seconds: float = 0.0
+    unmeasured: int = 0
+
+
+@dataclass(slots=True)
+class StepReporter:
+    """Emits the records of delivered steps, in order."""
+
+    emit: Callable[[Record], object]
+    gradients: GradientProbe
+    consecutive_skips: int = 0
+    loss_scale: float | None = None
+    """The scale after the newest delivered scaled step."""
+    finite_losses: int = 0
+    bad_applied_steps: int = 0
+    """Steps with a non-finite loss that changed the weights all the same, before any finite loss."""
+    last_loss: float | None = None
+    delivered: int = 0
+    _epoch: _EpochSums = field(default_factory=_EpochSums)
+
+    def step(self, facts: StepFacts, row: Sequence[float] | None, seconds: float | None) -> None:
+        """Emit what ``row`` tells of one step: loss, its parts, the scaler's values, gradient norms."""
+        self.delivered += 1
+        if row is None:
+            self._epoch.unmeasured += 1
+            self.emit(_unmeasured(facts))
+            return
+        rest = 1 + len(facts.parts)
+        loss, parts = row[0], dict(zip(facts.parts, row[1:rest], strict=True))
+        scale, found_inf, next_scale, tracker = 1.0, 0.0, 1.0, 0.0
+        if facts.scaled:
+            scale, found_inf, next_scale, tracker = row[rest : rest + SCALER_VALUES]
+            rest += SCALER_VALUES
+        health = self.gradients.health(row[rest:], scale if facts.norms_scaled else 1.0)
+        now, skipped = time.time(), found_inf > 0
+        self.emit(
+            StepRecord(
+                time=now,
+                step=facts.step,
+                epoch=facts.epoch,
+                precision=facts.precision,
+                loss=loss,
+                losses=parts,
+                samples=facts.samples,
+                step_seconds=seconds,
+                data_seconds=facts.data_seconds,
+                lr=facts.lr,
+                loss_scale=scale if facts.scaled else None,
+                growth_tracker=int(tracker) if facts.scaled else None,
+                skipped=skipped,
+                grad_norm=health.norm,
+                nonfinite_gradients=health.nonfinite_count,
+                settling=facts.settling,
+            )
+        )
+        self._follow_loss(loss, seconds, applied=not skipped)
+        self._report_troubles(facts, now, loss, health, scale if skipped else None)
+        if facts.scaled:
+            self._follow_scale(facts.step, now, scale, next_scale)
+
+    def epoch(self, *, step: int, epoch: int, validation: Validation | None) -> None:
+        """Emit the epoch's end, after all of its steps were delivered."""
+        sums, self._epoch = self._epoch, _EpochSums()
+        self.emit(
+            EpochFinished(
+                time=time.time(),
+                step=step,
+                epoch=epoch,
+                seconds=None if sums.unmeasured else sums.seconds,
+                mean_loss=sums.loss / sums.losses if sums.losses else None,
+                validation=validation,
+            )
+        )
+
+    def _follow_loss(self, loss: float, seconds: float | None, *, applied: bool) -> None:
+        sums = self._epoch
+        self.last_loss = loss
+        if math.isfinite(loss):
+            self.finite_losses += 1
+            sums.loss += loss
+            sums.losses += 1
+        elif applied and not self.finite_losses:
+            self.bad_applied_steps += 1
+        if seconds is None:
+            sums.unmeasured += 1
+        else:
+            sums.seconds += seconds
+
+    def _report_troubles(
+        self,
+        facts: StepFacts,
+        now: float,
+        loss: float,
+        health: GradientHealth,
+        skipped_at_scale: float | None,
+    ) -> None:
+        if not math.isfinite(loss):
+            kind = _kind(loss)
+            self.emit(NonFinite(time=now, step=facts.step, what="loss", kind=kind, names=(), count=1))
+        if skipped_at_scale is not None:
+            self.consecutive_skips += 1
+            self.emit(
+                StepSkipped(
+                    time=now,
+                    step=facts.step,
+                    loss_scale=skipped_at_scale,
+                    loss=loss,
+                    names=health.nonfinite_names,
+                    count=health.nonfinite_count,
+                    consecutive=self.consecutive_skips,
+                )
+            )
+            return
+        self.consecutive_skips = 0
+        if health.nonfinite_count:
+            self.emit(
+                NonFinite(
+                    time=now,
+                    step=facts.step,
+                    what="gradient",
+                    kind="nan" if health.has_nan else "inf",
+                    names=health.nonfinite_names,
+                    count=health.nonfinite_count,
+                )
+            )
+
+    def _follow_scale(self, step: int, now: float, scale: float, next_scale: float) -> None:
+        self.loss_scale = next_scale
+        if next_scale != scale:
+            self.emit(
+                LossScaleChanged(
+                    time=now,
+                    step=step,
+                    previous=scale,
+                    current=next_scale,
+                    reason="growth" if next_scale > scale else "backoff",
+                )
+            )
+
+
+def _kind(value: float) -> Literal["nan", "inf"]:
+    return "nan" if math.isnan(value) else "inf"
+
+
+def _unmeasured(facts: StepFacts) -> StepRecord:
+    """The record of a step whose numbers were dropped rather than waited for."""
+    return StepRecord(
+        time=time.time(),
+        step=facts.step,
+        epoch=facts.epoch,
+        precision=facts.precision,
+        loss=None,
+        samples=facts.samples,
+        step_seconds=None,
+        data_seconds=facts.data_seconds,
+        lr=facts.lr,
+        loss_scale=None,
+        growth_tracker=None,
+        skipped=False,
+        grad_norm=None,
+        nonfinite_gradients=None,
+        settling=facts.settling,
+    )

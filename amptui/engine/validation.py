@@ -1,0 +1,107 @@
+"""One pass over the validation data, summed on the device, in the precision that trains."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from amptui.control import Control
+from amptui.data.batches import count_samples
+from amptui.engine.precision import PrecisionMode
+from amptui.engine.setup import Prepared
+from amptui.errors import ExperimentError
+from amptui.records import PhaseChanged, Record, Validation
+
+_PROGRESS_INTERVAL_SECONDS = 0.25
+
+
+class MetricSums:
+    """Metrics times samples, added up where the model lives."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._samples = 0
+
+    def add(self, metrics: dict[str, Tensor], samples: int) -> None:
+        """Add one batch's means."""
+        for name, value in metrics.items():
+            weighted = value.detach().float() * samples
+            self._sums[name] = self._sums[name] + weighted if name in self._sums else weighted
+        self._samples += samples
+
+    def tensors(self) -> list[Tensor]:
+        """The sums, for the readback."""
+        return list(self._sums.values())
+
+    def means(self, row: Sequence[float] | None) -> Validation | None:
+        """The means, from the sums as delivered to the host; None where there are none."""
+        if row is None or not self._samples:
+            return None
+        means = dict(zip(self._sums, (value / self._samples for value in row), strict=True))
+        return Validation(
+            loss=means.pop("loss", None),
+            accuracy=means.pop("accuracy", None),
+            samples=self._samples,
+            metrics=means,
+        )
+
+
+class Validator:
+    """Runs the validation pass; leaves the model as it found it."""
+
+    def __init__(self, prepared: Prepared, control: Control, emit: Callable[[Record], object]) -> None:
+        self._prepared = prepared
+        self._control = control
+        self._emit = emit
+        self._progress_due = 0.0
+
+    def run(self, mode: PrecisionMode) -> MetricSums | None:
+        """Sum the metrics over the validation data, if there is any; None when asked to stop on the way."""
+        sums, batches = MetricSums(), self._prepared.validation
+        if batches is None:
+            return sums
+        with evaluating(self._prepared.model), torch.no_grad():
+            for done, batch in enumerate(batches.epoch(0)):
+                if self._control.stop_reason:
+                    return None
+                self._say(done, batches.batches_per_epoch)
+                with mode.forward_context():
+                    sums.add(self._metrics(batch), count_samples(batch))
+        return sums
+
+    def _metrics(self, batch: object) -> dict[str, Tensor]:
+        experiment = self._prepared.experiment
+        metrics = experiment.metrics(self._prepared.model, batch)
+        if not isinstance(metrics, dict):
+            raise ExperimentError(
+                f"{type(experiment).__name__}.metrics() returned a {type(metrics).__name__}",
+                mend="return a dict of scalar tensors",
+            )
+        if "loss" not in metrics:
+            loss = experiment.loss(self._prepared.model, batch)
+            metrics = {**metrics, "loss": loss["loss"] if isinstance(loss, dict) else loss}
+        return metrics
+
+    def _say(self, done: int, total: int | None) -> None:
+        now = time.monotonic()
+        if now >= self._progress_due:
+            self._progress_due = now + _PROGRESS_INTERVAL_SECONDS
+            self._emit(
+                PhaseChanged(
+                    time=time.time(), phase="validating", detail="validating", done=done, total=total
+                )
+            )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, then every module back to its own mode: a frozen layer stays frozen."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training

@@ -1,0 +1,44 @@
+"""What MODEL on the command line means, told without importing the model: a name, a file or a module."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from amptui.errors import UsageError
+from amptui.models import CATALOGUE
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Where an experiment's class is found."""
+
+    text: str
+    """As it was typed."""
+    name: str
+    """As the screen and the run's folder call it."""
+    module: str = ""
+    path: Path | None = None
+    class_name: str = ""
+    """Empty: the one experiment that the module defines."""
+
+
+def parse_model(text: str) -> ModelSpec:
+    """``mnist-deep``, ``path/to/file.py[:Class]`` or ``package.module:Class``; raises UsageError."""
+    if text in CATALOGUE:
+        return ModelSpec(text, text, module=CATALOGUE[text][0])
+    place, _, class_name = text.partition(":")
+    if place.endswith(".py") or "/" in place:
+        path = Path(place).expanduser()
+        if not path.is_file():
+            raise UsageError(
+                f"no model file {place}", mend="check the path, or see `amptui models` for names"
+            )
+        if path.suffix != ".py":
+            raise UsageError(f"{place} is not a Python file", mend="a model file ends in .py")
+        return ModelSpec(text, path.stem, path=path, class_name=class_name)
+    if class_name:
+        return ModelSpec(text, class_name, module=place, class_name=class_name)
+    near = get_close_matches(text, CATALOGUE, n=1, cutoff=0.4)
+    there_are = f"there are {', '.join(CATALOGUE)}, or give a path to a .py file"
+    mend = f"did you mean {near[0]}?" if near else there_are
+    raise UsageError(f"no model named {text!r}", mend=mend)

@@ -1,0 +1,158 @@
+"""The fronts without a screen: lines at a human rate for a log file or a pipe, or every record as JSON."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+from amptui import units, wire
+from amptui.records import Record
+from amptui.summary import summary_lines
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import Event, SessionView
+
+STATUS_INTERVAL_SECONDS = 5.0
+"""How often a status line is written while steps run."""
+
+_LOOK_INTERVAL_SECONDS = 0.5
+
+_SIGNS = {"info": " ", "warning": "!", "error": "x"}
+
+
+class JsonLines:
+    """Writes every record as one JSON object a line; goes quiet when the reader is gone."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._gone = False
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        """Write a batch; called by the pump."""
+        if self._gone:
+            return
+        try:
+            self._out.write("".join(f"{wire.dumps(record)}\n" for record in records))
+            self._out.flush()
+        except OSError:
+            self._gone = True  # the training and its journal go on without a reader
+
+
+class PlainFront:
+    """Follows a session with plain lines until the run has ended."""
+
+    def __init__(self, look: Callable[[], SessionView], out: TextIO) -> None:
+        self._look = look
+        self._out = out
+        self._gone = False
+        self._seen: Event | None = None
+        self._status_due = 0.0
+        self._phase = ""
+        self._status_step = 0
+
+    def follow(self, ended: threading.Event) -> None:
+        """Write what happens; returns when ``ended`` is set."""
+        while not ended.wait(_LOOK_INTERVAL_SECONDS):
+            self._write_news(self._look())
+
+    def finish(self) -> None:
+        """Write what came last, and the summary."""
+        view = self._look()
+        self._write_news(view)
+        for line in summary_lines(view):
+            self._write(line)
+
+    def _write_news(self, view: SessionView) -> None:
+        for event in self._new_events(view.events):
+            self._write(event_line(event))
+        phase = view.phase.detail if view.phase is not None else ""
+        if phase != self._phase:
+            self._phase = phase
+            if phase and view.state == "starting":
+                self._write(f"{_clock(time.time())}   {phase}")
+        if view.step > self._status_step and time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
+            self._status_step = view.step
+            self._write(f"{_clock(time.time())}   {status_line(view)}")
+
+    def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
+        """The events since the last look, oldest first. One that only counts on is told once."""
+        seen, fresh = self._seen, []
+        for event in events:
+            if seen is not None and (event is seen or (event.kind, event.step) == (seen.kind, seen.step)):
+                break
+            fresh.append(event)
+        self._seen = events[0] if events else None
+        return fresh[::-1]
+
+    def _write(self, line: str) -> None:
+        if self._gone:
+            return
+        try:
+            self._out.write(printable(line) + "\n")
+            self._out.flush()
+        except OSError:
+            self._gone = True
+
+
+def event_line(event: Event) -> str:
+    """``12:04:31 ! step 612: overflow: step skipped, ...``."""
+    step = f"step {event.step:,}: " if event.step else ""
+    return f"{_clock(event.time)} {_SIGNS[event.severity]} {step}{event.text}"
+
+
+def status_line(view: SessionView) -> str:
+    """The facts of this moment in one line, those not measured left out."""
+    last, run = view.last, view.run
+    total = f"/{run.total_steps:,}" if run is not None and run.total_steps else ""
+    parts = [f"step {view.step:,}{total}", f"epoch {view.epoch}", precision_label(view.precision or "")]
+    if last is not None:
+        parts.append(f"loss {units.loss(last.loss)}")
+    if view.smoothed_loss is not None:
+        parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
+    if view.step_seconds is not None:
+        parts += [units.milliseconds(view.step_seconds), units.rate(view.samples_per_second, "samples")]
+    if last is not None and last.loss_scale is not None:
+        parts += [f"scale {units.count(last.loss_scale)}", f"skipped {view.scaler.skipped:,}"]
+    if last is not None and last.grad_norm is not None:
+        parts.append(f"grad norm {units.loss(last.grad_norm)}")
+    parts += _memory_parts(view)
+    if view.eta_seconds is not None:
+        parts.append(f"ETA {units.duration(view.eta_seconds)}")
+    if run is not None and not run.data.real:
+        parts.append("synthetic data")
+    return "  ".join(parts)
+
+
+def printable(text: str) -> str:
+    """Control characters and escape sequences made inert: a terminal may read this."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def _memory_parts(view: SessionView) -> list[str]:
+    parts = []
+    if view.allocator is not None:
+        parts.append(f"allocated {units.number_of_bytes(view.allocator.allocated_bytes)}")
+    if view.device is None:
+        return parts
+    uuid = view.run.gpu_uuid if view.run is not None else None
+    for gpu in view.device.gpus:
+        if gpu.uuid == uuid:
+            used = units.number_of_bytes(gpu.memory_used_bytes)
+            parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
+    if not view.device.gpus:
+        parts.append(f"process {units.number_of_bytes(view.device.host.process_rss_bytes)}")
+    return parts
+
+
+def _clock(unix_seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
+
+
+def separate_stdout() -> TextIO:
+    """A stream of our own on standard output; what others print there goes to standard error from now on."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return own

@@ -1,0 +1,85 @@
+"""What a run leaves on the normal screen: how it ended, each precision's numbers, where the journal is."""
+
+from amptui import units
+from amptui.records import RunFailed, RunFinished
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import PrecisionStats, SessionView
+
+_COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
+
+
+def summary_lines(view: SessionView) -> list[str]:
+    """The summary as lines of plain text; no line where there is nothing to say."""
+    lines = [_ending(view)]
+    if view.run is not None:
+        data = "" if view.run.data.real else " (synthetic data)"
+        lines.append(f"{view.run.model} on {view.run.device_name}, {view.run.data.name}{data}")
+    if view.last_epoch is not None and view.last_epoch.validation is not None:
+        found = view.last_epoch.validation
+        lines.append(
+            f"validation after epoch {view.last_epoch.epoch}: loss {units.loss(found.loss)}, "
+            f"accuracy {units.percent(found.accuracy, 1)}"
+        )
+    if view.comparison.rows:
+        lines += ["", *_table([_row(stats) for stats in view.comparison.rows])]
+        lines += _verdict(view)
+    lines += ["", f"journal: {view.run_dir}/journal.jsonl"]
+    return lines
+
+
+def _ending(view: SessionView) -> str:
+    outcome = view.outcome
+    if isinstance(outcome, RunFailed):
+        return f"failed at step {outcome.step:,}: {outcome.error}"
+    if isinstance(outcome, RunFinished):
+        word = "done" if outcome.reason == "done" else "stopped"
+        return f"{word} after {outcome.steps:,} steps in {units.duration(outcome.seconds)}"
+    return f"left at step {view.step:,}"
+
+
+def _row(stats: PrecisionStats) -> tuple[str, ...]:
+    return (
+        precision_label(stats.precision),
+        units.count(stats.steps),
+        units.milliseconds(stats.median_step_seconds),
+        units.rate(stats.samples_per_second),
+        units.number_of_bytes(stats.peak_allocated_bytes),
+        units.loss(stats.last_loss),
+        units.count(stats.skipped),
+    )
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as their widest cell: the first to the left, numbers to the right."""
+    cells = [_COLUMNS, *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _verdict(view: SessionView) -> list[str]:
+    comparison = view.comparison
+    settling = sum(stats.settling_steps for stats in comparison.rows)
+    lines = [f"{settling:,} settling steps left out"] if settling else []
+    if comparison.speedup is None or comparison.amp is None or comparison.baseline is None:
+        return lines
+    amp, baseline = precision_label(comparison.amp), precision_label(comparison.baseline)
+    lines.append(speedup_sentence(amp, baseline, comparison.speedup))
+    if comparison.memory_saving is not None:
+        lines.append(memory_sentence(amp, comparison.memory_saving))
+    return lines
+
+
+def speedup_sentence(amp: str, baseline: str, speedup: float) -> str:
+    """``AMP fp16: 1.94× the speed of FP32``: the same words whether it is more or less than one."""
+    return f"{amp}: {units.ratio(speedup)} the speed of {baseline}"
+
+
+def memory_sentence(amp: str, saving: float) -> str:
+    """``AMP fp16: 38% less peak memory``, or more."""
+    return f"{amp}: {units.percent(abs(saving))} {'less' if saving >= 0 else 'more'} peak memory"

@@ -1,0 +1,249 @@
+"""The screen as an app: one timer draws, one table dispatches keys, requests go out through Control."""
+
+import locale
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import events
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+
+from amptui.control import Control
+from amptui.records import AMP_PRECISIONS
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.dashboard import Dashboard
+from amptui.tui.driver import PatientDriver
+from amptui.tui.frame import Frame
+from amptui.tui.keys import ACTIONS, FOOTER_HINTS
+from amptui.tui.layout import PANELS
+from amptui.tui.overlays import EventBrowser, Help, Overlay, PrecisionMenu, QuitQuestion
+from amptui.tui.pace import Pace
+from amptui.tui.panels.state import ScreenState
+
+MESSAGE_SECONDS = 4.0
+"""How long a notice stands in the footer."""
+
+MAX_WAITING_WRITES = 2
+"""Frames are skipped while a slow link has more than that to take."""
+
+MAX_ZOOM = 16
+
+
+class WatchApp(App[None]):
+    """Draws a session and turns keys into requests. Knows no torch, no file and no trainer."""
+
+    CSS_PATH = "dashboard.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "amptui"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # Textual binds these two itself; ours go through the key table.
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
+        Binding("ctrl+q", "ask_quit", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        *,
+        look: Callable[[], SessionView],
+        control: Control,
+        ended: threading.Event,
+        start: Callable[[], None],
+        patience_seconds: float,
+        frames_per_second: float | None = None,
+    ) -> None:
+        super().__init__(driver_class=PatientDriver, ansi_color=True)
+        self._look = look
+        self._control = control
+        self._ended = ended
+        self._start = start
+        self._patience_seconds = patience_seconds
+        self._pace = Pace(frames_per_second)
+        self._frame = Frame()
+        encoding = locale.getpreferredencoding().lower()
+        self._dashboard = Dashboard(self._paint, ascii_only="utf" not in encoding)
+        self._overlay: Overlay | None = None
+        self._view = EMPTY_VIEW
+        self._state = ScreenState(hints=FOOTER_HINTS)
+        self._message_until = 0.0
+        self._stop_asked_at: float | None = None
+        self.interrupted = False
+        """Whether Ctrl+C ended it."""
+
+    def compose(self) -> ComposeResult:
+        """One widget."""
+        yield self._dashboard
+
+    def on_mount(self) -> None:
+        """Paint first, then let torch be imported."""
+        self._dashboard.repaint()
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._start()
+        self._tick()
+
+    # ------------------------------------------------------------------------------- frames
+
+    def _tick(self) -> None:
+        """Draw one frame unless the link is behind, see whether to leave, and set the next tick."""
+        self._view = self._look()
+        self._refresh_state()
+        if not self._link_is_behind():
+            self._dashboard.repaint()
+        if self._should_leave():
+            self.exit()
+            return
+        self.set_timer(self._pace.next_interval_seconds(), self._tick)
+
+    def _refresh_state(self) -> None:
+        requested = self._state.requested_precision
+        refused = requested is not None and self._view.state in ("finished", "failed")
+        now = time.time()
+        self._state = replace(
+            self._state,
+            requested_precision=None if refused or requested == self._view.precision else requested,
+            frames_per_second=self._pace.frames_per_second,
+            frame_cpu_percent=self._pace.cpu_percent,
+            now=now,
+            stopping=self._control.stop_reason is not None and not self._ended.is_set(),
+            message=self._state.message if now < self._message_until else "",
+        )
+
+    def _paint(self, canvas: Canvas) -> None:
+        self._frame.draw(canvas, self._view, self._state)
+        if self._overlay is not None:
+            self._overlay.draw(canvas, self._view)
+
+    def _link_is_behind(self) -> bool:
+        driver = self._driver
+        return isinstance(driver, PatientDriver) and driver.waiting_writes > MAX_WAITING_WRITES
+
+    def _should_leave(self) -> bool:
+        driver = self._driver
+        if isinstance(driver, PatientDriver) and driver.terminal_is_gone:
+            self._control.request_stop("the terminal was closed")
+            return True
+        if self._control.stop_reason is None:
+            # A run that failed before its first step has nothing to show but its one line.
+            return self._ended.is_set() and self._view.state == "failed" and self._view.step == 0
+        self._stop_asked_at = self._stop_asked_at or time.monotonic()
+        late = time.monotonic() - self._stop_asked_at > self._patience_seconds
+        return self._ended.is_set() or late
+
+    # --------------------------------------------------------------------------------- keys
+
+    async def on_key(self, event: events.Key) -> None:
+        """An open overlay gets the key first; what it does not want goes by the table."""
+        event.stop()
+        event.prevent_default()
+        if self._overlay is not None:
+            answer = self._overlay.press(event.key, self._view)
+            if answer.close:
+                self._overlay = None
+            if answer.action:
+                await self.run_action(answer.action)
+            if answer.precision:
+                self._request(answer.precision)
+        elif event.key in ACTIONS:
+            await self.run_action(ACTIONS[event.key])
+        self._redraw()
+
+    def _redraw(self) -> None:
+        """Answer a key at once instead of at the next frame."""
+        self._refresh_state()
+        self._dashboard.repaint()
+
+    def _say(self, message: str) -> None:
+        self._message_until = time.time() + MESSAGE_SECONDS
+        self._state = replace(self._state, message=message)
+
+    def action_toggle_precision(self) -> None:
+        """FP32 to AMP, AMP to whatever ran before it."""
+        view = self._view
+        if view.run is None or view.precision is None:
+            self._say("not yet: training has not begun")
+            return
+        now = self._state.requested_precision or view.precision
+        before = [s.precision for s in view.switches if s.precision not in AMP_PRECISIONS]
+        self._request((before or ["fp32"])[-1] if now in AMP_PRECISIONS else view.run.amp_precision)
+
+    def _request(self, precision: str) -> None:
+        view = self._view
+        if self._ended.is_set():
+            self._say("the run has ended")
+        elif view.run is not None and precision in view.run.unsupported:
+            self._say(f"{precision_label(precision)}: {view.run.unsupported[precision]}")
+        else:
+            self._control.request_precision(precision)
+            self._state = replace(self._state, requested_precision=precision)
+
+    def action_choose_precision(self) -> None:
+        """Open the menu of precisions."""
+        if self._view.run is None:
+            self._say("not yet: training has not begun")
+        else:
+            self._overlay = PrecisionMenu(self._view)
+
+    def action_toggle_pause(self) -> None:
+        """Pause, or go on."""
+        if self._ended.is_set():
+            self._say("the run has ended")
+        else:
+            self._control.request_pause(not self._control.paused)
+
+    def action_toggle_log(self) -> None:
+        """Logarithmic loss axis, or linear."""
+        self._state = replace(self._state, log_y=not self._state.log_y)
+
+    def action_zoom_in(self) -> None:
+        """Half as many steps."""
+        self._state = replace(self._state, zoom=min(MAX_ZOOM, self._state.zoom + 1))
+
+    def action_zoom_out(self) -> None:
+        """Twice as many steps."""
+        self._state = replace(self._state, zoom=max(0, self._state.zoom - 1))
+
+    def action_zoom_all(self) -> None:
+        """Show the whole run."""
+        self._state = replace(self._state, zoom=0)
+
+    def action_next_panel(self) -> None:
+        """Give the next panel the screen; after the last, show all."""
+        order = (None, *PANELS)
+        focus = order[(order.index(self._state.focus) + 1) % len(order)]
+        self._state = replace(self._state, focus=focus)
+
+    def action_all_panels(self) -> None:
+        """Show all panels."""
+        self._state = replace(self._state, focus=None)
+
+    def action_browse_events(self) -> None:
+        """Open the list of events."""
+        self._overlay = EventBrowser()
+
+    def action_show_help(self) -> None:
+        """Open the help."""
+        self._overlay = Help()
+
+    def action_ask_quit(self) -> None:
+        """Leave; while training, ask first."""
+        if self._ended.is_set():
+            self.exit()
+        else:
+            self._overlay = QuitQuestion()
+
+    def action_stop(self) -> None:
+        """Stop after the current step, and leave once it is done."""
+        self._control.request_stop("stopped by the user")
+
+    def action_interrupt(self) -> None:
+        """Stop and leave without asking; a second time, leave without waiting."""
+        if self.interrupted or self._ended.is_set():
+            self.exit()
+        self.interrupted = True
+        self.action_stop()

@@ -1,0 +1,136 @@
+"""One whole screen: every panel in its place, framed where there is room."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from amptui import units
+from amptui.records import RunFailed
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.layout import Layout, arrange
+from amptui.tui.panels import comparison, events, footer, header, loss, memory, oneliners, scale, throughput
+from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
+from amptui.tui.panels.state import ScreenState
+
+_BANNER_LINES = 3
+"""An error is told in one sentence with its mend: at 80 columns that is three lines at most."""
+
+_GOING = {"paused": "training is paused", "finished": "training is over", "failed": "training failed"}
+
+Draw = Callable[[Canvas, SessionView, ScreenState], None]
+
+
+class _Framed(NamedTuple):
+    """A panel with a frame of its own: title on the left, headline on the right, drawing inside."""
+
+    title: str
+    headline: Callable[[SessionView, ScreenState], list[Phrase]]
+    draw: Draw
+
+
+class Frame:
+    """Draws screen after screen; between them it keeps what must not jump, the limits of the curves."""
+
+    def __init__(self) -> None:
+        self._framed = {
+            "loss": _Framed("loss", loss.headline, loss.LossPanel().draw),
+            "throughput": _Framed("throughput", throughput.headline, throughput.ThroughputPanel().draw),
+            "scale": _Framed("loss scale", scale.headline, scale.ScalePanel().draw),
+            "memory": _Framed("memory", memory.headline, memory.draw),
+            "comparison": _Framed("comparison", comparison.headline, comparison.draw),
+            "events": _Framed("events", events.headline, events.draw),
+        }
+        self._unframed: dict[str, Draw] = {
+            "header": header.draw,
+            "banner": _draw_banner,
+            "footer": footer.draw,
+            "notice": _draw_notice,
+            "loss": oneliners.loss,
+            "throughput": oneliners.throughput,
+            "scale": oneliners.scale,
+            "memory": oneliners.memory,
+            "comparison": oneliners.comparison,
+            "events": _draw_event_lines,
+        }
+        self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """Draw one view of the session all over ``canvas``, whatever stood there before."""
+        banner_lines = len(_banner(view, canvas.width))
+        layout = arrange(canvas.width, canvas.height, screen.focus, banner_lines=banner_lines)
+        backdrop = self._backdrop(layout, canvas)
+        canvas.chars[...] = backdrop.chars
+        canvas.inks[...] = backdrop.inks
+        for place in layout.places:
+            part = canvas.part(place.rect)
+            if not place.framed:
+                self._unframed[place.name](part, view, screen)
+                continue
+            panel = self._framed[place.name]
+            _draw_headline(part, panel.title, panel.headline(view, screen))
+            panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
+
+    def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:
+        """The boxes and titles of ``layout``, drawn once: a third of a frame's time otherwise."""
+        if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
+            backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
+            for place in layout.places:
+                if place.framed:
+                    _draw_box(backdrop.part(place.rect), self._framed[place.name].title)
+            self._last_backdrop = (layout, canvas.ascii_only), backdrop
+        return self._last_backdrop[1]
+
+
+def _draw_box(canvas: Canvas, title: str) -> None:
+    """A rounded box with a title in its upper edge."""
+    right, bottom = canvas.width - 1, canvas.height - 1
+    for y in (0, bottom):
+        canvas.fill(Rect(0, y, canvas.width, 1), "─", Ink.FRAME)
+    for x in (0, right):
+        canvas.fill(Rect(x, 0, 1, canvas.height), "│", Ink.FRAME)
+    for x, y, corner in ((0, 0, "╭"), (right, 0, "╮"), (0, bottom, "╰"), (right, bottom, "╯")):
+        canvas.text(x, y, corner, Ink.FRAME)
+    canvas.text(1, 0, f" {title} ")
+
+
+def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
+    """The numbers of a panel at the right end of its upper edge."""
+    room = canvas.width - len(title) - 8
+    kept = fitting(headline, room)
+    used = line_width(kept)
+    if not kept or used > room:
+        return
+    start = canvas.width - 3 - used
+    canvas.text(start - 1, 0, " " * (used + 2))
+    write(canvas, start, 0, kept)
+    # Blanks that keep numbers in place are edge again where nothing stands before them.
+    text = canvas.line_text(0, start, start + used)
+    canvas.text(start - 1, 0, "─" * (len(text) - len(text.lstrip())), Ink.FRAME)
+
+
+def _banner(view: SessionView, width: int) -> list[str]:
+    """Why the run failed, in as few lines as it needs."""
+    if not isinstance(view.outcome, RunFailed):
+        return []
+    where = f"step {units.count(view.outcome.step)}: " if view.outcome.step else ""
+    return wrapped(f"✖ {where}{view.outcome.error}", width - 2, lines=_BANNER_LINES)
+
+
+def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    for y, line in enumerate(_banner(view, canvas.width)):
+        canvas.text(1, y, line, Ink.ERROR | BOLD)
+
+
+def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """Events without a frame keep its margin."""
+    events.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
+
+
+def _draw_notice(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """What is left to say where no panel fits: the training does not mind."""
+    going = _GOING.get(view.state, "training goes on")
+    size = f"{canvas.width}x{canvas.height}"
+    text = f"amptui: the terminal is too small ({size}); {going} — step {units.count(view.step)}"
+    for y, line in enumerate(wrapped(text, canvas.width, lines=canvas.height)):
+        canvas.text(0, y, line)

@@ -1,0 +1,51 @@
+"""How often to draw: at most four times a second, and no more than one percent of a core."""
+
+import time
+from collections import deque
+from statistics import median
+
+MAX_FRAMES_PER_SECOND = 4.0
+
+CPU_BUDGET = 0.01
+"""The fraction of a core that the screen may take: beside short steps it is what the trainer loses, since
+both need the interpreter."""
+
+MAX_INTERVAL_SECONDS = 1.0
+"""However dear a frame is, a person sees that the screen lives."""
+
+_FRAMES_REMEMBERED = 9
+"""The median over these sets the pace, so that one dear frame (an import beside it, a resize) does not."""
+
+
+class Pace:
+    """Measures what the calling thread spends between frames and sets the next interval by it.
+
+    ``frames_per_second`` fixes the rate instead. Call from the one thread that draws.
+    """
+
+    def __init__(self, frames_per_second: float | None = None) -> None:
+        self._fixed = frames_per_second
+        self._cpu_seconds = time.thread_time()
+        self._wall_seconds = time.monotonic()
+        self._costs: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
+        self._intervals: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
+
+    @property
+    def frames_per_second(self) -> float | None:
+        """As measured over the last frames."""
+        return len(self._intervals) / sum(self._intervals) if sum(self._intervals) else None
+
+    @property
+    def cpu_percent(self) -> float | None:
+        """Of one core: all that the drawing thread did over the last frames."""
+        return 100 * sum(self._costs) / sum(self._intervals) if sum(self._intervals) else None
+
+    def next_interval_seconds(self) -> float:
+        """Account for the frame that was just drawn; how long to wait until the next."""
+        cpu, wall = time.thread_time(), time.monotonic()
+        self._costs.append(cpu - self._cpu_seconds)
+        self._intervals.append(wall - self._wall_seconds)
+        self._cpu_seconds, self._wall_seconds = cpu, wall
+        if self._fixed is not None:
+            return 1 / self._fixed
+        return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / CPU_BUDGET))
