@@ -1,0 +1,95 @@
+"""What the operating system says of this machine and of this process."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from amptui.records import HostSample
+
+_Value = TypeVar("_Value")
+
+_MIN_CPU_SECONDS = 0.1
+"""A share of CPU time over less than this says nothing: psutil's documentation asks for 0.1 s at least."""
+
+
+class HostProbe:
+    """CPU, memory and this process's share, as a container sees them. Nothing here raises.
+
+    psutil counts CPU time from the last call *of the same thread*: make the probe in the thread that
+    samples. ``root`` is the folder in which ``proc`` and ``sys`` are looked for.
+    """
+
+    def __init__(self, *, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = root
+        self._clock = clock
+        self._cpu_since_seconds = clock()
+        _or_none(psutil.cpu_percent)  # what follows is counted from here
+
+    def sample(self) -> HostSample:
+        """One look; ``cpu_percent`` is the mean over all cores since the look before."""
+        used_bytes, total_bytes = self._memory()
+        return HostSample(
+            cpu_percent=self._cpu_percent(),
+            memory_used_bytes=used_bytes,
+            memory_total_bytes=total_bytes,
+            process_rss_bytes=_or_none(lambda: psutil.Process().memory_info().rss),
+        )
+
+    def _cpu_percent(self) -> float | None:
+        now = self._clock()
+        if now - self._cpu_since_seconds < _MIN_CPU_SECONDS:
+            return None
+        self._cpu_since_seconds = now
+        return _or_none(psutil.cpu_percent)
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        """Used and total bytes of the narrowest bound on this process: a cgroup's limit or the machine."""
+        machine = _or_none(psutil.virtual_memory)
+        total_bytes = None if machine is None else machine.total
+        limit = min(self._cgroup_limits(), default=None)
+        if limit is not None and (total_bytes is None or limit[0] < total_bytes):
+            return _or_none(partial(_cgroup_used_bytes, limit[1])), limit[0]
+        # "available" and not "free": the page cache is given back as soon as somebody needs it.
+        return (None if machine is None else machine.total - machine.available), total_bytes
+
+    def _cgroup_limits(self) -> list[tuple[int, Path]]:
+        """The cgroup v2 limits on this process in bytes, each with its folder; none outside containers."""
+        mount = self._root / "sys/fs/cgroup"
+        membership = _or_none((self._root / "proc/self/cgroup").read_text) or ""
+        own = next((line[3:] for line in membership.splitlines() if line.startswith("0::/")), None)
+        if own is None:
+            return []
+        # A container without a cgroup namespace reads its path on the host, which does not exist below
+        # its own mount; the mount itself is then its cgroup, and comes last here.
+        parts = [part for part in own.split("/") if part]
+        folders = [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+        limits = ((_or_none(partial(_read_number, folder / "memory.max")), folder) for folder in folders)
+        return [(limit, folder) for limit, folder in limits if limit is not None]
+
+
+def _read_number(file: Path) -> int:
+    return int(file.read_text())
+
+
+def _cgroup_used_bytes(folder: Path) -> int:
+    """What a cgroup holds without the file cache that the kernel takes back first.
+
+    Kubernetes and Docker show the same difference; ``memory.current`` alone grows with every file read.
+    """
+    statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    return max(0, _read_number(folder / "memory.current") - int(statistics["inactive_file"]))
+
+
+def _or_none(read: Callable[[], _Value]) -> _Value | None:
+    """What ``read`` returns, or None where this system does not tell it.
+
+    Sandboxes serve /proc in part or in other words, which psutil answers with any of these.
+    """
+    try:
+        return read()
+    except (psutil.Error, OSError, ValueError, LookupError, RuntimeError):
+        return None

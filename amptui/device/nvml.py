@@ -1,0 +1,302 @@
+"""GPU figures from NVML: the only importer of pynvml, with one gate for every call into it.
+
+The bindings come from the package ``nvidia-ml-py``; the driver brings the library itself. NVML's own
+reference gives the meaning, the units and the error codes of each call:
+https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any, TypeVar
+
+from amptui.device.probe import NullProbe, Probe
+from amptui.records import GpuSample
+
+_Value = TypeVar("_Value")
+
+_MEMORY_VERSION_2 = 0x02000028  # nvmlMemory_v2: version 2 of a struct of 40 bytes
+_GPU_SENSOR = 0  # NVML_TEMPERATURE_GPU
+_SM_CLOCK = 1  # NVML_CLOCK_SM
+_FUNCTION_NOT_FOUND = 13
+
+_WORDS = {
+    1: "not initialized",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    9: "driver not loaded",
+    10: "timed out",
+    12: "library not found",
+    _FUNCTION_NOT_FOUND: "unknown to this driver",
+    15: "lost",
+    16: "needs a reset",
+    18: "driver and library differ in version",
+    28: "not found",
+    999: "unknown error",
+}
+"""NVML's error codes (``nvmlReturn_t`` in nvml.h) in a person's words, where these read better."""
+
+_GONE = frozenset({15, 16, 28})
+"""The codes after which a GPU answers nothing: lost, needs a reset, not found."""
+
+_START_FAILURES = {
+    4: "no GPU figures: no permission to use NVML",
+    9: "no NVIDIA GPU: driver not loaded",
+    12: "no NVIDIA GPU: NVML not found",
+    _FUNCTION_NOT_FOUND: "no GPU figures: the NVIDIA driver is too old",
+    18: "no GPU figures: the NVIDIA driver and its library differ in version; reboot or reload the driver",
+    28: "no NVIDIA GPU: NVML lists none",
+}
+
+_CLOCKS_EVENT_REASONS = {
+    0x08: "hw slowdown",
+    0x40: "thermal (hw)",
+    0x80: "power brake",
+    0x20: "thermal (sw)",
+    0x04: "power cap",
+    0x400: "reliability",
+    0x200: "board limit",
+    0x10: "sync boost",
+    0x02: "app clocks",
+    0x100: "display clocks",
+}
+"""The bits of ``nvmlClocksEventReasons``, the gravest first."""
+
+_IDLE = 0x01
+"""Clocks are low because nothing runs: no reason for a person to act, so it is not told."""
+
+
+def decode_clocks_event_reasons(mask: int) -> tuple[str, ...]:
+    """Why clocks are held down, the gravest first; empty when they are not, or only for idleness."""
+    words = [word for bit, word in _CLOCKS_EVENT_REASONS.items() if mask & bit]
+    unknown = mask & ~(_IDLE | sum(_CLOCKS_EVENT_REASONS))
+    return (*words, *([f"unknown {unknown:#x}"] if unknown else []))
+
+
+def open_probe() -> Probe:
+    """NVML's probe, or a `NullProbe` that says why there is none; may block while the driver wakes up.
+
+    Whoever got a `NullProbe` has the answer for good: a driver is not installed below a running program.
+    """
+    try:
+        import pynvml
+    except ImportError:
+        return NullProbe("no GPU figures: nvidia-ml-py is not installed")
+    gate = _Gate(pynvml)
+    started = gate.ask("nvmlInit")
+    if isinstance(started, _Refusal):
+        return NullProbe(_START_FAILURES.get(started.code, f"no GPU figures: NVML: {started.words}"))
+    probe = NvmlProbe(gate)
+    if probe.gpu_count == 0:
+        probe.close()
+        return NullProbe(probe.note or _START_FAILURES[28])
+    return probe
+
+
+class NvmlProbe:
+    """Every GPU that NVML lists, each followed by its MIG instances; `open_probe` makes it.
+
+    A GPU that is lost stays listed, without figures, and is looked for again at each sample. One whose
+    UUID was never told goes by its place in the list: ``GPU 0``.
+    """
+
+    def __init__(self, gate: "_Gate") -> None:
+        self._gate = gate
+        self.note = ""
+        count = self._gate.ask("nvmlDeviceGetCount")
+        if isinstance(count, _Refusal):
+            self.note = f"no GPU figures: NVML's list of GPUs: {count.words}"
+            count = 0
+        self._gpus: list[_Gpu] = []
+        for index in range(count):
+            gpu = _Gpu(f"GPU {index}", self._gate, "nvmlDeviceGetHandleByIndex", index)
+            self._gpus += [gpu, *gpu.mig_instances()]
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs and MIG instances are sampled."""
+        return len(self._gpus)
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """One look at every GPU and MIG instance, in NVML's order."""
+        samples = []
+        troubles: dict[str, list[str]] = {}
+        for gpu in self._gpus:
+            sample, trouble = gpu.look()
+            samples.append(sample)
+            troubles.setdefault(trouble, []).append(gpu.label)
+        # Eight GPUs with one trouble make one short line.
+        self.note = "; ".join(f"{', '.join(gpus)}{trouble}" for trouble, gpus in troubles.items() if trouble)
+        return tuple(samples)
+
+    def close(self) -> None:
+        """Shut NVML down; a refusal changes nothing for anybody."""
+        self._gate.ask("nvmlShutdown")
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """NVML's answer when it does not give a value."""
+
+    code: int
+    words: str
+
+
+class _Gate:
+    """The one way into NVML: a call is answered with a value or with a `_Refusal`, and never raises."""
+
+    def __init__(self, pynvml: ModuleType) -> None:
+        self._pynvml = pynvml
+
+    def ask(self, call: str, *arguments: object) -> Any:
+        """The answer of the bindings' function ``call``.
+
+        Bindings without that function refuse as a driver without it does: an older module of the same
+        name may stand before ours on a user's path.
+        """
+        function = getattr(self._pynvml, call, None)
+        if function is None:
+            return _Refusal(_FUNCTION_NOT_FOUND, _WORDS[_FUNCTION_NOT_FOUND])
+        try:
+            return function(*arguments)
+        except self._pynvml.NVMLError as error:
+            return _Refusal(error.value, _WORDS.get(error.value) or str(error))
+        except UnicodeDecodeError:
+            return _Refusal(999, "not readable")  # a name in another encoding than the bindings expect
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at one GPU: what it refused, and whether it is gone."""
+
+    gate: _Gate
+    handle: object
+    gone: str = ""
+    """Why the GPU answers nothing any more; it is then asked nothing more."""
+    refused: dict[str, list[str]] = field(default_factory=dict)
+    """Figures by the reason for which they are missing."""
+
+    def read(
+        self, figure: str, convert: Callable[[Any], _Value], *calls: tuple[object, ...]
+    ) -> _Value | None:
+        """The first answer among ``calls`` (name, arguments ...), converted; None if all are refused."""
+        words = ""
+        for name, *arguments in calls:
+            if self.gone:
+                return None
+            answer = self.gate.ask(str(name), self.handle, *arguments)
+            if not isinstance(answer, _Refusal):
+                return convert(answer)
+            words = answer.words
+            if answer.code in _GONE:
+                self.gone = words
+        self.refused.setdefault(words, []).append(figure)
+        return None
+
+    def trouble(self) -> str:
+        """What is missing and why, to follow a label: ``" without power (not supported)"``, or ``""``."""
+        if self.gone:
+            return f": {self.gone}"
+        parts = [f"{', '.join(figures)} ({words})" for words, figures in self.refused.items()]
+        return f" without {', '.join(parts)}" if parts else ""
+
+
+class _Gpu:
+    """One GPU or MIG instance over the run: found, perhaps lost, perhaps found again."""
+
+    def __init__(self, label: str, gate: _Gate, *find: object, is_mig_instance: bool = False) -> None:
+        self.label = label
+        self._gate = gate
+        self._find = find
+        self._is_mig_instance = is_mig_instance
+        self._uuid: str | None = None
+        self._name: str | None = None
+        self._handle: object | None = None
+        self._missing = self._attach()
+
+    def _attach(self) -> str:
+        """Get a handle, by UUID once that is known, for an index may move; why not, or ``""``."""
+        find = ("nvmlDeviceGetHandleByUUID", self._uuid) if self._uuid else self._find
+        handle = self._gate.ask(str(find[0]), *find[1:])
+        if isinstance(handle, _Refusal):
+            self._handle = None
+            return handle.words
+        self._handle = handle
+        look = _Look(self._gate, handle)
+        self._uuid = self._uuid or look.read("UUID", str, ("nvmlDeviceGetUUID",))
+        self._name = self._name or look.read("name", str, ("nvmlDeviceGetName",))
+        return ""
+
+    def mig_instances(self) -> "list[_Gpu]":
+        """The MIG instances that this process may see; most GPUs have none.
+
+        A container with only an instance may not read its GPU's memory, so the instance is listed too.
+        """
+        if self._handle is None:
+            return []
+        mode = self._gate.ask("nvmlDeviceGetMigMode", self._handle)
+        if isinstance(mode, _Refusal) or mode[0] == 0:
+            return []
+        most = self._gate.ask("nvmlDeviceGetMaxMigDeviceCount", self._handle)
+        slots = [] if isinstance(most, _Refusal) else range(most)
+        find = ("nvmlDeviceGetMigDeviceHandleByIndex", self._handle)
+        instances = [
+            _Gpu(f"{self.label} MIG {slot}", self._gate, *find, slot, is_mig_instance=True) for slot in slots
+        ]
+        return [instance for instance in instances if instance._handle is not None]  # slots may be empty
+
+    def look(self) -> tuple[GpuSample, str]:
+        """What this GPU says now, and what is missing and why, to follow its label."""
+        if self._handle is None:
+            self._missing = self._attach()
+        if self._handle is None:
+            return self._without_figures(), f": {self._missing}"
+        look = _Look(self._gate, self._handle)
+        sample = self._sample_memory(look) if self._is_mig_instance else self._sample_all(look)
+        if look.gone:
+            self._handle = None
+            sample = self._without_figures()
+        return sample, look.trouble()
+
+    def _without_figures(self) -> GpuSample:
+        return GpuSample(uuid=self._uuid or self.label, name=self._name)
+
+    def _sample_memory(self, look: _Look) -> GpuSample:
+        """Memory alone: all that NVML tells of a MIG instance, whose sensors belong to the whole GPU.
+
+        Version 2 of the call does not count what the driver keeps for itself as used; version 1 does.
+        """
+        call = "nvmlDeviceGetMemoryInfo"
+        memory = look.read("memory", lambda info: (info.used, info.total), (call, _MEMORY_VERSION_2), (call,))
+        used_bytes, total_bytes = memory or (None, None)
+        return replace(self._without_figures(), memory_used_bytes=used_bytes, memory_total_bytes=total_bytes)
+
+    def _sample_all(self, look: _Look) -> GpuSample:
+        """Memory and every sensor; where there are two calls, the second is for drivers without the first.
+
+        Utilization is the share of NVML's last sample period (1/6 s to 1 s) in which any kernel ran.
+        Power is the mean over one second on Ampere and newer (GA100 apart), the moment's on older GPUs.
+        """
+        return replace(
+            self._sample_memory(look),
+            utilization_percent=look.read(
+                "utilization", lambda rates: float(rates.gpu), ("nvmlDeviceGetUtilizationRates",)
+            ),
+            power_watts=look.read(
+                "power", lambda milliwatts: milliwatts / 1000, ("nvmlDeviceGetPowerUsage",)
+            ),
+            temperature_c=look.read(
+                "temperature",
+                float,
+                ("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
+                ("nvmlDeviceGetTemperature", _GPU_SENSOR),
+            ),
+            sm_clock_mhz=look.read("SM clock", float, ("nvmlDeviceGetClockInfo", _SM_CLOCK)),
+            clocks_event_reasons=look.read(
+                "clocks event reasons",
+                decode_clocks_event_reasons,
+                ("nvmlDeviceGetCurrentClocksEventReasons",),
+                ("nvmlDeviceGetCurrentClocksThrottleReasons",),
+            ),
+        )

@@ -1,0 +1,150 @@
+"""The sampling threads: one DeviceSample an interval, whatever NVML does meanwhile."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from amptui.device.host import HostProbe
+from amptui.device.nvml import open_probe
+from amptui.device.probe import NullProbe, Probe
+from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample, Note, Record
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the probe said at one moment."""
+
+    gpus: tuple[GpuSample, ...]
+    note: str
+
+
+def _no_allocator() -> AllocatorSample | None:
+    """Nobody holds GPU memory here."""
+    return None
+
+
+class Sampler:
+    """Emits a `DeviceSample` at once and then each interval, from a daemon thread.
+
+    NVML may take seconds to start, and a call into a GPU that has fallen off its bus may never return.
+    So the probe is opened, asked and closed in a second daemon thread, and while that one is late,
+    samples carry the GPUs without figures and a note that says so.
+
+    ``read_allocator`` is called in the sampling thread; ``emit`` is called in both.
+    """
+
+    def __init__(
+        self,
+        emit: Callable[[Record], object],
+        *,
+        open_probe: Callable[[], Probe] = open_probe,
+        read_allocator: Callable[[], AllocatorSample | None] = _no_allocator,
+        interval_seconds: float = 1.0,
+    ) -> None:
+        self._emit = emit
+        self._open_probe = open_probe
+        self._read_allocator = read_allocator
+        self._interval_seconds = interval_seconds
+        self._threads: tuple[threading.Thread, ...] = ()
+        self._reported: set[str] = set()
+        self._changed = threading.Condition()  # guards what follows
+        self._stopping = False
+        self._asked = False
+        self._answer: _Reading | None = None
+
+    def start(self) -> None:
+        """Begin to sample; a sampler is started once."""
+        if self._threads:
+            raise RuntimeError("a sampler is started once")
+        self._threads = (
+            threading.Thread(target=self._sample_until_stopped, name="device-sampler", daemon=True),
+            threading.Thread(target=self._answer_until_stopped, name="gpu-probe", daemon=True),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, timeout: float = 1.0) -> bool:
+        """End sampling and wait for it, no longer than ``timeout`` seconds.
+
+        False when a call into the driver is still out: its thread ends with the call or with the process,
+        and emits nothing any more.
+        """
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def _sample_until_stopped(self) -> None:
+        """The sampling thread."""
+        host = HostProbe()
+        known = _Reading((), "waiting for NVML")
+        while not self._stopping:
+            began = time.monotonic()
+            answer = self._ask_gpus()
+            known = answer or _without_figures(known)
+            sample = DeviceSample(
+                time=time.time(),
+                gpus=known.gpus,
+                host=self._or_else("host sampling", host.sample, HostSample()),
+                allocator=self._or_else("reading torch's allocator", self._read_allocator, None),
+                note=known.note,
+            )
+            if not self._stopping:
+                self._emit(sample)
+            self._wait(self._interval_seconds - (time.monotonic() - began))
+
+    def _answer_until_stopped(self) -> None:
+        """The probe's thread: one answer for each time it is asked."""
+        nothing: Probe = NullProbe("no GPU figures: opening NVML failed")
+        probe = self._or_else("opening NVML", self._open_probe, nothing)
+        while self._wait_until_asked():
+            failed = _Reading((), "no GPU figures: sampling failed")
+            reading = self._or_else("GPU sampling", lambda: _Reading(probe.sample(), probe.note), failed)
+            with self._changed:
+                self._answer, self._asked = reading, False
+                self._changed.notify_all()
+        self._or_else("closing NVML", probe.close, None)
+
+    def _ask_gpus(self) -> _Reading | None:
+        """The probe's answer, or None when it takes longer than an interval or the end has come."""
+        with self._changed:
+            if self._answer is None:  # else it came late: asking again would keep every later one late
+                self._asked = True
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._stopping or self._answer is not None, self._interval_seconds)
+            answer, self._answer = self._answer, None
+            return answer
+
+    def _wait_until_asked(self) -> bool:
+        """Whether the probe is asked for another answer; False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or self._asked)
+            return not self._stopping
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, max(0.0, seconds))
+
+    def _or_else(self, what: str, call: Callable[[], _Value], otherwise: _Value) -> _Value:
+        """What ``call`` returns; if it raises, ``otherwise``, and one Note over the sampler's life."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - a fault in one source must not cost the others' figures
+            if what not in self._reported and not self._stopping:
+                self._reported.add(what)
+                text = " ".join(f"{what} failed: {type(error).__name__}: {error}".split())
+                self._emit(Note(time=time.time(), severity="warning", text=text))
+            return otherwise
+
+
+def _without_figures(reading: _Reading) -> _Reading:
+    """The GPUs last heard of while the probe is late; before the first answer there are none."""
+    gpus = tuple(GpuSample(uuid=gpu.uuid, name=gpu.name) for gpu in reading.gpus)
+    return _Reading(gpus, "NVML does not answer" if gpus else reading.note)

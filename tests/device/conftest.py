@@ -1,0 +1,62 @@
+"""Runs programs against the make-believe NVML, each in a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fake_nvml
+import pytest
+
+OBSERVE = Path(__file__).parent / "observe.py"
+
+Observe = Callable[..., list[dict[str, Any]]]
+
+
+def _built(folder: Path, *, old_driver: bool = False) -> Path:
+    built = fake_nvml.build(folder, old_driver=old_driver)
+    if built is None:
+        pytest.skip("no C compiler to build the make-believe NVML with")
+    return built
+
+
+@pytest.fixture(scope="session")
+def fake_nvml_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _built(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def old_fake_nvml_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _built(tmp_path_factory.mktemp("old-nvml"), old_driver=True)
+
+
+@pytest.fixture
+def run_python() -> Callable[..., str]:
+    def run(arguments: list[str], folder: Path | None, **settings: str) -> str:
+        ended = subprocess.run(
+            [sys.executable, "-W", "error", *arguments],
+            env=fake_nvml.environment(folder, **settings),
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stderr == ""
+        return ended.stdout
+
+    return run
+
+
+@pytest.fixture
+def observe(run_python: Callable[..., str]) -> Observe:
+    """Open the probe over the library in ``folder`` and sample once for each entry of ``faults``."""
+
+    def run(folder: Path | None, *faults: str, at_start: str = "", **settings: str) -> list[dict[str, Any]]:
+        looks = json.loads(run_python([str(OBSERVE), *faults], folder, faults=at_start, **settings))
+        assert isinstance(looks, list)
+        return looks
+
+    return run

@@ -1,0 +1,133 @@
+"""The host's figures, from the real system and from cgroup folders laid out like a container's."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.device.host import HostProbe
+from amptui.records import HostSample
+
+MIB = 2**20
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def put_cgroup(
+    root: Path, own: str, *, at: str, limit: str, current: int = 0, inactive_file: int | None = 0
+) -> None:
+    """Lay out a process in the cgroup ``own`` and a memory limit in the folder ``at``."""
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
+    (root / "proc/self/cgroup").write_text(f"1:name=systemd:/elsewhere\n0::{own}\n")
+    folder = root / "sys/fs/cgroup" / at
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{current}\n")
+    if inactive_file is not None:
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {inactive_file}\nfile 2\n")
+
+
+def memory_of(root: Path) -> tuple[int | None, int | None]:
+    sample = HostProbe(root=root).sample()
+    return sample.memory_used_bytes, sample.memory_total_bytes
+
+
+def test_this_machine_is_measured() -> None:
+    sample = HostProbe().sample()
+    assert sample.memory_total_bytes is not None
+    assert sample.memory_used_bytes is not None
+    assert sample.process_rss_bytes is not None
+    assert 0 < sample.memory_used_bytes <= sample.memory_total_bytes
+    assert 0 < sample.process_rss_bytes < sample.memory_total_bytes
+
+
+def test_cpu_share_needs_a_tenth_of_a_second_to_mean_anything() -> None:
+    clock = Clock()
+    probe = HostProbe(clock=clock)
+    clock.seconds = 0.05
+    assert probe.sample().cpu_percent is None
+    clock.seconds = 0.15
+    measured = probe.sample().cpu_percent
+    assert measured is not None
+    assert 0 <= measured <= 100
+    assert probe.sample().cpu_percent is None
+
+
+def test_without_a_cgroup_the_machine_is_the_limit(tmp_path: Path) -> None:
+    assert memory_of(tmp_path)[1] == psutil.virtual_memory().total
+
+
+def test_a_containers_limit_is_its_total_and_file_cache_is_not_used(tmp_path: Path) -> None:
+    put_cgroup(tmp_path, "/", at="", limit=str(64 * MIB), current=40 * MIB, inactive_file=30 * MIB)
+    assert memory_of(tmp_path) == (10 * MIB, 64 * MIB)
+
+
+def test_a_limit_above_the_machine_or_none_at_all_does_not_count(tmp_path: Path) -> None:
+    machine = psutil.virtual_memory().total
+    for limit in ("max", str(2 * machine)):
+        put_cgroup(tmp_path, "/job", at="job", limit=limit, current=5)
+        used, total = memory_of(tmp_path)
+        assert total == machine
+        assert used is not None
+        assert used > 5
+
+
+def test_the_narrowest_limit_on_the_way_up_counts(tmp_path: Path) -> None:
+    put_cgroup(tmp_path, "/slice/job", at="slice/job", limit="max", current=7 * MIB)
+    put_cgroup(tmp_path, "/slice/job", at="slice", limit=str(32 * MIB), current=9 * MIB)
+    put_cgroup(tmp_path, "/slice/job", at="", limit=str(64 * MIB), current=11 * MIB)
+    assert memory_of(tmp_path) == (9 * MIB, 32 * MIB)
+
+
+@pytest.mark.parametrize("own", ["/docker/0123abcd", "/../../pod/0123abcd"])
+def test_a_path_of_the_host_leads_to_the_containers_own_mount(tmp_path: Path, own: str) -> None:
+    put_cgroup(tmp_path, own, at="", limit=str(64 * MIB), current=3 * MIB)
+    assert memory_of(tmp_path) == (3 * MIB, 64 * MIB)
+
+
+def test_a_limit_without_usage_leaves_usage_unknown(tmp_path: Path) -> None:
+    put_cgroup(tmp_path, "/", at="", limit=str(64 * MIB), inactive_file=None)
+    assert memory_of(tmp_path) == (None, 64 * MIB)
+
+
+@given(current=st.integers(0, 2**50), inactive_file=st.integers(0, 2**50))
+def test_usage_is_never_negative(
+    tmp_path_factory: pytest.TempPathFactory, current: int, inactive_file: int
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    put_cgroup(root, "/", at="", limit="4096", current=current, inactive_file=inactive_file)
+    assert memory_of(root) == (max(0, current - inactive_file), 4096)
+
+
+@pytest.mark.parametrize("membership", [b"", b"0::\n", b"nonsense", b"\xff\xfe", b"4:memory:/v1\n"])
+def test_a_strange_membership_means_no_limit(tmp_path: Path, membership: bytes) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_bytes(membership)
+    assert memory_of(tmp_path)[1] == psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize(
+    "error", [PermissionError(), psutil.AccessDenied(), NotImplementedError(), KeyError("MemTotal")]
+)
+def test_a_sandbox_that_tells_nothing_gives_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse() -> None:
+        raise error
+
+    for name in ("cpu_percent", "virtual_memory", "Process"):
+        monkeypatch.setattr(psutil, name, refuse)
+    clock = Clock()
+    probe = HostProbe(root=tmp_path, clock=clock)
+    clock.seconds = 1
+    assert probe.sample() == HostSample()

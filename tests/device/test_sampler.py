@@ -1,0 +1,327 @@
+"""The sampling threads: what they emit, what a late or broken source costs, and how they end."""
+
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from amptui.device.probe import NullProbe, Probe
+from amptui.device.sampler import Sampler
+from amptui.records import AllocatorSample, DeviceSample, GpuSample, Note, Record
+
+GPU = GpuSample(uuid="GPU-0", name="Fake GPU", memory_used_bytes=1, memory_total_bytes=2)
+ALLOCATOR = AllocatorSample(precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=3)
+MISSING = "no NVIDIA GPU: NVML not found"
+LONG = 10.0
+"""Seconds after which a test has failed; nothing here takes as long."""
+
+
+class Records:
+    """What was emitted, to be waited for."""
+
+    def __init__(self) -> None:
+        self.samples: queue.Queue[DeviceSample] = queue.Queue()
+        self.notes: list[tuple[str, str]] = []
+
+    def put(self, record: Record) -> None:
+        if isinstance(record, Note):
+            self.notes.append((record.severity, record.text))
+        else:
+            assert isinstance(record, DeviceSample)
+            self.samples.put(record)
+
+    def sample(self, wanted: Callable[[DeviceSample], bool] = lambda _: True) -> DeviceSample:
+        """The next sample that is ``wanted``."""
+        deadline = time.monotonic() + LONG
+        while not wanted(sample := self.samples.get(timeout=max(0.0, deadline - time.monotonic()))):
+            pass
+        return sample
+
+
+class StubProbe:
+    """A probe of one GPU, whose answers are what ``look`` returns."""
+
+    def __init__(self, look: Callable[[], GpuSample] = lambda: GPU) -> None:
+        self.note = ""
+        self.threads: set[threading.Thread] = set()
+        self.closed = threading.Event()
+        self._look = look
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        self.threads.add(threading.current_thread())
+        return (self._look(),)
+
+    def close(self) -> None:
+        self.threads.add(threading.current_thread())
+        self.closed.set()
+
+
+@contextmanager
+def sampling(
+    records: Records,
+    open_probe: Callable[[], Probe] = StubProbe,
+    *,
+    interval_seconds: float = 0.02,
+    read_allocator: Callable[[], AllocatorSample | None] = lambda: None,
+) -> Iterator[Sampler]:
+    sampler = Sampler(
+        records.put, open_probe=open_probe, read_allocator=read_allocator, interval_seconds=interval_seconds
+    )
+    sampler.start()
+    try:
+        yield sampler
+    finally:
+        sampler.stop(LONG)
+
+
+def has_figures(sample: DeviceSample) -> bool:
+    return sample.gpus == (GPU,)
+
+
+def test_the_first_sample_comes_at_once_with_everything_in_it() -> None:
+    records = Records()
+    began = time.time()
+    with sampling(records, interval_seconds=3600, read_allocator=lambda: ALLOCATOR):
+        sample = records.sample()
+    assert began <= sample.time <= time.time()
+    assert sample.gpus == (GPU,)
+    assert sample.allocator == ALLOCATOR
+    assert sample.host.memory_total_bytes
+    assert sample.note == ""
+    assert records.samples.empty()
+    assert records.notes == []
+
+
+def test_a_sample_follows_each_interval() -> None:
+    records = Records()
+    with sampling(records, interval_seconds=0.03):
+        times = [records.sample().time for _ in range(4)]
+    assert times[-1] - times[0] >= 3 * 0.03 * 0.9  # the wall clock and the waiting clock differ a little
+
+
+def test_the_probe_is_asked_once_a_sample() -> None:
+    records, looks = Records(), queue.Queue[None]()
+
+    def look() -> GpuSample:
+        looks.put(None)
+        return GPU
+
+    with sampling(records, lambda: StubProbe(look)) as sampler:
+        for _ in range(5):
+            records.sample(has_figures)
+        assert sampler.stop(LONG)
+    assert looks.qsize() <= 5 + records.samples.qsize() + 1  # one may be out when the end comes
+
+
+def test_a_missing_gpu_is_explained_in_every_sample() -> None:
+    records = Records()
+    with sampling(records, lambda: NullProbe(MISSING)):
+        samples = [records.sample(lambda sample: sample.note == MISSING) for _ in range(2)]
+    assert [sample.gpus for sample in samples] == [(), ()]
+
+
+def test_the_probe_lives_in_one_thread_which_is_not_the_starters_and_is_closed() -> None:
+    records, probe, opened_in = Records(), StubProbe(), set[threading.Thread]()
+
+    def open_probe() -> Probe:
+        opened_in.add(threading.current_thread())
+        return probe
+
+    with sampling(records, open_probe) as sampler:
+        records.sample(has_figures)
+        assert sampler.stop(LONG)
+    assert probe.closed.is_set()
+    assert probe.threads == opened_in
+    assert threading.current_thread() not in opened_in
+
+
+def test_nothing_runs_after_the_end() -> None:
+    records = Records()
+    with sampling(records, interval_seconds=0.001) as sampler:
+        records.sample()
+        assert sampler.stop(LONG)
+        emitted = records.samples.qsize()
+    assert not {"device-sampler", "gpu-probe"} & {thread.name for thread in threading.enumerate()}
+    assert records.samples.qsize() == emitted
+
+
+def test_the_end_does_not_wait_for_the_interval() -> None:
+    records = Records()
+    with sampling(records, interval_seconds=3600) as sampler:
+        records.sample()
+        assert sampler.stop(LONG)
+
+
+def test_the_host_is_sampled_while_nvml_starts() -> None:
+    records, ready = Records(), threading.Event()
+
+    def open_probe() -> Probe:
+        ready.wait(LONG)
+        return StubProbe()
+
+    with sampling(records, open_probe):
+        waiting = records.sample()
+        ready.set()
+        records.sample(lambda sample: has_figures(sample) and sample.note == "")
+    assert waiting.gpus == ()
+    assert waiting.note == "waiting for NVML"
+    assert waiting.host.memory_total_bytes
+
+
+def test_a_gpu_that_does_not_answer_loses_its_figures_and_gets_them_back() -> None:
+    records, answers = Records(), threading.Event()
+    answers.set()
+
+    def look() -> GpuSample:
+        answers.wait(LONG)
+        return GPU
+
+    with sampling(records, lambda: StubProbe(look)):
+        records.sample(has_figures)
+        answers.clear()
+        silent = records.sample(lambda sample: sample.note == "NVML does not answer")
+        answers.set()
+        records.sample(lambda sample: has_figures(sample) and sample.note == "")
+    assert silent.gpus == (GpuSample(uuid="GPU-0", name="Fake GPU"),)
+    assert silent.host.memory_total_bytes
+
+
+def test_figures_are_of_the_moment_again_after_a_late_answer() -> None:
+    records, answers = Records(), threading.Event()
+
+    def look() -> GpuSample:
+        answers.wait(LONG)
+        time.sleep(0.01)  # as long as a driver may take: an answer must not overtake the one before
+        return replace(GPU, power_watts=time.time())  # tells the moment of the look
+
+    with sampling(records, lambda: StubProbe(look), interval_seconds=0.1):
+        for _ in range(2):  # so that it is asked again before it has answered
+            records.sample(lambda sample: sample.note == "waiting for NVML")
+        answers.set()
+        timely = [records.sample(lambda sample: sample.gpus != ()) for _ in range(5)][1:]
+    ages_seconds = [sample.time - (sample.gpus[0].power_watts or 0) for sample in timely]
+    assert min(ages_seconds) < 0.05
+
+
+def test_a_probe_that_hangs_does_not_hold_up_the_end() -> None:
+    records, answers, asked = Records(), threading.Event(), threading.Event()
+
+    def hang() -> GpuSample:
+        asked.set()
+        answers.wait(LONG)
+        return GPU
+
+    with sampling(records, lambda: StubProbe(hang), interval_seconds=3600) as sampler:
+        assert asked.wait(LONG)
+        began = time.monotonic()
+        assert not sampler.stop(0.05)
+        assert time.monotonic() - began < LONG / 2
+        answers.set()
+        assert sampler.stop(LONG)
+    assert records.samples.empty()
+
+
+def test_a_broken_probe_is_told_once_and_the_host_goes_on() -> None:
+    def break_down() -> GpuSample:
+        raise RuntimeError("out of\nluck")
+
+    records = Records()
+    with sampling(records, lambda: StubProbe(break_down)):
+        failed = [records.sample(lambda sample: "sampling failed" in sample.note) for _ in range(3)]
+    assert records.notes == [("warning", "GPU sampling failed: RuntimeError: out of luck")]
+    assert all(sample.gpus == () and sample.host.memory_total_bytes for sample in failed)
+
+
+def test_a_probe_that_cannot_be_opened_is_told_once_and_the_host_goes_on() -> None:
+    def open_probe() -> Probe:
+        raise RuntimeError("no")
+
+    records = Records()
+    with sampling(records, open_probe):
+        sample = records.sample(lambda sample: sample.note == "no GPU figures: opening NVML failed")
+    assert sample.host.memory_total_bytes
+    assert records.notes == [("warning", "opening NVML failed: RuntimeError: no")]
+
+
+def test_a_broken_allocator_is_told_once_and_the_rest_goes_on() -> None:
+    def read_allocator() -> AllocatorSample | None:
+        raise RuntimeError("no")
+
+    records = Records()
+    with sampling(records, read_allocator=read_allocator):
+        samples = [records.sample(has_figures) for _ in range(3)]
+    assert [sample.allocator for sample in samples] == [None] * 3
+    assert records.notes == [("warning", "reading torch's allocator failed: RuntimeError: no")]
+
+
+def test_a_sampler_is_started_once_and_may_be_stopped_unstarted() -> None:
+    assert Sampler(lambda _: None).stop()
+    with (
+        sampling(Records()) as sampler,
+        pytest.raises(RuntimeError, match="a sampler is started once"),
+    ):
+        sampler.start()
+
+
+HANG = """
+import pathlib, queue, sys, time
+from amptui.device.sampler import Sampler
+
+call, log = sys.argv[1], pathlib.Path(sys.argv[2])
+records = queue.Queue()
+sampler = Sampler(records.put, interval_seconds=0.02)
+sampler.start()
+sample = records.get(timeout=10)
+while not log.exists() or call not in log.read_text():
+    sample = records.get(timeout=10)
+began = time.monotonic()
+print(sampler.stop(0.1), time.monotonic() - began < 5, sample.note)
+"""
+
+
+@pytest.mark.parametrize("call", ["nvmlInitWithFlags -", "nvmlDeviceGetPowerUsage 1"])
+def test_a_program_ends_while_a_call_into_the_driver_hangs(
+    run_python: Callable[..., str], fake_nvml_dir: Path, tmp_path: Path, call: str
+) -> None:
+    log = str(tmp_path / "calls")
+    faults = call.replace(" ", "@") + "=hang"
+    said = run_python(["-c", HANG, call, log], fake_nvml_dir, faults=faults, log=log)
+    assert said == "False True waiting for NVML\n"
+
+
+HANG_LATER = """
+import pathlib, queue, sys
+from amptui.device.sampler import Sampler
+
+records = queue.Queue()
+sampler = Sampler(records.put, interval_seconds=0.05)
+sampler.start()
+while not records.get(timeout=10).gpus:
+    pass
+pathlib.Path(sys.argv[1]).write_text("*@1=hang")
+while (sample := records.get(timeout=10)).note != "NVML does not answer":
+    pass
+print(sampler.stop(0.1), [(gpu.name, gpu.memory_used_bytes) for gpu in sample.gpus])
+"""
+
+
+def test_a_driver_that_begins_to_hang_in_mid_run_is_seen(
+    run_python: Callable[..., str], fake_nvml_dir: Path, tmp_path: Path
+) -> None:
+    faults = tmp_path / "faults"
+    faults.write_text("")
+    said = run_python(["-c", HANG_LATER, str(faults)], fake_nvml_dir, faults=str(faults))
+    assert said == "False [('Fake GPU', None), ('Fake GPU', None)]\n"
+
+
+def test_importing_the_sampler_brings_no_heavy_module() -> None:
+    program = "import sys, amptui.device.sampler; print(*{'torch', 'textual', 'pynvml'} & set(sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "\n"

@@ -1,0 +1,296 @@
+"""Records as lines: every record survives the journey, and every line is JSON that any parser takes."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amptui import wire
+from amptui.records import (
+    AllocatorSample,
+    DataInfo,
+    DeviceSample,
+    GpuSample,
+    HostSample,
+    Note,
+    Printed,
+    Record,
+    RunStarted,
+    StepRecord,
+    Validation,
+)
+
+RECORD_TYPES = get_args(Record)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | FINITE | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=5,
+)
+SIMPLE = {
+    Any: JSON_VALUES,
+    int: st.integers(),
+    float: st.floats(),
+    bool: st.booleans(),
+    str: st.text(max_size=20),
+    NoneType: st.none(),
+}
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values that a field annotated with ``hint`` may hold."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        fields = get_type_hints(hint).items()
+        return st.builds(hint, **{name: values_of(inner) for name, inner in fields})
+    if origin is UnionType:
+        return st.one_of([values_of(argument) for argument in arguments])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
+    if origin is Mapping:
+        return st.dictionaries(st.text(max_size=8), values_of(arguments[1]), max_size=3)
+    return SIMPLE[hint]
+
+
+RUN = RunStarted(
+    time=1.0,
+    model="mnist-deep",
+    device="cpu",
+    device_name="a CPU",
+    gpu_uuid=None,
+    precision="fp32",
+    amp_precision="bf16",
+    unsupported={"fp16": "no scaler here"},
+    config={},
+    versions={},
+    hardware={},
+    data=DataInfo(name="MNIST", real=True, samples=60_000),
+    parameters=10,
+    batch_size=256,
+    steps_per_epoch=234,
+    total_epochs=1,
+    total_steps=234,
+    growth_interval=2000,
+)
+DEVICE = DeviceSample(
+    time=1.0,
+    gpus=(GpuSample(uuid="GPU-1", clocks_event_reasons=("sw power cap",)),),
+    host=HostSample(cpu_percent=12.5),
+    allocator=AllocatorSample(
+        precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=None
+    ),
+)
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not strict JSON")
+
+
+def step(**changes: Any) -> StepRecord:
+    record = StepRecord(
+        time=1.5,
+        step=7,
+        epoch=1,
+        precision="fp16",
+        loss=0.25,
+        samples=256,
+        step_seconds=0.002,
+        data_seconds=None,
+        lr=1e-4,
+        loss_scale=65536.0,
+        growth_tracker=3,
+        skipped=False,
+        grad_norm=1.25,
+        nonfinite_gradients=0,
+        settling=False,
+    )
+    return dataclasses.replace(record, **changes)
+
+
+@pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda cls: cls.__name__)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_every_record_survives_the_round_trip(cls: type[Any], data: st.DataObject) -> None:
+    record = data.draw(values_of(cls))
+    line = wire.dumps(record)
+    # repr rather than ==, because NaN is a value here and is not equal to itself.
+    assert repr(wire.loads(line)) == repr(record)
+
+
+@pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda cls: cls.__name__)
+@settings(max_examples=30)
+@given(data=st.data())
+def test_every_line_is_one_line_of_strict_ascii_json(cls: type[Any], data: st.DataObject) -> None:
+    line = wire.dumps(data.draw(values_of(cls)))
+    assert line.isascii()
+    assert min(line) >= " "
+    parsed = json.loads(line, parse_constant=refuse_constant)
+    names = [field.name for field in dataclasses.fields(cls)]
+    assert list(parsed) == ["type", *names]
+    assert names[0] == "time"
+    assert parsed["type"] == cls.__name__
+
+
+@given(line=st.text() | JSON_VALUES.map(json.dumps))
+def test_a_line_that_is_not_a_record_is_told_so(line: str) -> None:
+    with pytest.raises(wire.WireError):
+        wire.loads(line)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_torn_line_is_never_a_record(data: st.DataObject) -> None:
+    line = wire.dumps(data.draw(values_of(StepRecord)))
+    with pytest.raises(wire.WireError):
+        wire.loads(line[: data.draw(st.integers(0, len(line) - 1))])
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_a_field_of_any_other_json_type_never_breaks_the_reader(data: st.DataObject) -> None:
+    cls = data.draw(st.sampled_from(RECORD_TYPES))
+    fields = json.loads(wire.dumps(data.draw(values_of(cls))))
+    name = data.draw(st.sampled_from(sorted(fields.keys() - {"type"})))
+    fields[name] = data.draw(JSON_VALUES)
+    try:
+        record = wire.loads(json.dumps(fields))
+    except wire.WireError as error:
+        told = str(error)
+    else:
+        told = ""
+        assert type(record) is cls
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(math.nan, '"nan"'), (math.inf, '"inf"'), (-math.inf, '"-inf"'), (None, "null")]
+)
+def test_numbers_that_are_not_finite_or_not_measured_have_their_words(
+    number: float | None, text: str
+) -> None:
+    line = wire.dumps(step(loss=number))
+    assert f'"loss":{text},' in line
+    assert repr(wire.loads(line)) == repr(step(loss=number))
+
+
+def test_the_words_for_non_finite_numbers_stay_words_where_text_is_meant() -> None:
+    record = Note(time=1.0, severity="info", text="nan")
+    assert wire.loads(wire.dumps(record)) == record
+
+
+def test_a_part_of_the_loss_may_be_nan() -> None:
+    loaded = wire.loads(wire.dumps(step(losses={"a": math.nan, "b": 1.0})))
+    assert isinstance(loaded, StepRecord)
+    assert math.isnan(loaded.losses["a"])
+    assert loaded.losses["b"] == 1.0
+
+
+def test_a_type_of_a_later_version_is_no_error() -> None:
+    assert wire.loads('{"type": "HeadroomSample", "time": 1.0}') is None
+
+
+def test_unknown_fields_are_ignored_and_absent_ones_take_their_defaults() -> None:
+    fields = json.loads(wire.dumps(step()))
+    del fields["losses"]
+    fields["headroom"] = 4.5
+    assert wire.loads(json.dumps(fields)) == step()
+
+
+def test_a_whole_number_is_a_float_where_a_float_is_meant() -> None:
+    fields = json.loads(wire.dumps(step()))
+    fields["loss_scale"] = 65536
+    loaded = wire.loads(json.dumps(fields))
+    assert isinstance(loaded, StepRecord)
+    assert isinstance(loaded.loss_scale, float)
+    assert loaded == step()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"step": "7"}, "StepRecord.step: expected int"),
+        ({"step": 7.5}, "StepRecord.step: expected int"),
+        ({"step": True}, "StepRecord.step: expected int"),
+        ({"loss": "0.25"}, "StepRecord.loss: expected a number"),
+        ({"loss": 10**400}, "StepRecord.loss: a number beyond"),
+        ({"skipped": 1}, "StepRecord.skipped: expected bool"),
+        ({"losses": []}, "StepRecord.losses: expected an object"),
+        ({"lr": None}, "StepRecord.lr: expected a number"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(change: dict[str, object], told: str) -> None:
+    line = json.dumps(json.loads(wire.dumps(step())) | change)
+    with pytest.raises(wire.WireError, match=told):
+        wire.loads(line)
+
+
+def test_an_absent_field_is_named() -> None:
+    with pytest.raises(wire.WireError, match="Note: no severity, text"):
+        wire.loads('{"type": "Note", "time": 1.0}')
+
+
+def test_a_word_outside_its_choices_is_refused() -> None:
+    with pytest.raises(wire.WireError, match="expected one of info, warning, error"):
+        wire.loads('{"type": "Note", "time": 1.0, "severity": "shout", "text": ""}')
+
+
+@pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
+def test_python_s_own_constants_are_not_json(constant: str) -> None:
+    with pytest.raises(wire.WireError, match="not strict JSON"):
+        wire.loads(f'{{"type": "Note", "time": {constant}, "severity": "info", "text": ""}}')
+
+
+def test_deep_nesting_is_refused_rather_than_crashing() -> None:
+    with pytest.raises(wire.WireError):
+        wire.loads('{"type":' + "[" * 100_000)
+
+
+def test_what_user_code_printed_survives_even_bytes_that_are_no_text() -> None:
+    text = b"\x1b[31m\x00\xff\r\n\t".decode(errors="surrogateescape") + "\u2028"
+    record = Printed(time=1.0, stream="stderr", text=text)
+    line = wire.dumps(record)
+    assert min(line) >= " "
+    assert wire.loads(line) == record
+
+
+def test_a_configuration_may_hold_objects_that_json_does_not_know() -> None:
+    record = dataclasses.replace(
+        RUN, config={"path": Path("a/b"), "n": np.int64(3), "x": np.float32(0.5), "bad": math.nan, "set": {1}}
+    )
+    config = json.loads(wire.dumps(record), parse_constant=refuse_constant)["config"]
+    assert config == {"path": "a/b", "n": 3, "x": 0.5, "bad": "nan", "set": [1]}
+
+
+@given(value=JSON_VALUES)
+def test_plain_leaves_json_as_it_is(value: object) -> None:
+    assert wire.plain(value) == value
+
+
+def test_plain_spells_out_dataclasses_and_non_finite_numbers() -> None:
+    value = {"validation": Validation(loss=math.inf, accuracy=None, samples=10**400)}
+    assert wire.plain(value) == {
+        "validation": {"loss": "inf", "accuracy": None, "samples": 10**400, "metrics": {}}
+    }
+
+
+def test_wire_needs_neither_numpy_nor_torch() -> None:
+    check = "import sys, amptui.wire; sys.exit(bool({'numpy', 'torch', 'textual'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_nested_records_carry_no_type_of_their_own() -> None:
+    line = wire.dumps(DEVICE)
+    assert line.count('"type"') == 1
+    assert wire.loads(line) == DEVICE

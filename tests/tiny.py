@@ -1,0 +1,106 @@
+"""Experiments small enough for tests, trained for real, and a way to run them and keep their records."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from amptui import Data, DataRequest, Experiment
+from amptui.control import Control
+from amptui.data.sources import Arrays
+from amptui.engine import setup
+from amptui.engine.trainer import Outcome, Trainer
+from amptui.records import Record
+from amptui.request import TrainRequest
+
+R = TypeVar("R")
+
+
+class Tiny(Experiment):
+    """A linear model on random images: a step takes a fraction of a millisecond."""
+
+    epochs: int = 2
+    batch_size: int = 8
+    samples: int = 64
+    width: int = 16
+    learning_rate: float = 0.01
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(16, self.width), nn.BatchNorm1d(self.width), nn.ReLU(), nn.Linear(self.width, 4)
+        )
+
+    def load_data(self, request: DataRequest) -> Data:
+        generator = torch.Generator().manual_seed(request.seed)
+        inputs = torch.randint(0, 256, (self.samples, 1, 4, 4), generator=generator, dtype=torch.uint8)
+        targets = inputs.flatten(1).float().mean(1).div(64).long()
+        arrays = Arrays(inputs, targets)
+        return Data(name="noise", real=False, train=arrays, validation=arrays)
+
+
+class Exploding(Tiny):
+    """Its gradients leave float16's range at any scale above ``limit``."""
+
+    factor: float = 1e4
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        # float16 all the way, so that the scaled gradient passes through a float16 tensor.
+        outputs = model(inputs)
+        return (outputs.float() * self.factor).square().mean() if targets is not None else outputs.sum()
+
+
+def prepare(experiment: Experiment, **options: Any) -> setup.Prepared:
+    """Everything before the first step, on the CPU, as the worker does it."""
+    device = torch.device("cpu")
+    request = TrainRequest(model="tiny", device="cpu", data_dir=Path("unused"), **options)
+    precision, amp_precision, unsupported = setup.choose_precisions(request, device)
+    setup.seed_everything(request.seed)
+    data = experiment.load_data(DataRequest(data_dir=request.data_dir, seed=request.seed))
+    training, validation = setup.open_data(data, device, experiment.batch_size, request.seed)
+    setup.seed_everything(request.seed)
+    model, optimizer = setup.build_model(experiment, device)
+    scaler, modes = setup.prepare_modes(device)
+    return setup.Prepared(
+        device=device,
+        experiment=experiment,
+        data=data,
+        training=training,
+        validation=validation,
+        model=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        modes=modes,
+        unsupported=unsupported,
+        precision=precision,
+        amp_precision=amp_precision,
+        schedule=setup.schedule_for(request, experiment.epochs, training.batches_per_epoch),
+        clip_norm=request.clip_norm,
+    )
+
+
+class Log(list[Record]):
+    """Records as they were emitted; ``watch`` is called with each."""
+
+    def __init__(self, watch: Callable[[Record], object] | None = None) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def emit(self, record: Record) -> None:
+        """What the trainer is given."""
+        self.append(record)
+        if self.watch is not None:
+            self.watch(record)
+
+    def of(self, kind: type[R]) -> list[R]:
+        """The records of one type."""
+        return [record for record in self if isinstance(record, kind)]
+
+
+def train(
+    prepared: setup.Prepared, log: Log, control: Control | None = None, *, attended: bool = False
+) -> Outcome:
+    """Run the loop in this thread."""
+    return Trainer(prepared, control or Control(), log.emit, attended=attended).run()
