@@ -158,5 +158,7 @@ class CudaReadback:
 
 
 def _concatenate(values: Sequence[Tensor]) -> Tensor:
-    """One float32 row on the values' device."""
+    """One float32 row on the values' device; nothing at all is an empty row."""
+    if not values:
+        return torch.empty(0)
     return torch.cat([value.detach().reshape(-1).float() for value in values])

@@ -309,7 +309,7 @@ class NanAt(Tiny):
     at: int = 3
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + 1
+        self.calls = getattr(self, "calls", 0) + model.training
         loss = super().loss(model, batch)
         assert isinstance(loss, Tensor)
         return loss * math.nan if self.calls == self.at else loss
@@ -355,7 +355,7 @@ class InfFor(Tiny):
     calls_with_inf: int = 10**9
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        self.calls = getattr(self, "calls", 0) + 1
+        self.calls = getattr(self, "calls", 0) + model.training
         loss = super().loss(model, batch)
         assert isinstance(loss, Tensor)
         return loss * math.inf if self.calls <= self.calls_with_inf else loss
