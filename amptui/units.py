@@ -1,6 +1,7 @@
 """The one formatter: bytes, rates, seconds, percent and counts as a person reads them, or ``n/a``."""
 
 import math
+from decimal import Decimal
 
 NOT_AVAILABLE = "n/a"
 """What stands where a number could not be measured."""
@@ -14,7 +15,7 @@ def number_of_bytes(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
     power = 0
-    while abs(value) >= 1000 and power < len(_BINARY) - 1:
+    while abs(value) >= 999.5 and power < len(_BINARY) - 1:
         value /= 1024
         power += 1
     return f"{_three_digits(value) if power else int(value)} {_BINARY[power]}"
@@ -75,26 +76,31 @@ def percent(fraction: float | None, digits: int = 0) -> str:
     """A fraction of one as percent: ``0.991`` with one digit is ``99.1%``."""
     if fraction is None or not math.isfinite(fraction):
         return NOT_AVAILABLE
-    return f"{fraction * 100:.{digits}f}%"
+    return f"{fraction * 100:z.{digits}f}%"
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands separated: ``65,536``; a fraction keeps three digits."""
+    """A whole number with thousands separated: ``65,536``; a fraction keeps three digits: ``0.125``.
+
+    What would not fit on a line, a collapsed or runaway loss scale say, is given in two: ``9.1e-13``.
+    """
     if value is None:
         return NOT_AVAILABLE
     if not math.isfinite(value):
         return non_finite(value)
-    return f"{value:,.0f}" if float(value).is_integer() else _three_digits(value)
+    if value != 0 and not 1e-4 <= abs(value) < 1e15:
+        return f"{value:.1e}"
+    return f"{value:z,.0f}" if float(value).is_integer() else _three_digits(value)
 
 
 def loss(value: float | None) -> str:
-    """A loss with three significant digits at any size: ``0.0312``, ``2.31``, ``4.1e-07``, ``nan``."""
+    """A loss with three significant digits, two beside an exponent: ``0.0312``, ``4.1e-07``, ``nan``."""
     if value is None:
         return NOT_AVAILABLE
     if not math.isfinite(value):
         return non_finite(value)
     size = abs(value)
-    if size != 0 and not 1e-4 <= size < 1e5:
+    if size != 0 and not 1e-4 <= size < 99_950:
         return f"{value:.1e}"
     return _three_digits(value)
 
@@ -113,8 +119,4 @@ def non_finite(value: float) -> str:
 
 def _three_digits(value: float) -> str:
     """Three significant digits without an exponent: ``127``, ``12.7``, ``1.27``, ``0.0127``."""
-    rounded = float(f"{value:.3g}")
-    if rounded == 0:
-        return "0"
-    decimals = 2 - math.floor(math.log10(abs(rounded)))
-    return f"{rounded:,.{max(0, decimals)}f}"
+    return f"{Decimal(f'{value:.2e}'):,f}" if value else "0"

@@ -16,7 +16,12 @@ from amptui.tui.panels.state import ScreenState
 _BANNER_LINES = 3
 """An error is told in one sentence with its mend: at 80 columns that is three lines at most."""
 
-_GOING = {"paused": "training is paused", "finished": "training is over", "failed": "training failed"}
+_GOING = {
+    "starting": "training is starting",
+    "paused": "training is paused",
+    "finished": "training is over",
+    "failed": "training failed",
+}
 
 Draw = Callable[[Canvas, SessionView, ScreenState], None]
 

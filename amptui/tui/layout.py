@@ -10,6 +10,9 @@ PANELS = ("loss", "throughput", "scale", "memory", "comparison", "events")
 SMALLEST = (40, 12)
 """Columns and lines below which only a notice is shown."""
 
+_TWO_COLUMNS = 34
+"""The frame, labels and two columns of the comparison."""
+
 _EVENT_LINES = 3
 """Events shown where panels are folded to lines."""
 
@@ -70,7 +73,7 @@ def _wide(body: Rect) -> tuple[Place, ...]:
     foot = _between(4, round(0.16 * body.height), 16)
     top = body.height - middle - foot
     # One width for the right column of both rows, so that their edges stand in one line.
-    right = _between(34, round(0.32 * body.width), 56)
+    right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     scale = _between(30, round(0.28 * body.width), 52)
     upper, lower, last = _rows(body, top, middle, foot)
     return (
@@ -87,18 +90,19 @@ def _tall(body: Rect) -> tuple[Place, ...]:
     foot = _between(5, round(0.16 * body.height), 16)
     top = body.height - curves - tables - foot
     left = body.width // 2
+    table = max(left, _TWO_COLUMNS)
     first, second, third, last = _rows(body, top, curves, tables, foot)
     return (
         Place("loss", first, framed=True),
         *_columns(second, throughput=left, scale=body.width - left),
-        *_columns(third, comparison=left, memory=body.width - left),
+        *_columns(third, comparison=table, memory=body.width - table),
         Place("events", last, framed=True),
     )
 
 
 def _short(body: Rect) -> tuple[Place, ...]:
     """For wide, low screens: loss beside comparison, the rest in lines."""
-    right = _between(34, round(0.32 * body.width), 56)
+    right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     top = body.height - 3 - _EVENT_LINES
     upper, lower = _rows(body, top, body.height - top)
     return (

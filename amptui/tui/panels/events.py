@@ -1,0 +1,68 @@
+"""What happened, the newest first: switches, skips, growth, NaN, epochs, notes and prints."""
+
+import time
+
+from amptui import units
+from amptui.telemetry.view import Event, SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import Ink, precision_glyph, precision_ink
+from amptui.tui.panels.phrases import Phrase, Word, quiet
+from amptui.tui.panels.state import ScreenState
+
+NOTHING_YET = "nothing happened yet"
+
+_STEP_WIDTH = 9
+"""Room for ``1,234,567``."""
+
+_WIDE = 76
+"""Columns from which on there is room for the word "step" in each line."""
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """How many events were warnings and errors."""
+    counts = ((view.errors, "error", Ink.ERROR), (view.warnings, "warning", Ink.WARNING))
+    return [
+        Phrase((Word(f"{units.count(n)} {word}{'s' if n != 1 else ''}", ink),))
+        for n, word, ink in counts
+        if n
+    ]
+
+
+def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """One line an event: local time, step, sign and text."""
+    if not view.events:
+        quiet(canvas, NOTHING_YET)
+        return
+    for y, event in enumerate(view.events[: canvas.height]):
+        clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+        x = canvas.text(0, y, clock, Ink.DIM) + 1
+        step = "" if event.step is None else units.count(event.step)
+        if canvas.width >= _WIDE:
+            x = canvas.text(x + 1, y, "step" if step else "    ", Ink.DIM)
+        x = canvas.text(x, y, step, Ink.DIM, width=_STEP_WIDTH, align="right") + 2
+        sign, ink = _sign(event, view)
+        x = canvas.text(x, y, sign, ink) + 1
+        canvas.text(x, y, event.text, _text_ink(event), width=canvas.width - x)
+
+
+def _sign(event: Event, view: SessionView) -> tuple[str, int]:
+    """The sign that tells an event's kind without reading it, and its ink."""
+    if event.severity == "error":
+        return "✖", Ink.ERROR
+    if event.severity == "warning":
+        return "⚠", Ink.WARNING
+    if event.kind == "switch":
+        precision = next((s.precision for s in reversed(view.switches) if s.step == event.step), None)
+        return (precision_glyph(precision), precision_ink(precision)) if precision else ("·", Ink.TEXT)
+    if event.kind == "growth":
+        return "↑", precision_ink("fp16")
+    return ("✔", Ink.GOOD) if event.kind == "finished" else ("·", Ink.DIM)
+
+
+def _text_ink(event: Event) -> int:
+    """Trouble in its colour, prints dim, the rest plain."""
+    if event.severity == "error":
+        return Ink.ERROR
+    if event.severity == "warning":
+        return Ink.WARNING
+    return Ink.DIM if event.kind == "print" else Ink.TEXT

@@ -1,0 +1,131 @@
+"""The top line: what trains where, in which precision, and how far it is."""
+
+from amptui import units
+from amptui.records import RunFinished
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.panels.phase import waiting_fraction, waiting_words
+from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
+from amptui.tui.panels.state import ScreenState
+
+_NAME_WIDTH = 24
+"""Cells for a name that a user or a driver made up."""
+
+_BAR_WIDTH = 10
+
+_STATE_INKS = {
+    "starting": Ink.DIM,
+    "running": Ink.GOOD,
+    "paused": Ink.WARNING,
+    "stopping": Ink.WARNING,
+    "stopped": Ink.GOOD,
+    "finished": Ink.GOOD,
+    "failed": Ink.ERROR,
+}
+
+
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """What is trained on the left; precision, state and progress on the right, each in its own place."""
+    left, right = _identity(view), _progress(view, screen)
+    kept = {id(each) for each in fitting([*left, *right], canvas.width - 2)}
+    write(canvas, 1, 0, [each for each in left if id(each) in kept])
+    write_right(canvas, 0, [each for each in right if id(each) in kept], margin=1)
+
+
+def _identity(view: SessionView) -> list[Phrase]:
+    """What trains where; synthetic data is said for as long as the run lasts."""
+    app = Phrase((Word("amptui", Ink.DIM),), 9)
+    if view.run is None:
+        return [app]
+    phrases = [
+        app,
+        Phrase((Word(_short(view.run.model), Ink.STRONG),), 6),
+        Phrase((Word(_short(view.run.device_name.removeprefix("NVIDIA "))),), 8),
+        Phrase((Word(_short(view.run.data.name)),), 7),
+    ]
+    if not view.run.data.real:
+        phrases.append(Phrase((Word("⚠ synthetic data", Ink.WARNING),), 1))
+    return phrases
+
+
+def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
+    """Trouble, precision, state, then the way through the epoch and the run."""
+    phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
+    waiting = waiting_words(view)
+    if waiting:
+        bar = Gauge(_BAR_WIDTH, waiting_fraction(view), Ink.TEXT)
+        phrases.append(Phrase((Word(waiting),), 2))
+        phrases += [Phrase((bar,), 8)] if bar.fraction is not None else []
+    elif view.run is not None:
+        phrases += _epoch(view)
+    if view.run is not None and view.state != "starting":
+        phrases += [_step(view), _time(view)]
+    return phrases
+
+
+def _trouble(view: SessionView) -> list[Phrase]:
+    """How many warnings and errors there were, so that none is missed between two looks."""
+    counts = ((view.errors, "✖", Ink.ERROR), (view.warnings, "⚠", Ink.WARNING))
+    return [Phrase((Word(f"{sign} {units.count(n)}", ink),), 3) for n, sign, ink in counts if n]
+
+
+def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
+    """The precision that runs, and the one asked for until the engine confirms it."""
+    if view.precision is None:
+        return []
+    words = [_precision_word(view.precision)]
+    if screen.requested_precision not in (None, view.precision):
+        target = screen.requested_precision or ""
+        words += [
+            Word(" → ", Ink.DIM),
+            Word(precision_label(target), precision_ink(target)),
+            Word(" switching", Ink.DIM),
+        ]
+    return [Phrase(tuple(words), 0)]
+
+
+def _precision_word(precision: str) -> Word:
+    return Word(f"{precision_glyph(precision)} {precision_label(precision)}", precision_ink(precision) | BOLD)
+
+
+def _state(view: SessionView, screen: ScreenState) -> Phrase:
+    state: str = view.state
+    if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason == "stopped":
+        state = "stopped"
+    elif state in ("starting", "running", "paused") and screen.stopping:
+        state = "stopping"
+    return Phrase((Word(f"{state:<8}", _STATE_INKS[state]),), 1)
+
+
+def _epoch(view: SessionView) -> list[Phrase]:
+    """The epoch and the way through it; without a known length there is no bar."""
+    if view.run is None:
+        return []
+    total = str(view.run.total_epochs)
+    words = Phrase((Word("epoch ", Ink.DIM), Word(f"{view.epoch:>{len(total)}}/{total}")), 4)
+    if not view.run.steps_per_epoch:
+        return [words]
+    fraction = min(1.0, view.epoch_step / view.run.steps_per_epoch)
+    return [words, Phrase((Gauge(_BAR_WIDTH, fraction, precision_ink(view.precision)),), 8)]
+
+
+def _step(view: SessionView) -> Phrase:
+    total = view.run.total_steps if view.run is not None else None
+    whole = "" if total is None else f"/{units.count(total)}"
+    width = len(whole) - 1 if whole else 7
+    return Phrase(
+        (Word("step ", Ink.DIM), Word(f"{units.count(view.step):>{width}}"), Word(whole, Ink.DIM)), 3
+    )
+
+
+def _time(view: SessionView) -> Phrase:
+    """What is left of the run; once it has ended, how long it took."""
+    over = view.state in ("finished", "failed")
+    label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
+    return Phrase((Word(f"{label} ", Ink.DIM), Word(f"{units.duration(seconds):>5}")), 5)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"

@@ -1,0 +1,72 @@
+"""The loss: is it learning, and in which precision did it learn what."""
+
+import math
+
+from amptui import units
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import Ink
+from amptui.tui.panels.phase import waiting_words
+from amptui.tui.panels.phrases import Phrase, Word, quiet
+from amptui.tui.panels.state import ScreenState
+from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """The loss now, its average, the best of the run, and the last validation."""
+    return [
+        current(view),
+        Phrase((Word("avg ", Ink.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
+        Phrase((Word("best ", Ink.DIM), Word(f"{units.loss(view.best_loss):>7}")), 3),
+        validation(view),
+    ]
+
+
+def current(view: SessionView) -> Phrase:
+    """The newest loss that reached the host; NaN and Inf in the ink of an error."""
+    loss = view.last.loss if view.last is not None else None
+    trouble = loss is not None and not math.isfinite(loss)
+    return Phrase((Word(f"{units.loss(loss):>7}", Ink.ERROR if trouble else Ink.STRONG),))
+
+
+def validation(view: SessionView) -> Phrase:
+    """The last epoch's loss and accuracy on data that was not trained on."""
+    result = view.last_epoch.validation if view.last_epoch is not None else None
+    words = [Word("val ", Ink.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
+    if result is not None and result.accuracy is not None:
+        words.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
+    return Phrase(tuple(words), 1)
+
+
+class LossPanel:
+    """The curve keeps its sticky limits from frame to frame."""
+
+    def __init__(self) -> None:
+        self._limits = YLimits()
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """The curve over its ribbon of precisions and skips, over the axis of steps."""
+        if not view.loss.count:
+            words = waiting_words(view)
+            quiet(canvas, f"waiting for the first step: {words}" if words else "no step yet")
+            return
+        window = visible_window(view.loss, screen.zoom)
+        rows = max(0, canvas.height - 2)
+        draw_plot(
+            canvas.part(Rect(0, 0, canvas.width, rows)),
+            view.loss,
+            window=window,
+            switches=view.switches,
+            limits=self._limits,
+            format_y=units.loss,
+            log_y=screen.log_y,
+        )
+        draw_ribbon(
+            canvas.part(Rect(0, rows, canvas.width, 1)),
+            window=window,
+            switches=view.switches,
+            skips=view.skips,
+            nonfinite=view.loss,
+        )
+        draw_step_axis(canvas.part(Rect(0, rows + 1, canvas.width, 1)), window=window)

@@ -1,0 +1,137 @@
+"""Memory and what else NVML says: the GPU that trains first, then torch, other GPUs and the host."""
+
+from amptui import units
+from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import Ink
+from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, flowed, quiet, wrapped_phrases, write
+from amptui.tui.panels.state import ScreenState
+
+NO_SAMPLE = "no sample yet"
+
+_STALE_SECONDS = 5.0
+"""Samples come once a second: five missed ones mean that the figures are no longer of now."""
+
+_NARROWEST_BAR, _WIDEST_BAR = 6, 40
+
+_NEARLY_FULL = 0.95
+"""Above this fraction the next large tensor may not fit: the bar says so in its colour."""
+
+
+def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
+    """How old the figures are, once they are old."""
+    age = screen.now - view.device.time if view.device is not None else 0.0
+    if age < _STALE_SECONDS or view.state in ("finished", "failed"):
+        return []
+    return [Phrase((Word(f"sample {units.duration(age)} old", Ink.WARNING),))]
+
+
+def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """As many lines as there is room for, the most telling first."""
+    if view.device is None:
+        quiet(canvas, NO_SAMPLE)
+        return
+    for y, line in enumerate(_lines(view, view.device, canvas.width, canvas.height)[: canvas.height]):
+        write(canvas, 0, y, fitting(line, canvas.width))
+
+
+def ordered_gpus(view: SessionView) -> list[tuple[int, GpuSample, bool]]:
+    """NVML's index, the sample, and whether it trains; the one that trains first."""
+    if view.device is None:
+        return []
+    trains = view.run.gpu_uuid if view.run is not None else None
+    gpus = [(i, gpu, gpu.uuid == trains) for i, gpu in enumerate(view.device.gpus)]
+    return sorted(gpus, key=lambda each: not each[2])
+
+
+def gpu_bar(index: int, gpu: GpuSample, trains: bool, width: int) -> list[Phrase]:
+    """``▸GPU0``, a bar and used of total, in ``width`` cells."""
+    label = Word(f"{'▸' if trains else ' '}GPU{index}", Ink.TEXT if trains else Ink.DIM)
+    return _bar_line(label, gpu.memory_used_bytes, gpu.memory_total_bytes, width)
+
+
+def host_bar(host: HostSample, width: int) -> list[Phrase]:
+    """The host's memory, as a GPU's is shown."""
+    return _bar_line(Word("host", Ink.DIM), host.memory_used_bytes, host.memory_total_bytes, width)
+
+
+def busy(gpu: GpuSample) -> Phrase:
+    """``93% busy``."""
+    fraction = None if gpu.utilization_percent is None else gpu.utilization_percent / 100
+    return Phrase((Word(f"{units.percent(fraction):>4}"), Word(" busy", Ink.DIM)), 1)
+
+
+def held_words(gpu: GpuSample, width: int) -> str:
+    """Why the clocks are held down, all reasons or, in less than their width, the gravest; "" where not."""
+    reasons = gpu.clocks_event_reasons
+    if not reasons:
+        return ""
+    everything = f"⚠ clocks held: {', '.join(reasons)}"
+    if len(reasons) == 1 or len(everything) <= width:
+        return everything
+    return f"⚠ clocks held: {reasons[0]} +{len(reasons) - 1}"
+
+
+def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[list[Phrase]]:
+    """What there is to show, the most telling first; other GPUs lose their readings for want of room."""
+    gpus = ordered_gpus(view)
+    first = [line for gpu in gpus[:1] for line in _gpu(*gpu, width)]
+    others = [_gpu(*gpu, width) for gpu in gpus[1:]]
+    torch = _torch(view.allocator, width) if view.allocator is not None else []
+    lines = [*wrapped_phrases(device.note, Ink.DIM, width), *first, *torch]
+    if len(lines) + sum(map(len, others)) > height:
+        others = [each[:1] for each in others]
+    return [*lines, *(line for each in others for line in each), *_host(device.host, width)]
+
+
+def _gpu(index: int, gpu: GpuSample, trains: bool, width: int) -> list[list[Phrase]]:
+    """Bar, readings and, in the ink of a warning, why the clocks are held down."""
+    readings = [
+        busy(gpu),
+        _reading(gpu.power_watts, "W", 3),
+        _reading(gpu.temperature_c, "°C", 2),
+        _reading(gpu.sm_clock_mhz, "MHz", 5),
+    ]
+    held = wrapped_phrases(held_words(gpu, width), Ink.WARNING, width)
+    return [gpu_bar(index, gpu, trains, width), fitting(readings, width), *held]
+
+
+def _torch(allocator: AllocatorSample, width: int) -> list[list[Phrase]]:
+    """What torch's allocator holds: tensors now, their peak since the switch, and what it keeps for more."""
+    amounts = (
+        (allocator.allocated_bytes, "allocated"),
+        (allocator.peak_allocated_bytes, "peak"),
+        (allocator.reserved_bytes, "reserved"),
+    )
+    words = [
+        Phrase((Word(f"{units.number_of_bytes(amount):>8}"), Word(f" {name}", Ink.DIM)))
+        for amount, name in amounts
+    ]
+    return flowed([Phrase((Word("torch", Ink.DIM),)), *words], width)
+
+
+def _host(host: HostSample, width: int) -> list[list[Phrase]]:
+    cpu = None if host.cpu_percent is None else host.cpu_percent / 100
+    process = Word(f"{units.number_of_bytes(host.process_rss_bytes):>8}")
+    return [
+        host_bar(host, width),
+        [
+            Phrase((process, Word(" this process", Ink.DIM))),
+            Phrase((Word(f"{units.percent(cpu):>4}"), Word(" CPU", Ink.DIM)), 1),
+        ],
+    ]
+
+
+def _bar_line(label: Word, used: int | None, total: int | None, width: int) -> list[Phrase]:
+    amount = f"{units.bytes_of(used, total):>14}"
+    bar_width = min(_WIDEST_BAR, width - len(label.text) - len(amount) - 2)
+    fraction = None if used is None or not total else min(1.0, used / total)
+    ink = Ink.WARNING if fraction is not None and fraction > _NEARLY_FULL else Ink.GOOD
+    bar = (Gauge(bar_width, fraction, ink, "full"), Word(" ")) if bar_width >= _NARROWEST_BAR else ()
+    return [Phrase((label, Word(" "), *bar, Word(amount)))]
+
+
+def _reading(value: float | None, unit: str, digits: int) -> Phrase:
+    text = units.count(None if value is None else round(value))
+    return Phrase((Word(f"{text:>{digits}}"), Word(f" {unit}", Ink.DIM)), 2)

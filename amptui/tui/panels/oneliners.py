@@ -1,0 +1,95 @@
+"""Panels folded to one line each, for screens without room for their frames."""
+
+from amptui import units
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import BOLD, Ink, precision_ink
+from amptui.tui.panels import comparison as comparing
+from amptui.tui.panels import loss as losses
+from amptui.tui.panels import memory as memories
+from amptui.tui.panels import scale as scales
+from amptui.tui.panels import throughput as throughputs
+from amptui.tui.panels.phase import waiting_words
+from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
+from amptui.tui.panels.state import ScreenState
+
+_LABEL_WIDTH = 12
+
+_GROWTH_BAR = 10
+
+_MEMORY_WIDTH = 40
+"""A GPU's name, bar and amount; with little room the bar gives way."""
+
+_LEAST_AMOUNT = 21
+"""The same without a bar."""
+
+
+def loss(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """The loss in place of its curve."""
+    if not view.loss.count and waiting_words(view):
+        _line(canvas, "loss", [Phrase((Word(f"waiting: {waiting_words(view)}", Ink.DIM),))])
+        return
+    _line(canvas, "loss", losses.headline(view, screen))
+
+
+def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """Samples a second and the time of a step, in the ink of the precision that runs."""
+    samples = units.rate(view.samples_per_second, "samples")
+    phrases = [
+        Phrase((Word(f"{samples:<16}", precision_ink(view.precision) | BOLD),)),
+        throughputs.step_time(view),
+    ]
+    _line(canvas, "throughput", phrases)
+
+
+def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """The loss scale, how far its next doubling is, and the skips."""
+    if view.scaler.scale is None:
+        _line(canvas, "loss scale", [Phrase((Word(scales.NEVER_USED, Ink.DIM),))])
+        return
+    kept = scales.kept_words(view)
+    second = Phrase((Word(kept, Ink.DIM),), 2) if kept else scales.growth(view.scaler, _GROWTH_BAR)
+    _line(canvas, "loss scale", [scales.value(view), second, *scales.counts(view.scaler)])
+
+
+def memory(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """The GPU that trains, or the first one, or the host; a held-down clock of any GPU."""
+    if view.device is None:
+        _line(canvas, "memory", [Phrase((Word(memories.NO_SAMPLE, Ink.DIM),))])
+        return
+    room = canvas.width - 2 - _LABEL_WIDTH
+    gpus = memories.ordered_gpus(view)
+    if not gpus:
+        note = Phrase((Word(view.device.note, Ink.DIM),), 1)
+        bar = memories.host_bar(view.device.host, _room_beside([note], room))
+        _line(canvas, "memory", [*bar, note])
+        return
+    index, gpu, trains = gpus[0]
+    held = [text for _, each, _ in gpus if (text := memories.held_words(each, 0))]
+    beside = [Phrase((Word(text, Ink.WARNING),), 1) for text in held[:1]] or [memories.busy(gpu)]
+    _line(canvas, "memory", [*memories.gpu_bar(index, gpu, trains, _room_beside(beside, room)), *beside])
+
+
+def _room_beside(phrases: list[Phrase], room: int) -> int:
+    """What a bar and its amount may take of ``room`` beside ``phrases``."""
+    return max(_LEAST_AMOUNT, min(_MEMORY_WIDTH, room - GAP - line_width(phrases)))
+
+
+def comparison(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """What AMP gave, or why that cannot be said yet."""
+    compared = view.comparison
+    words = [comparing.speed_words(compared), comparing.memory_words(compared)]
+    phrases = [Phrase((word,), rank) for rank, word in enumerate(words) if word is not None]
+    if phrases and (steps := comparing.step_words(compared)):
+        phrases.append(Phrase(steps, 2))
+    if compared.speedup is None:
+        reason = compared.reason or comparing.NOTHING_YET
+        room = canvas.width - 2 - _LABEL_WIDTH
+        phrases.append(Phrase(tuple(Word(line, Ink.DIM) for line in wrapped(reason, room, lines=1)), 3))
+    _line(canvas, "comparison", phrases)
+
+
+def _line(canvas: Canvas, label: str, phrases: list[Phrase]) -> None:
+    """A dim label, then the phrases that fit."""
+    canvas.text(1, 0, label, Ink.DIM)
+    write(canvas, 1 + _LABEL_WIDTH, 0, fitting(phrases, canvas.width - 2 - _LABEL_WIDTH))

@@ -1,0 +1,50 @@
+"""What the run waits for while no step can be shown, in words."""
+
+from amptui import units
+from amptui.records import PhaseChanged
+from amptui.telemetry.view import SessionView
+
+_WORDS = {
+    "importing": "importing torch",
+    "data": "loading data",
+    "model": "building the model",
+    "first step": "first step",
+    "validating": "validating",
+    "stopping": "stopping",
+}
+"""What to say where a phase has no detail."""
+
+
+def waiting_words(view: SessionView) -> str:
+    """``downloading train-images 3.10 / 9.50 MiB``, ``validating 12/40``; "" while steps run."""
+    if view.state in ("finished", "failed"):
+        return ""
+    if view.phase is None:
+        return "starting" if view.state == "starting" else ""
+    if view.phase.phase == "training":
+        return ""
+    return " ".join(part for part in (_doing(view.phase), _progress(view.phase)) if part)
+
+
+def waiting_fraction(view: SessionView) -> float | None:
+    """How far the phase has come, a fraction of one; None where that is not known."""
+    phase = view.phase
+    if phase is None or phase.done is None or not phase.total:
+        return None
+    return min(1.0, phase.done / phase.total)
+
+
+def _doing(phase: PhaseChanged) -> str:
+    if phase.phase == "first step" and phase.detail not in ("", "first step"):
+        return f"first step: {phase.detail}"
+    return phase.detail or _WORDS.get(phase.phase, phase.phase)
+
+
+def _progress(phase: PhaseChanged) -> str:
+    """Data is counted in bytes, everything else in batches."""
+    if phase.done is None:
+        return ""
+    if phase.phase == "data":
+        return units.bytes_of(phase.done, phase.total)
+    whole = "" if phase.total is None else f"/{units.count(phase.total)}"
+    return f"{units.count(phase.done)}{whole}"

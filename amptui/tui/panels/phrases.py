@@ -1,0 +1,113 @@
+"""Lines of words in several inks, and which of them are left out where a line is too narrow."""
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.ink import Ink
+from amptui.tui.renderables.bars import draw_bar, draw_progress
+
+GAP = 2
+"""Blanks between two phrases."""
+
+
+class Word(NamedTuple):
+    """Text in one ink."""
+
+    text: str
+    ink: int = Ink.TEXT
+
+
+class Gauge(NamedTuple):
+    """A bar within a line: blocks for how full something is, a thin line for how far it has come."""
+
+    width: int
+    fraction: float | None
+    ink: int
+    kind: Literal["full", "progress"] = "progress"
+
+
+class Phrase(NamedTuple):
+    """Words that are shown together or not at all; of several, the lowest ``rank`` matters most."""
+
+    words: tuple[Word | Gauge, ...]
+    rank: int = 0
+
+    @property
+    def width(self) -> int:
+        """How many cells the words take."""
+        return sum(word.width if isinstance(word, Gauge) else text_width(word.text) for word in self.words)
+
+
+def line_width(phrases: Sequence[Phrase]) -> int:
+    """How many cells ``write`` takes for these."""
+    return sum(each.width for each in phrases) + GAP * max(0, len(phrases) - 1)
+
+
+def fitting(phrases: Iterable[Phrase], width: int) -> list[Phrase]:
+    """Those that fit in ``width`` cells, chosen by rank and shown in the order given; one always stays."""
+    kept: dict[int, Phrase] = {}
+    used = -GAP
+    # Of equal ranks the first goes in first: phrases are written in the order in which they matter.
+    for i, each in sorted(enumerate(phrases), key=lambda item: item[1].rank):
+        needed = GAP + each.width
+        if not kept or used + needed <= width:
+            kept[i] = each
+            used += needed
+    return [kept[i] for i in sorted(kept)]
+
+
+def flowed(phrases: Iterable[Phrase], width: int) -> list[list[Phrase]]:
+    """Phrases in as many lines of ``width`` cells as they need, in order."""
+    lines: list[list[Phrase]] = []
+    for each in phrases:
+        if lines and line_width([*lines[-1], each]) <= width:
+            lines[-1].append(each)
+        else:
+            lines.append([each])
+    return lines
+
+
+def wrapped(text: str, width: int, *, lines: int) -> list[str]:
+    """``text`` in at most ``lines`` lines of ``width`` cells; what does not fit ends in ``…``."""
+    if width < 1 or lines < 1:
+        return []
+    return [line.rstrip() for line in textwrap.wrap(text, width, max_lines=lines, placeholder="…")]
+
+
+def wrapped_phrases(text: str, ink: int, width: int, *, lines: int = 2) -> list[list[Phrase]]:
+    """``wrapped`` text as lines of one phrase."""
+    return [[Phrase((Word(line, ink),))] for line in wrapped(text, width, lines=lines)]
+
+
+def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
+    """Write phrases side by side from column ``x`` on; return the column after the last."""
+    end = x
+    for i, each in enumerate(phrases):
+        end += GAP if i else 0
+        for word in each.words:
+            end = _write_word(canvas, end, y, word)
+    return end
+
+
+def _write_word(canvas: Canvas, x: int, y: int, word: Word | Gauge) -> int:
+    if isinstance(word, Word):
+        return canvas.text(x, y, word.text, word.ink)
+    draw = draw_bar if word.kind == "full" else draw_progress
+    draw(canvas, x, y, word.width, word.fraction, word.ink)
+    return x + word.width
+
+
+def write_right(canvas: Canvas, y: int, phrases: Sequence[Phrase], *, margin: int = 0) -> int:
+    """Write phrases so that they end ``margin`` cells before the right edge; return their first column."""
+    x = canvas.width - margin - line_width(phrases)
+    write(canvas, x, y, phrases)
+    return x
+
+
+def quiet(canvas: Canvas, text: str, ink: int = Ink.DIM) -> None:
+    """A few words in the middle of ``canvas``: what is waited for, or why there is nothing to see."""
+    lines = wrapped(text, canvas.width, lines=canvas.height)
+    for y, line in enumerate(lines, (canvas.height - len(lines)) // 2):
+        canvas.text((canvas.width - text_width(line)) // 2, y, line, ink)

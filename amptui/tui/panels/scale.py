@@ -1,0 +1,100 @@
+"""The loss scale: its value, its moves, and how far the next doubling is."""
+
+from amptui import units
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import ScalerView, SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import Ink, precision_ink
+from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, quiet, wrapped_phrases, write
+from amptui.tui.panels.state import ScreenState
+from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+
+NEVER_USED = "no loss scale: only AMP fp16 uses one"
+
+_LEAST_SAFE = 1.0
+"""Below this the scale shrinks gradients instead of lifting them: skips did not stop by halving."""
+
+_NARROWEST_BAR = 4
+
+_LEAST_CURVE = 4
+"""Lines of curve that the words for the last move leave over."""
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """The scale itself; dim while no step uses it."""
+    return [value(view)] if view.scaler.scale is not None else []
+
+
+def value(view: SessionView) -> Phrase:
+    """The scale as of the last fp16 step."""
+    scale = view.scaler.scale
+    if scale is not None and scale < _LEAST_SAFE:
+        return Phrase((Word(units.count(scale), Ink.ERROR),))
+    return Phrase((Word(units.count(scale), Ink.DIM if kept_words(view) else Ink.STRONG),))
+
+
+def kept_words(view: SessionView) -> str:
+    """``kept while FP32 runs``; "" while the scale is in use or there is none."""
+    if view.scaler.scale is None or view.precision in (None, "fp16"):
+        return ""
+    return f"kept while {precision_label(view.precision)} runs"
+
+
+def growth(scaler: ScalerView, bar_width: int) -> Phrase:
+    """``1,240/2,000 to ×2`` behind a bar: applied steps without overflow until the scale doubles."""
+    done, whole = scaler.growth_tracker, scaler.growth_interval
+    fraction = None if done is None or not whole else min(1.0, done / whole)
+    text = f" {units.count(done):>{len(units.count(whole))}}/{units.count(whole)} to ×2"
+    return Phrase(
+        (Word("growth ", Ink.DIM), Gauge(bar_width, fraction, precision_ink("fp16")), Word(text)), 2
+    )
+
+
+def counts(scaler: ScalerView) -> list[Phrase]:
+    """Steps that changed the weights, and steps the scaler dropped."""
+    skipped_ink = Ink.WARNING if scaler.skipped else Ink.TEXT
+    return [
+        Phrase((Word("skipped ", Ink.DIM), Word(f"{units.count(scaler.skipped)}", skipped_ink)), 1),
+        Phrase((Word("applied ", Ink.DIM), Word(f"{units.count(scaler.applied)}")), 3),
+    ]
+
+
+class ScalePanel:
+    """The curve keeps its sticky limits from frame to frame."""
+
+    def __init__(self) -> None:
+        self._limits = YLimits()
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """The scale's curve in powers of two, above what the scaler did."""
+        if view.scaler.scale is None:
+            quiet(canvas, NEVER_USED)
+            return
+        lines = _lines(view, canvas.width)[: canvas.height]
+        moves = wrapped_phrases(view.scaler.last_change, Ink.DIM, canvas.width)
+        if canvas.height - len(lines) - len(moves) >= _LEAST_CURVE:
+            lines += moves
+        rows = canvas.height - len(lines)
+        if rows >= 2:
+            draw_plot(
+                canvas.part(Rect(0, 0, canvas.width, rows)),
+                view.loss_scale,
+                window=visible_window(view.loss_scale, screen.zoom),
+                switches=view.switches,
+                limits=self._limits,
+                format_y=units.short_count,
+                log_y=True,
+                band=False,
+            )
+        for y, line in enumerate(lines, rows):
+            write(canvas, 0, y, fitting(line, canvas.width))
+
+
+def _lines(view: SessionView, width: int) -> list[list[Phrase]]:
+    scaler, kept = view.scaler, kept_words(view)
+    if kept:
+        first = Phrase((Word(kept, Ink.DIM),))
+    else:
+        bar_width = width - growth(scaler, 0).width
+        first = growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
+    return [[first], counts(scaler)]

@@ -1,0 +1,28 @@
+"""What the panels show beside the session: the user's choices and the screen's own cost."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenState:
+    """The screen at one frame; the session is in the view."""
+
+    requested_precision: str | None = None
+    """The precision asked for; differs from the view's until the engine confirms it."""
+    log_y: bool = False
+    """Whether the loss has a logarithmic axis."""
+    zoom: int = 0
+    """How far the curves are zoomed in; 0 shows the whole run."""
+    focus: str | None = None
+    """The panel that has the screen to itself, one of ``layout.PANELS``."""
+    frames_per_second: float | None = None
+    frame_cpu_percent: float | None = None
+    """What drawing costs, in percent of one core."""
+    now: float = 0.0
+    """Unix seconds, on the clock of the records."""
+    stopping: bool = False
+    """Whether an end was asked for and is waited for."""
+    hints: tuple[tuple[str, str], ...] = ()
+    """Keys and what they do, the most important first, help and quit at the end."""
+    message: str = ""
+    """A one-line notice in place of the hints."""

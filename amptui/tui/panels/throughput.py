@@ -1,0 +1,43 @@
+"""How fast training goes: samples a second over the run, and what one step takes."""
+
+from amptui import units
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import Ink
+from amptui.tui.panels.phrases import Phrase, Word, quiet
+from amptui.tui.panels.state import ScreenState
+from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """Samples a second and the time of a step, each over the last steps that were measured."""
+    samples = units.rate(view.samples_per_second, "samples")
+    return [Phrase((Word(f"{samples:>16}", Ink.STRONG),)), step_time(view)]
+
+
+def step_time(view: SessionView) -> Phrase:
+    """``2.02 ms/step``; without a measurement no unit either, and the same width."""
+    if view.step_seconds is None:
+        return Phrase((Word(f"{units.NOT_AVAILABLE:<12}"),), 1)
+    return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Ink.DIM)), 1)
+
+
+class ThroughputPanel:
+    """The curve keeps its sticky limits from frame to frame."""
+
+    def __init__(self) -> None:
+        self._limits = YLimits()
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """Samples a second over the run, in the colour of the precision."""
+        if not view.samples_rate.count:
+            quiet(canvas, "no step yet")
+            return
+        draw_plot(
+            canvas,
+            view.samples_rate,
+            window=visible_window(view.samples_rate, screen.zoom),
+            switches=view.switches,
+            limits=self._limits,
+            format_y=units.short_count,
+        )

@@ -1,0 +1,154 @@
+"""A series brought to the columns of a plot: what its steps were at least, at most and on average."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui.telemetry.view import Counts, Floats, Series
+from amptui.tui.renderables.window import Window
+
+Bools = npt.NDArray[np.bool_]
+
+_LARGEST = 1e300
+"""Values beyond are drawn as this one, so that no sum or difference of them overflows."""
+
+_BODY = 0.98
+_OUTLIER_FACTOR = 4
+_LEAST_BODY = 0.25
+"""An outlier lies this many times as far as most columns reach, which is never taken for less than a
+quarter of their value, or of a decade."""
+
+_FEWEST_FOR_OUTLIERS = 16
+"""Of fewer columns none is an outlier: 98% of them would leave out the only one that matters."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """One element a column; NaN in the floats of a column without a finite value."""
+
+    low: Floats
+    high: Floats
+    mean: Floats
+    nonfinite: Bools
+    """Columns in which a value was NaN or Inf."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Points:
+    """The values of a series within a window, whether single steps or buckets of many."""
+
+    steps: Counts
+    """The first step of each."""
+    last_step: int
+    """The last step of the last."""
+    low: Floats
+    high: Floats
+    mean: Floats
+    nonfinite: Bools
+
+
+def sample(series: Series, window: Window, columns: int) -> Columns:
+    """The part of ``series`` in ``window``, exact where the recent values reach back far enough.
+
+    Points that begin in one column are taken together: their means are averaged as if all buckets were
+    full, which only the newest is not. Where points are fewer than columns, each holds for all columns
+    of its steps.
+    """
+    low, high, mean = (np.full(columns, np.nan) for _ in range(3))
+    nonfinite = np.zeros(columns, np.bool_)
+    points = _points_within(series, window)
+    if len(points.steps) and columns > 0:
+        column_of = window.columns_of(points.steps, columns)
+        starts = np.flatnonzero(np.diff(column_of, prepend=-1))
+        begins = column_of[starts]
+        stop = window.columns_through(points.last_step, columns)
+        held = np.diff(begins, append=stop)
+        filled = slice(int(begins[0]), stop)
+        low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), held)
+        high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), held)
+        mean[filled] = np.repeat(_means(points.mean, starts), held)
+        nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), held)
+    return Columns(low, high, mean, nonfinite)
+
+
+def _means(values: Floats, starts: Counts) -> Floats:
+    """The means of the finite values from each of ``starts`` to the next; NaN where there is none."""
+    measured = np.isfinite(values)
+    counts = np.add.reduceat(measured, starts, dtype=np.int64)
+    sums = np.add.reduceat(np.where(measured, _bounded(values), 0.0), starts)
+    means: Floats = np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
+    return means
+
+
+def _bounded(values: Floats) -> Floats:
+    return np.clip(values, -_LARGEST, _LARGEST)
+
+
+def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:
+    """Columns in which a point begins that has a value above 0: where steps were skipped, say."""
+    points = _points_within(series, window)
+    return _columns_with(points.high > 0, points, window, columns)
+
+
+def nonfinite_columns(series: Series, window: Window, columns: int) -> Bools:
+    """Columns in which a point begins that has NaN or Inf."""
+    points = _points_within(series, window)
+    return _columns_with(points.nonfinite, points, window, columns)
+
+
+def _columns_with(chosen: Bools, points: _Points, window: Window, columns: int) -> Bools:
+    found = np.zeros(columns, np.bool_)
+    found[window.columns_of(points.steps[chosen], columns)] = True
+    return found
+
+
+def extent(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, float]:
+    """The smallest and largest value to show of columns that hold one; positive ones if ``log``.
+
+    Without outliers, an extreme is left out if it lies more than four times as far from the other end as
+    98% of all columns do. So a first loss of 40 does not flatten a curve near 0.1 for the rest of the run,
+    while the usual fall of a loss, which takes more than 2% of the first thousand steps, is shown whole.
+    """
+    low, high = (np.sort(values[np.isfinite(values)]) for values in (columns.low, columns.high))
+    if log:
+        high = high[high > 0]
+        low = low[low > 0] if (low > 0).any() else high
+    if with_outliers or min(len(low), len(high)) < _FEWEST_FOR_OUTLIERS:
+        return float(low[0]), float(high[-1])
+    body_low, body_high = low[-1 - int(_BODY * (len(low) - 1))], high[int(_BODY * (len(high) - 1))]
+    ends = np.array([low[0], body_low, body_high, high[-1]])
+    lowest, bottom, top, highest = np.log10(ends) if log else ends
+    least = _LEAST_BODY * (1.0 if log else abs(top))
+    reach = _OUTLIER_FACTOR * max(top - bottom, least)
+    return (
+        float(low[0] if top - lowest <= reach else body_low),
+        float(high[-1] if highest - bottom <= reach else body_high),
+    )
+
+
+def _points_within(series: Series, window: Window) -> _Points:
+    first_recent = series.last_step - len(series.recent) + 1
+    if max(window.first_step, series.first_step) >= first_recent:
+        return _recent_points(series, window, first_recent)
+    return _bucket_points(series, window)
+
+
+def _recent_points(series: Series, window: Window, first_recent: int) -> _Points:
+    start = max(0, window.first_step - first_recent)
+    stop = max(start, min(len(series.recent), window.last_step - first_recent + 1))
+    values = series.recent[start:stop]
+    steps = np.arange(first_recent + start, first_recent + stop)
+    return _Points(
+        steps, first_recent + stop - 1, values, values, values, series.recent_nonfinite[start:stop]
+    )
+
+
+def _bucket_points(series: Series, window: Window) -> _Points:
+    size = series.bucket_steps
+    start = max(0, (window.first_step - series.first_step) // size)
+    stop = max(start, min(len(series.mean), (window.last_step - series.first_step) // size + 1))
+    steps = series.first_step + np.arange(start, stop) * size
+    last_step = min(series.first_step + stop * size - 1, series.last_step)
+    low, high, mean = series.minimum[start:stop], series.maximum[start:stop], series.mean[start:stop]
+    return _Points(steps, last_step, low, high, mean, series.nonfinite[start:stop] > 0)

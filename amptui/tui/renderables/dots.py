@@ -1,0 +1,63 @@
+"""Lines and areas as dots, and dots as characters: braille, or plain ones on a terminal without UTF-8."""
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui.telemetry.view import Counts
+from amptui.tui.renderables.columns import Bools
+
+DOTS_ACROSS = 2
+DOTS_DOWN = 4
+"""Dots of a braille cell."""
+
+_BIT_OF_DOT = (0x01, 0x02, 0x04, 0x40, 0x08, 0x10, 0x20, 0x80)
+"""The bit of each dot in the code points from U+2800 on: the left column downward, then the right one."""
+
+
+def _braille_characters() -> npt.NDArray[np.uint32]:
+    """The character for each set of dots; the index's lowest bit is the first dot of ``_BIT_OF_DOT``."""
+    sets = [sum(bit for i, bit in enumerate(_BIT_OF_DOT) if dots >> i & 1) for dots in range(256)]
+    characters = np.array([0x2800 + bits if bits else ord(" ") for bits in sets], np.uint32)
+    characters.setflags(write=False)
+    return characters
+
+
+_BRAILLE = _braille_characters()
+
+
+def line_dots(rows: Counts, drawn: Bools, height: int) -> Bools:
+    """Dots [height, columns] of a line through ``rows[column]`` of every ``drawn`` column.
+
+    Neighbouring columns share the dots between them half and half, so that the line is one dot thick.
+    """
+    before, after = rows[:-1], rows[1:]
+    joined = drawn[:-1] & drawn[1:]
+    half = (before + after) // 2
+    low, high = rows.copy(), rows.copy()
+    low[:-1] = np.where(joined, np.minimum(before, half + 1), before)
+    high[:-1] = np.where(joined, np.maximum(before, half), before)
+    low[1:] = np.where(joined, np.minimum(low[1:], half + 1), low[1:])
+    high[1:] = np.where(joined, np.maximum(high[1:], half), high[1:])
+    y = np.arange(height)[:, np.newaxis]
+    dots: Bools = (y >= low) & (y <= high) & drawn
+    return dots
+
+
+def area_dots(top: Counts, bottom: Counts, drawn: Bools, height: int, *, one_in: int) -> Bools:
+    """One in so many of the dots [height, columns] from row ``top`` to row ``bottom`` of each column.
+
+    They stand evenly in every column, so that a peak of a single column is not missed, and in
+    staggered rows. A column whose top is its bottom has that dot.
+    """
+    y, x = np.arange(height)[:, np.newaxis], np.arange(len(top))
+    chosen = y % one_in == x * (one_in // 2) % one_in
+    dots: Bools = (y >= top) & (y <= bottom) & drawn & (chosen | (top == bottom))
+    return dots
+
+
+def braille(dots: Bools) -> npt.NDArray[np.uint32]:
+    """The characters [height / 4, columns / 2] of ``dots``; a blank where there is none."""
+    height, width = dots.shape[0] // DOTS_DOWN, dots.shape[1] // DOTS_ACROSS
+    by_cell = dots.reshape(height, DOTS_DOWN, width, DOTS_ACROSS).transpose(0, 2, 3, 1)
+    sets = np.packbits(by_cell.reshape(height, width, DOTS_ACROSS * DOTS_DOWN), axis=-1, bitorder="little")
+    return _BRAILLE[sets[..., 0]]

@@ -1,0 +1,147 @@
+"""A curve of one value a step: its mean in the colours of the precisions, its extremes dim behind it."""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import Ink, precision_ink
+from amptui.tui.renderables.columns import Bools, Columns, extent, sample
+from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
+from amptui.tui.renderables.limits import Axis, YLimits
+from amptui.tui.renderables.window import GUTTER, Window, stretches, visible_window
+
+__all__ = ["GUTTER", "Window", "YLimits", "draw_plot", "visible_window"]
+
+_MIDDLE_LABEL_HEIGHT = 5
+"""Lines from which on there is room for a label between the top and the bottom one."""
+
+_SMOOTHING_PART = 40
+"""The line is averaged over a fortieth of the plot's width to both sides, twice."""
+
+_HAIR = 1e-9
+"""What rounding may put outside of the limits is not marked."""
+
+
+def draw_plot(  # noqa: PLR0913 - all by keyword, and each is the panel's own choice
+    canvas: Canvas,
+    series: Series,
+    *,
+    window: Window,
+    switches: tuple[PrecisionSwitch, ...],
+    limits: YLimits,
+    format_y: Callable[[float], str],
+    log_y: bool = False,
+    band: bool = True,
+) -> None:
+    """Draw the part of ``series`` in ``window`` on a cleared canvas, labels in the left ``GUTTER`` cells.
+
+    With ``band`` the series is taken for a noisy one: its extremes are shown as a dim area, the line is
+    its mean, averaged over neighbouring columns but never across a switch or a gap, and rare outliers
+    may leave the plot, marked ``↑`` and ``↓``. Without, the line is the mean of each column as it is and
+    all of it stays in sight. Columns with NaN or Inf are a gap under a ``×``. On a logarithmic axis
+    values of 0 and below are marked ``↓``; a series without positive ones gets a linear axis.
+    """
+    area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
+    if not area.width or not area.height:
+        return
+    across = 1 if canvas.ascii_only else DOTS_ACROSS
+    columns = sample(series, window, area.width * across)
+    inks = np.zeros(area.width, np.uint8)
+    for stretch in stretches(window, switches, area.width):
+        inks[stretch.start : stretch.stop] = precision_ink(stretch.precision)
+    gaps = _by_cell(columns.nonfinite, across)
+    if np.isfinite(columns.mean).any():
+        log = log_y and bool((columns.high > 0).any())
+        axis = limits.axis(*extent(columns, log=log, with_outliers=not band), log=log)
+        _draw_labels(canvas, axis, format_y)
+        _draw_curve(area, columns, axis, inks, gaps=gaps, band=band)
+    _mark(area, 0, "×", gaps, Ink.ERROR)
+
+
+def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
+    """The top and the bottom of the axis and a round number near its middle."""
+    last = canvas.height - 1
+    labels = {last: axis.low, 0: axis.high}
+    if canvas.height >= _MIDDLE_LABEL_HEIGHT:
+        middle = axis.middle_tick()
+        row = round((1 - float(axis.fraction(np.array([middle]))[0])) * last)
+        labels = {row: middle} | labels
+    for row, value in labels.items():
+        canvas.text(0, row, format_y(value), Ink.DIM, width=GUTTER - 1, align="right")
+
+
+def _draw_curve(
+    area: Canvas, columns: Columns, axis: Axis, inks: npt.NDArray[np.uint8], *, gaps: Bools, band: bool
+) -> None:
+    """Line and band; a cell shows the one or the other, since it has one ink."""
+    across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
+    height = area.height * down
+    low, high, line = (
+        np.clip(axis.fraction(values), 0, 1) for values in (columns.low, columns.high, columns.mean)
+    )
+    line[np.repeat(gaps, across)] = np.nan
+    if band:
+        starts = np.flatnonzero(np.diff(inks)) + 1
+        line = _smoothed(line, starts * across)
+    drawn = np.isfinite(line)
+    dots = line_dots(_rows(line, height), drawn, height)
+    line_chars = _characters(dots, "*", ascii_only=area.ascii_only)
+    area.chars[...] = line_chars
+    area.inks[...] = inks
+    if band:
+        # A quarter of the braille dots lets the line stand out; one dot a cell is sparse as it is.
+        one_in = 1 if area.ascii_only else 4
+        dots = area_dots(_rows(high, height), _rows(low, height), np.isfinite(low), height, one_in=one_in)
+        behind = line_chars == ord(" ")
+        area.chars[behind] = _characters(dots, ".", ascii_only=area.ascii_only)[behind]
+        area.inks[behind] = Ink.DIM
+    above, below = axis.fraction(columns.high) > 1 + _HAIR, axis.fraction(columns.low) < -_HAIR
+    _mark(area, 0, "↑", _by_cell(above, across), inks)
+    _mark(area, area.height - 1, "↓", _by_cell(below, across), inks)
+
+
+def _smoothed(line: Floats, breaks: Counts) -> Floats:
+    """Twice the running mean, within stretches that end at ``breaks`` and at gaps.
+
+    The span narrows towards both ends of a stretch: it begins and ends at its own first and last value,
+    and a jump at a switch stays a jump.
+    """
+    finite = np.isfinite(line)
+    edge = np.flatnonzero(np.diff(finite)) + 1
+    starts = np.unique(np.concatenate(([0], edge, breaks)))
+    stops = np.append(starts[1:], len(line))
+    at = np.arange(len(line))
+    within = np.repeat(np.arange(len(starts)), stops - starts)
+    half = np.minimum(at - starts[within], stops[within] - 1 - at)
+    half = np.minimum(half, max(1, len(line) // _SMOOTHING_PART))
+    for _ in range(2):
+        sums = np.concatenate(([0.0], np.cumsum(np.where(finite, line, 0.0))))
+        line = np.where(finite, (sums[at + half + 1] - sums[at - half]) / (2 * half + 1), np.nan)
+    return line
+
+
+def _rows(fractions: Floats, height: int) -> Counts:
+    """Dot rows counted from the top; any row where there is no value."""
+    fractions = np.where(np.isnan(fractions), 0.0, fractions)
+    return np.rint((1 - fractions) * (height - 1)).astype(np.int64)
+
+
+def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:
+    return np.where(dots, np.uint32(ord(plain)), np.uint32(ord(" "))) if ascii_only else braille(dots)
+
+
+def _by_cell(dots: Bools, across: int) -> Bools:
+    """Whether any of a cell's ``across`` dot columns is set."""
+    cells: Bools = np.logical_or.reduce(dots.reshape(-1, across), axis=1)
+    return cells
+
+
+def _mark(area: Canvas, y: int, sign: str, where: Bools, inks: npt.NDArray[np.uint8] | int) -> None:
+    """Put ``sign`` at the columns ``where`` of line ``y``."""
+    if not where.any():
+        return
+    area.chars[y, where] = area.code_point(sign)
+    area.inks[y, where] = np.broadcast_to(inks, where.shape)[where]

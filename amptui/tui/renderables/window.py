@@ -1,0 +1,114 @@
+"""Which steps a plot shows, and in which of its columns each of them falls."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+
+import numpy as np
+
+from amptui.telemetry.view import Counts, PrecisionSwitch, Series
+
+GUTTER = 8
+"""Cells left of a plot's first column: seven for the y label, one blank. Ribbon and axis keep it free too."""
+
+_FEWEST_STEPS = 32
+"""A window never shows fewer: the first steps of a run grow into it from the left."""
+
+_SLACK = 16
+"""At most one in so many columns is left free at the right end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The steps from ``first_step`` to ``last_step``, both included, spread evenly over all columns.
+
+    Several steps share a column, or a step has several, of which it begins in the first.
+    """
+
+    first_step: int
+    last_step: int
+
+    @property
+    def steps(self) -> int:
+        """How many steps are shown; one at least."""
+        return max(1, self.last_step - self.first_step + 1)
+
+    def column_of(self, step: int, columns: int) -> int:
+        """The column where ``step`` begins, kept within ``[0, columns)`` for steps outside of the window."""
+        return min(max(0, self._columns_before(step, columns)), columns - 1)
+
+    def columns_through(self, step: int, columns: int) -> int:
+        """How many columns there are up to the end of ``step``, its first column included in any case."""
+        begin = self.column_of(step, columns)
+        return min(max(begin + 1, self._columns_before(step + 1, columns)), columns)
+
+    def _columns_before(self, step: int, columns: int) -> int:
+        return (step - self.first_step) * columns // self.steps
+
+    def columns_of(self, steps: Counts, columns: int) -> Counts:
+        """``column_of`` for many steps at once."""
+        columns_of: Counts = np.clip((steps - self.first_step) * columns // self.steps, 0, columns - 1)
+        return columns_of
+
+
+def visible_window(series: Series, zoom: int) -> Window:
+    """The window of ``series`` at a zoom level: 0 is the whole run, each level halves the steps shown.
+
+    It ends at a round step at or shortly after the newest one (by at most a sixteenth of the width), so
+    that the curve grows into free columns and only now and then moves as a whole: the cells that stay
+    as they were cost nothing to send.
+    """
+    first, newest = series.first_step, max(series.first_step, series.last_step)
+    grain = _round_below(max(_FEWEST_STEPS, newest - first + 1) // _SLACK)
+    end = max(first + _FEWEST_STEPS - 1, _multiple_above(newest, grain))
+    if zoom <= 0:
+        return Window(first, end)
+    steps = max(_FEWEST_STEPS, (end - first + 1) >> min(zoom, 62))
+    end = max(first + steps - 1, _multiple_above(newest, _round_below(steps // _SLACK)))
+    return Window(end - steps + 1, end)
+
+
+def _round_below(steps: int) -> int:
+    """The largest of 1, 2, 5, 10, 20, ... that is not above ``steps``, which is 1 or more."""
+    power: int = 10 ** (len(str(steps)) - 1)
+    return power * max(digit for digit in (1, 2, 5) if digit * power <= steps)
+
+
+def round_above(steps: int) -> int:
+    """The smallest of 1, 2, 5, 10, 20, ... that is not below ``steps``, which is 1 or more."""
+    power: int = 10 ** (len(str(steps)) - 1)
+    return power * min(digit for digit in (1, 2, 5, 10) if digit * power >= steps)
+
+
+def _multiple_above(step: int, grain: int) -> int:
+    """The smallest multiple of ``grain`` that is not below ``step``."""
+    return -(-step // grain) * grain
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Columns ``[start, stop)``, whose steps ran in ``precision``; None where it is not known."""
+
+    start: int
+    stop: int
+    precision: str | None
+
+
+def stretches(window: Window, switches: tuple[PrecisionSwitch, ...], columns: int) -> list[Stretch]:
+    """The precision of every column, in order; of several switches in one column the last counts.
+
+    ``switches`` are sorted by step.
+    """
+    if columns <= 0:
+        return []
+    step_of = attrgetter("step")
+    before = max(0, bisect_right(switches, window.first_step, key=step_of) - 1)
+    within = switches[before : bisect_right(switches, window.last_step, key=step_of)]
+    precisions: dict[int, str | None] = {0: None}
+    for switch in within:
+        precisions[window.column_of(switch.step, columns)] = switch.precision
+    starts = list(precisions)
+    return [
+        Stretch(start, stop, precisions[start])
+        for start, stop in zip(starts, [*starts[1:], columns], strict=True)
+    ]

@@ -1,0 +1,28 @@
+"""One panel on a canvas of its own."""
+
+from collections.abc import Callable
+
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+
+Draw = Callable[[Canvas, SessionView, ScreenState], None]
+
+
+SCREEN = ScreenState(now=views.NOW)
+
+
+def draw_alone(
+    draw: Draw, view: SessionView, width: int, height: int = 1, *, screen: ScreenState = SCREEN
+) -> Canvas:
+    """What ``draw`` leaves on a blank canvas."""
+    canvas = Canvas(width, height)
+    draw(canvas, view, screen)
+    return canvas
+
+
+def ink_of(canvas: Canvas, text: str) -> int:
+    """The ink of the first place where ``text`` stands."""
+    y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
+    return int(canvas.inks[y, line.index(text)])

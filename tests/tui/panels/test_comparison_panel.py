@@ -1,0 +1,120 @@
+from dataclasses import replace
+
+import pytest
+
+from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.panels import comparison
+from amptui.tui.panels.phrases import Word
+from tests.tui import views
+from tests.tui.panels.drawing import draw_alone, ink_of
+
+
+def verdict(**changes: float | None) -> SessionView:
+    view = views.compared()
+    return replace(view, comparison=replace(view.comparison, **changes))  # type: ignore[arg-type]
+
+
+def stats(precision: str) -> PrecisionStats:
+    return replace(views.compared().comparison.rows[0], precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "word"),
+    [
+        (1.94, Word("AMP 1.94× faster", Ink.GOOD | BOLD)),
+        (0.5, Word("AMP 2.00× slower", Ink.WARNING | BOLD)),
+        (1.004, Word("AMP as fast as FP32")),
+        (0.998, Word("AMP as fast as FP32")),
+        (None, None),
+    ],
+)
+def test_the_speed_is_said_plainly(speedup: float | None, word: Word | None) -> None:
+    assert comparison.speed_words(Comparison(baseline="fp32", amp="fp16", speedup=speedup)) == word
+
+
+@pytest.mark.parametrize(
+    ("saving", "word"),
+    [
+        (0.38, Word("38% less peak memory", Ink.GOOD)),
+        (-0.12, Word("12% more peak memory", Ink.WARNING)),
+        (0.001, Word("the same peak memory")),
+        (None, None),
+    ],
+)
+def test_the_memory_is_said_plainly(saving: float | None, word: Word | None) -> None:
+    assert comparison.memory_words(Comparison(memory_saving=saving)) == word
+
+
+def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
+    rows = tuple(stats(name) for name in ("bf16", "fp16", "fp32", "tf32"))
+    ordered = comparison.ordered(Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    assert [row.precision for row in ordered] == ["fp32", "fp16", "bf16", "tf32"]
+
+
+def test_figures_stand_under_their_precision() -> None:
+    lines = draw_alone(comparison.draw, views.compared(), 30, 11).lines()
+    assert [line.split() for line in lines[:7]] == [
+        ["■", "FP32", "▲", "AMP", "fp16"],
+        ["step", "3.91", "ms", "2.02", "ms"],
+        ["samples", "65.5", "k/s", "127", "k/s"],
+        ["peak", "1.90", "GiB", "1.18", "GiB"],
+        ["loss", "0.0412", "0.0312"],
+        ["skipped", "0", "0"],
+        ["steps", "580", "584"],
+    ]
+    ends = {len(line.rstrip()) for line in lines[:7]}
+    assert len(ends) == 1
+
+
+def test_what_was_not_measured_is_not_a_number() -> None:
+    view = views.no_nvml()
+    assert ["peak", "n/a"] in [line.split() for line in draw_alone(comparison.draw, view, 30, 10).lines()]
+
+
+def test_with_few_lines_the_verdict_stays() -> None:
+    lines = [line.strip() for line in draw_alone(comparison.draw, views.compared(), 30, 6).lines()]
+    assert lines[1].startswith("step")
+    assert lines[2].startswith("peak")
+    assert lines[3:] == ["AMP 1.94× faster", "38% less peak memory", "settling steps left out: 40"]
+
+
+def test_steps_that_were_not_measured_are_told() -> None:
+    view = views.compared()
+    told = "\n".join(draw_alone(comparison.draw, replace(view, unmeasured_steps=12), 30, 14).lines())
+    assert "steps not measured: 12" in told
+    assert "not measured" not in "\n".join(draw_alone(comparison.draw, view, 30, 14).lines())
+
+
+def test_why_it_cannot_be_said_is_wrapped() -> None:
+    reason = "AMP needs 50 counted steps beside as many in FP32; 12 so far"
+    view = verdict(speedup=None, memory_saving=None)
+    view = replace(view, comparison=replace(view.comparison, reason=reason))
+    canvas = draw_alone(comparison.draw, view, 30, 12)
+    assert reason in " ".join(line.strip() for line in canvas.lines())
+    assert ink_of(canvas, "AMP needs") == Ink.DIM
+
+
+def test_bars_are_as_long_as_their_figures() -> None:
+    canvas = draw_alone(comparison.draw, views.compared(), 42, 20)
+    bars = [line for line in canvas.lines() if "▰" in line]
+    assert [line.count("▰") for line in bars] == [40, round(40 * 2.02 / 3.91), 40, round(40 * 1.18 / 1.9)]
+    assert ink_of(canvas, "▰") == Ink.FP32
+
+
+def test_bars_need_something_to_compare() -> None:
+    assert "▰" not in "".join(draw_alone(comparison.draw, views.fp32_only(), 42, 20).lines())
+
+
+def test_before_any_counted_step_nothing_is_claimed() -> None:
+    text = "".join(draw_alone(comparison.draw, views.starting(), 30, 9).lines())
+    assert text.strip() == "no step counted yet"
+
+
+def test_a_narrow_panel_shows_as_many_columns_as_fit() -> None:
+    rows = tuple(stats(name) for name in ("fp32", "ieee", "tf32", "fp16", "bf16"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    narrow = draw_alone(comparison.draw, view, 30, 12).lines()[0]
+    wide = draw_alone(comparison.draw, view, 80, 12).lines()[0]
+    assert narrow.split() == ["■", "FP32", "▲", "AMP", "fp16"]
+    assert all(sign in wide for sign in "■▲□◆●")

@@ -1,0 +1,66 @@
+from dataclasses import replace
+
+from amptui.records import Validation
+from amptui.telemetry.view import SessionView
+from amptui.tui.ink import Ink
+from amptui.tui.panels import loss, throughput
+from amptui.tui.panels.phrases import Phrase, Word
+from tests.tui import views
+from tests.tui.panels.drawing import SCREEN, draw_alone
+
+
+def text_of(phrases: list[Phrase]) -> str:
+    return "  ".join("".join(w.text for w in each.words if isinstance(w, Word)) for each in phrases)
+
+
+def test_the_loss_panel_ends_in_ribbon_and_axis() -> None:
+    lines = draw_alone(loss.LossPanel().draw, views.with_skips(), 60, 12).lines()
+    ribbon, axis = lines[-2:]
+    assert "F▔" in ribbon
+    assert "A▔" in ribbon
+    assert "×" in ribbon
+    assert "1,000" in axis
+
+
+def test_the_loss_headline_has_loss_average_best_and_validation() -> None:
+    words = text_of(loss.headline(views.compared(), SCREEN)).split()
+    assert words[1::2] == ["avg", "best", "val", "99.1%"]
+    assert words[-2] == "0.0351"
+
+
+def test_headlines_keep_their_width() -> None:
+    empty, full = SessionView(), views.compared()
+    assert len(text_of(throughput.headline(empty, SCREEN))) == len(text_of(throughput.headline(full, SCREEN)))
+    assert len(text_of([loss.current(empty)])) == len(text_of([loss.current(full)]))
+
+
+def test_a_loss_that_is_not_finite_is_an_error() -> None:
+    assert loss.current(views.nan_losses()).words == (Word("    nan", Ink.ERROR),)
+    assert loss.current(SessionView()).words == (Word("    n/a", Ink.STRONG),)
+
+
+def test_a_validation_without_accuracy_has_none() -> None:
+    view = views.compared()
+    assert view.last_epoch is not None
+    result = Validation(loss=0.5, accuracy=None, samples=10)
+    view = replace(view, last_epoch=replace(view.last_epoch, validation=result))
+    assert text_of([loss.validation(view)]) == "val   0.500"
+
+
+def test_before_the_first_step_the_loss_panel_says_what_is_waited_for() -> None:
+    text = "".join(draw_alone(loss.LossPanel().draw, views.downloading(), 80, 5).lines())
+    assert text.strip() == "waiting for the first step: downloading train-images 3.10 / 9.50 MiB"
+    ended = replace(SessionView(), state="failed")
+    assert "".join(draw_alone(loss.LossPanel().draw, ended, 80, 5).lines()).strip() == "no step yet"
+
+
+def test_the_throughput_curve_has_the_ink_of_each_precision() -> None:
+    canvas = draw_alone(throughput.ThroughputPanel().draw, views.compared(), 60, 8)
+    assert {Ink.FP32, Ink.FP16} <= set(canvas.inks.flat)
+
+
+def test_limits_are_sticky_from_frame_to_frame() -> None:
+    panel, view = loss.LossPanel(), views.fp32_only()
+    labels = [line[:8] for line in draw_alone(panel.draw, view, 60, 12).lines()]
+    quieter = replace(view, loss=views.series([value * 0.9 for value in views.losses(1204)]))
+    assert [line[:8] for line in draw_alone(panel.draw, quieter, 60, 12).lines()] == labels

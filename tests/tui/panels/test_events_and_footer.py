@@ -1,0 +1,105 @@
+import re
+import time
+from dataclasses import replace
+
+import pytest
+
+from amptui.records import Severity
+from amptui.telemetry.view import Event, EventKind
+from amptui.tui.ink import Ink
+from amptui.tui.panels import events, footer
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+from tests.tui.panels.drawing import draw_alone, ink_of
+
+HINTS = (("p", "precision"), ("space", "pause"), ("m", "modes"), ("?", "help"), ("q", "quit"))
+
+
+def test_events_are_newest_first_with_local_time_and_step() -> None:
+    lines = draw_alone(events.draw, views.with_skips(), 100, 6).lines()
+    times = [line[:8] for line in lines]
+    assert times == sorted(times, reverse=True)
+    newest = views.with_skips().events[0]
+    assert times[0] == time.strftime("%H:%M:%S", time.localtime(newest.time))
+    assert re.match(r"\d\d:\d\d:\d\d  step      812  ⚠ overflow", lines[0])
+
+
+def test_texts_start_in_one_column_and_are_cut_with_a_sign() -> None:
+    lines = draw_alone(events.draw, views.with_skips(), 60, 6).lines()
+    assert lines[0].endswith("…")
+    assert all(line[20] in "⚠▲·" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "sign", "ink"),
+    [
+        ("skip", "warning", "⚠", Ink.WARNING),
+        ("failed", "error", "✖", Ink.ERROR),
+        ("note", "info", "·", Ink.DIM),
+        ("growth", "info", "↑", Ink.FP16),
+        ("finished", "info", "✔", Ink.GOOD),
+        ("print", "info", "·", Ink.DIM),
+    ],
+)
+def test_each_kind_has_its_sign(kind: EventKind, severity: Severity, sign: str, ink: Ink) -> None:
+    event = Event(views.NOW, 7, kind, severity, "text")
+    canvas = draw_alone(events.draw, replace(views.compared(), events=(event,)), 60, 1)
+    assert ink_of(canvas, sign) == ink
+
+
+def test_a_switch_has_the_sign_of_the_precision_it_led_to() -> None:
+    canvas = draw_alone(events.draw, views.compared(), 60, 3)
+    assert ink_of(canvas, "▲") == Ink.FP16
+    assert ink_of(canvas, "■") == Ink.FP32
+
+
+def test_a_switch_whose_stretch_is_forgotten_has_a_plain_sign() -> None:
+    view = replace(views.compared(), switches=())
+    assert "·" in draw_alone(events.draw, view, 60, 1).lines()[0]
+
+
+def test_prints_are_dim() -> None:
+    assert ink_of(draw_alone(events.draw, views.compared(), 100, 6), "stdout: building") == Ink.DIM
+
+
+def test_before_any_event_it_says_so() -> None:
+    text = "".join(draw_alone(events.draw, views.starting(), 60, 3).lines())
+    assert text.strip() == events.NOTHING_YET
+
+
+def test_the_events_headline_counts_trouble() -> None:
+    words = [each.words[0] for each in events.headline(views.nan_losses(), ScreenState())]
+    assert words == [("1 error", Ink.ERROR), ("3 warnings", Ink.WARNING)]
+
+
+def test_the_footer_has_keys_and_cost() -> None:
+    canvas = draw_alone(
+        footer.draw,
+        views.compared(),
+        90,
+        screen=ScreenState(hints=HINTS, frames_per_second=4.0, frame_cpu_percent=0.62),
+    )
+    text = canvas.lines()[0]
+    assert text.startswith(" p precision  space pause  m modes  ? help  q quit ")
+    assert text.endswith(" 4.0 fps  0.6% cpu ")
+    assert ink_of(canvas, "p precision") == Ink.KEY
+    assert ink_of(canvas, "precision") == Ink.DIM
+
+
+def test_help_and_quit_outlast_every_other_hint() -> None:
+    text = draw_alone(footer.draw, views.compared(), 24, screen=ScreenState(hints=HINTS)).lines()[0]
+    assert text.split() == ["?", "help", "q", "quit"]
+
+
+def test_a_cost_that_was_not_measured_is_not_shown() -> None:
+    assert (
+        "fps" not in draw_alone(footer.draw, views.compared(), 90, screen=ScreenState(hints=HINTS)).lines()[0]
+    )
+
+
+def test_a_message_has_the_place_of_the_hints() -> None:
+    text = draw_alone(
+        footer.draw, views.compared(), 60, screen=ScreenState(hints=HINTS, message="checkpoint saved")
+    ).lines()[0]
+    assert text.startswith(" checkpoint saved ")
+    assert "quit" not in text

@@ -1,0 +1,112 @@
+from dataclasses import replace
+
+import pytest
+
+from amptui.records import RunFinished
+from amptui.telemetry.view import SessionView
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.panels import header
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
+
+
+def line(view: SessionView, width: int = 160, screen: ScreenState = SCREEN) -> str:
+    return draw_alone(header.draw, view, width, screen=screen).lines()[0]
+
+
+def test_a_wide_line_has_everything() -> None:
+    words = " ".join(line(views.compared(), 130).split())
+    assert words == (
+        "amptui mnist-deep H200 MNIST ▲ AMP fp16 running epoch 6/10 ━───────── step 1,204/2,350 ETA 0:02"
+    )
+
+
+def test_the_precision_has_its_own_ink() -> None:
+    assert ink_of(draw_alone(header.draw, views.compared(), 120), "▲ AMP fp16") == Ink.FP16 | BOLD
+    assert ink_of(draw_alone(header.draw, views.fp32_only(), 120), "■ FP32") == Ink.FP32 | BOLD
+
+
+def test_a_request_is_a_switching_until_it_is_confirmed() -> None:
+    assert "▲ AMP fp16 → FP32 switching" in line(
+        views.compared(), screen=ScreenState(requested_precision="fp32")
+    )
+    assert "switching" not in line(views.compared(), screen=ScreenState(requested_precision="fp16"))
+    assert "switching" not in line(views.compared(), screen=ScreenState(requested_precision=None))
+
+
+def test_a_switch_under_way_moves_nothing_to_its_right() -> None:
+    before = line(views.compared())
+    during = line(views.compared(), screen=ScreenState(requested_precision="fp32"))
+    assert before.index("running") == during.index("running")
+
+
+def test_a_narrow_line_keeps_precision_state_and_synthetic_data() -> None:
+    text = line(views.synthetic(), 44)
+    assert text.split() == ["⚠", "synthetic", "data", "▲", "AMP", "fp16", "running"]
+
+
+@pytest.mark.parametrize("width", range(40, 200, 7))
+def test_the_line_never_touches_the_edges(width: int) -> None:
+    for build in views.ALL.values():
+        text = line(build(), width)
+        assert text[0] == " "
+        assert text[-1] == " "
+
+
+def test_from_step_to_step_nothing_moves() -> None:
+    view = views.compared()
+    early = replace(view, step=9, epoch=1, epoch_step=9)
+    for word in ("epoch", "step", "ETA", "running", "▲"):
+        assert line(early).index(word) == line(view).index(word)
+
+
+def test_a_run_without_a_known_length_has_no_bar_and_no_total() -> None:
+    run = views.run_started(steps_per_epoch=None, total_steps=None)
+    text = line(replace(views.compared(), run=run, eta_seconds=None))
+    assert "━" not in text
+    assert "1,204 " in text
+    assert "ETA   n/a" in text
+
+
+@pytest.mark.parametrize(
+    ("view", "state", "ink"),
+    [
+        (views.starting(), "starting", Ink.DIM),
+        (views.compared(), "running", Ink.GOOD),
+        (views.paused(), "paused", Ink.WARNING),
+        (views.finished(), "finished", Ink.GOOD),
+        (views.failed(), "failed", Ink.ERROR),
+    ],
+)
+def test_each_state_has_its_word_and_ink(view: SessionView, state: str, ink: Ink) -> None:
+    assert ink_of(draw_alone(header.draw, view, 120), state) == ink
+
+
+def test_a_stop_that_was_asked_for_is_told_until_it_is_over() -> None:
+    assert "stopping" in line(views.compared(), screen=ScreenState(stopping=True))
+    assert "stopping" not in line(views.finished(), screen=ScreenState(stopping=True))
+
+
+def test_a_run_that_was_stopped_is_not_called_finished() -> None:
+    outcome = RunFinished(time=views.NOW, steps=1204, seconds=41.0, reason="stopped")
+    stopped = replace(views.finished(), outcome=outcome)
+    assert "stopped" in line(stopped)
+    assert "finished" not in line(stopped)
+
+
+def test_a_run_that_is_over_says_how_long_it_took() -> None:
+    assert "in  0:41" in line(views.finished())
+    assert "ETA" not in line(views.finished())
+
+
+def test_trouble_is_counted() -> None:
+    canvas = draw_alone(header.draw, views.nan_losses(), 120)
+    assert ink_of(canvas, "✖ 1") == Ink.ERROR
+    assert ink_of(canvas, "⚠ 3") == Ink.WARNING
+    assert "✖" not in line(views.compared())
+
+
+def test_a_long_name_is_cut() -> None:
+    view = replace(views.compared(), run=views.run_started(model="a" * 60))
+    assert "a" * 23 + "…" in line(view, 160)

@@ -1,0 +1,96 @@
+from dataclasses import replace
+
+from amptui.records import GpuSample, HostSample
+from amptui.telemetry.view import SessionView
+from amptui.tui.ink import Ink
+from amptui.tui.panels import memory
+from amptui.tui.panels.phrases import Word
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+from tests.tui.panels.drawing import draw_alone, ink_of
+
+
+def lines(view: SessionView, width: int = 60, height: int = 10) -> list[str]:
+    return [line.rstrip() for line in draw_alone(memory.draw, view, width, height).lines()]
+
+
+def test_a_gpu_has_a_bar_and_its_readings() -> None:
+    first, second, *_ = lines(views.compared())
+    assert first.startswith("▸GPU0 ▰")
+    assert first.endswith("3.10 / 139 GiB")
+    assert second.split() == ["93%", "busy", "412", "W", "54", "°C", "1,980", "MHz"]
+
+
+def test_torch_says_what_it_holds() -> None:
+    text = " ".join(" ".join(lines(views.compared())).split())
+    assert "torch 1.20 GiB allocated 1.90 GiB peak 2.40 GiB reserved" in text
+
+
+def test_what_nvml_does_not_say_is_not_a_number() -> None:
+    view = replace(views.compared(), device=views.device(GpuSample(uuid=views.TRAINING_UUID)), allocator=None)
+    first, second, *_ = lines(view)
+    assert first.split()[0] == "▸GPU0"
+    assert first.endswith("n/a")
+    assert second.split() == ["n/a", "busy", "n/a", "W", "n/a", "°C", "n/a", "MHz"]
+    assert "▰" not in first
+
+
+def test_the_gpu_that_trains_comes_first_under_its_own_number() -> None:
+    order = [(index, trains) for index, _, trains in memory.ordered_gpus(views.two_gpus())]
+    assert order == [(1, True), (0, False)]
+
+
+def test_a_run_on_a_cpu_marks_no_gpu() -> None:
+    view = replace(views.compared(), run=views.run_started(gpu_uuid=None))
+    assert lines(view)[0].startswith(" GPU0")
+
+
+def test_all_reasons_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
+    held = views.gpu(clocks_event_reasons=("thermal (sw)", "power cap"))
+    assert memory.held_words(held, 60) == "⚠ clocks held: thermal (sw), power cap"
+    assert memory.held_words(held, 34) == "⚠ clocks held: thermal (sw) +1"
+    assert memory.held_words(views.gpu(clocks_event_reasons=()), 34) == ""
+    assert memory.held_words(views.gpu(clocks_event_reasons=None), 34) == ""
+
+
+def test_a_held_clock_has_the_ink_of_a_warning() -> None:
+    canvas = draw_alone(memory.draw, views.two_gpus(), 34, 6)
+    assert ink_of(canvas, "⚠ clocks held") == Ink.WARNING
+
+
+def test_many_gpus_give_up_their_readings_but_not_their_bars() -> None:
+    gpus = [views.gpu(index) for index in range(8)]
+    view = replace(views.compared(), device=views.device(*gpus))
+    text = lines(view, 60, 12)
+    assert sum("GPU" in line for line in text) == 8
+    assert sum("busy" in line for line in text) == 1
+    assert sum("busy" in line for line in lines(view, 60, 30)) == 8
+
+
+def test_without_a_gpu_the_note_and_the_host_are_shown() -> None:
+    text = lines(views.no_nvml())
+    assert text[0] == "no NVIDIA GPU: NVML not found"
+    assert text[1].startswith("host ▰")
+    assert text[1].endswith("12.0 / 31.0 GiB")
+    assert text[2].split() == ["1.20", "GiB", "this", "process", "34%", "CPU"]
+
+
+def test_an_unknown_host_is_not_a_number() -> None:
+    device = replace(views.device(note="no NVIDIA GPU"), host=HostSample())
+    _, host, process, *_ = lines(replace(views.no_nvml(), device=device))
+    assert host.endswith("n/a")
+    assert process.split() == ["n/a", "this", "process", "n/a", "CPU"]
+
+
+def test_a_nearly_full_gpu_is_a_warning() -> None:
+    full = views.gpu(memory_used_bytes=138 * views.GIB)
+    canvas = draw_alone(memory.draw, replace(views.compared(), device=views.device(full)), 60, 4)
+    assert ink_of(canvas, "▰") == Ink.WARNING
+    assert ink_of(draw_alone(memory.draw, views.compared(), 60, 4), "▰") == Ink.GOOD
+
+
+def test_old_figures_say_so_while_the_run_goes_on() -> None:
+    late = ScreenState(now=views.NOW + 12)
+    assert memory.headline(views.compared(), late)[0].words == (Word("sample 0:12 old", Ink.WARNING),)
+    assert memory.headline(views.compared(), ScreenState(now=views.NOW)) == []
+    assert memory.headline(views.finished(), late) == []

@@ -1,0 +1,87 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import Ink
+from amptui.tui.panels.phrases import (
+    Gauge,
+    Phrase,
+    Word,
+    fitting,
+    flowed,
+    line_width,
+    quiet,
+    wrapped,
+    write,
+    write_right,
+)
+
+words = st.text(st.sampled_from("abc→"), min_size=1, max_size=12)
+phrases = st.builds(lambda text, rank: Phrase((Word(text),), rank), words, st.integers(0, 5))
+lines = st.lists(phrases, min_size=1, max_size=8)
+
+
+def said(*texts: str) -> list[Phrase]:
+    return [Phrase((Word(text),), rank) for rank, text in enumerate(texts)]
+
+
+def test_what_matters_least_is_left_out_and_the_order_stays() -> None:
+    line = [Phrase((Word("least"),), 2), Phrase((Word("most"),), 0), Phrase((Word("more"),), 1)]
+    assert [each.words[0] for each in fitting(line, 10)] == [Word("most"), Word("more")]
+
+
+def test_of_equal_ranks_the_first_stays() -> None:
+    line = [Phrase((Word("first"),)), Phrase((Word("second"),))]
+    assert fitting(line, 8) == line[:1]
+
+
+@given(lines, st.integers(0, 80))
+def test_what_is_kept_fits_or_is_alone(line: list[Phrase], width: int) -> None:
+    kept = fitting(line, width)
+    assert kept
+    assert len(kept) == 1 or line_width(kept) <= width
+    assert all(any(each is one for one in line) for each in kept)
+
+
+@given(lines, st.integers(1, 80))
+def test_the_most_important_phrase_is_always_kept(line: list[Phrase], width: int) -> None:
+    assert min(each.rank for each in fitting(line, width)) == min(each.rank for each in line)
+
+
+@given(lines, st.integers(1, 40))
+def test_flowing_loses_nothing(line: list[Phrase], width: int) -> None:
+    rows = flowed(line, width)
+    assert [each for row in rows for each in row] == line
+    assert all(len(row) == 1 or line_width(row) <= width for row in rows)
+
+
+@given(lines)
+def test_the_width_of_a_line_is_what_it_takes(line: list[Phrase]) -> None:
+    assert write(Canvas(200, 1), 3, 0, line) == 3 + line_width(line)
+
+
+def test_writing_to_the_right_ends_before_the_margin() -> None:
+    canvas = Canvas(20, 1)
+    assert write_right(canvas, 0, said("one", "two"), margin=1) == 11
+    assert canvas.lines() == ["           one  two "]
+
+
+def test_a_gauge_is_drawn_within_its_phrase() -> None:
+    canvas = Canvas(20, 1)
+    write(canvas, 0, 0, [Phrase((Word("at "), Gauge(4, 0.5, Ink.GOOD), Word(" end")))])
+    assert canvas.lines() == ["at ━━── end         "]
+    full = Phrase((Gauge(4, 0.5, Ink.GOOD, "full"),))
+    write(canvas, 0, 0, [full])
+    assert canvas.lines()[0].startswith("▰▰▱▱")
+
+
+def test_long_text_is_cut_after_its_lines() -> None:
+    assert wrapped("one two three four", 9, lines=2) == ["one two", "three…"]
+    assert wrapped("one", 0, lines=2) == []
+    assert wrapped("", 9, lines=2) == []
+
+
+def test_quiet_words_stand_in_the_middle() -> None:
+    canvas = Canvas(9, 3)
+    quiet(canvas, "n/a")
+    assert canvas.lines() == ["         ", "   n/a   ", "         "]

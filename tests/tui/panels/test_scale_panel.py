@@ -1,0 +1,52 @@
+from dataclasses import replace
+
+from amptui.telemetry.view import SessionView
+from amptui.tui.ink import Ink
+from amptui.tui.panels import scale
+from amptui.tui.panels.phrases import Word
+from tests.tui import views
+from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
+
+
+def lines(view: SessionView, width: int = 34, height: int = 6) -> list[str]:
+    return [line.rstrip() for line in draw_alone(scale.ScalePanel().draw, view, width, height).lines()]
+
+
+def test_growth_and_counts_stand_under_the_curve() -> None:
+    *curve, growth, counts = lines(views.with_skips())
+    assert growth.split() == ["growth", growth.split()[1], "392/2,000", "to", "×2"]
+    assert "━" in growth
+    assert counts == "skipped 3  applied 701"
+    assert any(char > "⠀" for line in curve for char in line)
+
+
+def test_a_narrow_panel_gives_up_the_bar_before_the_numbers() -> None:
+    assert lines(views.with_skips(), 26)[-2] == "growth    392/2,000 to ×2"
+
+
+def test_the_last_move_is_told_where_the_curve_keeps_its_room() -> None:
+    assert lines(views.with_skips(), 40, 7)[-1] == "backoff at step 812: 16,384 → 8,192"
+    assert "backoff" not in " ".join(lines(views.with_skips(), 40, 6))
+
+
+def test_skips_have_the_ink_of_a_warning() -> None:
+    canvas = draw_alone(scale.ScalePanel().draw, views.with_skips(), 34, 6)
+    assert ink_of(canvas, "3  applied") == Ink.WARNING
+
+
+def test_without_fp16_a_plain_line_says_why_there_is_nothing() -> None:
+    assert " ".join(line.strip() for line in lines(views.fp32_only())).strip() == scale.NEVER_USED
+    assert scale.headline(views.fp32_only(), SCREEN) == []
+
+
+def test_a_kept_scale_is_dim_and_says_so() -> None:
+    assert scale.kept_words(views.back_in_fp32()) == "kept while FP32 runs"
+    assert scale.kept_words(views.with_skips()) == ""
+    assert scale.value(views.back_in_fp32()).words == (Word("65,536", Ink.DIM),)
+    assert "to ×2" not in " ".join(lines(views.back_in_fp32()))
+
+
+def test_a_scale_below_one_is_an_error() -> None:
+    view = views.with_skips()
+    tiny = replace(view, scaler=replace(view.scaler, scale=0.5))
+    assert scale.value(tiny).words == (Word("0.500", Ink.ERROR),)

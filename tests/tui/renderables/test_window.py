@@ -1,0 +1,106 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
+from amptui.tui.renderables.window import Window, round_above, stretches, visible_window
+
+
+def run_of(first_step: int, count: int) -> Series:
+    """A run of so many steps; what was measured in them does not matter to a window."""
+    nothing, flags = np.empty(0), np.empty(0, np.bool_)
+    return Series(first_step, count, 1, nothing, nothing, nothing, np.empty(0, np.int64), nothing, flags)
+
+
+def window_of(first_step: int, steps: int) -> Window:
+    return Window(first_step, first_step + steps - 1)
+
+
+runs = st.builds(run_of, st.integers(0, 10**9), st.integers(1, 200) | st.integers(1, 10**9))
+windows = st.builds(window_of, st.integers(0, 10**12), st.integers(1, 300) | st.integers(1, 10**9))
+zooms = st.integers(0, 40)
+columns = st.integers(1, 300)
+
+
+@given(runs, zooms)
+def test_a_window_holds_the_newest_step_near_its_right_end(series: Series, zoom: int) -> None:
+    window = visible_window(series, zoom)
+    assert window.first_step <= series.last_step <= window.last_step
+    assert window.steps >= 32
+    if window.steps > 32:
+        assert window.last_step - series.last_step <= window.steps / 16
+
+
+@given(runs)
+def test_without_zoom_the_whole_run_is_shown(series: Series) -> None:
+    assert visible_window(series, 0).first_step == series.first_step
+
+
+@given(runs, zooms)
+def test_each_zoom_level_halves_the_steps_down_to_32(series: Series, zoom: int) -> None:
+    whole = visible_window(series, 0).steps
+    assert visible_window(series, zoom).steps == max(32, whole >> zoom)
+
+
+@pytest.mark.parametrize("zoom", [0, 1, 2, 3])
+def test_a_window_moves_now_and_then_not_with_every_step(zoom: int) -> None:
+    seen = {visible_window(run_of(1, count), zoom).last_step for count in range(1000, 2000)}
+    assert len(seen) <= 1000 / 5
+
+
+def test_a_run_without_steps_has_a_window() -> None:
+    assert visible_window(EMPTY_SERIES, 3) == Window(1, 32)
+
+
+@given(windows, columns, st.data())
+def test_later_steps_never_stand_further_left(window: Window, width: int, data: st.DataObject) -> None:
+    steps = sorted(data.draw(st.lists(st.integers(window.first_step - 9, window.last_step + 9), min_size=1)))
+    places = [window.column_of(step, width) for step in steps]
+    assert places == sorted(places)
+    assert 0 <= places[0] <= places[-1] < width
+    assert window.columns_of(np.array(steps, np.int64), width).tolist() == places
+
+
+@given(windows, columns)
+def test_the_first_step_stands_at_the_left_end_and_the_last_in_the_last_share(
+    window: Window, width: int
+) -> None:
+    assert window.column_of(window.first_step, width) == 0
+    assert window.column_of(window.last_step, width) >= width - 1 - width / window.steps
+
+
+@given(windows, columns, st.data())
+def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
+    window: Window, width: int, data: st.DataObject
+) -> None:
+    steps = st.integers(window.first_step - 9, window.last_step + 9)
+    starts = sorted(data.draw(st.sets(steps, max_size=9)))
+    switches = tuple(
+        PrecisionSwitch(step, data.draw(st.sampled_from(["fp32", "fp16", "bf16"]))) for step in starts
+    )
+    parts = stretches(window, switches, width)
+    assert parts[0].start == 0
+    assert parts[-1].stop == width
+    assert all(one.stop == next_one.start for one, next_one in pairwise(parts))
+    for part in parts:
+        for column in range(part.start, part.stop):
+            ran = [
+                switch.precision
+                for switch in switches
+                if switch.step <= window.last_step and window.column_of(switch.step, width) <= column
+            ]
+            assert part.precision == (ran[-1] if ran else None)
+
+
+def test_no_column_has_no_stretch() -> None:
+    assert stretches(Window(1, 9), (PrecisionSwitch(1, "fp32"),), 0) == []
+
+
+@given(st.integers(1, 10**15))
+def test_round_steps_are_1_2_or_5_with_zeros(steps: int) -> None:
+    above = round_above(steps)
+    assert steps <= above < 2.5 * steps or steps == above == 1
+    assert str(above).rstrip("0") in ("1", "2", "5")

@@ -1,0 +1,188 @@
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.ink import BOLD, STYLES, Ink
+
+ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161"
+texts = st.text(max_size=12) | st.text(ODD_CHARACTERS, max_size=12) | st.text("ab ", max_size=12)
+inks = st.sampled_from([Ink.TEXT, Ink.DIM, Ink.FP16 | BOLD, Ink.SELECTED])
+places = st.integers(-6, 20)
+rects = st.builds(Rect, places, places, st.integers(-2, 20), st.integers(-2, 8))
+
+Drawing = Callable[[Canvas], object]
+text_calls: st.SearchStrategy[Drawing] = st.builds(
+    partial,
+    st.just(Canvas.text),
+    x=places,
+    y=st.integers(-1, 5),
+    text=texts,
+    ink=inks,
+    width=st.none() | st.integers(-1, 12),
+    align=st.sampled_from(["left", "right"]),
+)
+fill_calls: st.SearchStrategy[Drawing] = st.builds(
+    partial, st.just(Canvas.fill), rect=rects, character=st.sampled_from("▰ x"), ink=inks
+)
+drawings = st.lists(text_calls | fill_calls, max_size=8)
+
+
+def drawn(width: int, height: int, some_drawings: list[Drawing], *, ascii_only: bool = False) -> Canvas:
+    canvas = Canvas(width, height, ascii_only=ascii_only)
+    for draw in some_drawings:
+        draw(canvas)
+    return canvas
+
+
+@given(st.integers(0, 18), st.integers(0, 4), drawings, st.booleans())
+def test_every_line_is_as_wide_as_the_canvas_and_inert(
+    width: int, height: int, some_drawings: list[Drawing], ascii_only: bool
+) -> None:
+    lines = drawn(width, height, some_drawings, ascii_only=ascii_only).lines()
+    assert len(lines) == height
+    for line in lines:
+        assert cell_len(line) == width
+        assert line == "" or line.isprintable()
+        assert line.isascii() or not ascii_only
+
+
+@given(texts)
+def test_text_takes_the_cells_that_text_width_says(text: str) -> None:
+    canvas = Canvas(40, 1)
+    assert canvas.text(0, 0, text) == text_width(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "align", "shown"),
+    [
+        ("loss", 6, "left", "loss  "),
+        ("loss", 6, "right", "  loss"),
+        ("throughput", 6, "left", "throu…"),
+        ("漢字x", 4, "left", "漢 …"),
+        ("loss", 0, "left", ""),
+        ("loss", 1, "left", "…"),
+        ("\x1b[31mred", 8, "left", "?[31mred"),
+    ],
+)
+def test_text_is_fitted_to_its_width(text: str, width: int, align: str, shown: str) -> None:
+    canvas = Canvas(width, 1)
+    draw = partial(canvas.text, 0, 0, text, width=width)
+    (draw(align="right") if align == "right" else draw(align="left"))
+    assert canvas.lines() == [shown]
+
+
+def test_writing_over_half_of_a_wide_character_blanks_the_other_half() -> None:
+    canvas = Canvas(6, 2)
+    for y in (0, 1):
+        canvas.text(0, y, "漢字漢")
+    canvas.text(1, 0, "ab")
+    canvas.fill(Rect(1, 1, 2, 1), "x")
+    assert canvas.lines() == [" ab 漢", " xx 漢"]
+
+
+def test_a_wide_character_cut_by_the_edge_becomes_a_blank() -> None:
+    canvas = Canvas(3, 1)
+    canvas.text(-1, 0, "漢a漢")
+    assert canvas.lines() == [" a "]
+
+
+def test_a_terminal_without_utf8_gets_stand_ins_of_the_same_width() -> None:
+    canvas = Canvas(8, 1, ascii_only=True)
+    canvas.text(0, 0, "▲×漢…é")
+    assert canvas.lines() == ["^x??~?  "]
+    assert canvas.code_point("▔") == ord("-")
+
+
+@given(rects, rects)
+def test_a_part_shows_what_is_drawn_in_it_and_nothing_beyond(outer: Rect, inner: Rect) -> None:
+    canvas = Canvas(16, 6)
+    part = canvas.part(outer)
+    part.fill(inner, "x", Ink.KEY)
+    filled = canvas.chars == ord("x")
+    expected = np.zeros_like(filled)
+    left, top = max(0, outer.x), max(0, outer.y)
+    right, bottom = outer.x + outer.width, outer.y + outer.height
+    for y in range(6):
+        for x in range(16):
+            inside = left <= x < right and top <= y < bottom
+            px, py = x - left, y - top
+            expected[y, x] = (
+                inside and inner.x <= px < inner.x + inner.width and inner.y <= py < inner.y + inner.height
+            )
+    assert (filled == expected).all()
+    assert ((canvas.inks == Ink.KEY) == expected).all()
+
+
+def test_a_rect_inset_beyond_its_middle_is_empty() -> None:
+    assert Rect(2, 3, 5, 1).inset(1, 1) == Rect(3, 4, 3, 0)
+
+
+def test_clear_blanks_everything() -> None:
+    canvas = drawn(4, 2, [lambda canvas: canvas.text(0, 0, "漢字", Ink.ERROR)])
+    canvas.clear()
+    assert canvas.lines() == ["    ", "    "]
+    assert not canvas.changes_since(Canvas(4, 2))
+
+
+@given(st.integers(0, 18), drawings)
+def test_runs_are_the_line_in_its_inks_and_only_blanks_lose_theirs(
+    width: int, some_drawings: list[Drawing]
+) -> None:
+    canvas = drawn(width, 3, some_drawings)
+    for y, line in enumerate(canvas.lines()):
+        runs = list(canvas.runs(y))
+        assert "".join(text for text, _ in runs) == line
+        assert all(text for text, _ in runs)
+        assert all(before[1] != after[1] for before, after in pairwise(runs))
+        run_inks = [ink for text, ink in runs for _ in range(cell_len(text))]
+        for x, ink in enumerate(canvas.inks[y].tolist()):
+            assert run_inks[x] == ink or (canvas.chars[y, x] == ord(" ") and ink & ~BOLD != Ink.SELECTED)
+
+
+def test_blanks_join_the_run_before_them() -> None:
+    canvas = Canvas(9, 1)
+    canvas.text(1, 0, "ab", Ink.FP32)
+    canvas.text(5, 0, "c", Ink.FP32)
+    assert list(canvas.runs(0)) == [(" ", Ink.TEXT), ("ab  c   ", Ink.FP32)]
+
+
+@given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))
+def test_the_changes_make_the_new_frame_of_the_previous_one(
+    width: int, before: list[Drawing], after: list[Drawing], join_within: int
+) -> None:
+    previous, canvas = drawn(width, 3, before), drawn(width, 3, before + after)
+    shown = drawn(width, 3, before)
+    for span in canvas.changes_since(previous, join_within=join_within):
+        assert 0 <= span.start < span.stop <= width
+        text = canvas.line_text(span.y, span.start, span.stop)
+        assert cell_len(text) == span.stop - span.start
+        shown.text(span.start, span.y, text)
+        shown.inks[span.y, span.start : span.stop] = canvas.inks[span.y, span.start : span.stop]
+    assert shown.lines() == canvas.lines()
+    assert (shown.inks == canvas.inks).all()
+
+
+@given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))
+def test_spans_of_a_line_are_further_apart_than_they_would_be_joined(
+    width: int, before: list[Drawing], after: list[Drawing], join_within: int
+) -> None:
+    spans = drawn(width, 3, after).changes_since(drawn(width, 3, before), join_within=join_within)
+    assert spans == sorted(spans, key=lambda span: (span.y, span.start))
+    for one, next_one in pairwise(spans):
+        assert one.y != next_one.y or next_one.start - one.stop > join_within
+
+
+@given(st.integers(0, 18), drawings)
+def test_a_frame_has_no_changes_since_itself(width: int, some_drawings: list[Drawing]) -> None:
+    assert drawn(width, 3, some_drawings).changes_since(drawn(width, 3, some_drawings)) == []
+
+
+def test_every_ink_has_a_style_and_a_bold_one() -> None:
+    assert set(STYLES) == {ink | weight for ink in Ink for weight in (0, BOLD)}

@@ -1,0 +1,258 @@
+import timeit
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.frame import Frame
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.layout import PANELS
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+
+SIZES = [(80, 24), (120, 40), (200, 60)]
+HINTS = (("p", "precision"), ("space", "pause"), ("tab", "panels"), ("?", "help"), ("q", "quit"))
+
+sizes = pytest.mark.parametrize(("width", "height"), SIZES)
+
+
+def drawn(view: SessionView, width: int, height: int, screen: ScreenState | None = None) -> Canvas:
+    canvas = Canvas(width, height)
+    default = ScreenState(now=views.NOW, hints=HINTS, frames_per_second=4.0, frame_cpu_percent=0.6)
+    Frame().draw(canvas, view, screen or default)
+    return canvas
+
+
+def text_of(canvas: Canvas) -> str:
+    return "\n".join(canvas.lines())
+
+
+def ink_of(canvas: Canvas, text: str) -> int:
+    """The ink of the first place where ``text`` stands."""
+    y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
+    return int(canvas.inks[y, line.index(text)])
+
+
+@sizes
+def test_before_the_first_record_it_says_what_is_waited_for(width: int, height: int) -> None:
+    text = text_of(drawn(views.starting(), width, height))
+    assert "amptui" in text
+    assert "importing torch" in text
+    assert "waiting for the first step" in text
+    assert "no loss scale: only AMP" in text
+    assert "no sample yet" in text
+    assert " 0 " not in text.splitlines()[0]
+
+
+@sizes
+def test_a_download_shows_how_far_it_is(width: int, height: int) -> None:
+    assert "downloading train-images 3.10 / 9.50 MiB" in drawn(views.downloading(), width, height).lines()[0]
+
+
+@sizes
+def test_a_run_that_never_switched_says_why_nothing_is_compared(width: int, height: int) -> None:
+    text = text_of(drawn(views.fp32_only(), width, height))
+    assert "■ FP32" in text.splitlines()[0]
+    assert "AMP has not run yet: press p" in text
+    assert "faster" not in text
+    assert "65.5 k samples/s" in text
+    assert "3.91 ms/step" in text
+    assert "step 1,204/2,350" in text.splitlines()[0]
+
+
+@sizes
+def test_after_a_switch_the_gain_is_said(width: int, height: int) -> None:
+    canvas = drawn(views.compared(), width, height)
+    text = text_of(canvas)
+    assert "▲ AMP fp16" in text.splitlines()[0]
+    assert "AMP 1.94× faster" in text
+    assert "38% less peak memory" in text
+    assert "127 k samples/s" in text
+    assert "65,536" in text
+    assert ink_of(canvas, "AMP 1.94× faster") == Ink.GOOD | BOLD
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
+def test_a_wide_screen_has_both_columns_and_what_was_left_out(width: int, height: int) -> None:
+    text = text_of(drawn(views.compared(), width, height))
+    head = next(line for line in text.splitlines() if "■ FP32" in line and "▲ AMP fp16" in line)
+    assert head.index("■ FP32") < head.index("▲ AMP fp16")
+    assert "settling steps left out: 40" in text
+    assert "growth" in text
+    assert "/2,000 to ×2" in text
+
+
+@sizes
+def test_a_pause_is_in_the_header(width: int, height: int) -> None:
+    canvas = drawn(views.paused(), width, height)
+    assert "paused" in canvas.lines()[0]
+    assert ink_of(canvas, "paused") == Ink.WARNING
+
+
+@sizes
+def test_nan_losses_are_marked_and_named(width: int, height: int) -> None:
+    canvas = drawn(views.nan_losses(), width, height)
+    assert "nan" in text_of(canvas)
+    assert ink_of(canvas, "nan") == Ink.ERROR
+    assert "✖ loss is NaN" in text_of(canvas)
+    assert "✖ 1" in canvas.lines()[0]
+
+
+@sizes
+def test_a_failure_is_told_without_any_key(width: int, height: int) -> None:
+    canvas = drawn(views.failed(), width, height)
+    lines = canvas.lines()
+    assert "failed" in lines[0]
+    assert lines[1].startswith(" ✖ step 1,204: CUDA out of memory")
+    assert canvas.inks[1, 1] == Ink.ERROR | BOLD
+    banner = " ".join(line.strip() for line in lines[1:4])
+    assert "use a smaller --batch-size, or AMP" in banner
+
+
+@pytest.mark.parametrize("focus", PANELS)
+def test_a_failure_is_told_beside_every_focused_panel(focus: str) -> None:
+    screen = ScreenState(now=views.NOW, focus=focus)
+    assert "CUDA out of memory" in drawn(views.failed(), 80, 24, screen).lines()[1]
+
+
+@sizes
+def test_without_nvml_the_host_stands_in(width: int, height: int) -> None:
+    text = text_of(drawn(views.no_nvml(), width, height))
+    assert "no NVIDIA GPU: NVML not found" in text
+    assert "host" in text
+    assert "12.0 / 31.0 GiB" in text
+    assert "GPU0" not in text
+
+
+@sizes
+def test_the_gpu_that_trains_comes_first_with_why_it_is_slow(width: int, height: int) -> None:
+    canvas = drawn(views.two_gpus(), width, height)
+    text = text_of(canvas)
+    assert "▸GPU1" in text
+    assert "⚠ clocks held: thermal (sw)" in text
+    assert ink_of(canvas, "⚠ clocks held") == Ink.WARNING
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
+def test_other_gpus_follow_where_there_is_room(width: int, height: int) -> None:
+    lines = drawn(views.two_gpus(), width, height).lines()
+    first, second = (next(y for y, line in enumerate(lines) if name in line) for name in ("▸GPU1", " GPU0"))
+    assert first < second
+
+
+@sizes
+def test_synthetic_data_is_said_for_good(width: int, height: int) -> None:
+    canvas = drawn(views.synthetic(), width, height)
+    assert "⚠ synthetic data" in canvas.lines()[0]
+    assert ink_of(canvas, "⚠ synthetic data") == Ink.WARNING
+
+
+@sizes
+def test_skips_are_counted_and_told(width: int, height: int) -> None:
+    text = text_of(drawn(views.with_skips(), width, height))
+    assert "skipped 3" in text
+    assert "⚠ overflow: step skipped, scale 131,072 → 65,536" in text
+    assert "8,192" in text
+    assert "×" in text
+
+
+@sizes
+def test_the_scale_is_kept_while_fp32_runs(width: int, height: int) -> None:
+    text = text_of(drawn(views.back_in_fp32(), width, height))
+    assert "kept while FP32 runs" in text
+    assert "65,536" in text
+
+
+@sizes
+def test_a_validation_shows_its_batches(width: int, height: int) -> None:
+    assert "validating 12/40" in drawn(views.validating(), width, height).lines()[0]
+
+
+def test_a_terminal_that_is_too_small_keeps_the_step() -> None:
+    text = " ".join(line.strip() for line in drawn(views.compared(), 20, 5).lines()).strip()
+    assert text == "amptui: the terminal is too small (20x5); training goes on — step 1,204"
+
+
+def test_too_small_a_terminal_does_not_claim_that_a_failed_run_goes_on() -> None:
+    assert "training failed" in drawn(views.failed(), 39, 5).lines()[1]
+
+
+@pytest.mark.parametrize("focus", PANELS)
+def test_a_focused_panel_has_the_middle_to_itself(focus: str) -> None:
+    lines = drawn(views.compared(), 80, 24, ScreenState(now=views.NOW, focus=focus)).lines()
+    assert lines[1].startswith("╭ " + {"scale": "loss scale"}.get(focus, focus))
+    assert lines[22] == "╰" + "─" * 78 + "╯"
+    assert "▲ AMP fp16" in lines[0]
+
+
+def test_boxes_are_closed_at_every_corner() -> None:
+    text = text_of(drawn(views.compared(), 120, 40))
+    corners = [text.count(corner) for corner in "╭╮╰╯"]
+    assert corners == [6, 6, 6, 6]
+
+
+def test_values_change_in_place() -> None:
+    """From one step to the next, of the frame outside the curves only digits change."""
+    view = views.compared()
+    later = replace(view, step=1_205, epoch_step=view.epoch_step + 1, smoothed_loss=0.5, best_loss=1e-5)
+    changed = [
+        y
+        for y, (a, b) in enumerate(
+            zip(drawn(view, 120, 40).lines(), drawn(later, 120, 40).lines(), strict=True)
+        )
+        if _words(a) != _words(b)
+    ]
+    assert changed == []
+
+
+def _words(line: str) -> list[tuple[int, str]]:
+    """Where the letters of a line stand."""
+    return [(x, character) for x, character in enumerate(line) if character.isalpha() and character != "e"]
+
+
+def test_the_same_view_twice_changes_no_cell() -> None:
+    frame, view = Frame(), views.with_skips()
+    screen = ScreenState(now=views.NOW, hints=HINTS)
+    first, second = Canvas(120, 40), Canvas(120, 40)
+    frame.draw(first, view, screen)
+    frame.draw(second, view, screen)
+    assert second.changes_since(first) == []
+
+
+def test_an_ascii_terminal_gets_ascii_alone() -> None:
+    for build in views.ALL.values():
+        canvas = Canvas(120, 40, ascii_only=True)
+        Frame().draw(canvas, build(), ScreenState(now=views.NOW, hints=HINTS))
+        assert text_of(canvas).isascii()
+
+
+VIEWS = {name: build() for name, build in views.ALL.items()}
+
+
+@given(
+    st.integers(0, 200),
+    st.integers(0, 200),
+    st.sampled_from(sorted(VIEWS)),
+    st.none() | st.sampled_from(PANELS),
+    st.booleans(),
+    st.integers(0, 12),
+)
+def test_no_size_and_no_view_is_ever_an_error(
+    width: int, height: int, name: str, focus: str | None, log_y: bool, zoom: int
+) -> None:
+    screen = ScreenState(now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS)
+    canvas = Canvas(width, height)
+    Frame().draw(canvas, VIEWS[name], screen)
+    assert all(len(line) <= width for line in canvas.lines())
+
+
+def test_a_frame_of_a_long_run_is_cheap() -> None:
+    """The budget is 3.5 ms on a quiet machine; ten times that here, since a test machine may be busy."""
+    view = views.trained((("fp32", 3000), ("fp16", 3000)), skipped_steps=range(3001, 6000, 200))
+    frame, canvas = Frame(), Canvas(120, 40)
+    screen = ScreenState(now=views.NOW, hints=HINTS)
+    best = min(timeit.repeat(lambda: frame.draw(canvas, view, screen), number=5, repeat=5)) / 5
+    assert best < 0.035

@@ -1,0 +1,128 @@
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.tui.canvas import Rect
+from amptui.tui.layout import PANELS, SMALLEST, Layout, arrange
+
+widths, heights = st.integers(1, 250), st.integers(1, 80)
+focuses = st.none() | st.sampled_from(PANELS)
+banners = st.integers(0, 3)
+
+
+def rect_of(layout: Layout, name: str) -> Rect:
+    return next(place.rect for place in layout.places if place.name == name)
+
+
+def framed(layout: Layout) -> set[str]:
+    return {place.name for place in layout.places if place.framed}
+
+
+def folded(layout: Layout) -> set[str]:
+    return {place.name for place in layout.places if not place.framed}
+
+
+def overlap(a: Rect, b: Rect) -> bool:
+    return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
+
+
+@given(widths, heights, focuses, banners)
+def test_places_never_overlap_and_never_leave_the_screen(
+    width: int, height: int, focus: str | None, banner_lines: int
+) -> None:
+    places = arrange(width, height, focus, banner_lines=banner_lines).places
+    for place in places:
+        assert place.rect.width >= 1
+        assert place.rect.height >= 1
+        assert place.rect.x >= 0
+        assert place.rect.y >= 0
+        assert place.rect.x + place.rect.width <= width
+        assert place.rect.y + place.rect.height <= height
+    for one, other in combinations(places, 2):
+        assert not overlap(one.rect, other.rect)
+
+
+@given(widths, heights, focuses, banners)
+def test_no_cell_is_wasted(width: int, height: int, focus: str | None, banner_lines: int) -> None:
+    places = arrange(width, height, focus, banner_lines=banner_lines).places
+    assert sum(place.rect.width * place.rect.height for place in places) == width * height
+
+
+@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), banners)
+def test_every_screen_that_is_large_enough_shows_every_panel(
+    width: int, height: int, banner_lines: int
+) -> None:
+    layout = arrange(width, height, None, banner_lines=banner_lines)
+    names = [place.name for place in layout.places]
+    assert len(names) == len(set(names))
+    assert {"header", "footer"} <= set(names)
+    # On wide, low screens the comparison is a table beside the loss; nothing is ever left out.
+    assert set(PANELS) <= set(names)
+
+
+@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), st.sampled_from(PANELS))
+def test_a_focused_panel_has_everything_between_header_and_footer(
+    width: int, height: int, focus: str
+) -> None:
+    layout = arrange(width, height, focus)
+    assert framed(layout) == {focus}
+    assert rect_of(layout, focus) == Rect(0, 1, width, height - 2)
+
+
+@given(st.integers(100, 250), st.integers(30, 80))
+def test_a_wide_screen_frames_every_panel_and_gives_the_loss_the_most_room(width: int, height: int) -> None:
+    layout = arrange(width, height, None)
+    assert framed(layout) == set(PANELS)
+    areas = {name: rect_of(layout, name).width * rect_of(layout, name).height for name in PANELS}
+    assert max(areas, key=lambda name: areas[name]) == "loss"
+
+
+@given(st.integers(100, 249), st.integers(30, 79))
+def test_more_room_never_makes_the_loss_smaller(width: int, height: int) -> None:
+    smaller, larger = (rect_of(arrange(width + i, height + i, None), "loss") for i in (0, 1))
+    assert larger.width >= smaller.width
+    assert larger.height >= smaller.height
+
+
+def test_the_classic_terminal_folds_all_but_the_loss() -> None:
+    layout = arrange(80, 24, None)
+    assert framed(layout) == {"loss"}
+    assert rect_of(layout, "loss").height >= 10
+    for name in ("throughput", "scale", "memory", "comparison"):
+        assert rect_of(layout, name).height == 1
+    assert rect_of(layout, "events").height == 3
+
+
+def test_a_wide_and_low_screen_keeps_the_comparison_beside_the_loss() -> None:
+    layout = arrange(100, 24, None)
+    assert framed(layout) == {"loss", "comparison"}
+    assert rect_of(layout, "comparison").y == rect_of(layout, "loss").y
+
+
+def test_a_narrow_and_high_screen_frames_every_panel() -> None:
+    assert framed(arrange(70, 40, None)) == set(PANELS)
+
+
+def test_a_small_screen_has_the_loss_in_a_line_too() -> None:
+    layout = arrange(50, 14, None)
+    assert not framed(layout)
+    assert rect_of(layout, "loss").height == 1
+
+
+@pytest.mark.parametrize("size", [(39, 12), (40, 11), (20, 5), (1, 1), (200, 3)])
+def test_below_the_smallest_size_there_is_only_a_notice(size: tuple[int, int]) -> None:
+    assert folded(arrange(*size, None)) == {"notice"}
+    assert folded(arrange(*size, "loss")) == {"notice"}
+
+
+def test_a_banner_takes_its_lines_from_below_the_header() -> None:
+    layout = arrange(120, 40, None, banner_lines=2)
+    assert rect_of(layout, "banner") == Rect(0, 1, 120, 2)
+    assert rect_of(layout, "loss").y == 3
+
+
+def test_a_focus_that_is_no_panel_is_refused() -> None:
+    with pytest.raises(ValueError, match="no panel is called 'footer'"):
+        arrange(120, 40, "footer")

@@ -1,0 +1,388 @@
+"""Session views built by hand: what each panel has to be able to show."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from amptui.records import (
+    AllocatorSample,
+    DataInfo,
+    DeviceSample,
+    EpochFinished,
+    GpuSample,
+    HostSample,
+    PhaseChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepRecord,
+    Validation,
+)
+from amptui.telemetry.history import Track
+from amptui.telemetry.view import (
+    Comparison,
+    Event,
+    PrecisionStats,
+    PrecisionSwitch,
+    ScalerView,
+    Series,
+    SessionView,
+)
+
+NOW = 1_760_000_000.0
+GIB = 1024**3
+TRAINING_UUID = "GPU-aaaa"
+
+STEP_SECONDS = {"fp32": 0.00391, "fp16": 0.00202}
+BATCH_SIZE = 256
+
+
+def series(values: Iterable[float | None]) -> Series:
+    """A history of these values, one a step from step 1 on."""
+    track = Track()
+    track.extend(list(values))
+    return track.snapshot()
+
+
+def run_started(**changes: object) -> RunStarted:
+    run = RunStarted(
+        time=NOW - 41,
+        model="mnist-deep",
+        device="cuda:0",
+        device_name="NVIDIA H200",
+        gpu_uuid=TRAINING_UUID,
+        precision="fp32",
+        amp_precision="fp16",
+        unsupported={},
+        config={},
+        versions={},
+        hardware={},
+        data=DataInfo(name="MNIST", real=True, samples=60_000),
+        parameters=1_199_882,
+        batch_size=BATCH_SIZE,
+        steps_per_epoch=235,
+        total_epochs=10,
+        total_steps=2350,
+        growth_interval=2000,
+    )
+    return replace(run, **changes)  # type: ignore[arg-type]  # each caller's changes are fields of RunStarted
+
+
+def gpu(index: int = 0, **changes: object) -> GpuSample:
+    sample = GpuSample(
+        uuid=TRAINING_UUID if index == 0 else f"GPU-{index}",
+        name="NVIDIA H200",
+        memory_used_bytes=int(3.1 * GIB),
+        memory_total_bytes=139 * GIB,
+        utilization_percent=93.0,
+        power_watts=412.3,
+        temperature_c=54.0,
+        sm_clock_mhz=1980.0,
+        clocks_event_reasons=(),
+    )
+    return replace(sample, **changes)  # type: ignore[arg-type]  # each caller's changes are fields of GpuSample
+
+
+def device(*gpus: GpuSample, note: str = "") -> DeviceSample:
+    host = HostSample(
+        cpu_percent=34.0,
+        memory_used_bytes=12 * GIB,
+        memory_total_bytes=31 * GIB,
+        process_rss_bytes=int(1.2 * GIB),
+    )
+    return DeviceSample(time=NOW - 0.4, gpus=gpus, host=host, note=note)
+
+
+def starting() -> SessionView:
+    """No record yet but that torch is being imported."""
+    return SessionView(phase=PhaseChanged(time=NOW, phase="importing", detail="importing torch"))
+
+
+def downloading() -> SessionView:
+    """The data is on its way."""
+    mebibyte = 1024**2
+    phase = PhaseChanged(
+        time=NOW,
+        phase="data",
+        detail="downloading train-images",
+        done=int(3.1 * mebibyte),
+        total=int(9.5 * mebibyte),
+    )
+    return SessionView(phase=phase, device=device(gpu()))
+
+
+def losses(steps: int) -> list[float]:
+    """A loss that falls from 2.3 as one does, with noise that is the same in every run."""
+    step = np.arange(1, steps + 1)
+    noise = np.random.default_rng(7).lognormal(0.0, 0.35, steps)
+    return [float(v) for v in (0.03 + 2.2 / (1 + step / 25) ** 1.1) * noise]
+
+
+def trained(
+    blocks: Sequence[tuple[str, int]] = (("fp32", 1204),), skipped_steps: Sequence[int] = ()
+) -> SessionView:
+    """A run of ``blocks`` of (precision, steps), in which fp16 dropped ``skipped_steps``."""
+    precisions = [precision for precision, steps in blocks for _ in range(steps)]
+    skips = set(skipped_steps)
+    values = losses(len(precisions))
+    scales = _scales(precisions, skips)
+    starts = np.cumsum([1, *(steps for _, steps in blocks)]).tolist()
+    precision, step = precisions[-1], len(precisions)
+    rates = [
+        BATCH_SIZE / STEP_SECONDS[p] * noise
+        for p, noise in zip(precisions, np.random.default_rng(8).normal(1, 0.02, step), strict=True)
+    ]
+    return SessionView(
+        state="running",
+        run=run_started(),
+        precision=precision,
+        step=step,
+        epoch=1 + (step - 1) // 235,
+        epoch_step=1 + (step - 1) % 235,
+        elapsed_seconds=41.0,
+        eta_seconds=(2350 - step) * STEP_SECONDS[precision],
+        last=_last_step(step, precision, values[-1], scales[-1]),
+        smoothed_loss=float(np.mean(values[-20:])),
+        best_loss=min(values),
+        best_loss_step=1 + values.index(min(values)),
+        last_epoch=EpochFinished(
+            time=NOW - 3,
+            step=step // 235 * 235,
+            epoch=step // 235,
+            seconds=0.9,
+            mean_loss=0.05,
+            validation=Validation(loss=0.0351, accuracy=0.991, samples=10_000),
+        ),
+        step_seconds=STEP_SECONDS[precision],
+        samples_per_second=BATCH_SIZE / STEP_SECONDS[precision],
+        loss=series(values),
+        samples_rate=series(rates),
+        loss_scale=series(scales),
+        skips=series([float(i in skips) for i in range(1, step + 1)]),
+        switches=tuple(PrecisionSwitch(a, p) for a, (p, _) in zip(starts, blocks, strict=False)),
+        comparison=_comparison(blocks, skips),
+        scaler=_scaler(scales, skips),
+        device=device(gpu()),
+        allocator=AllocatorSample(
+            precision=precision,
+            allocated_bytes=int(1.2 * GIB),
+            reserved_bytes=int(2.4 * GIB),
+            peak_allocated_bytes=int(1.9 * GIB),
+        ),
+        events=_events(starts[1:-1], blocks, sorted(skips)),
+        warnings=len(skips),
+        run_dir="runs/mnist-deep",
+    )
+
+
+def fp32_only() -> SessionView:
+    """A run that never switched."""
+    return trained()
+
+
+def compared() -> SessionView:
+    """FP32, then AMP, then both again: what a person sees after some presses of the key."""
+    return trained((("fp32", 400), ("fp16", 300), ("fp32", 200), ("fp16", 304)))
+
+
+def with_skips() -> SessionView:
+    """AMP from the middle on, with three steps that overflowed."""
+    return trained((("fp32", 500), ("fp16", 704)), skipped_steps=(501, 502, 812))
+
+
+def back_in_fp32() -> SessionView:
+    """FP32 after AMP: the loss scale is kept."""
+    return trained((("fp32", 300), ("fp16", 500), ("fp32", 404)))
+
+
+def paused() -> SessionView:
+    return replace(compared(), state="paused")
+
+
+def finished() -> SessionView:
+    outcome = RunFinished(time=NOW, steps=1204, seconds=41.0, reason="done")
+    return replace(compared(), state="finished", eta_seconds=None, outcome=outcome)
+
+
+def failed() -> SessionView:
+    """A run that ran out of memory."""
+    error = (
+        "CUDA out of memory: 2.00 GiB were asked for and 1.31 GiB of 139 GiB are free on GPU 0; "
+        "use a smaller --batch-size, or AMP"
+    )
+    event = Event(time=NOW, step=1204, kind="failed", severity="error", text=error)
+    before = compared()
+    return replace(
+        before,
+        state="failed",
+        eta_seconds=None,
+        outcome=RunFailed(time=NOW, step=1204, error=error, traceback=""),
+        events=(event, *before.events),
+        errors=1,
+    )
+
+
+def nan_losses() -> SessionView:
+    """Every loss from step 900 on is NaN."""
+    before = with_skips()
+    values = losses(before.step)
+    values[899:] = [float("nan")] * len(values[899:])
+    event = Event(time=NOW - 2, step=900, kind="nonfinite", severity="error", text="loss is NaN")
+    return replace(
+        before,
+        loss=series(values),
+        last=_last_step(before.step, "fp16", float("nan"), 16384.0),
+        events=(event, *before.events),
+        errors=1,
+    )
+
+
+def no_nvml() -> SessionView:
+    """A machine without an NVIDIA GPU."""
+    before = fp32_only()
+    rows = tuple(replace(row, peak_allocated_bytes=None) for row in before.comparison.rows)
+    return replace(
+        before,
+        comparison=replace(before.comparison, rows=rows),
+        run=run_started(device="cpu", device_name="AMD EPYC 9655 96-Core Processor", gpu_uuid=None),
+        device=device(note="no NVIDIA GPU: NVML not found"),
+        allocator=None,
+    )
+
+
+def two_gpus() -> SessionView:
+    """The second of two GPUs trains, and its clocks are held down."""
+    first = gpu(1, memory_used_bytes=0, utilization_percent=0.0, power_watts=None)
+    second = gpu(0, clocks_event_reasons=("thermal (sw)", "power cap"), temperature_c=88.0)
+    return replace(compared(), device=device(first, second))
+
+
+def synthetic() -> SessionView:
+    """Training on a stand-in."""
+    return replace(compared(), run=run_started(data=DataInfo(name="digits", real=False, samples=60_000)))
+
+
+def validating() -> SessionView:
+    phase = PhaseChanged(time=NOW, phase="validating", detail="", done=12, total=40)
+    return replace(compared(), phase=phase)
+
+
+ALL = {
+    build.__name__: build
+    for build in (
+        SessionView,
+        starting,
+        downloading,
+        fp32_only,
+        compared,
+        with_skips,
+        back_in_fp32,
+        paused,
+        finished,
+        failed,
+        nan_losses,
+        no_nvml,
+        two_gpus,
+        synthetic,
+        validating,
+    )
+}
+
+
+def _last_step(step: int, precision: str, loss: float, scale: float | None) -> StepRecord:
+    return StepRecord(
+        time=NOW,
+        step=step,
+        epoch=1 + (step - 1) // 235,
+        precision=precision,
+        loss=loss,
+        samples=BATCH_SIZE,
+        step_seconds=STEP_SECONDS[precision],
+        data_seconds=0.0001,
+        lr=0.001,
+        loss_scale=scale,
+        growth_tracker=None,
+        skipped=False,
+        grad_norm=1.0,
+        nonfinite_gradients=0,
+        settling=False,
+    )
+
+
+def _scales(precisions: list[str], skips: set[int]) -> list[float | None]:
+    """The scale each step ran with: halved after each skip."""
+    scale, scales = 65536.0, list[float | None]()
+    for step, precision in enumerate(precisions, 1):
+        scales.append(scale if precision == "fp16" else None)
+        scale = scale / 2 if step in skips else scale
+    return scales
+
+
+def _scaler(scales: list[float | None], skips: set[int]) -> ScalerView:
+    used = [scale for scale in scales if scale is not None]
+    if not used:
+        return ScalerView()
+    last_skip = max(skips, default=0)
+    return ScalerView(
+        scale=used[-1],
+        growth_tracker=sum(scale is not None for scale in scales[last_skip:]),
+        growth_interval=2000,
+        applied=len(used) - len(skips),
+        skipped=len(skips),
+        last_change="backoff at step 812: 16,384 → 8,192" if skips else "",
+    )
+
+
+def _comparison(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Comparison:
+    rows = []
+    for precision in dict.fromkeys(precision for precision, _ in blocks):
+        steps = sum(n for p, n in blocks if p == precision)
+        settling = 10 * sum(p == precision for p, _ in blocks)
+        rows.append(
+            PrecisionStats(
+                precision=precision,
+                steps=steps - settling,
+                settling_steps=settling,
+                median_step_seconds=STEP_SECONDS[precision],
+                samples_per_second=BATCH_SIZE / STEP_SECONDS[precision],
+                peak_allocated_bytes=int((1.9 if precision == "fp32" else 1.18) * GIB),
+                last_loss=0.0412 if precision == "fp32" else 0.0312,
+                skipped=len(skips) if precision == "fp16" else 0,
+            )
+        )
+    if len(rows) < 2:
+        return Comparison(
+            rows=tuple(rows), baseline="fp32", amp="fp16", reason="AMP has not run yet: press p"
+        )
+    speedup = STEP_SECONDS["fp32"] / STEP_SECONDS["fp16"]
+    return Comparison(
+        rows=tuple(rows), baseline="fp32", amp="fp16", speedup=speedup, memory_saving=1 - 1.18 / 1.9
+    )
+
+
+def _events(switched: list[int], blocks: Sequence[tuple[str, int]], skips: list[int]) -> tuple[Event, ...]:
+    names = {"fp32": "FP32", "fp16": "AMP fp16"}
+    events = [
+        Event(
+            NOW - 40 + step / 30,
+            step,
+            "switch",
+            "info",
+            f"{names[blocks[i][0]]} → {names[blocks[i + 1][0]]} (settling 10 steps)",
+        )
+        for i, step in enumerate(switched)
+    ]
+    events += [
+        Event(
+            NOW - 40 + step / 30,
+            step,
+            "skip",
+            "warning",
+            "overflow: step skipped, scale 131,072 → 65,536   Inf in features.13.conv.weight (+2)",
+        )
+        for step in skips
+    ]
+    events.append(Event(NOW - 39, 235, "epoch", "info", "epoch 1: loss 0.412, val 0.0981 97.2%"))
+    events.append(Event(NOW - 40.5, None, "print", "info", "stdout: building the model"))
+    return tuple(sorted(events, key=lambda event: -event.time))
