@@ -75,14 +75,6 @@ def _float(value: float) -> str:
     return repr(value) if value - value == 0.0 else f'"{value!r}"'
 
 
-def _bool(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _null(_value: None) -> str:
-    return "null"
-
-
 def _mapping(value: Mapping[Any, Any]) -> str:
     if not value:
         return "{}"
@@ -98,9 +90,9 @@ _string = encode_basestring_ascii
 _WRITERS: Mapping[type, Callable[[Any], str]] = {
     float: _float,
     int: int.__repr__,
-    bool: _bool,
+    bool: {True: "true", False: "false"}.__getitem__,
     str: _string,
-    NoneType: _null,
+    NoneType: {None: "null"}.__getitem__,
     dict: _mapping,
     tuple: _array,
     list: _array,

@@ -1,0 +1,163 @@
+"""The run's append-only file of records, one line each, and what happens to it on a full disk."""
+
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import accumulate, islice
+from pathlib import Path
+
+from amptui import units, wire
+from amptui.errors import RunFolderError
+from amptui.records import Record
+from amptui.runs.rundir import reason
+
+MOST_WAITING = 100_000
+"""Records that wait in memory while the file takes none, some 40 MiB; beyond that the oldest are dropped."""
+
+LINES_A_WRITE = 1000
+"""Lines that one write call takes at most: a batch fits, and a backlog is tried in small parts."""
+
+
+class Journal:
+    """Appends records to ``path``, whole lines only.
+
+    A disk that is full or fails never raises here: records wait in memory, ``trouble`` says so, and each
+    later append tries again. Used by one thread at a time. Raises ``RunFolderError`` when ``path`` cannot
+    be opened.
+    """
+
+    def __init__(self, path: Path, *, most_waiting: int = MOST_WAITING) -> None:
+        self._waiting: deque[bytes] = deque()
+        self._most_waiting = most_waiting
+        self._reason = ""
+        self._dropped = 0
+        try:
+            self._file: int | None = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._torn = _ends_in_mid_line(self._file)
+        except OSError as error:
+            raise RunFolderError(
+                f"cannot write the journal {path}: {reason(error)}",
+                mend="choose another folder with --run-dir",
+            ) from error
+
+    @property
+    def trouble(self) -> str:
+        """What the file lacks and why, in one line; empty when it lacks nothing."""
+        if self._waiting:
+            lost = f", {units.count(self._dropped)} are lost" if self._dropped else ""
+            return f"{self._reason}: {units.count(len(self._waiting))} records wait in memory{lost}"
+        return f"{self._reason}: {units.count(self._dropped)} records are lost" if self._dropped else ""
+
+    def append(self, records: Iterable[Record]) -> None:
+        """Write ``records``, and before them those that still wait."""
+        if self._file is None:
+            raise ValueError("the journal is closed")
+        self._waiting.extend([f"{wire.dumps(record)}\n".encode() for record in records])
+        self._flush(self._file)
+        while len(self._waiting) > self._most_waiting:
+            dropped = self._waiting.popleft()
+            self._torn = self._torn or dropped.startswith(b"\n")
+            self._dropped += 1
+
+    def close(self) -> None:
+        """Write what waits, if the disk takes it, and sync the file; a disk that fails raises nothing."""
+        if self._file is None:
+            return
+        self._flush(self._file)
+        with suppress(OSError):
+            os.fsync(self._file)
+        with suppress(OSError):
+            os.close(self._file)
+        self._file = None
+
+    def _flush(self, file: int) -> None:
+        while self._waiting:
+            if self._torn:
+                # End the half line in the file, so that it costs no whole one.
+                self._waiting[0] = b"\n" + self._waiting[0]
+                self._torn = False
+            lines = list(islice(self._waiting, LINES_A_WRITE))
+            taken = self._write(file, lines)
+            for _ in range(taken):
+                self._waiting.popleft()
+            if taken < len(lines):
+                return
+
+    def _write(self, file: int, lines: list[bytes]) -> int:
+        """Append ``lines``; how many the file took whole, which are all that it keeps."""
+        data = b"".join(lines)
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(file, data[done:])
+        except OSError as error:
+            self._reason = reason(error)
+        else:
+            return len(lines)
+        ends = list(accumulate(map(len, lines), initial=0))
+        taken = bisect_right(ends, done) - 1
+        self._cut(file, done - ends[taken])
+        return taken
+
+    def _cut(self, file: int, surplus_bytes: int) -> None:
+        """Take the half line off the file's end."""
+        if not surplus_bytes:
+            return
+        try:
+            os.ftruncate(file, os.fstat(file).st_size - surplus_bytes)
+        except OSError:
+            self._torn = True
+
+
+class JournalReader(Iterator[Record]):
+    """The records of a journal, in order; what cannot be read is passed over and counted.
+
+    Raises ``RunFolderError`` at the first record when the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.damaged_lines = 0
+        """Lines so far that hold no record."""
+        self.unknown_records = 0
+        """Records so far of types that only a later version knows."""
+        self.torn = False
+        """The last line was cut off in its middle: the run ended in mid-write, or is writing now."""
+        self._records = self._read(path)
+
+    def __next__(self) -> Record:
+        return next(self._records)
+
+    def _read(self, path: Path) -> Iterator[Record]:
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise RunFolderError(f"cannot read the journal {path}: {reason(error)}") from error
+        with file:
+            for line in file:
+                record = self._parsed(line)
+                if record is not None:
+                    yield record
+
+    def _parsed(self, line: bytes) -> Record | None:
+        try:
+            record = wire.loads(line.decode())
+        except ValueError:
+            if line.endswith(b"\n"):
+                self.damaged_lines += 1
+            else:
+                self.torn = True
+            return None
+        self.unknown_records += record is None
+        return record
+
+
+def read(path: Path) -> JournalReader:
+    """The records of the journal at ``path``, tolerant of a torn last line and of damaged ones."""
+    return JournalReader(path)
+
+
+def _ends_in_mid_line(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"

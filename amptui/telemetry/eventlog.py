@@ -1,0 +1,254 @@
+"""The session's event list: bounded, newest first, with what repeats itself told in one line."""
+
+from collections import Counter, deque
+from dataclasses import replace
+from operator import attrgetter
+
+from amptui import units
+from amptui.records import LossScaleChanged, NonFinite, Printed, Severity, StepSkipped
+from amptui.telemetry import events, health
+from amptui.telemetry.view import Event
+
+PRINTS = 200
+"""Printed lines that are kept at most: user code that prints must not push out the warnings."""
+
+OTHERS = 800
+"""Lines of all other kinds that are kept at most."""
+
+STORM_GAP_STEPS = 100
+"""NaN or Inf of one kind is told in one line for as long as it comes back within so many steps."""
+
+_BY_SEQUENCE = attrgetter("sequence")
+
+
+class EventLog:
+    """Lines for people, in the order in which they began."""
+
+    def __init__(self) -> None:
+        self._prints: deque[_Line] = deque(maxlen=PRINTS)
+        self._others: deque[_Line] = deque(maxlen=OTHERS)
+        self._newest: _Line | None = None
+        self._skips: _SkipLine | None = None
+        self._skip_count = 0
+        self._scale_has_grown = False
+        self._storms: dict[tuple[str, str], _StormLine] = {}
+        self._lines: Counter[Severity] = Counter()
+        self._sequence = 0
+        self._events: tuple[Event, ...] | None = ()
+
+    @property
+    def warnings(self) -> int:
+        """Lines so far that were warnings, those that fell out of the list included."""
+        return self._lines["warning"]
+
+    @property
+    def errors(self) -> int:
+        """Lines so far that were errors."""
+        return self._lines["error"]
+
+    def events(self) -> tuple[Event, ...]:
+        """The lines that are kept, newest first."""
+        if self._events is None:
+            lines = sorted([*self._others, *self._prints], key=_BY_SEQUENCE, reverse=True)
+            self._events = tuple([line.event for line in lines])
+        return self._events
+
+    def add(self, event: Event) -> None:
+        """Add a line; one that says what the newest line says is counted there."""
+        newest = self._newest
+        if isinstance(newest, _PlainLine) and newest.says(event):
+            newest.repeat()
+            self._events = None
+        else:
+            self._append(_PlainLine(event))
+
+    def add_print(self, record: Printed) -> None:
+        """Add what user code printed."""
+        self.add(Event(record.time, None, "print", "info", record.text.rstrip()))
+
+    def add_skip(self, record: StepSkipped) -> None:
+        """Add a skipped step; skips in a row are one line."""
+        line = self._skips
+        if line is not None and record.step == line.last_step + 1:
+            line.add_skip(record)
+            self._changed(line)
+        else:
+            line = _SkipLine(record, skips_before=self._skip_count, scale_has_grown=self._scale_has_grown)
+            self._skips = line
+            self._append(line)
+        self._skip_count += 1
+
+    def add_scale_change(self, record: LossScaleChanged, growth_interval: int | None) -> None:
+        """Add the scale's growth, or its fall to the line of the step that was skipped for it."""
+        line = self._skips
+        if record.reason == "growth":
+            self._scale_has_grown = True
+            self.add(events.loss_scale_changed(record, growth_interval))
+        elif line is not None and record.step == line.last_step:
+            line.add_backoff(record)
+            self._changed(line)
+        else:
+            self.add(events.loss_scale_changed(record, None))
+
+    def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
+        """Add NaN or Inf found in a step that ran in ``precision``."""
+        key = record.what, record.kind
+        storm = self._storms.get(key)
+        if storm is not None and storm.continues_at(record.step):
+            storm.add(record)
+            self._changed(storm)
+        else:
+            self._storms[key] = storm = _StormLine(record, health.judge_nonfinite(record, precision))
+            self._append(storm)
+
+    def _append(self, line: "_Line") -> None:
+        self._sequence += 1
+        line.sequence = self._sequence
+        (self._prints if line.event.kind == "print" else self._others).append(line)
+        self._newest = line
+        self._lines[line.severity] += 1
+        line.counted_as = line.severity
+        self._events = None
+
+    def _changed(self, line: "_Line") -> None:
+        """Count a line that was already counted under its new severity."""
+        self._events = None
+        if line.severity != line.counted_as:
+            self._lines[line.counted_as] -= 1
+            self._lines[line.severity] += 1
+            line.counted_as = line.severity
+
+
+class _Line:
+    """A line whose event is written when it is asked for, since a storm changes its line at each step."""
+
+    def __init__(self, severity: Severity) -> None:
+        self.sequence = 0
+        self.severity: Severity = severity
+        self.counted_as: Severity = severity
+        self._event: Event | None = None
+
+    @property
+    def event(self) -> Event:
+        if self._event is None:
+            self._event = self._written()
+        return self._event
+
+    def _written(self) -> Event:
+        raise NotImplementedError
+
+
+class _PlainLine(_Line):
+    """An event as it is, and how often it came in a row."""
+
+    def __init__(self, event: Event) -> None:
+        super().__init__(event.severity)
+        self._first = event
+        self._times = 1
+
+    def says(self, event: Event) -> bool:
+        first = self._first
+        return (first.text, first.kind, first.severity, first.detail) == (
+            event.text,
+            event.kind,
+            event.severity,
+            event.detail,
+        )
+
+    def repeat(self) -> None:
+        self._times += 1
+        self._event = None
+
+    def _written(self) -> Event:
+        if self._times == 1:
+            return self._first
+        return replace(self._first, text=f"{self._first.text} (×{units.count(self._times)})")
+
+
+class _SkipLine(_Line):
+    """Steps in a row that the scaler skipped, and how far the scale fell."""
+
+    def __init__(self, first: StepSkipped, *, skips_before: int, scale_has_grown: bool) -> None:
+        self._first = self._last = first
+        self._steps = 1
+        self._scale_after: float | None = None
+        self._skips_before = skips_before
+        self._scale_has_grown = scale_has_grown
+        self._verdict = self._judged()
+        super().__init__(self._verdict.severity)
+
+    @property
+    def last_step(self) -> int:
+        return self._last.step
+
+    def add_skip(self, skip: StepSkipped) -> None:
+        self._last = skip
+        self._steps += 1
+        self._scale_after = None
+        self._judge()
+
+    def add_backoff(self, change: LossScaleChanged) -> None:
+        self._scale_after = change.current
+        self._judge()
+
+    def _judge(self) -> None:
+        self._verdict = self._judged()
+        self.severity = self._verdict.severity
+        self._event = None
+
+    def _judged(self) -> health.Verdict:
+        return health.judge_skip(
+            self._last,
+            scale_after=self._scale_after,
+            skips_before=self._skips_before + self._steps - 1,
+            scale_has_grown=self._scale_has_grown,
+        )
+
+    def _written(self) -> Event:
+        first, last = self._first, self._last
+        skipped = (
+            "step skipped"
+            if self._steps == 1
+            else f"{units.count(self._steps)} steps in a row skipped {_span(first.step, last.step)}"
+        )
+        scale = events.scale_move(first.loss_scale, self._scale_now())
+        where = f", non-finite gradient in {health.named(last.names, last.count)}" if last.names else ""
+        text = f"overflow: {skipped}, scale {scale}{where}; {self._verdict.text}"
+        return Event(first.time, first.step, "skip", self.severity, text)
+
+    def _scale_now(self) -> float | None:
+        """The scale after the newest skip, or, when that is not known, the lowest that is."""
+        if self._scale_after is not None:
+            return self._scale_after
+        return None if self._steps == 1 else self._last.loss_scale
+
+
+class _StormLine(_Line):
+    """NaN or Inf of one kind, and the steps it came back in."""
+
+    def __init__(self, first: NonFinite, verdict: health.Verdict) -> None:
+        super().__init__(verdict.severity)
+        self._first = first
+        self._verdict = verdict
+        self._last_step = first.step
+        self._times = 1
+
+    def continues_at(self, step: int) -> bool:
+        return 0 <= step - self._last_step <= STORM_GAP_STEPS
+
+    def add(self, found: NonFinite) -> None:
+        self._last_step = found.step
+        self._times += 1
+        self._event = None
+
+    def _written(self) -> Event:
+        first = self._first
+        text = health.what_is_not_finite(first)
+        if self._times > 1:
+            text += f", {units.count(self._times)} times {_span(first.step, self._last_step)}"
+        return Event(first.time, first.step, "nonfinite", self.severity, f"{text}; {self._verdict.text}")
+
+
+def _span(first_step: int, last_step: int) -> str:
+    """``(612–614)``."""
+    return f"({units.count(first_step)}–{units.count(last_step)})"

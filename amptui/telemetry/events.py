@@ -1,0 +1,88 @@
+"""One line of the event list for each record that a person should read, in plain words."""
+
+from amptui import units
+from amptui.records import (
+    EpochFinished,
+    LossScaleChanged,
+    Note,
+    PauseChanged,
+    PrecisionChanged,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    Severity,
+)
+from amptui.telemetry.health import LOWEST_SOUND_SCALE
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import Event
+
+
+def run_started(record: RunStarted) -> Event:
+    """``run started: mnist-deep on NVIDIA H200, MNIST, FP32``."""
+    data = record.data.name if record.data.real else f"{record.data.name} (synthetic)"
+    label = precision_label(record.precision)
+    text = f"run started: {record.model} on {record.device_name}, {data}, {label}"
+    return Event(record.time, None, "note", "info", text)
+
+
+def precision_changed(record: PrecisionChanged) -> Event:
+    """``FP32 → AMP fp16``."""
+    text = f"{precision_label(record.previous)} → {precision_label(record.current)}"
+    return Event(record.time, record.step, "switch", "info", text)
+
+
+def loss_scale_changed(record: LossScaleChanged, growth_interval: int | None) -> Event:
+    """A growth, or a backoff whose skipped step has no record."""
+    moved = f"loss scale {scale_move(record.previous, record.current)}"
+    if record.reason == "growth":
+        after = f" after {units.count(growth_interval)} clean steps" if growth_interval else ""
+        return Event(record.time, record.step, "growth", "info", moved + after)
+    severity: Severity = "error" if record.current < LOWEST_SOUND_SCALE else "info"
+    return Event(record.time, record.step, "skip", severity, f"overflow: {moved}")
+
+
+def epoch_finished(record: EpochFinished) -> Event:
+    """``epoch 3: loss 0.0312, validation 0.0351 99.1% in 2.30 s``."""
+    text = f"epoch {units.count(record.epoch)}: loss {units.loss(record.mean_loss)}"
+    if record.validation is not None:
+        text += f", validation {units.loss(record.validation.loss)}"
+        if record.validation.accuracy is not None:
+            text += f" {units.percent(record.validation.accuracy, digits=1)}"
+    if record.seconds is not None:
+        text += f" in {_span(record.seconds)}"
+    return Event(record.time, record.step, "epoch", "info", text)
+
+
+def pause_changed(record: PauseChanged) -> Event:
+    """``paused after step 600``."""
+    text = f"{'paused' if record.paused else 'resumed'} after step {units.count(record.step)}"
+    return Event(record.time, record.step, "pause", "info", text)
+
+
+def note(record: Note) -> Event:
+    """The note as it was written, its first line in the list and the others in the detail."""
+    line, _, rest = record.text.strip().partition("\n")
+    return Event(record.time, None, "note", record.severity, line, rest)
+
+
+def run_finished(record: RunFinished) -> Event:
+    """``done: 2,340 steps in 0:41``."""
+    text = f"{record.reason}: {units.count(record.steps)} steps in {_span(record.seconds)}"
+    return Event(record.time, record.steps, "finished", "info", text)
+
+
+def run_failed(record: RunFailed) -> Event:
+    """The error in one line, with its traceback to open."""
+    line, _, rest = record.error.strip().partition("\n")
+    detail = "\n".join(part for part in (rest, record.traceback) if part)
+    return Event(record.time, record.step, "failed", "error", f"failed: {line}", detail)
+
+
+def scale_move(previous: float, current: float | None) -> str:
+    """``131,072 → 65,536``; only the first when the second is not known."""
+    return units.count(previous) + ("" if current is None else f" → {units.count(current)}")
+
+
+def _span(seconds: float) -> str:
+    """Seconds with three digits while they are below a minute, as a clock shows them from there on."""
+    return units.milliseconds(seconds) if seconds < 60 else units.duration(seconds)

@@ -1,0 +1,183 @@
+"""A number's history over a run of any length, in bounded memory: exact lately, in buckets over all."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui.telemetry.view import Counts, Floats, Series
+
+_SUM_SCALE = 2.0**-64
+"""Sums are kept this much smaller, exact for a power of two: no sum of float64s ever overflows."""
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+class Track:
+    """One value a step: a pyramid of buckets over the whole run beside a ring of the newest values.
+
+    A bucket covers ``bucket_steps`` steps, a power of two. When all ``buckets`` are full and one more
+    value comes, pairs merge in place and buckets cover twice as much: minimum and maximum keep every
+    one-step spike for ever. What the buckets cover depends only on the number of values, not on how
+    they were batched. ``buckets`` must be even. Not safe to share between threads without a lock.
+    """
+
+    def __init__(self, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> None:
+        if buckets < 2 or buckets % 2:
+            raise ValueError(f"buckets must be even and at least 2, not {buckets}")
+        if recent < 1:
+            raise ValueError(f"recent must be at least 1, not {recent}")
+        self._first_step = first_step
+        self._count = 0
+        self._bucket_steps = 1
+        self._minimum: Floats = np.full(buckets, np.inf)
+        self._maximum: Floats = np.full(buckets, -np.inf)
+        self._sum: Floats = np.zeros(buckets)
+        self._finite: Counts = np.zeros(buckets, np.int64)
+        self._nonfinite: Counts = np.zeros(buckets, np.int64)
+        self._ring: Floats = np.full(recent, np.nan)
+        self._ring_nonfinite: npt.NDArray[np.bool_] = np.zeros(recent, np.bool_)
+        self._ring_count = 0
+        """How many of the ring's values, counted back from the newest, are the track's."""
+        self._snapshot: Series | None = None
+
+    @property
+    def next_step(self) -> int:
+        """The step of the value that comes next."""
+        return self._first_step + self._count
+
+    def extend(self, values: Sequence[float | None]) -> None:
+        """Add the values of the next steps; None was not measured, NaN and Inf are counted apart."""
+        missing = values.count(None)
+        if missing == len(values):
+            self.skip(missing)
+            return
+        array = np.array(values, np.float64)
+        is_missing = np.array([value is None for value in values]) if missing else None
+        start = 0
+        while start < len(array):
+            room = self._room()
+            end = min(len(array), start + room)
+            self._add(array[start:end], None if is_missing is None else is_missing[start:end])
+            start = end
+
+    def skip(self, steps: int) -> None:
+        """Pass over ``steps`` steps without a measured value, however many, in time that grows with log2."""
+        if not steps:
+            return
+        self._snapshot = None
+        while self._count + steps > len(self._sum) * self._bucket_steps:
+            self._merge_pairs()
+        self._count += steps
+        unmeasured = min(steps, len(self._ring))
+        self._write_ring(np.full(unmeasured, np.nan), np.zeros(unmeasured, np.bool_))
+
+    def rewind(self, next_step: int) -> None:
+        """Forget the values from ``next_step`` on: a run that resumes does these steps again.
+
+        The bucket that ``next_step`` falls into keeps what it holds, so that up to ``bucket_steps - 1``
+        forgotten values still show in it.
+        """
+        count = max(0, next_step - self._first_step)
+        if count >= self._count:
+            return
+        self._snapshot = None
+        self._ring_count = max(0, self._ring_count - (self._count - count))
+        self._count = count
+        kept = -(-count // self._bucket_steps)
+        self._clear_from(kept)
+
+    def snapshot(self) -> Series:
+        """The history as it is now, in arrays of its own that nobody can write to."""
+        if self._snapshot is None:
+            self._snapshot = self._series()
+        return self._snapshot
+
+    def _room(self) -> int:
+        """How many values fit before pairs must merge; merges them if none do."""
+        capacity = len(self._sum) * self._bucket_steps
+        if self._count == capacity:
+            self._merge_pairs()
+            return capacity
+        return capacity - self._count
+
+    def _merge_pairs(self) -> None:
+        half = len(self._sum) // 2
+        self._minimum[:half] = np.minimum(self._minimum[0::2], self._minimum[1::2])
+        self._maximum[:half] = np.maximum(self._maximum[0::2], self._maximum[1::2])
+        for sums in (self._sum, self._finite, self._nonfinite):
+            sums[:half] = sums[0::2] + sums[1::2]
+        self._bucket_steps *= 2
+        self._clear_from(half)
+
+    def _clear_from(self, bucket: int) -> None:
+        self._minimum[bucket:] = np.inf
+        self._maximum[bucket:] = -np.inf
+        for sums in (self._sum, self._finite, self._nonfinite):
+            sums[bucket:] = 0
+
+    def _add(self, values: Floats, is_missing: npt.NDArray[np.bool_] | None) -> None:
+        """Add values that fit, at least one, to the buckets and to the ring."""
+        self._snapshot = None
+        first, offset = divmod(self._count, self._bucket_steps)
+        starts = np.arange(-offset, len(values), self._bucket_steps)
+        starts[0] = 0
+        buckets = slice(first, first + len(starts))
+        finite = np.isfinite(values)
+        nonfinite = ~finite if is_missing is None else ~finite & ~is_missing
+        low = high = terms = values
+        if not finite.all():
+            low, high = np.where(finite, values, np.inf), np.where(finite, values, -np.inf)
+            terms, values = np.where(finite, values, 0.0), np.where(finite, values, np.nan)
+            self._nonfinite[buckets] += np.add.reduceat(nonfinite, starts, dtype=np.int64)
+        self._minimum[buckets] = np.minimum(self._minimum[buckets], np.minimum.reduceat(low, starts))
+        self._maximum[buckets] = np.maximum(self._maximum[buckets], np.maximum.reduceat(high, starts))
+        self._sum[buckets] += np.add.reduceat(terms * _SUM_SCALE, starts)
+        self._finite[buckets] += np.add.reduceat(finite, starts, dtype=np.int64)
+        self._count += len(values)
+        self._write_ring(values, nonfinite)
+
+    def _write_ring(self, values: Floats, nonfinite: npt.NDArray[np.bool_]) -> None:
+        """Write the values that ``_count`` already counts; NaN stands for all that are not finite."""
+        size = len(self._ring)
+        self._ring_count = min(size, self._ring_count + len(values))
+        values, nonfinite = values[-size:], nonfinite[-size:]
+        start = (self._count - len(values)) % size
+        fits = min(size - start, len(values))
+        self._ring[start : start + fits] = values[:fits]
+        self._ring_nonfinite[start : start + fits] = nonfinite[:fits]
+        if fits < len(values):
+            self._ring[: len(values) - fits] = values[fits:]
+            self._ring_nonfinite[: len(values) - fits] = nonfinite[fits:]
+
+    def _series(self) -> Series:
+        used = -(-self._count // self._bucket_steps)
+        finite = self._finite[:used]
+        empty = finite == 0
+        minimum = np.where(empty, np.nan, self._minimum[:used])
+        maximum = np.where(empty, np.nan, self._maximum[:used])
+        with np.errstate(over="ignore"):
+            mean = self._sum[:used] / np.maximum(finite, 1) / _SUM_SCALE
+        # A rounded sum can put the mean of equal values just outside of them.
+        mean = np.minimum(np.maximum(mean, minimum), maximum)
+        series = Series(
+            first_step=self._first_step,
+            count=self._count,
+            bucket_steps=self._bucket_steps,
+            minimum=minimum,
+            maximum=maximum,
+            mean=mean,
+            nonfinite=self._nonfinite[:used].copy(),
+            recent=self._unrolled(self._ring),
+            recent_nonfinite=self._unrolled(self._ring_nonfinite),
+        )
+        for array in (minimum, maximum, mean, series.nonfinite, series.recent, series.recent_nonfinite):
+            array.flags.writeable = False
+        return series
+
+    def _unrolled(self, ring: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+        """A copy of the track's values in the ring, oldest first."""
+        end = self._count % len(ring)
+        start = end - self._ring_count
+        return ring[start:end].copy() if start >= 0 else np.concatenate((ring[start:], ring[:end]))

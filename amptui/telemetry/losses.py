@@ -1,0 +1,41 @@
+"""What the losses so far come to: smoothed, and at their best."""
+
+import math
+
+from amptui.telemetry.stretch import Stretch
+
+SMOOTHING = 0.98
+"""What is kept of the moving average at each finite loss: it looks back over some 50 steps."""
+
+
+class LossSummary:
+    """Exponential moving average and minimum of the finite losses, and how many were not measured."""
+
+    def __init__(self) -> None:
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.unmeasured_steps = 0
+        self._average = 0.0
+        self._weight = 0.0
+
+    def add(self, stretch: Stretch) -> None:
+        """Take in a stretch of steps."""
+        losses = stretch.losses
+        finite = [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
+        if len(finite) < len(losses):
+            self.unmeasured_steps += losses.count(None)
+        if not finite:
+            return
+        average, weight = self._average, self._weight
+        for loss in finite:
+            average += (1 - SMOOTHING) * (loss - average)
+            weight += (1 - SMOOTHING) * (1 - weight)
+        self._average, self._weight = average, weight
+        lowest = min(finite)
+        if self.best is None or lowest < self.best:
+            self.best, self.best_step = lowest, stretch.first_step + losses.index(lowest)
+
+    @property
+    def smoothed(self) -> float | None:
+        """The moving average without the pull to 0 of its start, as in Adam (Kingma and Ba, 2015)."""
+        return self._average / self._weight if self._weight else None

@@ -1,0 +1,44 @@
+"""How fast steps go now, and when the run will end at that pace."""
+
+from collections import deque
+
+from amptui.telemetry.comparison import median, samples_per_second
+from amptui.telemetry.stretch import Stretch
+
+WINDOW_STEPS = 50
+"""Timed steps, the newest ones, that the pace is taken over."""
+
+
+class Pace:
+    """The newest timed steps of whatever precision, and apart from them the settled ones of the current."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._samples: deque[int] = deque(maxlen=WINDOW_STEPS)
+        self._settled_seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._precision: str | None = None
+
+    def add(self, stretch: Stretch) -> None:
+        """Take in a stretch of steps; settling, or another precision, voids what was known of the future."""
+        self._seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
+        self._samples.extend(stretch.timed_samples[-WINDOW_STEPS:])
+        if stretch.settling or stretch.precision != self._precision:
+            self._settled_seconds.clear()
+        self._precision = stretch.precision
+        if not stretch.settling:
+            self._settled_seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of the newest timed steps."""
+        return median(self._seconds)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Over the same steps."""
+        return samples_per_second(self._samples, self._seconds)
+
+    def eta_seconds(self, steps_left: int) -> float | None:
+        """The time that the steps left take; None while settling. Validation is not in it."""
+        seconds = median(self._settled_seconds)
+        return None if seconds is None else seconds * max(0, steps_left)

@@ -1,0 +1,256 @@
+"""All that is known of a run: folds records into histories, statistics and events, and shows a view."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+from amptui.records import (
+    AllocatorSample,
+    BlockFinished,
+    DeviceSample,
+    EpochFinished,
+    LossScaleChanged,
+    NonFinite,
+    Note,
+    PauseChanged,
+    PhaseChanged,
+    PrecisionChanged,
+    Printed,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepRecord,
+    StepSkipped,
+)
+from amptui.telemetry import events
+from amptui.telemetry.comparison import PrecisionLedger
+from amptui.telemetry.eventlog import EventLog
+from amptui.telemetry.losses import LossSummary
+from amptui.telemetry.pace import Pace
+from amptui.telemetry.scaler import ScalerWatch
+from amptui.telemetry.stretch import Stretch, stretches
+from amptui.telemetry.switches import SwitchList
+from amptui.telemetry.tracks import Tracks
+from amptui.telemetry.view import SessionView
+
+MOST_AT_ONCE = 4096
+"""Records folded while the lock is held once: the replay of a long journal lets views through."""
+
+
+class Session:
+    """Folds records as they come and shows what they amount to; safe to use from several threads.
+
+    Records may come late, twice or from the middle of a run: what cannot be placed is left out, and
+    no value that a record can hold raises. ``run_dir`` is where the run is kept, for the view.
+    """
+
+    def __init__(self, run_dir: str = "") -> None:
+        self._lock = threading.Lock()
+        self._run_dir = run_dir
+        self._view: SessionView | None = None
+        self._state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
+        self._run: RunStarted | None = None
+        self._phase: PhaseChanged | None = None
+        self._outcome: RunFinished | RunFailed | None = None
+        self._newest_time: float | None = None
+        self._epoch = 0
+        self._epoch_first_step = 1
+        self._last: StepRecord | None = None
+        self._last_epoch: EpochFinished | None = None
+        self._device: DeviceSample | None = None
+        self._allocator: AllocatorSample | None = None
+        self._tracks = Tracks()
+        self._losses = LossSummary()
+        self._pace = Pace()
+        self._ledger = PrecisionLedger()
+        self._scaler = ScalerWatch()
+        self._switches = SwitchList()
+        self._log = EventLog()
+        self._folds: Mapping[type[Any], Callable[[Any], None]] = {
+            RunStarted: self._start,
+            PhaseChanged: self._change_phase,
+            DeviceSample: self._sample_device,
+            PrecisionChanged: self._change_precision,
+            BlockFinished: self._finish_block,
+            LossScaleChanged: self._change_loss_scale,
+            StepSkipped: self._log.add_skip,
+            NonFinite: self._find_nonfinite,
+            EpochFinished: self._finish_epoch,
+            PauseChanged: self._change_pause,
+            Note: self._note,
+            Printed: self._log.add_print,
+            RunFinished: self._finish,
+            RunFailed: self._fail,
+        }
+
+    def fold(self, records: Iterable[Record]) -> None:
+        """Take in records, in the order in which they were emitted."""
+        iterator = iter(records)
+        while batch := list(islice(iterator, MOST_AT_ONCE)):
+            with self._lock:
+                self._fold_batch(batch)
+
+    def view(self) -> SessionView:
+        """What is known now; the same object for as long as nothing new is folded."""
+        with self._lock:
+            if self._view is None:
+                self._view = self._compose()
+            return self._view
+
+    def _fold_batch(self, records: Sequence[Record]) -> None:
+        self._view = None
+        steps: list[StepRecord] = []
+        for record in records:
+            if isinstance(record, StepRecord):
+                steps.append(record)
+                continue
+            # These tell the steps before them from those after them. All other records name the step that
+            # they speak of, so that the steps around them are folded in one piece.
+            if isinstance(record, RunStarted | PrecisionChanged):
+                self._fold_steps(steps)
+                steps = []
+            self._see_time(record.time)
+            self._folds[type(record)](record)
+        self._fold_steps(steps)
+
+    def _fold_steps(self, records: Sequence[StepRecord]) -> None:
+        if not records:
+            return
+        self._see_time(records[-1].time)
+        if self._state == "starting":
+            self._state = "running"
+        for stretch in stretches(records):
+            self._ledger.add(stretch)
+            self._scaler.add(stretch)
+            rewinds = stretch.first_step <= self._tracks.last_step
+            if self._tracks.add(stretch):
+                if rewinds:
+                    self._switches.switch(stretch.first_step, stretch.precision)
+                else:
+                    self._switches.observe(stretch.first_step, stretch.precision)
+                self._losses.add(stretch)
+                self._pace.add(stretch)
+                self._follow_epoch(stretch)
+        self._last = next((record for record in reversed(records) if record.loss is not None), self._last)
+
+    def _see_time(self, time: float) -> None:
+        self._newest_time = time if self._newest_time is None else max(time, self._newest_time)
+
+    def _follow_epoch(self, stretch: Stretch) -> None:
+        if stretch.epoch == self._epoch:
+            return
+        previous, self._epoch = self._epoch, stretch.epoch
+        steps_per_epoch = self._run.steps_per_epoch if self._run else None
+        if stretch.epoch == 1:
+            self._epoch_first_step = 1
+        elif previous + 1 == stretch.epoch and previous:
+            self._epoch_first_step = stretch.first_step
+        elif steps_per_epoch is not None:
+            # The epoch's first steps were never seen: a resumed run, or a journal from its middle on.
+            self._epoch_first_step = min(stretch.first_step, (stretch.epoch - 1) * steps_per_epoch + 1)
+        else:
+            self._epoch_first_step = stretch.first_step
+
+    def _start(self, record: RunStarted) -> None:
+        self._run = record
+        self._state, self._outcome = "running", None
+        self._newest_time = record.time
+        self._scaler.growth_interval = record.growth_interval
+        self._tracks.expect_resume()
+        self._log.add(events.run_started(record))
+
+    def _change_phase(self, record: PhaseChanged) -> None:
+        self._phase = record
+
+    def _sample_device(self, record: DeviceSample) -> None:
+        self._device = record
+        if record.allocator is not None:
+            self._allocator = record.allocator
+            self._ledger.add_peak(record.allocator.precision, record.allocator.peak_allocated_bytes)
+
+    def _change_precision(self, record: PrecisionChanged) -> None:
+        self._switches.switch(record.step, record.current)
+        self._log.add(events.precision_changed(record))
+
+    def _finish_block(self, record: BlockFinished) -> None:
+        self._ledger.add_peak(record.precision, record.peak_allocated_bytes)
+
+    def _change_loss_scale(self, record: LossScaleChanged) -> None:
+        self._scaler.add_change(record)
+        self._log.add_scale_change(record, self._scaler.growth_interval)
+
+    def _find_nonfinite(self, record: NonFinite) -> None:
+        self._log.add_nonfinite(record, self._switches.at(record.step) or self._precision())
+
+    def _finish_epoch(self, record: EpochFinished) -> None:
+        self._last_epoch = record
+        self._log.add(events.epoch_finished(record))
+
+    def _change_pause(self, record: PauseChanged) -> None:
+        if self._outcome is None:
+            self._state = "paused" if record.paused else "running"
+        self._log.add(events.pause_changed(record))
+
+    def _note(self, record: Note) -> None:
+        self._log.add(events.note(record))
+
+    def _finish(self, record: RunFinished) -> None:
+        self._state, self._outcome = "finished", record
+        self._log.add(events.run_finished(record))
+
+    def _fail(self, record: RunFailed) -> None:
+        self._state, self._outcome = "failed", record
+        self._log.add(events.run_failed(record))
+
+    def _precision(self) -> str | None:
+        """The precision that the engine confirmed last."""
+        return self._switches.current or (self._run.precision if self._run else None)
+
+    def _elapsed_seconds(self) -> float | None:
+        if self._run is None or self._newest_time is None:
+            return None
+        return max(0.0, self._newest_time - self._run.time)
+
+    def _eta_seconds(self) -> float | None:
+        total_steps = self._run.total_steps if self._run else None
+        if self._state != "running" or total_steps is None:
+            return None
+        return self._pace.eta_seconds(total_steps - self._tracks.last_step)
+
+    def _compose(self) -> SessionView:
+        step = self._tracks.last_step
+        return SessionView(
+            state=self._state,
+            phase=self._phase,
+            run=self._run,
+            precision=self._precision(),
+            step=step,
+            epoch=self._epoch,
+            epoch_step=max(0, step - self._epoch_first_step + 1) if self._epoch else 0,
+            elapsed_seconds=self._elapsed_seconds(),
+            eta_seconds=self._eta_seconds(),
+            last=self._last,
+            smoothed_loss=self._losses.smoothed,
+            best_loss=self._losses.best,
+            best_loss_step=self._losses.best_step,
+            last_epoch=self._last_epoch,
+            step_seconds=self._pace.step_seconds,
+            samples_per_second=self._pace.samples_per_second,
+            loss=self._tracks.loss,
+            samples_rate=self._tracks.samples_rate,
+            loss_scale=self._tracks.loss_scale,
+            skips=self._tracks.skips,
+            switches=self._switches.switches,
+            comparison=self._ledger.comparison(),
+            scaler=self._scaler.view(),
+            device=self._device,
+            allocator=self._allocator,
+            events=self._log.events(),
+            warnings=self._log.warnings,
+            errors=self._log.errors,
+            unmeasured_steps=self._losses.unmeasured_steps,
+            run_dir=self._run_dir,
+            outcome=self._outcome,
+        )

@@ -1,0 +1,99 @@
+"""Steps in a row that have everything but their numbers in common, as columns that add up quickly."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from amptui.records import StepRecord
+
+_IN_COMMON = attrgetter("precision", "epoch", "settling")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Consecutive steps of one precision and epoch, all of them settling or none."""
+
+    first_step: int
+    epoch: int
+    precision: str
+    settling: bool
+    records: Sequence[StepRecord]
+    losses: list[float | None]
+    """One a step, as are the rates, scales and skips."""
+    rates: list[float | None]
+    """Samples a second; None where the step was not timed."""
+    loss_scales: list[float | None]
+    skips: list[float | None]
+    """1 for a skipped step, 0 for an applied one, None where the step was not measured."""
+    skipped: int
+    """How many steps the scaler dropped."""
+    timed_seconds: list[float]
+    """Durations of the steps that were timed: measured, finite and above 0."""
+    timed_samples: list[int]
+    """The samples of these same steps."""
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+def stretches(records: Sequence[StepRecord]) -> Iterator[Stretch]:
+    """``records`` in their order, cut wherever steps stop being consecutive or alike."""
+    if not records:
+        return
+    if _is_one_stretch(records):
+        yield _stretch(records)
+        return
+    start = 0
+    for end in range(1, len(records)):
+        before, after = records[end - 1], records[end]
+        if after.step != before.step + 1 or _IN_COMMON(after) != _IN_COMMON(before):
+            yield _stretch(records[start:end])
+            start = end
+    yield _stretch(records[start:])
+
+
+def _is_one_stretch(records: Sequence[StepRecord]) -> bool:
+    # Nearly every batch is: the counts in C spare it the loop.
+    count, first = len(records), records[0]
+    return (
+        [record.step for record in records] == list(range(first.step, first.step + count))
+        and [record.precision for record in records].count(first.precision) == count
+        and [record.epoch for record in records].count(first.epoch) == count
+        and [record.settling for record in records].count(first.settling) == count
+    )
+
+
+def _stretch(records: Sequence[StepRecord]) -> Stretch:
+    first = records[0]
+    seconds = [record.step_seconds for record in records]
+    samples = [record.samples for record in records]
+    timed_seconds = [value for value in seconds if value is not None and 0.0 < value < math.inf]
+    rates: list[float | None]
+    if len(timed_seconds) == len(seconds):
+        rates = [count / value for count, value in zip(samples, timed_seconds, strict=True)]
+    else:
+        rates = [
+            count / value if value is not None and 0.0 < value < math.inf else None
+            for count, value in zip(samples, seconds, strict=True)
+        ]
+        samples = [count for count, rate in zip(samples, rates, strict=True) if rate is not None]
+    losses = [record.loss for record in records]
+    skipped = [record.skipped for record in records]
+    skips: list[float | None] = [*map(float, skipped)]
+    if None in losses:
+        skips = [None if loss is None else skip for loss, skip in zip(losses, skips, strict=True)]
+    return Stretch(
+        first_step=first.step,
+        epoch=first.epoch,
+        precision=first.precision,
+        settling=first.settling,
+        records=records,
+        losses=losses,
+        rates=rates,
+        loss_scales=[record.loss_scale for record in records],
+        skips=skips,
+        skipped=skipped.count(True),
+        timed_seconds=timed_seconds,
+        timed_samples=samples,
+    )

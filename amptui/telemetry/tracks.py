@@ -1,0 +1,74 @@
+"""The run's curves: four histories on one axis of steps, whatever order and gaps the steps come with."""
+
+from amptui.telemetry.history import Track
+from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.view import EMPTY_SERIES, Series
+
+
+class Tracks:
+    """Loss, samples a second, loss scale and skips of every step."""
+
+    def __init__(self) -> None:
+        self._started = False
+        self._resuming = False
+        self._first_step = 1
+        self._start(1)
+
+    @property
+    def last_step(self) -> int:
+        """The newest step; 0 before the first."""
+        return self._loss.next_step - 1 if self._started else 0
+
+    @property
+    def loss(self) -> Series:
+        """The loss of each step."""
+        return self._loss.snapshot() if self._started else EMPTY_SERIES
+
+    @property
+    def samples_rate(self) -> Series:
+        """The samples a second of each step."""
+        return self._rate.snapshot() if self._started else EMPTY_SERIES
+
+    @property
+    def loss_scale(self) -> Series:
+        """The scale each step ran with."""
+        return self._scale.snapshot() if self._started else EMPTY_SERIES
+
+    @property
+    def skips(self) -> Series:
+        """1 for a skipped step, 0 for an applied one."""
+        return self._skips.snapshot() if self._started else EMPTY_SERIES
+
+    def expect_resume(self) -> None:
+        """The next stretch may begin before the newest step: its steps replace those from there on."""
+        self._resuming = True
+
+    def add(self, stretch: Stretch) -> bool:
+        """Add a stretch of steps; false for one that comes late, behind newer steps, and is left out.
+
+        Steps that are missing before it count as not measured.
+        """
+        first = stretch.first_step
+        if not self._started or (self._resuming and first < self._first_step):
+            self._start(first)
+            self._started = True
+        tracks = (self._loss, self._rate, self._scale, self._skips)
+        gap = first - self._loss.next_step
+        if gap < 0 and not self._resuming:
+            return False
+        for track in tracks:
+            track.rewind(first)
+            track.skip(max(0, gap))
+        self._resuming = False
+        self._loss.extend(stretch.losses)
+        self._rate.extend(stretch.rates)
+        self._scale.extend(stretch.loss_scales)
+        self._skips.extend(stretch.skips)
+        return True
+
+    def _start(self, first_step: int) -> None:
+        self._first_step = first_step
+        self._loss = Track(first_step=first_step)
+        self._rate = Track(first_step=first_step)
+        self._scale = Track(first_step=first_step)
+        self._skips = Track(first_step=first_step)

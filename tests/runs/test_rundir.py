@@ -1,0 +1,134 @@
+"""The run's folder: made without taking another's place, refused in one line, run.json never half there."""
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.errors import RunFolderError
+from amptui.runs.rundir import RunDir, create_run_dir, default_base, folder_name
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(RunFolderError) as caught:
+        create_run_dir(path, "mnist-deep")
+    told = str(caught.value)
+    assert "\n" not in told
+    assert str(path) in told
+    assert caught.value.mend
+    return told
+
+
+def test_a_new_run_is_named_after_its_model_and_the_time(state_home: Path) -> None:
+    run_dir = create_run_dir(None, "mnist-deep")
+    assert run_dir.path.is_dir()
+    assert run_dir.path.parent == state_home / "amptui" / "runs"
+    assert re.fullmatch(r"mnist-deep-\d{8}-\d{6}", run_dir.path.name)
+
+
+def test_runs_that_start_in_the_same_second_have_folders_of_their_own() -> None:
+    paths = [create_run_dir(None, "m").path for _ in range(4)]
+    assert len(set(paths)) == 4
+    assert all(path.is_dir() for path in paths)
+    assert any(path.name.endswith("-2") for path in paths)
+
+
+def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    assert create_run_dir(path, "mnist-deep") == RunDir(path)
+    assert path.is_dir()
+    assert create_run_dir(path, "mnist-deep") == RunDir(path), "an empty folder may be used"
+
+
+def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path) -> None:
+    RunDir(tmp_path).journal_path.touch()
+    assert "holds a run already; go on with it by --resume" in refused(tmp_path)
+
+
+def test_a_file_in_the_folder_s_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "file exists" in refused(tmp_path / "file")
+    assert "not a directory" in refused(tmp_path / "file" / "run")
+
+
+def test_a_file_in_the_place_of_all_runs_is_told(state_home: Path) -> None:
+    state_home.touch()
+    with pytest.raises(RunFolderError, match=r"cannot create the run folder .*not a directory"):
+        create_run_dir(None, "mnist-deep")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="no folder is read-only to root")
+def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "fixed").mkdir(mode=0o555)
+    assert "cannot write in" in refused(tmp_path / "fixed")
+    assert "permission denied" in refused(tmp_path / "fixed" / "run")
+
+
+@pytest.mark.parametrize("state_home_value", ["", "relative/state"])
+def test_without_a_state_home_runs_are_kept_in_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state_home_value: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", state_home_value)
+    assert default_base() == tmp_path / ".local" / "state" / "amptui" / "runs"
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("mnist-deep", "mnist-deep"),
+        ("path/to/my_model.py", "my_model"),
+        ("my.package:Net", "Net"),
+        ("../..", "run"),
+        ("", "run"),
+        ("größer als", "gr-er-als"),
+        ("x" * 300, "x" * 64),
+    ],
+)
+def test_model_names_become_one_safe_part_of_a_path(model: str, name: str) -> None:
+    assert folder_name(model) == name
+
+
+@given(model=st.text())
+def test_no_model_name_leaves_the_folder_of_all_runs(model: str) -> None:
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", folder_name(model))
+
+
+def test_run_json_holds_what_it_is_given_in_strict_json(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.write_run_json({"asked": {"lr": 1e-4, "bad": math.nan, "folder": tmp_path}, "versions": {}})
+    run_dir.write_run_json({"asked": {"lr": 1e-3, "bad": math.inf, "folder": tmp_path}, "versions": {}})
+    content = json.loads(run_dir.run_json_path.read_text())
+    assert content == {"asked": {"lr": 1e-3, "bad": "inf", "folder": str(tmp_path)}, "versions": {}}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"], "nothing is left beside it"
+
+
+def test_run_json_that_cannot_be_written_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"cannot write .*run\.json: not a directory"):
+        RunDir(tmp_path / "file").write_run_json({})
+
+
+def test_a_run_json_that_is_in_the_way_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.run_json_path.mkdir()
+    with pytest.raises(RunFolderError):
+        run_dir.write_run_json({})
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_run_s_files_lie_in_its_folder() -> None:
+    run_dir = RunDir(Path("run"))
+    assert run_dir.journal_path == Path("run/journal.jsonl")
+    assert run_dir.checkpoints_path == Path("run/checkpoints")

@@ -1,0 +1,161 @@
+"""FP32 beside AMP: medians of what was counted, and no ratio before there is one."""
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records import StepRecord
+from amptui.telemetry.comparison import MIN_STEPS, WINDOW_STEPS, PrecisionLedger
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.stretch import stretches
+from amptui.telemetry.view import Comparison
+from tests.telemetry.record_samples import steps
+
+
+def ledger(*batches: list[StepRecord]) -> PrecisionLedger:
+    made = PrecisionLedger()
+    for batch in batches:
+        for stretch in stretches(batch):
+            made.add(stretch)
+    return made
+
+
+def compared(*batches: list[StepRecord]) -> Comparison:
+    return ledger(*batches).comparison()
+
+
+def test_the_speed_up_is_the_ratio_of_the_medians() -> None:
+    comparison = compared(
+        steps(1, 30, step_seconds=0.004),
+        steps(31, 31, step_seconds=9.0),
+        steps(32, 61, precision="fp16", step_seconds=0.002),
+    )
+    assert (comparison.baseline, comparison.amp) == ("fp32", "fp16")
+    assert comparison.speedup == pytest.approx(2.0)
+    assert comparison.reason == ""
+    fp32, fp16 = comparison.rows
+    assert (fp32.steps, fp32.median_step_seconds) == (31, 0.004)
+    assert fp16.samples_per_second == pytest.approx(256 / 0.002)
+
+
+def test_settling_is_left_out_of_everything_but_the_skips() -> None:
+    comparison = compared(
+        steps(1, 5, precision="fp16", settling=True, step_seconds=1.0, loss=9.0, skipped=True),
+        steps(6, 30, precision="fp16", step_seconds=0.002, loss=0.25),
+        steps(31, 31, precision="fp16", settling=True, loss=8.0),
+    )
+    (row,) = comparison.rows
+    assert (row.steps, row.settling_steps, row.skipped) == (25, 6, 5)
+    assert (row.median_step_seconds, row.last_loss) == (0.002, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("batches", "reason"),
+    [
+        ([], "no steps yet"),
+        ([steps(1, 30)], "switch to AMP with p to compare"),
+        ([steps(1, 30, precision="bf16")], "switch to FP32 with p to compare"),
+        ([steps(1, 30), steps(31, 42, precision="fp16")], "not enough steps yet: AMP 12 of 20"),
+        (
+            [steps(1, 3, precision="tf32"), steps(4, 15, precision="bf16")],
+            "not enough steps yet: TF32 3 of 20, AMP 12 of 20",
+        ),
+        (
+            [steps(1, 30), steps(31, 60, precision="fp16", step_seconds=None)],
+            "not enough steps yet: AMP 0 of 20",
+        ),
+    ],
+)
+def test_why_there_is_no_speed_up_yet_is_said(batches: list[list[StepRecord]], reason: str) -> None:
+    comparison = compared(*batches)
+    assert comparison.reason == reason
+    assert comparison.speedup is None
+
+
+def test_the_most_used_precision_of_each_kind_is_compared() -> None:
+    comparison = compared(
+        steps(1, 25, precision="ieee"),
+        steps(26, 90, precision="tf32"),
+        steps(91, 120, precision="fp16"),
+        steps(121, 200, precision="bf16"),
+    )
+    assert (comparison.baseline, comparison.amp) == ("tf32", "bf16")
+    assert [row.precision for row in comparison.rows] == ["ieee", "tf32", "fp16", "bf16"]
+
+
+def test_a_precision_of_a_later_version_has_its_row_and_nothing_else() -> None:
+    comparison = compared(steps(1, 30, precision="fp8"))
+    assert [row.precision for row in comparison.rows] == ["fp8"]
+    assert (comparison.baseline, comparison.amp) == (None, None)
+
+
+def test_the_memory_saving_needs_both_peaks() -> None:
+    made = ledger(steps(1, 30), steps(31, 60, precision="fp16"))
+    made.add_peak("fp32", 2000)
+    made.add_peak("fp16", None)
+    assert made.comparison().memory_saving is None
+    made.add_peak("fp16", 1200)
+    assert made.comparison().memory_saving == pytest.approx(0.4)
+    made.add_peak("fp16", 1000)
+    assert made.comparison().memory_saving == pytest.approx(0.4), "a peak never falls"
+    made.add_peak("fp16", 3000)
+    assert made.comparison().memory_saving == pytest.approx(-0.5), "negative is more"
+
+
+def test_a_peak_alone_makes_no_row() -> None:
+    made = PrecisionLedger()
+    made.add_peak("fp16", 1)
+    assert made.comparison().rows == ()
+
+
+def test_only_the_newest_steps_are_in_the_median() -> None:
+    (row,) = compared(
+        steps(1, 5000, step_seconds=0.5), steps(5001, 5000 + WINDOW_STEPS, step_seconds=0.004)
+    ).rows
+    assert row.steps == 5000 + WINDOW_STEPS
+    assert row.median_step_seconds == 0.004
+
+
+@given(
+    seconds=st.lists(
+        st.none() | st.floats(1e-6, 1e3) | st.sampled_from([math.nan, math.inf, 0.0]), max_size=60
+    )
+)
+def test_the_row_equals_a_naive_count(seconds: list[float | None]) -> None:
+    records = [
+        record
+        for number, value in enumerate(seconds, 1)
+        for record in steps(number, number, step_seconds=value)
+    ]
+    timed = [value for value in seconds if value is not None and 0 < value < math.inf]
+    rows = compared(records).rows
+    assert [row.steps for row in rows] == ([len(timed)] if seconds else [])
+    if not timed:
+        assert all(row.median_step_seconds is row.samples_per_second is None for row in rows)
+        return
+    (row,) = rows
+    assert row.median_step_seconds == pytest.approx(statistics.median(timed))
+    assert row.samples_per_second == pytest.approx(256 * len(timed) / sum(timed))
+
+
+def test_nothing_new_is_the_same_comparison() -> None:
+    made = ledger(steps(1, MIN_STEPS))
+    assert made.comparison() is made.comparison()
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("fp32", "FP32"),
+        ("ieee", "FP32 ieee"),
+        ("tf32", "TF32"),
+        ("fp16", "AMP fp16"),
+        ("bf16", "AMP bf16"),
+        ("fp8", "fp8"),
+    ],
+)
+def test_precisions_have_names_for_people(name: str, label: str) -> None:
+    assert precision_label(name) == label

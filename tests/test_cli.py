@@ -1,0 +1,176 @@
+"""The command line, in this process: what is said and with which exit status."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import amptui
+from amptui.cli import main
+from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.runs.journal import read
+
+KNOBS = str(Path(__file__).parent / "recipes" / "knobs.py")
+LINE_THAT_RAISES = 1 + next(
+    i for i, line in enumerate(Path(KNOBS).read_text().splitlines()) if "no such layer" in line
+)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"amptui {amptui.__version__}\n"
+
+
+def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["mnist-deep", "simple-cnn"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["train"], "the following arguments are required: MODEL"),
+        (["train", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
+        (["train", "zzz"], "no model named 'zzz'; there are mnist-deep, simple-cnn, or give a path"),
+        (["train", "no/such.py"], "no model file no/such.py; check the path"),
+        (["train", "mnist-deep", "--precision", "fp8"], "argument --precision: invalid choice: 'fp8'"),
+        (["train", "mnist-deep", "--steps", "0"], "argument --steps: '0' is not a whole number above 0"),
+        (["train", "mnist-deep", "--lr", "fast"], "argument --lr: 'fast' is not a number above 0"),
+        (["train", "mnist-deep", "--lr", "inf"], "argument --lr: 'inf' is not a number above 0"),
+        (["train", "mnist-deep", "--seed", "-1"], "argument --seed: '-1' is not a whole number from 0 up"),
+        (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
+        (["train", "mnist-deep", "--set", "width"], "--set width; write --set NAME=VALUE"),
+        (["train", "mnist-deep", "--nope"], "unrecognized arguments: --nope"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_status_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.startswith("amptui: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def run(tmp_path: Path, *options: str, model: str = KNOBS) -> int:
+    arguments = ["train", model, "--headless", "--device", "cpu", "--run-dir", str(tmp_path / "run")]
+    return main([*arguments, "--set", "step_ms=0", *options])
+
+
+def test_a_headless_run_says_what_the_journal_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--steps", "30", "--precision", "bf16", "--seed", "3") == 0
+    out = capsys.readouterr().out
+    assert "done after 30 steps" in out
+    assert "synthetic" in out
+    assert "AMP bf16" in out
+    assert f"journal: {tmp_path}/run/journal.jsonl" in out
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    assert [r.step for r in records if isinstance(r, StepRecord)] == list(range(1, 31))
+    (started,) = [r for r in records if isinstance(r, RunStarted)]
+    assert started.model == "knobs"
+    assert started.config["seed"] == 3
+    assert not started.data.real
+    assert [r.steps for r in records if isinstance(r, RunFinished)] == [30]
+    asked = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert asked["asked"]["steps"] == 30
+    assert asked["versions"]["amptui"] == amptui.__version__
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"),
+    [
+        ("build", f"RuntimeError: no such layer ({KNOBS}:{LINE_THAT_RAISES}, in build_model() of Knobs)"),
+        ("data", "load_data() returned a str; return an amptui.Data"),
+        ("loss", "ValueError: bad label in batch 5 (" + KNOBS),
+        ("exit", "SystemExit: the model left (" + KNOBS),
+        ("shape", "Knobs.loss() returned a tensor of shape 3; reduce it to a scalar"),
+        ("memory", "out of host memory in step 5; use a smaller --batch-size"),
+    ],
+)
+def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
+    trouble: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--set", f"trouble={trouble}") == 1
+    errors = capsys.readouterr().err
+    assert said in errors
+    assert errors.count("\n") == 1
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    (failed,) = [r for r in records if isinstance(r, RunFailed)]
+    assert "Traceback" in failed.traceback
+    steps = 4 if trouble in ("loss", "exit", "shape", "memory") else 0
+    assert len([r for r in records if isinstance(r, StepRecord)]) == steps
+
+
+def test_nan_from_step_1_on_is_told_with_the_mend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "--set", "trouble=nan", "--set", "at=1") == 1
+    assert "the loss is nan from step 1 on" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--set", "stepms=3"], "Knobs has no option 'stepms'; did you mean step_ms?"),
+        (["--set", "at=soon"], "option at: 'soon' is not a whole number"),
+        (["--set", "trouble=fire"], "option trouble: 'fire' is not one of none, build"),
+        (["--precision", "tf32"], "precision tf32: TF32 is a format of NVIDIA GPUs; use one of"),
+        (["--batch-size", "900"], "the training set has 800 samples, fewer than one batch of 900"),
+    ],
+)
+def test_options_that_only_the_model_can_judge(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = run(tmp_path, *options)
+    assert said in capsys.readouterr().err
+    assert status == (1 if "--batch-size" in options else 2)
+
+
+def test_a_model_file_that_raises_on_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "broken.py"
+    model.write_text("import amptui\nraise KeyError('weights')\n")
+    assert run(tmp_path, model=str(model)) == 1
+    assert f"KeyError: 'weights' ({model}:2, while importing {model})" in capsys.readouterr().err
+
+
+def test_a_model_file_without_an_experiment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "empty.py"
+    model.write_text("x = 1\n")
+    # `--set step_ms=0` is never reached: there is nothing to set it on.
+    assert run(tmp_path, model=str(model)) == 1
+    assert "defines no Experiment; write a class that derives from" in capsys.readouterr().err
+
+
+def test_a_syntax_error_in_a_model_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "typo.py"
+    model.write_text("def f(:\n")
+    assert run(tmp_path, model=str(model)) == 1
+    assert "SyntaxError" in capsys.readouterr().err
+
+
+def test_a_run_folder_in_use_is_refused_and_left_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--steps", "2") == 0
+    before = (tmp_path / "run" / "journal.jsonl").read_bytes()
+    capsys.readouterr()
+    assert run(tmp_path, "--steps", "2") == 1
+    assert str(tmp_path / "run") in capsys.readouterr().err
+    assert (tmp_path / "run" / "journal.jsonl").read_bytes() == before
+
+
+def test_the_summary_compares_precisions_only_by_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, "--steps", "12")
+    out = capsys.readouterr().out
+    assert "10 settling steps left out" in out
+    assert "n/a" in out  # no allocator to ask on a CPU
+    assert "the speed of" not in out

@@ -1,0 +1,50 @@
+"""Imports run downward, and nothing heavy is loaded before it is needed."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "torchvision", "textual", "numpy", "pynvml", "psutil")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The heavy packages that ``statement`` brings in, in a process of its own."""
+    program = f"{statement}\nimport json, sys\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("statement", "allowed"),
+    [
+        ("import amptui", set()),
+        ("import amptui.cli, amptui.modelspec", set()),
+        ("import amptui.records, amptui.control, amptui.errors, amptui.units, amptui.request", set()),
+        ("import amptui.wire", set()),
+        ("import amptui.telemetry.session", {"numpy"}),
+        ("import amptui.plain, amptui.summary", {"numpy"}),
+        ("import amptui.engine.worker", set()),
+        ("import amptui.launch", {"numpy", "psutil"}),
+        ("import amptui.tui.app", {"numpy", "textual"}),
+    ],
+)
+def test_an_import_brings_in_no_more_than_it_needs(statement: str, allowed: set[str]) -> None:
+    assert loaded_by(statement) <= allowed
+
+
+def test_the_contracts_between_the_packages_are_kept() -> None:
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    done = subprocess.run([sys.executable, "-c", program, "--no-cache"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert " 0 broken" in done.stdout
+
+
+def test_public_names_are_what_a_model_file_needs() -> None:
+    import amptui
+
+    assert {"Experiment", "Data", "DataRequest", "__version__"} == set(amptui.__all__)
+    assert all(getattr(amptui, name) is not None for name in amptui.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Trainer'"):
+        _ = amptui.Trainer  # type: ignore[attr-defined]

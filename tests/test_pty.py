@@ -1,0 +1,207 @@
+"""The whole program in a real pseudo-terminal, with a real training on the CPU."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.terminal import KNOBS, Terminal, amptui_command
+
+from amptui.records import (
+    PauseChanged,
+    PrecisionChanged,
+    Printed,
+    Record,
+    RunFailed,
+    RunFinished,
+    StepRecord,
+)
+from amptui.runs.journal import read
+
+ALT_SCREEN_OFF = b"\x1b[?1049l"
+CURSOR_ON = b"\x1b[?25h"
+
+
+def train(run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)) -> Terminal:
+    command = amptui_command("train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options)
+    return Terminal(command, size=size)
+
+
+def outcome(records: Iterable[Record]) -> type[Record]:
+    """How the run ended: the journal's one last word on it."""
+    (last,) = [r for r in records if isinstance(r, RunFinished | RunFailed)]
+    return type(last)
+
+
+def assert_restored(terminal: Terminal) -> None:
+    assert terminal.modes == terminal.modes_before
+    assert ALT_SCREEN_OFF in terminal.written
+    assert terminal.written.rindex(CURSOR_ON) > terminal.written.rindex(b"\x1b[?25l")
+
+
+def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
+    with train(tmp_path / "run") as terminal:
+        terminal.wait_for("importing torch|loading data|building the model|first step|running")
+        terminal.wait_for("FP32 .*running")
+        # 10 settling steps and 20 to count: then the comparison may speak.
+        terminal.wait_for(r"step\s+([5-9]\d|\d{3}|\d+,\d{3})\s*/100,000")
+        terminal.press("p")
+        terminal.wait_for(r"FP32 → AMP bf16")
+        terminal.wait_for(r"AMP bf16 .*running")
+        # Both columns fill, and what AMP gives is said once enough steps were counted.
+        terminal.wait_for(r"step\s+[\d.]+ ms\s+[\d.]+ ms")
+        terminal.wait_for(r"AMP ([\d.]+× (faster|slower)|.*same speed)")
+        terminal.press("q")
+        terminal.wait_for("Stop it and leave")
+        terminal.press("\r")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+        assert "stopped after" in terminal.text
+        assert "journal.jsonl" in terminal.text
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    (change,) = [r for r in records if isinstance(r, PrecisionChanged)]
+    steps = [r for r in records if isinstance(r, StepRecord)]
+    assert (change.previous, change.current) == ("fp32", "bf16")
+    assert [r.step for r in steps] == list(range(1, len(steps) + 1))
+    assert all((r.precision == "bf16") == (r.step >= change.step) for r in steps)
+    assert outcome(records) is RunFinished
+    assert [r.reason for r in records if isinstance(r, RunFinished)] == ["stopped"]
+
+
+def test_every_key_does_what_the_help_says(tmp_path: Path) -> None:
+    with train(tmp_path / "run", size=(80, 24)) as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        terminal.press("?")
+        terminal.wait_for("logarithmic or linear axis")
+        terminal.press("?")
+        terminal.press("m")
+        terminal.wait_for("TF32 is a format of NVIDIA GPUs")
+        terminal.press("4")
+        terminal.wait_for("AMP fp16")
+        terminal.press(" ")
+        terminal.wait_for("paused")
+        terminal.press(" ")
+        terminal.wait_for("running")
+        terminal.press("e")
+        terminal.wait_for("esc goes back")
+        terminal.press("\x1b")
+        for key in ("l", "+", "+", "-", "0"):
+            terminal.press(key)
+        terminal.press("\t")
+        terminal.wait_for("─ loss|loss ─")
+        terminal.press("q")
+        terminal.wait_for("Stop it and leave")
+        terminal.press("n")
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        assert_restored(terminal)
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    assert [r.paused for r in records if isinstance(r, PauseChanged)] == [True, False]
+    assert {r.precision for r in records if isinstance(r, StepRecord)} == {"fp32", "fp16"}
+
+
+def test_prints_and_warnings_stay_off_the_screen_and_are_kept(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--set", "trouble=print", "--steps", "60") as terminal:
+        terminal.wait_for("print from step|printf from C|warning 1|red stderr")
+        terminal.wait_for("finished")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+        # The model's own escape sequences never reach the terminal.
+        assert b"\x1b[2J\x1b[31mred" not in terminal.written
+    log = (tmp_path / "run" / "output.log").read_text()
+    for said in ("print from step 60", "printf from C 60", "red stderr 60", "UserWarning: warning 60"):
+        assert said in log
+    printed = [r for r in read(tmp_path / "run" / "journal.jsonl") if isinstance(r, Printed)]
+    assert {r.stream for r in printed} == {"stdout", "stderr"}
+
+
+def test_a_failure_stays_readable_until_the_person_leaves(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--set", "trouble=loss", "--set", "at=40") as terminal:
+        terminal.wait_for("ValueError: bad label in batch 40")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert_restored(terminal)
+        assert "failed at step 40" in terminal.text
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    assert outcome(records) is RunFailed
+    assert len([r for r in records if isinstance(r, StepRecord)]) == 39
+
+
+def test_a_failure_before_the_first_step_leaves_at_once(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--set", "stepms=1") as terminal:
+        assert terminal.wait(seconds=60) == 2
+        assert_restored(terminal)
+        assert "did you mean step_ms?" in " ".join(terminal.text.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_cleanly(number: signal.Signals, tmp_path: Path) -> None:
+    with train(tmp_path / "run") as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        os.kill(terminal.process.pid, number)
+        assert terminal.wait() == 128 + number
+        assert_restored(terminal)
+    assert outcome(read(tmp_path / "run" / "journal.jsonl")) is RunFinished
+
+
+def test_a_closed_terminal_ends_the_run_cleanly(tmp_path: Path) -> None:
+    with train(tmp_path / "run") as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        terminal.hang_up()
+        assert terminal.wait() == 128 + signal.SIGHUP
+    assert outcome(read(tmp_path / "run" / "journal.jsonl")) is RunFinished
+
+
+def test_a_stalled_link_does_not_stop_the_training(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--steps", "1500", "--fps", "30") as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        # From here on nobody reads: the terminal's buffer fills and every write to it blocks.
+        journal = tmp_path / "run" / "journal.jsonl"
+        process = psutil.Process(terminal.process.pid)
+        limit = time.monotonic() + 60
+        while not any(isinstance(r, RunFinished) for r in read(journal)):
+            with pytest.raises(psutil.TimeoutExpired):
+                process.wait(timeout=0.5)
+            assert time.monotonic() < limit, "the training stopped with the link"
+        terminal.press("q")
+        terminal.wait_for("done after|finished")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+
+
+def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(tmp_path: Path) -> None:
+    with train(tmp_path / "run", size=(20, 5)) as terminal:
+        terminal.wait_for("too\\s+small")
+        for columns, lines in ((120, 40), (3, 2), (80, 24)):
+            terminal.resize(columns, lines)
+        terminal.wait_for("FP32")
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+
+
+def test_a_trainer_that_does_not_stop_is_left_after_five_seconds(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--set", "trouble=hang", "--set", "at=20") as terminal:
+        terminal.wait_for(r"step\s+19\b")
+        terminal.press("\x03")
+        assert terminal.wait() == 1
+        assert_restored(terminal)
+        assert "did not stop within 5 s (in step 20); leaving anyway" in " ".join(terminal.text.split())
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    assert len([r for r in records if isinstance(r, StepRecord)]) == 19
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "linux"}, {"LC_ALL": "C"}])
+def test_poor_terminals_are_readable(environment: dict[str, str], tmp_path: Path) -> None:
+    command = amptui_command("train", KNOBS, "--device", "cpu", "--run-dir", str(tmp_path / "run"))
+    with Terminal(command, size=(80, 24), env=environment) as terminal:
+        terminal.wait_for(r"FP32")
+        terminal.wait_for(r"step\s+[1-9]")
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+        if environment.get("LC_ALL") == "C":
+            drawn = terminal.written.decode("utf-8", "replace")
+            assert drawn.isascii()

@@ -1,0 +1,36 @@
+"""The code is as the settings in pyproject.toml want it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ruff", "check", "--no-cache", "."),
+        ("ruff", "format", "--check", "--no-cache", "."),
+        ("mypy",),
+    ],
+    ids=" ".join,
+)
+def test_the_code_is_clean(command: tuple[str, ...]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_file_is_long() -> None:
+    """400 lines or so: longer files own more than one thing."""
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for folder in ("amptui", "models", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 450
+    }
+    assert long == {}
