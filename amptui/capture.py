@@ -30,12 +30,14 @@ class OutputCapture:
         self._readers: list[_PipeReader] = []
         self._saved: dict[int, int] = {}
         self._streams = sys.__stdout__, sys.__stderr__
+        self._own_streams = sys.stdout, sys.stderr
 
     def __enter__(self) -> "OutputCapture":
         sys.stdout.flush()
         sys.stderr.flush()
         terminal = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
         self._streams = sys.__stdout__, sys.__stderr__
+        self._own_streams = sys.stdout, sys.stderr
         log = _OutputLog(self._log_path, self._emit)
         self._redirect(1, "stdout", log)
         if os.isatty(2):
@@ -55,6 +57,10 @@ class OutputCapture:
         for reader in self._readers:
             reader.join(timeout=1)
         _close_quietly(terminal)
+
+    def reclaim(self) -> None:
+        """Take Python's own prints back from a screen library that put itself in ``sys.stdout``."""
+        sys.stdout, sys.stderr = self._own_streams
 
     def _redirect(self, descriptor: int, name: Literal["stdout", "stderr"], log: "_OutputLog") -> None:
         reading, writing = os.pipe()

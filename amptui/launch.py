@@ -88,8 +88,9 @@ def wants_screen(*, headless: bool) -> bool:
 
 def default_data_dir() -> Path:
     """The user's cache folder for data sets, by the XDG convention."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "amptui"
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG base directory specification: a relative path is invalid and to be ignored.
+    return (cache if cache.is_absolute() else Path.home() / ".cache") / "amptui"
 
 
 def _train_plainly(training: Training, *, json: bool) -> int:
@@ -107,12 +108,17 @@ def _train_on_screen(training: Training, frames_per_second: float | None) -> int
     from amptui.tui.app import WatchApp
 
     with StopSignals(training.control) as signals:
-        with OutputCapture(training.recorder.emit, training.run_dir.path / "output.log"):
+        with OutputCapture(training.recorder.emit, training.run_dir.path / "output.log") as capture:
+
+            def start() -> None:
+                capture.reclaim()
+                training.start()
+
             app = WatchApp(
                 look=training.session.view,
                 control=training.control,
                 ended=training.thread.ended,
-                start=training.start,
+                start=start,
                 patience_seconds=STOP_PATIENCE_SECONDS,
                 frames_per_second=frames_per_second,
             )

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from amptui.errors import RunFolderError
 from amptui.records import Note, Record, RunStarted, Severity
 from amptui.runs.journal import Journal
 from amptui.runs.rundir import RunDir
@@ -84,18 +85,20 @@ class Recorder:
         self._tell_trouble()
 
     def _write_run_json(self, started: RunStarted) -> None:
-        self._run_dir.write_run_json(
-            {
-                "model": started.model,
-                "started": started.time,
-                "asked": self._asked,
-                "config": dict(started.config),
-                "device": started.device,
-                "device_name": started.device_name,
-                "hardware": dict(started.hardware),
-                "versions": dict(started.versions),
-            }
-        )
+        content = {
+            "model": started.model,
+            "started": started.time,
+            "asked": self._asked,
+            "config": started.config,
+            "device": started.device,
+            "device_name": started.device_name,
+            "hardware": started.hardware,
+            "versions": started.versions,
+        }
+        try:
+            self._run_dir.write_run_json(content)
+        except RunFolderError as error:
+            self._outbox.append(Note(time=time.time(), severity="warning", text=str(error)))
 
     def _tell_trouble(self) -> None:
         """A change of the journal's state becomes a note: on the screen now, in the file when it can."""

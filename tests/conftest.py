@@ -1,7 +1,12 @@
 """Fixtures that every folder of tests may use."""
 
+import hypothesis
 import pytest
 import torch
+
+# A deadline measures the machine, not the code.
+hypothesis.settings.register_profile("amptui", deadline=None)
+hypothesis.settings.load_profile("amptui")
 
 
 @pytest.fixture(autouse=True)

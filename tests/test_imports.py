@@ -36,7 +36,9 @@ def test_an_import_brings_in_no_more_than_it_needs(statement: str, allowed: set[
 
 def test_the_contracts_between_the_packages_are_kept() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    done = subprocess.run([sys.executable, "-c", program, "--no-cache"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "--no-cache"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert " 0 broken" in done.stdout
 
@@ -47,4 +49,4 @@ def test_public_names_are_what_a_model_file_needs() -> None:
     assert {"Experiment", "Data", "DataRequest", "__version__"} == set(amptui.__all__)
     assert all(getattr(amptui, name) is not None for name in amptui.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Trainer'"):
-        _ = amptui.Trainer  # type: ignore[attr-defined]
+        _ = amptui.Trainer

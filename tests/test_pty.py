@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.terminal import KNOBS, Terminal, amptui_command
 
 from amptui.records import (
     PauseChanged,
@@ -20,6 +19,7 @@ from amptui.records import (
     StepRecord,
 )
 from amptui.runs.journal import read
+from tests.terminal import KNOBS, Terminal, amptui_command
 
 ALT_SCREEN_OFF = b"\x1b[?1049l"
 CURSOR_ON = b"\x1b[?25h"

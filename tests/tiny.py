@@ -29,7 +29,11 @@ class Tiny(Experiment):
 
     def build_model(self) -> nn.Module:
         return nn.Sequential(
-            nn.Flatten(), nn.Linear(16, self.width), nn.BatchNorm1d(self.width), nn.ReLU(), nn.Linear(self.width, 4)
+            nn.Flatten(),
+            nn.Linear(16, self.width),
+            nn.BatchNorm1d(self.width),
+            nn.ReLU(),
+            nn.Linear(self.width, 4),
         )
 
     def load_data(self, request: DataRequest) -> Data:

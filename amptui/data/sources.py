@@ -8,6 +8,8 @@ from typing import Any, Literal
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from amptui.errors import DataError
+
 DataKind = Literal["auto", "real", "synthetic"]
 
 
@@ -66,5 +68,10 @@ class DataRequest:
     """Told what is being done, how much is done and how much there is: ``("downloading ...", 3, 9)``."""
     stopping: Callable[[], bool] = _go_on
     """Asked now and then during long work; true means: raise ``DataError`` and leave."""
-    warn: Callable[[str], None] = lambda _text: None
+    warn: Callable[[str], object] = lambda _text: None
     """Told what a person should know of the choice: why ``auto`` fell back to synthetic data, say."""
+
+    def raise_if_stopping(self) -> None:
+        """Leave long work with ``DataError`` if the run is to end."""
+        if self.stopping():
+            raise DataError("the run was stopped while its data was being prepared")

@@ -31,11 +31,6 @@ class RunDir:
         """What was asked, versions and hardware."""
         return self.path / "run.json"
 
-    @property
-    def checkpoints_path(self) -> Path:
-        """The folder of the run's checkpoints."""
-        return self.path / "checkpoints"
-
     def write_run_json(self, content: Mapping[str, Any]) -> None:
         """Write ``run.json`` in one step: readers see the old file or the new one, never half of it.
 
@@ -70,9 +65,7 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
     except OSError as error:
         raise _cannot_create(path, error) from error
     if holds_a_run:
-        raise RunFolderError(
-            f"{path} holds a run already", mend="go on with it by --resume, or choose another --run-dir"
-        )
+        raise RunFolderError(f"{path} holds a run already", mend="choose another folder with --run-dir")
     if not os.access(path, os.W_OK | os.X_OK):
         raise RunFolderError(f"cannot write in the run folder {path}", mend=_CHOOSE)
     return run_dir

@@ -1,6 +1,6 @@
 """The screen as an app: one timer draws, one table dispatches keys, requests go out through Control."""
 
-import locale
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -33,6 +33,8 @@ MAX_WAITING_WRITES = 2
 
 MAX_ZOOM = 16
 
+_LOCALE_NAMES = ("LC_ALL", "LC_CTYPE", "LANG")
+
 
 class WatchApp(App[None]):
     """Draws a session and turns keys into requests. Knows no torch, no file and no trainer."""
@@ -64,8 +66,7 @@ class WatchApp(App[None]):
         self._patience_seconds = patience_seconds
         self._pace = Pace(frames_per_second)
         self._frame = Frame()
-        encoding = locale.getpreferredencoding().lower()
-        self._dashboard = Dashboard(self._paint, ascii_only="utf" not in encoding)
+        self._dashboard = Dashboard(self._paint, ascii_only=not terminal_speaks_utf8())
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
         self._state = ScreenState(hints=FOOTER_HINTS)
@@ -247,3 +248,9 @@ class WatchApp(App[None]):
             self.exit()
         self.interrupted = True
         self.action_stop()
+
+
+def terminal_speaks_utf8() -> bool:
+    """Whether the locale says so; where it says nothing, as in most containers, a terminal of today does."""
+    said = next((value for name in _LOCALE_NAMES if (value := os.environ.get(name))), "UTF-8")
+    return "utf" in said.lower()

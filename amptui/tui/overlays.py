@@ -151,8 +151,8 @@ class EventBrowser:
         self._detail_top = max(0, min(self._detail_top, len(detail) - shown))
         for y, line in enumerate(detail[self._detail_top : self._detail_top + shown]):
             inner.text(1, self._page + 1 + y, line)
-        keys = "up/down choose, page up/down, left/right scroll the details, esc goes back"
-        canvas.text(3, canvas.height - 1, f" {keys} "[: max(0, canvas.width - 6)], Ink.DIM)
+        keys = "↑ ↓ choose, ← → scroll the details, esc goes back"
+        canvas.text(3, canvas.height - 1, f" {keys} ", Ink.DIM)
 
     def press(self, key: str, view: SessionView) -> Answer:
         """Arrows and pages move; the chosen event stays chosen while new ones arrive."""

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fake_nvml
 import pytest
+
+from tests import fake_nvml
 
 OBSERVE = Path(__file__).parent / "observe.py"
 

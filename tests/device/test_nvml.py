@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amptui.device.nvml import NvmlProbe, decode_clocks_event_reasons, open_probe
 from amptui.device.probe import NullProbe
-from device.conftest import Observe
+from tests.device.conftest import Observe
 
 GIB = 2**30
 FIGURES = {

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tiny import Exploding, Log, Tiny, prepare, train
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
@@ -30,6 +29,7 @@ from amptui.records import (
     StepRecord,
     StepSkipped,
 )
+from tests.tiny import Exploding, Log, Tiny, prepare, train
 
 
 def losses(log: Log) -> list[float | None]:
@@ -364,7 +364,7 @@ class InfFor(Tiny):
 def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
     prepared = prepare(InfFor(), precision="fp16")
     log = Log()
-    with pytest.raises(ExperimentError, match="the loss scale fell to .* use --precision bf16 or fp32"):
+    with pytest.raises(ExperimentError, match=r"the loss scale fell to .* use --precision bf16 or fp32"):
         train(prepared, log)
     assert LEAST_LOSS_SCALE / 4 < prepared.scaler.get_scale() < LEAST_LOSS_SCALE
 

@@ -53,7 +53,7 @@ def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path) -> None:
     RunDir(tmp_path).journal_path.touch()
-    assert "holds a run already; go on with it by --resume" in refused(tmp_path)
+    assert "holds a run already; choose another folder with --run-dir" in refused(tmp_path)
 
 
 def test_a_file_in_the_folder_s_place_is_refused(tmp_path: Path) -> None:
@@ -131,4 +131,3 @@ def test_a_run_json_that_is_in_the_way_leaves_nothing_beside_it(tmp_path: Path) 
 def test_a_run_s_files_lie_in_its_folder() -> None:
     run_dir = RunDir(Path("run"))
     assert run_dir.journal_path == Path("run/journal.jsonl")
-    assert run_dir.checkpoints_path == Path("run/checkpoints")

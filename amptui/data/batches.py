@@ -1,0 +1,243 @@
+"""Turns whatever can be trained on into batches on the training device."""
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+
+from amptui.data.sources import Arrays, Source
+from amptui.errors import DataError
+
+Batch = Any
+"""What the loss and the metrics get: a tensor, or tuples, lists and mappings of batches; all else in them
+is handed on untouched."""
+
+
+class Batches(Protocol):
+    """A data set cut into batches on the training device."""
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples the data set has; None if it does not know."""
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """How many batches an epoch has; None if the data set does not know."""
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch, in an order that depends on the seed and ``number`` alone.
+
+        A :class:`DataLoader` of the user's keeps its own order, which depends on what came before.
+        """
+
+
+def open_batches(
+    source: Source, *, device: torch.device, batch_size: int, seed: int, training: bool
+) -> Batches:
+    """Batches of ``source`` on ``device``: shuffled, without a last short one, for training; else in order.
+
+    A :class:`DataLoader` is used as it was made, with its own batch size and order. ``Arrays`` lie on the
+    device as a whole if that takes at most a quarter of a GPU's free memory. Raises ``DataError`` when
+    there is not one batch.
+    """
+    if isinstance(source, DataLoader):
+        batches: Batches = _LoadedBatches(source, device)
+        if batches.batches_per_epoch == 0:
+            what = f"the {_role(training)} DataLoader has no batches"
+            raise DataError(what, mend="use a smaller batch size or drop_last=False")
+        return batches
+    if isinstance(source, IterableDataset):
+        # No workers: each of them would deliver the whole stream unless the data set shares it out itself.
+        return _LoadedBatches(DataLoader(source, batch_size, drop_last=training), device)
+    order = _Order(_samples(source, batch_size, training), batch_size, seed, training=training)
+    if not isinstance(source, Arrays):
+        return _DatasetBatches(source, order, device)
+    if _fits(source, device):
+        return _ResidentBatches(source, order, device)
+    return _StreamedBatches(source, order, device)
+
+
+def count_samples(batch: Batch) -> int:
+    """How many samples a batch holds: the length of the first tensor in it; 0 if there is none."""
+    if isinstance(batch, PackedSequence):
+        return int(batch.batch_sizes[0])
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else 0
+    if isinstance(batch, Mapping):
+        batch = batch.values()
+    elif not isinstance(batch, tuple | list):
+        return 0
+    return next((samples for part in batch if (samples := count_samples(part))), 0)
+
+
+def move(batch: Batch, device: torch.device) -> Batch:
+    """The same nest with its tensors on ``device``, copied without waiting where memory is pinned."""
+    if isinstance(batch, Tensor | PackedSequence):
+        return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # torch's types lack this overload
+    if isinstance(batch, MutableMapping):
+        moved = copy.copy(batch)
+        moved.update({key: move(value, device) for key, value in batch.items()})
+        return moved
+    if isinstance(batch, tuple | list):
+        parts = [move(part, device) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch
+
+
+class _Order(Sampler[list[int]]):
+    """Which samples make which batch of an epoch; as an iterable, the batches of epoch ``self.epoch``."""
+
+    def __init__(self, samples: int, batch_size: int, seed: int, *, training: bool) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self.epoch = 0
+        self._seed = seed
+        self._training = training
+
+    def __len__(self) -> int:
+        full, rest = divmod(self.samples, self.batch_size)
+        return full + (rest > 0 and not self._training)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return (batch.tolist() for batch in torch.split(self.indices(self.epoch), self.batch_size))
+
+    def indices(self, epoch: int) -> Tensor:
+        """The samples of an epoch's batches in a row: int64 on the CPU, hence the same for every device."""
+        if not self._training:
+            return torch.arange(self.samples)
+        generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
+        return torch.randperm(self.samples, generator=generator)[: len(self) * self.batch_size]
+
+    def epoch_seed(self, epoch: int) -> int:
+        """A seed of 64 bits that two numbers determine and that neighbours do not share."""
+        entropy = (self._seed % (1 << 64), epoch)
+        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
+
+
+class _ResidentBatches:
+    """A data set that lies on the device as a whole; no step waits for the host's memory."""
+
+    def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
+        self._inputs = arrays.inputs.to(device)
+        self._targets = arrays.targets.to(device)
+        self._order = order
+        self._device = device
+        self.samples = order.samples
+        self.batches_per_epoch = len(order)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        indices = self._order.indices(number)
+        if self._device.type == "cuda":
+            # From pinned memory the copy is queued like a kernel; from any other the host would wait for it.
+            indices = indices.pin_memory().to(self._device, non_blocking=True)
+        for batch in torch.split(indices, self._order.batch_size):
+            yield _scaled(self._inputs.index_select(0, batch)), self._targets.index_select(0, batch)
+
+
+class _LoadedBatches:
+    """What torch's loader delivers, moved to the device."""
+
+    def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
+        self._loader = loader
+        self._device = device
+        self.samples = _length(loader.dataset)
+        self.batches_per_epoch = _length(loader)
+
+    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 (the loader's order is its own)
+        return (move(batch, self._device) for batch in self._loader)
+
+
+class _DatasetBatches(_LoadedBatches):
+    """A map-style data set behind a loader that keeps our order."""
+
+    def __init__(self, dataset: Dataset[Any], order: _Order, device: torch.device) -> None:
+        # The loader draws its workers' seeds from the generator and leaves torch's global one alone.
+        self._generator = torch.Generator()
+        self._order = order
+        on_gpu = device.type == "cuda"
+        workers = min(4, _processors() - 1) if on_gpu else 0
+        loader = DataLoader(
+            dataset,
+            batch_sampler=order,
+            generator=self._generator,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=on_gpu,
+        )
+        super().__init__(loader, device)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        self._order.epoch = number
+        self._generator.manual_seed(self._order.epoch_seed(number))
+        return super().epoch(number)
+
+
+class _StreamedBatches(_LoadedBatches):
+    """Arrays too large for the device: batches are gathered here and copied there."""
+
+    def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
+        self._order = order
+        # A sampler of whole batches and no batch size: one indexing call gathers a batch.
+        loader = DataLoader(
+            TensorDataset(arrays.inputs, arrays.targets),
+            sampler=order,
+            batch_size=None,
+            generator=torch.Generator(),
+            pin_memory=device.type == "cuda",
+        )
+        super().__init__(loader, device)
+        self.batches_per_epoch = len(order)
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        self._order.epoch = number
+        return ((_scaled(inputs), targets) for inputs, targets in super().epoch(number))
+
+
+def _scaled(inputs: Tensor) -> Tensor:
+    """Pixels as float32 in [0, 1]; any other dtype than uint8 as it is."""
+    return inputs.to(torch.float32).div_(255) if inputs.dtype == torch.uint8 else inputs
+
+
+def _fits(arrays: Arrays, device: torch.device) -> bool:
+    """Whether the arrays take at most a quarter of what is free on a GPU; a CPU holds them already."""
+    if device.type != "cuda":
+        return True
+    free_bytes, _total_bytes = torch.cuda.mem_get_info(device)
+    return arrays.inputs.nbytes + arrays.targets.nbytes <= free_bytes / 4
+
+
+def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> int:
+    """How many samples there are, at least enough for one batch."""
+    role, samples = _role(training), _length(source)
+    if samples is None:
+        raise DataError(
+            f"the {role} set has no length", mend="give it __len__, or make it an IterableDataset"
+        )
+    if samples == 0:
+        raise DataError(f"the {role} set is empty")
+    if training and samples < batch_size:
+        what = f"the training set has {samples:,} samples, fewer than one batch of {batch_size:,}"
+        raise DataError(what, mend=f"use --batch-size {samples} or less")
+    return samples
+
+
+def _length(source: object) -> int | None:
+    try:
+        return len(source)  # type: ignore[arg-type]  # whether it has a length is the question
+    except TypeError:
+        return None
+
+
+def _role(training: bool) -> str:
+    return "training" if training else "validation"
+
+
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

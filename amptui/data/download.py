@@ -1,0 +1,166 @@
+"""Fetches one file from the first mirror that has it whole; waits are bounded and can be cut short."""
+
+import hashlib
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import build_opener
+
+from amptui.data.sources import DataRequest
+from amptui.errors import DataError
+
+_CHUNK_BYTES = 1 << 16
+_STOP_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long mirrors are waited for."""
+
+    answer_seconds: float = 5.0
+    """For all mirrors together until one answers: nobody watches an empty screen for longer."""
+    stall_seconds: float = 15.0
+    """A mirror that sends less than ``stall_bytes`` in this time is given up."""
+    stall_bytes: int = 1 << 14
+
+
+class _MirrorError(Exception):
+    """A mirror did not answer, broke off or sent something else."""
+
+
+class _OfflineError(_MirrorError):
+    """Host names cannot be resolved: other mirrors would fail alike."""
+
+
+def download(
+    urls: Sequence[str], path: Path, *, md5: str, request: DataRequest, patience: Patience | None = None
+) -> None:
+    """Fetch ``path`` from the first of ``urls`` that delivers a file with this MD5 (hexadecimal).
+
+    Proxies are taken from the environment, as urllib does. Bytes go to a file of another name beside
+    ``path``, which gets its name once it is whole: under ``path`` there is never a part of a file.
+
+    Raises ``DataError`` when no mirror delivers or ``request.stopping()``; ``OSError`` when the file
+    cannot be written.
+    """
+    patience = patience or Patience()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    failures = []
+    try:
+        for url in urls:
+            try:
+                _fetch(url, part, md5, patience.answer_seconds / len(urls), patience, request)
+                part.rename(path)
+                return
+            except _MirrorError as failure:
+                failures.append(f"{urlsplit(url).netloc}: {failure}")
+                if isinstance(failure, _OfflineError):
+                    break
+    finally:
+        with suppress(OSError):  # most often it was never made or has got its name
+            part.unlink()
+    raise DataError(
+        f"{path.name} cannot be downloaded ({'; '.join(failures)})", mend=f"put it in {path.parent} yourself"
+    )
+
+
+def _fetch(
+    url: str, part: Path, md5: str, answer_seconds: float, patience: Patience, request: DataRequest
+) -> None:
+    """Write what ``url`` delivers to ``part`` while reporting progress, and hold it to its checksum."""
+    detail = f"downloading {url.rpartition('/')[2]}"
+    request.report(detail, None, None)
+    done, reported, digest = 0, 0, hashlib.md5(usedforsecurity=False)
+    with closing(_receive(url, answer_seconds, patience, request)) as chunks:
+        _, total = next(chunks)
+        # The mirror has answered: only now is there something to make a folder for.
+        part.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            for chunk, _ in chunks:
+                file.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                # A hundred reports a file are enough for any screen.
+                if done - reported >= (total // 100 if total else 1 << 20):
+                    request.report(detail, done, total)
+                    reported = done
+    if total is not None and done < total:
+        raise _MirrorError(f"broke off after {done:,} of {total:,} bytes")
+    if digest.hexdigest() != md5:
+        raise _MirrorError(f"sent {done:,} bytes with a wrong checksum")
+
+
+_Item = tuple[bytes, int | None] | _MirrorError | None
+"""A chunk with the file's size, if the mirror tells it; a failure; or the end, None."""
+
+
+def _receive(
+    url: str, answer_seconds: float, patience: Patience, request: DataRequest
+) -> Generator[tuple[bytes, int | None], None, None]:
+    """The file's chunks as they come, the first one empty, each with the file's size in bytes or None.
+
+    A thread of its own reads, so that no wait in the resolver or in a socket outlasts our patience or
+    keeps a person who wants to stop.
+    """
+    items: queue.Queue[_Item] = queue.Queue(maxsize=16)
+    abandoned = threading.Event()
+    # Later than our own patience: it only makes an abandoned reader end at last.
+    timeout_seconds = max(answer_seconds, patience.stall_seconds) + 1.0
+    reader = threading.Thread(
+        target=_read, args=(url, timeout_seconds, items, abandoned), name="amptui-download", daemon=True
+    )
+    reader.start()
+    received, deadline, trouble = 0, time.monotonic() + answer_seconds, "did not answer in time"
+    try:
+        while item := _next_item(items, deadline, trouble, request):
+            if isinstance(item, _MirrorError):
+                raise item
+            received += len(item[0])
+            if received >= patience.stall_bytes or not item[0]:
+                received, deadline, trouble = 0, time.monotonic() + patience.stall_seconds, "stalled"
+            yield item
+    finally:
+        abandoned.set()
+        while not items.empty():  # the reader may wait for room; one place is all that it still needs
+            items.get_nowait()
+
+
+def _next_item(items: queue.Queue[_Item], deadline: float, trouble: str, request: DataRequest) -> _Item:
+    while True:
+        request.raise_if_stopping()
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            raise _MirrorError(trouble)
+        try:
+            return items.get(timeout=min(remaining, _STOP_POLL_SECONDS))
+        except queue.Empty:
+            continue
+
+
+def _read(url: str, timeout_seconds: float, items: queue.Queue[_Item], abandoned: threading.Event) -> None:
+    """Hand on what ``url`` sends, until its end or until nobody waits for it any more."""
+    try:
+        # An opener of its own reads the proxies anew; urlopen would keep the first ones it saw.
+        with build_opener().open(url, timeout=timeout_seconds) as response:
+            total = response.length
+            items.put((b"", total))
+            while not abandoned.is_set() and (chunk := response.read1(_CHUNK_BYTES)):
+                items.put((chunk, total))
+        items.put(None)
+    except HTTPError as error:
+        error.close()
+        items.put(_MirrorError(f"HTTP {error.code} {error.reason}"))
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a proxy setting that makes no sense
+        reason = error.reason if isinstance(error, URLError) else error
+        kind = _OfflineError if isinstance(reason, socket.gaierror) else _MirrorError
+        words = (isinstance(reason, OSError) and reason.strerror) or reason
+        items.put(kind(" ".join(str(words).split())))

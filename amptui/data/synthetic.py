@@ -1,0 +1,189 @@
+"""Stand-ins for MNIST and CIFAR-10, drawn here: handwritten-looking digits and textured objects."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from amptui.data.glyphs import FIELD_EXTENT, digit_fields, object_fields, waves
+
+Progress = Callable[[int], None]
+"""Told how many samples are done; what it raises ends the work."""
+
+_CHUNK_SAMPLES = 512  # intermediates of a few MiB stay in the processor's caches
+_NOISE_VALUES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """How a glyph comes to lie in its image; spreads are standard deviations, ranges are uniform."""
+
+    pixels: int
+    pixels_per_unit: float
+    turn_radians: float
+    slant: tuple[float, float]
+    """Mean and spread of the shift in x by y."""
+    zoom: tuple[float, float]
+    """Range of the glyph's plane to the image's: above 1, the glyph is smaller."""
+    shift: float
+    """Largest displacement either way, in the glyph's units."""
+    warp: float
+    """Spread of each wave that bends the plane."""
+
+
+# A digit spans two units: 15 to 21 pixels, where MNIST's span 20 at most.
+_DIGIT_VIEW = _View(
+    pixels=28,
+    pixels_per_unit=10.0,
+    turn_radians=0.16,
+    slant=(0.08, 0.17),
+    zoom=(0.95, 1.35),
+    shift=0.2,
+    warp=0.022,
+)
+_OBJECT_VIEW = _View(
+    pixels=32,
+    pixels_per_unit=13.0,
+    turn_radians=0.35,
+    slant=(0.0, 0.1),
+    zoom=(0.95, 1.6),
+    shift=0.3,
+    warp=0.02,
+)
+
+
+def _no_progress(_done: int) -> None:
+    """Nobody is watching."""
+
+
+def digits(samples: int, *, seed: int, progress: Progress = _no_progress) -> tuple[Tensor, Tensor]:
+    """Draw digits 0 to 9, white on black: uint8 images [samples, 1, 28, 28] and int64 labels [samples].
+
+    Each is one of several ways to write the digit, bent, turned, slanted, scaled and shifted, with a pen
+    of its own width and brightness. Labels are uniformly random. The same seed draws the same images on
+    the same machine.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    fields = digit_fields(128, generator)
+    return _drawn(samples, fields, _DIGIT_VIEW, _inked, generator, progress)
+
+
+def objects(samples: int, *, seed: int, progress: Progress = _no_progress) -> tuple[Tensor, Tensor]:
+    """Draw textured shapes on textured grounds: uint8 images [samples, 3, 32, 32], int64 labels [samples].
+
+    The label is the shape, in the order of ``glyphs.object_outlines``. Colours, textures and which of
+    shape and ground is the brighter are random: neither colour nor a sum over pixels tells the class.
+    Labels are uniformly random. The same seed draws the same images on the same machine.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    fields = object_fields(32, generator)
+    return _drawn(samples, fields, _OBJECT_VIEW, _painted, generator, progress)
+
+
+def _drawn(
+    samples: int,
+    fields: Tensor,
+    view: _View,
+    finish: Callable[[Tensor, Tensor, torch.Generator], Tensor],
+    generator: torch.Generator,
+    progress: Progress,
+) -> tuple[Tensor, Tensor]:
+    """Pose glyphs of random classes and let ``finish`` make images of their distance fields."""
+    labels = torch.randint(len(fields), (samples,), generator=generator)
+    noise = torch.randn(_NOISE_VALUES, generator=generator)
+    images = []
+    for chunk in torch.split(labels, _CHUNK_SAMPLES):
+        images.append(finish(_posed(chunk, fields, view, generator), noise, generator))
+        progress(min(samples, len(images) * _CHUNK_SAMPLES))
+    return torch.cat(images), labels
+
+
+def _uniform(low: float, high: float, samples: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(samples, generator=generator) * (high - low) + low
+
+
+def _normal(mean: float, spread: float, samples: int, generator: torch.Generator) -> Tensor:
+    """Normal numbers without the rare far ones, which would make glyphs illegible."""
+    return torch.randn(samples, generator=generator).clamp(-2.5, 2.5) * spread + mean
+
+
+def _posed(labels: Tensor, fields: Tensor, view: _View, generator: torch.Generator) -> Tensor:
+    """A glyph of each label's class seen through its own pose and warp: distances [N, pixels, pixels]."""
+    axis = (torch.arange(view.pixels) - (view.pixels - 1) / 2) / view.pixels_per_unit
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    plane = torch.stack([x, y], dim=-1).reshape(-1, 2)
+    # Pose and warp are linear in their numbers: one product with [x, y, 1, waves] places all pixels.
+    basis = torch.cat([plane, torch.ones(len(plane), 1), waves(1.5 * plane)], dim=1)
+    warps = torch.randn(len(labels), basis.shape[1] - 3, 2, generator=generator) * view.warp
+    weights = torch.cat([_poses(len(labels), view, generator), warps], dim=1).transpose(1, 2)
+    places = (weights @ basis.T).view(-1, 2, view.pixels, view.pixels).permute(0, 2, 3, 1) / FIELD_EXTENT
+    glyphs = torch.randint(fields.shape[1], labels.shape, generator=generator)
+    chosen = fields[labels, glyphs].unsqueeze(1)
+    return functional.grid_sample(chosen, places, padding_mode="border", align_corners=False).squeeze(1)
+
+
+def _poses(samples: int, view: _View, generator: torch.Generator) -> Tensor:
+    """What x, y and 1 of the image's plane contribute to x and y of the glyph's: [samples, 3, 2]."""
+    turn = _normal(0, view.turn_radians, samples, generator)
+    slant = _normal(*view.slant, samples, generator)
+    zoom_y = _uniform(*view.zoom, samples, generator)
+    zoom_x = _uniform(0.85, 1.2, samples, generator) * zoom_y
+    cos, sin = turn.cos(), turn.sin()
+    from_x = torch.stack([cos * zoom_x, sin * zoom_y], dim=1)
+    from_y = torch.stack([(slant * cos - sin) * zoom_x, (slant * sin + cos) * zoom_y], dim=1)
+    shifts = (2 * torch.rand(samples, 2, generator=generator) - 1) * view.shift
+    return torch.stack([from_x, from_y, shifts], dim=1)
+
+
+def _inked(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+    """Ink where the pen's line is nearer than half its width: uint8 [N, 1, 28, 28]."""
+    samples = len(distances)
+    half_width, blur, brightness, grain = (
+        _uniform(low, high, samples, generator).view(-1, 1, 1)
+        for low, high in ((0.07, 0.19), (0.11, 0.17), (200, 275), (-8, 10))
+    )
+    ink = ((half_width - distances) / blur + 0.5).clamp_(0, 1).mul_(brightness)
+    ink += _noise(noise, distances.shape, generator) * grain.clamp_min(0)
+    return ink.clamp_(0, 255).to(torch.uint8).unsqueeze(1)
+
+
+def _painted(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
+    """Shape and ground, each in its own colour and texture: uint8 [N, 3, 32, 32]."""
+    samples, height, width = distances.shape
+    middle = (
+        _uniform(60, 195, samples, generator)[:, None] + torch.randn(samples, 3, generator=generator) * 25
+    )
+    apart = functional.normalize(torch.randn(samples, 3, generator=generator), dim=1)
+    apart *= _uniform(40, 90, samples, generator)[:, None]
+    cover = (0.5 - distances / 0.09).clamp_(0, 1).unsqueeze(1)
+    image = _texture(samples, height, generator).add_((middle - apart)[..., None, None])
+    shape = _texture(samples, height, generator).add_((middle + apart)[..., None, None])
+    image += cover * (shape - image)
+    grain = _uniform(3, 15, samples, generator).view(-1, 1, 1, 1)
+    image += _noise(noise, torch.Size((samples, 3, height, width)), generator) * grain
+    return image.clamp_(0, 255).to(torch.uint8)
+
+
+def _texture(samples: int, pixels: int, generator: torch.Generator) -> Tensor:
+    """A few plane waves of 4 to 30 pixels in one colour direction a sample: [samples, 3, pixels, pixels]."""
+    waves_in_all = 20
+    turn = _uniform(0, math.pi, waves_in_all, generator)
+    number = 2 * math.pi / torch.logspace(math.log10(4), math.log10(30), waves_in_all)
+    axis = torch.arange(pixels, dtype=torch.float32)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    angles = torch.outer(number * turn.cos(), x.flatten()) + torch.outer(number * turn.sin(), y.flatten())
+    basis = torch.cat([angles.cos(), angles.sin()])
+    weights = torch.randn(samples, len(basis), generator=generator)
+    weights *= torch.rand(samples, len(basis), generator=generator) < 0.15
+    tint = torch.randn(samples, 3, 1, 1, generator=generator) * 10
+    return tint * (weights @ basis).view(samples, 1, pixels, pixels)
+
+
+def _noise(noise: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """A stretch of the noise from a random place for each sample: cheaper than new noise for each."""
+    length = shape[1:].numel()
+    starts = torch.randint(len(noise) - length, shape[:1], generator=generator)
+    return noise.unfold(0, length, 1)[starts].view(shape)

@@ -1,0 +1,90 @@
+"""The two image data sets, MNIST and CIFAR-10: the real one where it is to be had, else a stand-in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from amptui.data.cifar import read_cifar10
+from amptui.data.mnist import read_mnist
+from amptui.data.sources import Arrays, Data, DataRequest
+from amptui.data.synthetic import Progress, digits, objects
+from amptui.errors import DataError
+
+
+def mnist(request: DataRequest) -> Data:
+    """MNIST's 60,000 and 10,000 digits, uint8 [N, 1, 28, 28], or as many synthetic ones.
+
+    ``real`` raises ``DataError`` when the files are damaged or not to be had; ``auto`` then warns and
+    falls back to ``synthetic``. Every kind raises ``DataError`` when ``request.stopping()``.
+    """
+    stand_in = _StandIn("synthetic digits", digits, 60_000, 10_000)
+    return _real_or_stand_in(request, "MNIST", read_mnist, stand_in)
+
+
+def cifar10(request: DataRequest) -> Data:
+    """CIFAR-10's 50,000 and 10,000 images, uint8 [N, 3, 32, 32], or as many synthetic ones.
+
+    Kinds and errors are those of :func:`mnist`.
+    """
+    stand_in = _StandIn("synthetic objects", objects, 50_000, 10_000)
+    return _real_or_stand_in(request, "CIFAR-10", read_cifar10, stand_in)
+
+
+class _Draw(Protocol):
+    def __call__(self, samples: int, *, seed: int, progress: Progress) -> tuple[Tensor, Tensor]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _StandIn:
+    """What is drawn where there are no real images."""
+
+    name: str
+    draw: _Draw
+    train_samples: int
+    validation_samples: int
+
+
+def _real_or_stand_in(
+    request: DataRequest,
+    name: str,
+    read: Callable[[DataRequest], tuple[Arrays, Arrays]],
+    stand_in: _StandIn,
+) -> Data:
+    if request.kind == "synthetic":
+        return _drawn(request, stand_in)
+    try:
+        return Data(name, True, *_read(request, read))
+    except DataError as error:
+        request.raise_if_stopping()
+        if request.kind == "real":
+            raise DataError(error.what, mend=f"{error.mend}, or use --data synthetic") from error
+        request.warn(f"training on {stand_in.name} instead of {name}: {error}")
+        return _drawn(request, stand_in)
+
+
+def _read(
+    request: DataRequest, read: Callable[[DataRequest], tuple[Arrays, Arrays]]
+) -> tuple[Arrays, Arrays]:
+    """What ``read`` reads; a folder that cannot be used is a trouble with the data like any other."""
+    try:
+        return read(request)
+    except OSError as error:
+        what = f"{error.filename or request.data_dir} cannot be used ({error.strerror or error})"
+        raise DataError(what, mend="choose another folder with --data-dir") from error
+
+
+def _drawn(request: DataRequest, stand_in: _StandIn) -> Data:
+    """The stand-in: the same images whatever the run's seed, as MNIST's are, so that runs can be compared."""
+    train = _draw(request, stand_in, stand_in.train_samples, seed=0)
+    validation = _draw(request, stand_in, stand_in.validation_samples, seed=1)
+    return Data(stand_in.name, False, train, validation)
+
+
+def _draw(request: DataRequest, stand_in: _StandIn, samples: int, *, seed: int) -> Arrays:
+    def progress(done: int) -> None:
+        request.raise_if_stopping()
+        request.report(f"drawing {stand_in.name}", done, samples)
+
+    return Arrays(*stand_in.draw(samples, seed=seed, progress=progress))

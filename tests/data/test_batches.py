@@ -1,0 +1,335 @@
+"""Batches: what is in them and in which order, from every kind of source."""
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from amptui.data import batches as batches_module
+from amptui.data.batches import Batches, count_samples, move, open_batches
+from amptui.data.sources import Arrays, Source
+from amptui.errors import DataError
+
+CPU = torch.device("cpu")
+
+
+class Numbers(Dataset[int]):
+    """The numbers below ``samples``."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Stream(IterableDataset[int]):
+    """Five numbers, without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class Pair(NamedTuple):
+    inputs: Tensor
+    targets: Tensor
+
+
+def arrays(samples: int) -> Arrays:
+    """Targets are the samples' numbers; so are inputs, modulo 256."""
+    numbers = torch.arange(samples)
+    return Arrays((numbers % 256).to(torch.uint8)[:, None], numbers)
+
+
+def opened(
+    source: Source, *, batch_size: int = 4, seed: int = 0, training: bool = True, device: torch.device = CPU
+) -> Batches:
+    return open_batches(source, device=device, batch_size=batch_size, seed=seed, training=training)
+
+
+def targets(batches: Batches, epoch: int) -> list[int]:
+    """The numbers of an epoch's samples, in order."""
+    return [
+        n
+        for batch in batches.epoch(epoch)
+        for n in (batch if isinstance(batch, Tensor) else batch[1]).tolist()
+    ]
+
+
+SIZES = st.tuples(st.integers(1, 300), st.integers(1, 300)).map(sorted)
+
+
+@given(sizes=SIZES, seed=st.integers(-(2**63), 2**64), epoch=st.integers(0, 10**6))
+def test_a_training_epoch_has_every_sample_at_most_once_in_whole_batches(
+    sizes: list[int], seed: int, epoch: int
+) -> None:
+    batch_size, samples = sizes
+    batches = opened(arrays(samples), batch_size=batch_size, seed=seed)
+    seen = list(batches.epoch(epoch))
+    assert batches.samples == samples
+    assert batches.batches_per_epoch == len(seen) == samples // batch_size
+    assert all(len(numbers) == batch_size for _, numbers in seen)
+    order = targets(batches, epoch)
+    assert len(set(order)) == len(order)
+    assert set(order) <= set(range(samples))
+
+
+@given(sizes=SIZES, epoch=st.integers(0, 5))
+def test_validation_has_every_sample_once_in_order(sizes: list[int], epoch: int) -> None:
+    samples, batch_size = sizes
+    for source in (arrays(samples), Numbers(samples)):
+        batches = opened(source, batch_size=batch_size, training=False)
+        assert targets(batches, epoch) == list(range(samples))
+        assert batches.batches_per_epoch == -(-samples // batch_size)
+
+
+@pytest.mark.parametrize("source", [arrays(64), Numbers(64)], ids=["arrays", "dataset"])
+def test_any_epoch_can_be_made_again_without_those_before(source: Source) -> None:
+    whole_run = opened(source, batch_size=1, seed=3)
+    orders = [targets(whole_run, epoch) for epoch in range(1, 6)]
+    assert targets(opened(source, batch_size=1, seed=3), 4) == orders[3]
+    assert targets(whole_run, 2) == orders[1]
+    assert len({tuple(order) for order in orders}) == 5
+    assert targets(opened(source, batch_size=1, seed=4), 1) != orders[0]
+
+
+def test_seed_and_epoch_do_not_stand_in_for_each_other() -> None:
+    orders = [targets(opened(arrays(64), seed=s), e) for s, e in ((1, 2), (2, 1), (0, 3), (3, 0))]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+@pytest.mark.parametrize("source", [arrays(64), Numbers(64)], ids=["arrays", "dataset"])
+def test_the_order_takes_nothing_from_the_global_generator(source: Source) -> None:
+    before = torch.get_rng_state()
+    targets(opened(source), 1)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_every_pixel_value_becomes_its_fraction_of_255_exactly() -> None:
+    pixels = torch.arange(256, dtype=torch.uint8).view(256, 1, 1, 1)
+    ((inputs, _),) = opened(Arrays(pixels, torch.arange(256)), batch_size=256, training=False).epoch(1)
+    assert inputs.dtype == torch.float32
+    assert inputs.flatten().tolist() == [
+        torch.tensor(n / 255, dtype=torch.float32).item() for n in range(256)
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_inputs_of_other_dtypes_stay_as_they_are(dtype: torch.dtype) -> None:
+    inputs = torch.tensor([[0, 1], [2, 3]]).to(dtype)
+    ((found, _),) = opened(Arrays(inputs, torch.zeros(2)), training=False).epoch(1)
+    assert found.dtype == dtype
+    assert torch.equal(found, inputs)
+
+
+def test_a_batch_may_be_changed_in_place_without_harm_to_the_data() -> None:
+    source = Arrays(torch.ones(4, 2), torch.ones(4))
+    batches = opened(source, training=False)
+    for inputs, numbers in batches.epoch(1):
+        inputs.zero_()
+        numbers.zero_()
+    assert source.inputs.all()
+    assert source.targets.all()
+
+
+def test_a_loader_is_used_as_it_was_made() -> None:
+    loader = DataLoader(TensorDataset(torch.arange(7), torch.arange(7)), batch_size=3)
+    batches = opened(loader, batch_size=4)
+    assert [batch[0].tolist() for batch in batches.epoch(1)] == [[0, 1, 2], [3, 4, 5], [6]]
+    assert (batches.samples, batches.batches_per_epoch) == (7, 3)
+
+
+@pytest.mark.parametrize("source", [Stream(), DataLoader(Stream(), batch_size=4)], ids=["stream", "loader"])
+def test_a_stream_does_not_know_its_length(source: Source) -> None:
+    batches = opened(source, training=False)
+    assert (batches.samples, batches.batches_per_epoch) == (None, None)
+    assert [batch.tolist() for batch in batches.epoch(1)] == [[0, 1, 2, 3], [4]]
+    assert [batch.tolist() for batch in batches.epoch(2)] == [[0, 1, 2, 3], [4]]
+
+
+def test_a_stream_loses_its_short_batch_in_training() -> None:
+    assert [batch.tolist() for batch in opened(Stream()).epoch(1)] == [[0, 1, 2, 3]]
+
+
+def test_dictionaries_are_batched_and_counted() -> None:
+    samples: Any = [{"name": str(n), "x": torch.full((2,), float(n))} for n in range(6)]
+    (batch,) = opened(samples, batch_size=6, training=False).epoch(1)
+    assert batch["name"] == list("012345")
+    assert batch["x"].shape == (6, 2)
+    assert count_samples(batch) == 6
+
+
+@pytest.mark.parametrize(
+    ("source", "training", "said"),
+    [
+        (
+            arrays(20),
+            True,
+            "the training set has 20 samples, fewer than one batch of 256; use --batch-size 20 or less",
+        ),
+        (
+            Numbers(20),
+            True,
+            "the training set has 20 samples, fewer than one batch of 256; use --batch-size 20 or less",
+        ),
+        (arrays(0), True, "the training set is empty"),
+        (Numbers(0), False, "the validation set is empty"),
+        (
+            DataLoader(Numbers(3), batch_size=4, drop_last=True),
+            True,
+            "the training DataLoader has no batches; use a smaller batch size or drop_last=False",
+        ),
+        (
+            Dataset(),
+            True,
+            "the training set has no length; give it __len__, or make it an IterableDataset",
+        ),
+    ],
+)
+def test_data_without_one_batch_is_refused_with_the_mend(source: Source, training: bool, said: str) -> None:
+    with pytest.raises(DataError) as raised:
+        opened(source, batch_size=256, training=training)
+    assert str(raised.value) == said
+
+
+def test_fewer_samples_than_a_batch_are_enough_to_validate() -> None:
+    assert targets(opened(arrays(20), batch_size=256, training=False), 1) == list(range(20))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_arrays_that_stay_on_the_host_give_the_same_batches(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    expected = list(opened(arrays(1000), batch_size=64, training=training).epoch(2))
+    # Only a GPU can be too full, and this one need not be there.
+    monkeypatch.setattr(batches_module, "_fits", lambda _arrays, _device: False)
+    batches = opened(arrays(1000), batch_size=64, training=training)
+    assert (batches.samples, batches.batches_per_epoch) == (1000, len(expected))
+    for found, wanted in zip(batches.epoch(2), expected, strict=True):
+        assert torch.equal(found[0], wanted[0])
+        assert torch.equal(found[1], wanted[1])
+
+
+META = torch.device("meta")
+
+
+def test_a_nest_keeps_its_shape_and_types_on_the_way_to_the_device() -> None:
+    class Named(NamedTuple):
+        first: Any
+        rest: Any
+
+    ones = torch.ones(2)
+    nest: dict[str, Any] = {
+        "tuple": (ones, [ones, "text"]),
+        "named": Named(ones, {"deep": ones}),
+        "ordered": OrderedDict(b=ones, a=ones),
+        "default": defaultdict(int, x=ones),
+        "number": 3,
+        "nothing": None,
+    }
+    moved = move(nest, META)
+    assert moved["tuple"][0].device == moved["tuple"][1][0].device == META
+    assert moved["tuple"][1][1] == "text"
+    assert isinstance(moved["named"], Named)
+    assert moved["named"].rest["deep"].device == META
+    assert list(moved["ordered"]) == ["b", "a"]
+    assert isinstance(moved["ordered"], OrderedDict)
+    assert moved["default"].default_factory is int
+    assert moved["default"]["x"].device == META
+    assert (moved["number"], moved["nothing"]) == (3, None)
+    assert nest["default"]["x"] is ones, "the nest that was given is left as it was"
+
+
+def test_packed_sequences_move_whole_and_count_their_sequences() -> None:
+    packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    moved = move((packed, 1), META)[0]
+    assert isinstance(moved, PackedSequence)
+    assert moved.data.device == META
+    assert moved.batch_sizes.device == CPU
+    assert count_samples(packed) == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.ones(3, 2), 3),
+        (torch.tensor(1.0), 0),
+        ((torch.tensor(1.0), torch.ones(5)), 5),
+        (["name", {"x": [torch.ones(7)]}], 7),
+        (Pair(torch.ones(2), torch.ones(9)), 2),
+        ({}, 0),
+        ("text", 0),
+        (object(), 0),
+    ],
+)
+def test_samples_are_counted_by_the_first_tensor(batch: Any, samples: int) -> None:
+    assert count_samples(batch) == samples
+
+
+def test_what_cannot_be_understood_is_handed_on() -> None:
+    thing = object()
+    assert move(thing, META) is thing
+
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    return torch.device("cuda", 0)
+
+
+@pytest.mark.gpu
+@gpu
+def test_resident_batches_never_make_the_host_wait(cuda: torch.device) -> None:
+    batches = opened(arrays(50_000), batch_size=512, device=cuda)
+    list(batches.epoch(1))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        seen = list(batches.epoch(2))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(inputs.device == numbers.device == cuda for inputs, numbers in seen)
+    order = torch.cat([numbers for _, numbers in seen])
+    assert len(torch.unique(order)) == 50_000 // 512 * 512
+
+
+@pytest.mark.gpu
+@gpu
+def test_the_order_on_a_gpu_is_that_on_a_cpu(cuda: torch.device) -> None:
+    assert targets(opened(arrays(1000), device=cuda), 3) == targets(opened(arrays(1000)), 3)
+
+
+@pytest.mark.gpu
+@gpu
+@pytest.mark.parametrize("training", [True, False])
+def test_arrays_too_large_for_the_gpu_give_the_same_batches(
+    cuda: torch.device, monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    expected = list(opened(arrays(1000), batch_size=64, training=training).epoch(2))
+    # A GPU this full cannot be had without harm to others on it.
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 1))
+    batches = opened(arrays(1000), batch_size=64, training=training, device=cuda)
+    assert (batches.samples, batches.batches_per_epoch) == (1000, len(expected))
+    for (inputs, numbers), (cpu_inputs, cpu_numbers) in zip(batches.epoch(2), expected, strict=True):
+        assert inputs.device == numbers.device == cuda
+        assert torch.allclose(inputs.cpu(), cpu_inputs)
+        assert torch.equal(numbers.cpu(), cpu_numbers)
+
+
+@pytest.mark.gpu
+@gpu
+def test_a_dataset_reaches_the_gpu_through_workers(cuda: torch.device) -> None:
+    batches = opened(Numbers(64), device=cuda)
+    assert targets(batches, 2) == targets(opened(Numbers(64)), 2)
+    assert targets(batches, 1) == targets(opened(Numbers(64)), 1)

@@ -1,0 +1,180 @@
+"""Downloads against a real server that truncates, stalls, lies and refuses."""
+
+import hashlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.data.download import Patience, download
+from amptui.errors import DataError
+
+CONTENT = os.urandom(300_000)
+MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
+IMPATIENT = Patience(answer_seconds=0.4, stall_seconds=0.2)
+
+Watch = Callable[..., Any]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_good_file_arrives_whole_with_progress(web: Any, watch: Watch, tmp_path: Path) -> None:
+    watched = watch()
+    path = tmp_path / "deep" / "folder" / "file.gz"
+    download([web.serve("file.gz", CONTENT)], path, md5=MD5, request=watched.request)
+    assert path.read_bytes() == CONTENT
+    assert names(path.parent) == ["file.gz"]
+    assert watched.reports[-1] == ("downloading file.gz", len(CONTENT), len(CONTENT))
+    done = [report[1] for report in watched.reports if report[1] is not None]
+    assert done == sorted(done)
+    assert len(done) <= 102
+
+
+def test_a_file_of_unknown_length_is_reported_without_a_total(web: Any, watch: Watch, tmp_path: Path) -> None:
+    def answer(handler: Any) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(CONTENT)
+
+    web.answers["file"] = answer
+    watched = watch()
+    download([web.url + "file"], tmp_path / "file", md5=MD5, request=watched.request)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert {report[2] for report in watched.reports} == {None}
+
+
+@pytest.mark.parametrize(
+    ("content", "length", "said"),
+    [
+        (CONTENT[:-1] + b"?", None, "wrong checksum"),
+        (CONTENT[:1000], len(CONTENT), "broke off after 1,000 of 300,000 bytes"),
+        (b"", None, "wrong checksum"),
+    ],
+)
+def test_a_file_that_is_not_the_one_wanted_is_refused(
+    web: Any, watch: Watch, tmp_path: Path, content: bytes, length: int | None, said: str
+) -> None:
+    url = web.serve("file", content, length=length)
+    with pytest.raises(DataError, match=said) as raised:
+        download([url], tmp_path / "file", md5=MD5, request=watch().request)
+    assert names(tmp_path) == []
+    assert "\n" not in str(raised.value)
+
+
+def test_a_second_mirror_makes_up_for_a_bad_first(web: Any, watch: Watch, tmp_path: Path) -> None:
+    bad = [web.url + "nowhere", web.serve("wrong", b"wrong"), web.stall("slow")]
+    good = web.serve("good", CONTENT)
+    patience = Patience(answer_seconds=0.8)
+    download([*bad, good], tmp_path / "file", md5=MD5, request=watch().request, patience=patience)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert web.asked == ["nowhere", "wrong", "slow", "good"]
+
+
+def test_a_folder_is_made_only_when_there_is_something_to_put_in_it(
+    web: Any, watch: Watch, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError):
+        download([web.url + "file"], tmp_path / "new" / "file", md5=MD5, request=watch().request)
+    assert names(tmp_path) == []
+
+
+def test_a_place_that_cannot_be_written_is_an_oserror_at_the_first_mirror(
+    web: Any, watch: Watch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(b"in the way")
+    urls = [web.serve("one", CONTENT), web.serve("two", CONTENT)]
+    with pytest.raises(FileExistsError):
+        download(urls, tmp_path / "file" / "file", md5=MD5, request=watch().request)
+    assert web.asked == ["one"]
+
+
+def test_a_missing_file_is_named_with_its_status(web: Any, watch: Watch, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"file cannot be downloaded \(127.0.0.1:\d+: HTTP 404 Not Found\)"):
+        download([web.url + "file"], tmp_path / "file", md5=MD5, request=watch().request)
+
+
+@pytest.mark.parametrize(("sent", "said"), [(b"", "did not answer in time"), (b"some", "stalled")])
+def test_a_silent_mirror_is_given_up(web: Any, watch: Watch, tmp_path: Path, sent: bytes, said: str) -> None:
+    start = time.monotonic()
+    with pytest.raises(DataError, match=said):
+        download(
+            [web.stall("file", sent)], tmp_path / "file", md5=MD5, request=watch().request, patience=IMPATIENT
+        )
+    assert time.monotonic() - start < 5
+    assert names(tmp_path) == []
+
+
+def test_a_mirror_that_trickles_is_given_up(web: Any, watch: Watch, tmp_path: Path) -> None:
+    def answer(handler: Any) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not web.closing.wait(0.02):
+            try:
+                handler.wfile.write(b".")
+            except OSError:
+                return
+
+    web.answers["file"] = answer
+    with pytest.raises(DataError, match="stalled"):
+        download([web.url + "file"], tmp_path / "file", md5=MD5, request=watch().request, patience=IMPATIENT)
+
+
+def test_stopping_ends_the_wait_and_leaves_nothing(web: Any, watch: Watch, tmp_path: Path) -> None:
+    stop = threading.Event()
+    watched = watch(stop=stop)
+    url = web.stall("file", CONTENT)
+    timer = threading.Timer(0.2, stop.set)
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises(DataError, match="stopped"):
+        download([url], tmp_path / "file", md5=MD5, request=watched.request)
+    timer.join()
+    assert time.monotonic() - start < 5
+    assert names(tmp_path) == []
+
+
+def test_an_unknown_host_ends_the_search_at_once(
+    web: Any, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolve = socket.getaddrinfo
+
+    def offline(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host == "mirror.invalid":
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return resolve(host, *args, **kwargs)
+
+    # A machine without a resolver cannot be asked for, so its one answer is given here.
+    monkeypatch.setattr(socket, "getaddrinfo", offline)
+    with pytest.raises(DataError, match=r"mirror\.invalid: .*name resolution"):
+        download(
+            ["http://mirror.invalid/file", web.serve("file", CONTENT)],
+            tmp_path / "file",
+            md5=MD5,
+            request=watch().request,
+        )
+    assert web.asked == []
+
+
+def test_a_proxy_from_the_environment_is_used(
+    web: Any, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", web.url)
+    web.serve("http://mirror.invalid/file", CONTENT)
+    download(["http://mirror.invalid/file"], tmp_path / "file", md5=MD5, request=watch().request)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert web.asked == ["http://mirror.invalid/file"]
+
+
+def test_a_senseless_proxy_is_a_failure_like_any_other(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:port")
+    with pytest.raises(DataError, match="cannot be downloaded"):
+        download(["http://mirror.invalid/file"], tmp_path / "file", md5=MD5, request=watch().request)

@@ -1,0 +1,153 @@
+"""A real pseudo-terminal with a program in it: types keys, reads the screen, hangs up."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyte
+
+_ANSWERS = {b"\x1b[c": b"\x1b[?62;22c", b"\x1b[6n": b"\x1b[1;1R"}
+"""What a terminal says when it is asked what it is and where the cursor stands."""
+
+
+class Terminal:
+    """Runs ``command`` as the leader of a session on a terminal of its own."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        size: tuple[int, int] = (120, 40),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        columns, lines = size
+        self.screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self.screen)
+        self.written = bytearray()
+        self.master, self.slave = pty.openpty()
+        self._set_size(columns, lines)
+        self.modes_before = termios.tcgetattr(self.slave)
+        self.process = subprocess.Popen(
+            command,
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env={
+                **os.environ,
+                "TERM": "xterm-256color",
+                "LC_ALL": "C.UTF-8",
+                "OMP_NUM_THREADS": "1",
+                **(env or {}),
+            },
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - one ioctl, which takes no lock
+        )
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for descriptor in (self.master, self.slave):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    @property
+    def text(self) -> str:
+        """What a person sees."""
+        return "\n".join(line.rstrip() for line in self.screen.display)
+
+    @property
+    def modes(self) -> list[object]:
+        """The terminal's modes now."""
+        return termios.tcgetattr(self.slave)
+
+    def press(self, keys: str) -> None:
+        """Type."""
+        os.write(self.master, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the window's size; the program is told by SIGWINCH, as by any terminal."""
+        self.screen.resize(lines, columns)
+        self._set_size(columns, lines)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a dropped connection does."""
+        os.close(self.slave)
+        os.close(self.master)
+        self.master = self.slave = -1
+
+    def read(self, seconds: float) -> bool:
+        """Take in what was written within that time; false at the program's end."""
+        ready, _, _ = select.select([self.master], [], [], seconds)
+        if not ready:
+            return True
+        try:
+            data = os.read(self.master, 65536)
+        except OSError:
+            return False
+        self.written += data
+        for question, answer in _ANSWERS.items():
+            if question in data:
+                os.write(self.master, answer)
+        self._stream.feed(data)
+        return bool(data)
+
+    def wait_for(self, pattern: str, *, seconds: float = 60) -> re.Match[str]:
+        """Read until ``pattern`` stands on the screen; fail with the screen if it never does."""
+        limit = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.text)):
+            assert time.monotonic() < limit, f"{pattern!r} never stood on the screen:\n{self.text}"
+            self.read(0.2)
+            if self.process.poll() is not None:
+                while self.read(0.05) and (left := len(self.written)) >= 0:
+                    self.read(0.05)
+                    if len(self.written) == left:
+                        break
+                found = re.search(pattern, self.text)
+                assert found, f"the program ended before {pattern!r} stood on the screen:\n{self.text}"
+                return found
+        return found
+
+    def wait(self, *, seconds: float = 30) -> int:
+        """Read until the program has ended; its exit status."""
+        limit = time.monotonic() + seconds
+        while self.process.poll() is None:
+            assert time.monotonic() < limit, f"the program did not end:\n{self.text}"
+            if self.master >= 0:
+                self.read(0.1)
+            else:
+                self.process.wait(timeout=seconds)
+        while self.master >= 0:
+            before = len(self.written)
+            self.read(0.1)
+            if len(self.written) == before:
+                break
+        return self.process.returncode
+
+    def _set_size(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def amptui_command(*arguments: str) -> list[str]:
+    """The command line of the program under test."""
+    return [sys.executable, "-m", "amptui", *arguments]
+
+
+KNOBS = str(Path(__file__).parent / "recipes" / "knobs.py")
+"""A model file with a knob for each trouble."""
