@@ -100,7 +100,9 @@ class _OutputLog:
                 return
             try:
                 self._file = self._file or self._path.open("ab", buffering=0)
-                self._file.write(data)
+                left = memoryview(data)
+                while left:  # a disk that is nearly full takes a part
+                    left = left[self._file.write(left) :]
             except OSError as error:
                 self._broken = True
                 text = f"output is no longer kept in {self._path}: {error.strerror}"

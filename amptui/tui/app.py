@@ -66,7 +66,9 @@ class WatchApp(App[None]):
         self._patience_seconds = patience_seconds
         self._pace = Pace(frames_per_second)
         self._frame = Frame()
-        self._dashboard = Dashboard(self._paint, ascii_only=not terminal_speaks_utf8())
+        self._dashboard = Dashboard(
+            self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
+        )
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
         self._state = ScreenState(hints=FOOTER_HINTS)
@@ -119,6 +121,10 @@ class WatchApp(App[None]):
         self._frame.draw(canvas, self._view, self._state)
         if self._overlay is not None:
             self._overlay.draw(canvas, self._view)
+
+    def _write(self, data: str) -> None:
+        if self._driver is not None:
+            self._driver.write(data)
 
     def _link_is_behind(self) -> bool:
         driver = self._driver

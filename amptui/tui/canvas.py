@@ -15,8 +15,10 @@ from rich.cells import get_character_cell_size
 
 from amptui.tui.ink import ASCII_STAND_INS, Ink
 
-_BLANK = ord(" ")
-_CONTINUED = 0
+BLANK = ord(" ")
+"""The character of an empty cell."""
+
+CONTINUED = 0
 """Stands in the second cell of a character that is two cells wide."""
 _REPLACEMENT = "?"
 
@@ -51,7 +53,7 @@ class Canvas:
     """
 
     def __init__(self, width: int, height: int, *, ascii_only: bool = False) -> None:
-        self.chars: npt.NDArray[np.uint32] = np.full((height, width), _BLANK, np.uint32)
+        self.chars: npt.NDArray[np.uint32] = np.full((height, width), BLANK, np.uint32)
         self.inks: npt.NDArray[np.uint8] = np.zeros((height, width), np.uint8)
         self.ascii_only = ascii_only
 
@@ -76,7 +78,7 @@ class Canvas:
 
     def clear(self) -> None:
         """Blank every cell."""
-        self.chars.fill(_BLANK)
+        self.chars.fill(BLANK)
         self.inks.fill(Ink.TEXT)
 
     def text(
@@ -103,10 +105,10 @@ class Canvas:
             row = self.chars[y]
             _cut_wide(row, left, right)
             row[left:right] = cells[left - x : right - x]
-            if row[left] == _CONTINUED:
-                row[left] = _BLANK
-            if right < end and cells[right - x] == _CONTINUED:
-                row[right - 1] = _BLANK
+            if row[left] == CONTINUED:
+                row[left] = BLANK
+            if right < end and cells[right - x] == CONTINUED:
+                row[right - 1] = BLANK
             self.inks[y, left:right] = ink
         return end
 
@@ -131,12 +133,12 @@ class Canvas:
     def line_text(self, y: int, start: int, stop: int) -> str:
         """Cells ``[start, stop)`` of line ``y`` as text."""
         row = self.chars[y, start:stop]
-        return str(row[row != _CONTINUED].astype("<u4").tobytes(), "utf-32-le")
+        return str(row[row != CONTINUED].astype("<u4").tobytes(), "utf-32-le")
 
     def runs(self, y: int) -> Iterator[tuple[str, int]]:
         """Line ``y`` as runs of one ink; blanks join the run before them, since their colour is not seen."""
         row, inks = self.chars[y], self.inks[y].copy()
-        visible = row != _BLANK
+        visible = row != BLANK
         visible |= inks == Ink.SELECTED
         # Each blank takes the ink of the last visible cell before it: fewer colour codes to send.
         last_visible = np.maximum.accumulate(np.where(visible, np.arange(len(row)), -1))
@@ -153,8 +155,10 @@ class Canvas:
         ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells. No span
         begins or ends within a wide character of either canvas.
         """
-        different = (self.chars != previous.chars) | (self.inks != previous.inks)
-        second_half = ((self.chars == _CONTINUED) | (previous.chars == _CONTINUED))[:, 1:]
+        # The colour of a blank is not seen, unless it is reversed.
+        seen = (self.chars != BLANK) | (self.inks == Ink.SELECTED) | (previous.inks == Ink.SELECTED)
+        different = (self.chars != previous.chars) | ((self.inks != previous.inks) & seen)
+        second_half = ((self.chars == CONTINUED) | (previous.chars == CONTINUED))[:, 1:]
         different[:, 1:] |= different[:, :-1] & second_half
         different[:, :-1] |= different[:, 1:] & second_half
         spans: list[Span] = []
@@ -172,10 +176,10 @@ def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
 
     A lone half would make the line a cell longer or shorter than the canvas.
     """
-    if left > 0 and row[left] == _CONTINUED:
-        row[left - 1] = _BLANK
-    if right < len(row) and row[right] == _CONTINUED:
-        row[right] = _BLANK
+    if left > 0 and row[left] == CONTINUED:
+        row[left - 1] = BLANK
+    if right < len(row) and row[right] == CONTINUED:
+        row[right] = BLANK
 
 
 def _cells(text: str, ascii_only: bool) -> list[int]:
@@ -190,20 +194,20 @@ def _cells(text: str, ascii_only: bool) -> list[int]:
         if not character.isprintable() or (ascii_only and not character.isascii()):
             cells += [ord(_REPLACEMENT)] * max(1, size)
         elif size:
-            cells += [ord(character), *[_CONTINUED] * (size - 1)]
+            cells += [ord(character), *[CONTINUED] * (size - 1)]
     return cells
 
 
 def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[int]:
     """Exactly ``width`` cells."""
     if len(cells) <= width:
-        pad = [_BLANK] * (width - len(cells))
+        pad = [BLANK] * (width - len(cells))
         return pad + cells if align == "right" else cells + pad
     if width <= 0:
         return []
     cut = cells[: width - 1]
-    if cells[width - 1] == _CONTINUED and cut:
-        cut[-1] = _BLANK
+    if cells[width - 1] == CONTINUED and cut:
+        cut[-1] = BLANK
     return cut + _cells("…", ascii_only)
 
 

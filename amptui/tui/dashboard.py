@@ -1,32 +1,42 @@
-"""The one widget: paints a canvas and sends the terminal only the cells that changed."""
+"""The one widget: paints a canvas and writes to the terminal only the cells that changed."""
 
 from collections.abc import Callable
 
 from rich.segment import Segment
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.strip import Strip
 from textual.widget import Widget
 
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import STYLES
+from amptui.tui.painter import Painter
 
 
 class Dashboard(Widget):
-    """Shows what ``paint`` draws on a canvas of the widget's size.
+    """Shows what ``paint`` draws on a canvas of the widget's size, which is the whole terminal.
 
-    One widget that renders lines costs half the CPU of six, and refreshing changed spans instead of the
-    whole widget is what keeps a frame to a few hundred bytes.
+    Textual draws it whole, at the start and after a resize; between those, ``write`` gets what changed.
+    Nothing else may be on the screen: the changed cells go past Textual's compositor.
     """
 
-    def __init__(self, paint: Callable[[Canvas], None], *, ascii_only: bool) -> None:
+    def __init__(
+        self,
+        paint: Callable[[Canvas], None],
+        write: Callable[[str], None],
+        *,
+        ascii_only: bool,
+        no_color: bool,
+    ) -> None:
         super().__init__()
         self._paint = paint
+        self._write = write
+        self._painter = Painter(no_color=no_color)
         self._ascii_only = ascii_only
         self._shown = Canvas(0, 0)
         self._strips: dict[int, Strip] = {}
 
     def repaint(self) -> None:
-        """Draw a frame and ask for the changed cells to be sent."""
+        """Draw a frame and write the cells that changed."""
         canvas = self._painted(self.size)
         if canvas.chars.shape != self._shown.chars.shape:
             self._show(canvas)
@@ -35,7 +45,7 @@ class Dashboard(Widget):
         spans = canvas.changes_since(self._shown)
         if spans:
             self._show(canvas)
-            self.refresh(*(Region(span.start, span.y, span.stop - span.start, 1) for span in spans))
+            self._write(self._painter.paint(canvas, spans))
 
     def render_line(self, y: int) -> Strip:
         """Line ``y`` of the newest frame, in Textual's terms."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from amptui.records import PRECISIONS
 from amptui.telemetry.labels import precision_label
-from amptui.telemetry.view import Event, SessionView
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
 from amptui.tui.keys import KEYS
@@ -129,7 +129,7 @@ class EventBrowser:
     """All events, the newest first; the chosen one in full below."""
 
     def __init__(self) -> None:
-        self._chosen: Event | None = None
+        self._chosen: int | None = None
         self._index = 0
         self._page = 1
         self._detail_top = 0
@@ -170,15 +170,16 @@ class EventBrowser:
 
     def _choose(self, index: int, view: SessionView) -> None:
         self._index = max(0, min(index, len(view.events) - 1))
-        self._chosen = view.events[self._index] if view.events and self._index > 0 else None
+        self._chosen = view.events[self._index].number if view.events and self._index > 0 else None
         self._detail_top = 0
 
     def _follow(self, view: SessionView) -> None:
         """Keep the chosen event chosen; at the top, follow the newest."""
+        numbers = [event.number for event in view.events]
         if self._chosen is None:
             self._index = 0
-        elif self._chosen in view.events:
-            self._index = view.events.index(self._chosen)
+        elif self._chosen in numbers:
+            self._index = numbers.index(self._chosen)
         self._index = max(0, min(self._index, len(view.events) - 1))
 
     def _detail_lines(self, view: SessionView, width: int) -> list[str]:
