@@ -139,7 +139,6 @@ class Canvas:
         """Line ``y`` as runs of one ink; blanks join the run before them, since their colour is not seen."""
         row, inks = self.chars[y], self.inks[y].copy()
         visible = row != BLANK
-        visible |= inks == Ink.SELECTED
         # Each blank takes the ink of the last visible cell before it: fewer colour codes to send.
         last_visible = np.maximum.accumulate(np.where(visible, np.arange(len(row)), -1))
         inks[last_visible >= 0] = inks[last_visible[last_visible >= 0]]
@@ -155,9 +154,8 @@ class Canvas:
         ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells. No span
         begins or ends within a wide character of either canvas.
         """
-        # The colour of a blank is not seen, unless it is reversed.
-        seen = (self.chars != BLANK) | (self.inks == Ink.SELECTED) | (previous.inks == Ink.SELECTED)
-        different = (self.chars != previous.chars) | ((self.inks != previous.inks) & seen)
+        recoloured = (self.inks != previous.inks) & (self.chars != BLANK)  # a blank's colour is not seen
+        different = (self.chars != previous.chars) | recoloured
         second_half = ((self.chars == CONTINUED) | (previous.chars == CONTINUED))[:, 1:]
         different[:, 1:] |= different[:, :-1] & second_half
         different[:, :-1] |= different[:, 1:] & second_half

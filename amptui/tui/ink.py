@@ -28,7 +28,6 @@ class Ink(IntEnum):
     ERROR = 11
     KEY = 12
     """A key in the footer and the menus."""
-    SELECTED = 13
 
 
 BOLD = 0x80
@@ -48,7 +47,6 @@ _STYLES = {
     Ink.WARNING: Style(color="bright_yellow"),
     Ink.ERROR: Style(color="bright_red"),
     Ink.KEY: Style(bold=True),
-    Ink.SELECTED: Style(reverse=True),
 }
 
 STYLES: dict[int, Style] = {

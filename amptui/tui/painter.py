@@ -18,7 +18,7 @@ _ESCAPE = "\x1b["
 class Painter:
     """Turns spans of a canvas into cursor moves, colours and characters.
 
-    Knows the sixteen colours that every terminal has; with ``no_color`` only bold and reverse.
+    Knows the sixteen colours that every terminal has; with ``no_color`` only bold.
     """
 
     def __init__(self, *, no_color: bool = False) -> None:
@@ -42,8 +42,8 @@ class Painter:
             for char, wanted in zip(chars, inks, strict=True):
                 if char == CONTINUED:
                     continue
-                # A blank has no colour to see, unless it is reversed.
-                if wanted != ink and (char != BLANK or Ink.SELECTED in (wanted, ink)):
+                # A blank has no colour to see.
+                if wanted != ink and char != BLANK:
                     written.append(self._change(ink, wanted))
                     ink = wanted
                 written.append(chr(char))
@@ -55,8 +55,7 @@ class Painter:
         """The shortest code that turns one ink into another."""
         if (before, after) not in self._changes:
             old, new = self._styles[before], self._styles[after]
-            sheds = (old.bold and not new.bold) or (old.reverse and not new.reverse)
-            sheds = sheds or (old.color is not None and new.color is None)
+            sheds = (old.bold and not new.bold) or (old.color is not None and new.color is None)
             codes = _codes(new)
             self._changes[before, after] = f"{_ESCAPE}{'0;' if sheds and codes else ''}{codes}m"
         return self._changes[before, after]
