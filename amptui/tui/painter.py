@@ -22,9 +22,7 @@ class Painter:
     """
 
     def __init__(self, *, no_color: bool = False) -> None:
-        self._styles = {
-            ink: style.without_color if no_color else style for ink, style in STYLES.items()
-        }
+        self._styles = {ink: style.without_color if no_color else style for ink, style in STYLES.items()}
         self._changes: dict[tuple[int, int], str] = {}
 
     def paint(self, canvas: Canvas, spans: Iterable[Span]) -> str:
@@ -32,10 +30,10 @@ class Painter:
         written: list[str] = []
         ink, line, column = int(Ink.TEXT), -1, 0
         for span in spans:
-            same_line = span.y == line and span.start >= column
-            written.append(
-                f"{_ESCAPE}{span.start - column}C" if same_line else f"{_ESCAPE}{span.y + 1};{span.start + 1}H"
-            )
+            if span.y == line and span.start > column:
+                written.append(f"{_ESCAPE}{span.start - column}C")
+            else:
+                written.append(f"{_ESCAPE}{span.y + 1};{span.start + 1}H")
             line, column = span.y, span.stop
             chars = canvas.chars[span.y, span.start : span.stop].tolist()
             inks = canvas.inks[span.y, span.start : span.stop].tolist()
@@ -57,7 +55,8 @@ class Painter:
             old, new = self._styles[before], self._styles[after]
             sheds = (old.bold and not new.bold) or (old.color is not None and new.color is None)
             codes = _codes(new)
-            self._changes[before, after] = f"{_ESCAPE}{'0;' if sheds and codes else ''}{codes}m"
+            change = "" if codes == _codes(old) else f"{_ESCAPE}{'0;' if sheds and codes else ''}{codes}m"
+            self._changes[before, after] = change
         return self._changes[before, after]
 
 
