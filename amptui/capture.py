@@ -16,6 +16,8 @@ MAX_LINES_A_SECOND = 20
 
 _MAX_LINE_CHARACTERS = 500
 
+_READ_BYTES = 65536
+
 
 class OutputCapture:
     """While entered, file descriptors 1 and 2 are pipes, and ``sys.__stdout__`` is the terminal.
@@ -25,8 +27,7 @@ class OutputCapture:
     """
 
     def __init__(self, emit: Callable[[Record], object], log_path: Path) -> None:
-        self._emit = emit
-        self._log_path = log_path
+        self._log = _OutputLog(log_path, emit)
         self._readers: list[_PipeReader] = []
         self._saved: dict[int, int] = {}
         self._streams = sys.__stdout__, sys.__stderr__
@@ -38,10 +39,9 @@ class OutputCapture:
         terminal = os.fdopen(os.dup(1), "w", encoding=sys.stdout.encoding, errors="replace")
         self._streams = sys.__stdout__, sys.__stderr__
         self._own_streams = sys.stdout, sys.stderr
-        log = _OutputLog(self._log_path, self._emit)
-        self._redirect(1, "stdout", log)
+        self._redirect(1, "stdout")
         if os.isatty(2):
-            self._redirect(2, "stderr", log)
+            self._redirect(2, "stderr")
         # Textual draws on sys.__stderr__ and asks sys.__stdout__ for the terminal's size.
         sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
         return self
@@ -56,18 +56,19 @@ class OutputCapture:
             os.close(saved)
         for reader in self._readers:
             reader.join(timeout=1)
+        self._log.close()
         _close_quietly(terminal)
 
     def reclaim(self) -> None:
         """Take Python's own prints back from a screen library that put itself in ``sys.stdout``."""
         sys.stdout, sys.stderr = self._own_streams
 
-    def _redirect(self, descriptor: int, name: Literal["stdout", "stderr"], log: "_OutputLog") -> None:
+    def _redirect(self, descriptor: int, name: Literal["stdout", "stderr"]) -> None:
         reading, writing = os.pipe()
         self._saved[descriptor] = os.dup(descriptor)
         os.dup2(writing, descriptor)
         os.close(writing)
-        reader = _PipeReader(reading, name, log)
+        reader = _PipeReader(reading, name, self._log)
         self._readers.append(reader)
         reader.start()
 
@@ -96,7 +97,7 @@ class _OutputLog:
     def write(self, data: bytes) -> None:
         """Append to the file, made at the first byte; a disk that refuses is told once."""
         with self._lock:
-            if self._broken:
+            if self._broken or not data:
                 return
             try:
                 self._file = self._file or self._path.open("ab", buffering=0)
@@ -107,6 +108,13 @@ class _OutputLog:
                 self._broken = True
                 text = f"output is no longer kept in {self._path}: {error.strerror}"
                 self._emit(Note(time=time.time(), severity="warning", text=text))
+
+    def close(self) -> None:
+        """Close the file; what a child that lives on still prints opens it again."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
 
     def line(self, stream: Literal["stdout", "stderr"], text: str) -> None:
         """Emit one line, unless this second has had its share."""
@@ -134,13 +142,23 @@ class _PipeReader(threading.Thread):
     def run(self) -> None:
         """Split what arrives into lines; a progress bar's carriage return ends one too."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        rest = ""
-        while data := os.read(self._descriptor, 65536):
-            self._log.write(data)
+        rest, held = "", b""
+        while data := os.read(self._descriptor, _READ_BYTES):
+            whole, held = _whole_lines(held + data)
+            self._log.write(whole)
             *lines, rest = (rest + decoder.decode(data)).replace("\r", "\n").split("\n")
             for line in filter(str.strip, lines):
                 self._log.line(self._stream, line.rstrip())
             rest = rest[-_MAX_LINE_CHARACTERS:]
+        self._log.write(held)
         if rest.strip():
             self._log.line(self._stream, rest.rstrip())
         os.close(self._descriptor)
+
+
+def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
+    """What can be written so that no line of the other stream comes to stand within one of this; the rest."""
+    end = 1 + max(data.rfind(b"\n"), data.rfind(b"\r"))
+    if len(data) - end >= _READ_BYTES:  # no line is that long: it is not waited for
+        end = len(data)
+    return data[:end], data[end:]

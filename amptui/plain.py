@@ -78,8 +78,9 @@ class PlainFront:
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
         """The events since the last look, oldest first. One that only counts on is told once."""
-        told, self._told = self._told, max([self._told, *(event.number for event in events[:1])])
-        return [event for event in reversed(events) if event.number > told]
+        fresh = [event for event in reversed(events) if event.number > self._told]
+        self._told = max((event.number for event in fresh), default=self._told)
+        return fresh
 
     def _write(self, line: str) -> None:
         if self._gone:

@@ -38,6 +38,7 @@ class Recorder:
         self._asked = asked
         self._journal = Journal(run_dir.journal_path)
         self._listeners = listeners
+        self._failed: list[Listener] = []
         self._outbox: deque[Record] = deque()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
@@ -63,7 +64,8 @@ class Recorder:
     def _pump(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
             self._drain()
-        self._drain()
+        while self._outbox:  # what was found out on the way is told too
+            self._drain()
         self._journal.close()
         self._tell_trouble()
 
@@ -71,18 +73,23 @@ class Recorder:
         batch = [self._outbox.popleft() for _ in range(len(self._outbox))]
         if not batch:
             return
-        try:
-            self._session.fold(batch)
-            for listener in self._listeners:
-                listener(batch)
-        except Exception as error:  # noqa: BLE001 - what shows records must never cost what keeps them
-            text = f"some records are not shown: {type(error).__name__}: {error}"
-            self._outbox.append(Note(time=time.time(), severity="error", text=text))
+        for show in (self._session.fold, *self._listeners):
+            self._show(show, batch)
         for record in batch:
             if isinstance(record, RunStarted):
                 self._write_run_json(record)
         self._journal.append(batch)
         self._tell_trouble()
+
+    def _show(self, show: Listener, batch: Sequence[Record]) -> None:
+        try:
+            show(batch)
+        except Exception as error:  # noqa: BLE001 - what shows records must never cost what keeps them
+            if show in self._failed:
+                return  # a note a batch, on a trouble that notes only make worse
+            self._failed.append(show)
+            text = f"some records are not shown: {type(error).__name__}: {error}"
+            self._outbox.append(Note(time=time.time(), severity="error", text=text))
 
     def _write_run_json(self, started: RunStarted) -> None:
         content = {

@@ -114,8 +114,9 @@ class PhaseChanged:
     phase: Phase
     detail: str = ""
     done: int | None = None
-    """With ``total``: how far it is, in bytes or batches."""
+    """With ``total``: how far it is, in ``unit``."""
     total: int | None = None
+    unit: Literal["bytes", "samples", "batches"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from amptui.records import Record
 
@@ -268,6 +268,7 @@ _SIMPLE_READERS: Mapping[Any, _Reader] = {
 }
 _GENERIC_READERS: Mapping[Any, Callable[[tuple[Any, ...]], _Reader]] = {
     UnionType: _optional,
+    Union: _optional,  # what a Literal or None is
     tuple: _tuple_of,
     Mapping: _mapping_of,
     Literal: _one_of,

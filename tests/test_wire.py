@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def values_of(hint: Any) -> st.SearchStrategy[Any]:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = get_type_hints(hint).items()
         return st.builds(hint, **{name: values_of(inner) for name, inner in fields})
-    if origin is UnionType:
+    if origin in (UnionType, Union):
         return st.one_of([values_of(argument) for argument in arguments])
     if origin is Literal:
         return st.sampled_from(arguments)

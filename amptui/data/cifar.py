@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from amptui.data.download import download
-from amptui.data.sources import Arrays, DataRequest
+from amptui.data.sources import Arrays, DataRequest, Progress
 from amptui.errors import DataError
 
 MEND = "move it away to have it downloaded again"
@@ -74,7 +74,7 @@ def read_cifar10(request: DataRequest, pickled_set: PickledSet = CIFAR10) -> tup
 def _members(archive: Path, pickled_set: PickledSet, request: DataRequest) -> Iterator[tuple[str, bytes]]:
     """The batches in the archive, in its order: going back in it would mean unpacking it again."""
     wanted = {f"{pickled_set.folder}/{name}": name for name in (*pickled_set.train, *pickled_set.validation)}
-    request.report(f"unpacking {archive.name}", None, None)
+    request.report(Progress(f"unpacking {archive.name}"))
     try:
         with tarfile.open(archive, "r:gz") as tar:
             for member in tar:

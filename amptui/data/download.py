@@ -15,7 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import build_opener
 
-from amptui.data.sources import DataRequest
+from amptui.data.sources import DataRequest, Progress
 from amptui.errors import DataError
 
 _CHUNK_BYTES = 1 << 16
@@ -78,7 +78,7 @@ def _fetch(
 ) -> None:
     """Write what ``url`` delivers to ``part`` while reporting progress, and hold it to its checksum."""
     detail = f"downloading {url.rpartition('/')[2]}"
-    request.report(detail, None, None)
+    request.report(Progress(detail))
     done, reported, digest = 0, 0, hashlib.md5(usedforsecurity=False)
     with closing(_receive(url, answer_seconds, patience, request)) as chunks:
         _, total = next(chunks)
@@ -91,7 +91,7 @@ def _fetch(
                 done += len(chunk)
                 # A hundred reports a file are enough for any screen.
                 if done - reported >= (total // 100 if total else 1 << 20):
-                    request.report(detail, done, total)
+                    request.report(Progress(detail, done, total, "bytes"))
                     reported = done
     if total is not None and done < total:
         raise _MirrorError(f"broke off after {done:,} of {total:,} bytes")

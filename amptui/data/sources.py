@@ -48,7 +48,17 @@ class Data:
     validation: Source | None = None
 
 
-def _say_nothing(_detail: str, _done: int | None, _total: int | None) -> None:
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far some work is: ``Progress("downloading ...", 3, 9, "bytes")``; None where it is not known."""
+
+    detail: str
+    done: int | None = None
+    total: int | None = None
+    unit: Literal["bytes", "samples"] | None = None
+
+
+def _say_nothing(_progress: Progress) -> None:
     """Nobody is watching."""
 
 
@@ -64,8 +74,8 @@ class DataRequest:
     """Where data sets are looked for and downloaded to."""
     kind: DataKind = "auto"
     seed: int = 0
-    report: Callable[[str, int | None, int | None], None] = _say_nothing
-    """Told what is being done, how much is done and how much there is: ``("downloading ...", 3, 9)``."""
+    report: Callable[[Progress], object] = _say_nothing
+    """Told what is being done and how far it is."""
     stopping: Callable[[], bool] = _go_on
     """Asked now and then during long work; true means: raise ``DataError`` and leave."""
     warn: Callable[[str], object] = lambda _text: None

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from amptui.data.glyphs import FIELD_EXTENT, digit_fields, object_fields, waves
 
-Progress = Callable[[int], None]
+TellDone = Callable[[int], None]
 """Told how many samples are done; what it raises ends the work."""
 
 _CHUNK_SAMPLES = 512  # intermediates of a few MiB stay in the processor's caches
@@ -59,7 +59,7 @@ def _no_progress(_done: int) -> None:
     """Nobody is watching."""
 
 
-def digits(samples: int, *, seed: int, progress: Progress = _no_progress) -> tuple[Tensor, Tensor]:
+def digits(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tuple[Tensor, Tensor]:
     """Draw digits 0 to 9, white on black: uint8 images [samples, 1, 28, 28] and int64 labels [samples].
 
     Each is one of several ways to write the digit, bent, turned, slanted, scaled and shifted, with a pen
@@ -71,7 +71,7 @@ def digits(samples: int, *, seed: int, progress: Progress = _no_progress) -> tup
     return _drawn(samples, fields, _DIGIT_VIEW, _inked, generator, progress)
 
 
-def objects(samples: int, *, seed: int, progress: Progress = _no_progress) -> tuple[Tensor, Tensor]:
+def objects(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tuple[Tensor, Tensor]:
     """Draw textured shapes on textured grounds: uint8 images [samples, 3, 32, 32], int64 labels [samples].
 
     The label is the shape, in the order of ``glyphs.object_outlines``. Colours, textures and which of
@@ -89,7 +89,7 @@ def _drawn(
     view: _View,
     finish: Callable[[Tensor, Tensor, torch.Generator], Tensor],
     generator: torch.Generator,
-    progress: Progress,
+    progress: TellDone,
 ) -> tuple[Tensor, Tensor]:
     """Pose glyphs of random classes and let ``finish`` make images of their distance fields."""
     labels = torch.randint(len(fields), (samples,), generator=generator)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from amptui.data.cifar import read_cifar10
 from amptui.data.mnist import read_mnist
-from amptui.data.sources import Arrays, Data, DataRequest
-from amptui.data.synthetic import Progress, digits, objects
+from amptui.data.sources import Arrays, Data, DataRequest, Progress
+from amptui.data.synthetic import TellDone, digits, objects
 from amptui.errors import DataError
 
 
@@ -33,7 +33,7 @@ def cifar10(request: DataRequest) -> Data:
 
 
 class _Draw(Protocol):
-    def __call__(self, samples: int, *, seed: int, progress: Progress) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, samples: int, *, seed: int, progress: TellDone) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,6 @@ def _drawn(request: DataRequest, stand_in: _StandIn) -> Data:
 def _draw(request: DataRequest, stand_in: _StandIn, samples: int, *, seed: int) -> Arrays:
     def progress(done: int) -> None:
         request.raise_if_stopping()
-        request.report(f"drawing {stand_in.name}", done, samples)
+        request.report(Progress(f"drawing {stand_in.name}", done, samples, "samples"))
 
     return Arrays(*stand_in.draw(samples, seed=seed, progress=progress))

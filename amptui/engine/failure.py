@@ -28,14 +28,18 @@ def explain(error: BaseException, *, doing: str, batch_size: int | None) -> Ampt
 
 
 def _out_of_memory(doing: str, batch_size: int | None) -> DeviceError:
-    stats = torch.cuda.memory_stats()
-    peak = units.number_of_bytes(stats.get("allocated_bytes.all.peak"))
-    total = units.number_of_bytes(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     at = f" at batch size {batch_size}" if batch_size else ""
     halved = f"--batch-size {batch_size // 2}" if batch_size and batch_size > 1 else "a smaller batch"
-    return DeviceError(
-        f"CUDA out of memory {doing}{at} (peak {peak} allocated of {total})", mend=f"try {halved}, or AMP"
-    )
+    return DeviceError(f"CUDA out of memory {doing}{at}{_peak()}", mend=f"try {halved}, or AMP")
+
+
+def _peak() -> str:
+    """How much of the GPU was allocated at most; nothing where code on a CPU raised the error itself."""
+    if not torch.cuda.is_available():
+        return ""
+    peak = torch.cuda.memory_stats().get("allocated_bytes.all.peak")
+    total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return f" (peak {units.number_of_bytes(peak)} allocated of {units.number_of_bytes(total)})"
 
 
 def _place(trace: TracebackType | None) -> str:

@@ -49,7 +49,11 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
 
 
 def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> Experiment:
-    """An experiment with the fields in ``settings`` parsed by their types; raises UsageError."""
+    """An experiment with the fields in ``settings`` parsed by their types.
+
+    Raises UsageError for a field that is not there, a value that is none of its type and a run without
+    epochs or samples a step.
+    """
     hints = get_type_hints(chosen)
     names = [field.name for field in fields(chosen)]
     values = {}
@@ -62,6 +66,9 @@ def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> E
             values[name] = _parse(text, hints[name])
         except ValueError as error:
             raise UsageError(f"option {name}: {error}") from error
+    for name in ("epochs", "batch_size"):
+        if values.get(name, 1) < 1:
+            raise UsageError(f"option {name}: {settings[name]!r} is not a whole number above 0")
     return chosen(**values)
 
 

@@ -88,7 +88,8 @@ def seed_everything(seed: int) -> None:
 def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None) -> Schedule:
     """Epochs and steps limit each other; ``--steps`` alone runs as many epochs as it takes."""
     steps = request.steps
-    if steps is not None and request.epochs is None:
+    limited = request.epochs is not None or "epochs" in request.settings
+    if steps is not None and not limited:
         epochs = math.ceil(steps / steps_per_epoch) if steps_per_epoch else max(epochs, steps)
     elif steps_per_epoch is not None:
         longest = epochs * steps_per_epoch

@@ -74,7 +74,7 @@ class Trainer:
     def run(self) -> Outcome:
         """Train until done or asked to stop."""
         self._mode.enter()
-        self._enter_phase("first step", "first step")
+        self._enter_phase("first step", "kernels load, memory is allocated")
         self._readback.begin_interval()
         outcome: Outcome | None = None
         for epoch in range(1, self._prepared.schedule.epochs + 1):

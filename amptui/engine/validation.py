@@ -90,7 +90,12 @@ class Validator:
             self._progress_due = now + _PROGRESS_INTERVAL_SECONDS
             self._emit(
                 PhaseChanged(
-                    time=time.time(), phase="validating", detail="validating", done=done, total=total
+                    time=time.time(),
+                    phase="validating",
+                    detail="validating",
+                    done=done,
+                    total=total,
+                    unit="batches",
                 )
             )
 

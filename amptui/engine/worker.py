@@ -4,6 +4,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from amptui.control import Control
@@ -13,7 +14,7 @@ from amptui.records import AllocatorSample, Note, Phase, PhaseChanged, Record, R
 from amptui.request import TrainRequest
 
 if TYPE_CHECKING:
-    from amptui.data.sources import DataRequest
+    from amptui.data.sources import DataRequest, Progress
     from amptui.engine.setup import Prepared
     from amptui.engine.trainer import Trainer
 
@@ -149,15 +150,15 @@ class TrainingThread:
             text = f"batch size {cpu_batch_size}, this model's default on a CPU; --batch-size changes it"
             self._emit(Note(time=time.time(), severity="info", text=text))
 
-    def _report(self, detail: str, done: int | None, total: int | None) -> None:
+    def _report(self, progress: "Progress") -> None:
         """Pass progress on as often as a person can see it change, its start and its end always."""
-        now = time.monotonic()
-        if now >= self._report_due or detail != self._reported or done == total:
-            self._report_due, self._reported = now + _REPORT_INTERVAL_SECONDS, detail
-            self._say("data", detail, done, total)
+        now, at_end = time.monotonic(), progress.done is not None and progress.done == progress.total
+        if now >= self._report_due or progress.detail != self._reported or at_end:
+            self._report_due, self._reported = now + _REPORT_INTERVAL_SECONDS, progress.detail
+            self._emit(PhaseChanged(time=time.time(), phase="data", **asdict(progress)))
 
-    def _say(self, phase: Phase, detail: str, done: int | None = None, total: int | None = None) -> None:
-        self._emit(PhaseChanged(time=time.time(), phase=phase, detail=detail, done=done, total=total))
+    def _say(self, phase: Phase, detail: str) -> None:
+        self._emit(PhaseChanged(time=time.time(), phase=phase, detail=detail))
 
     def _fail(self, error: BaseException) -> None:
         step = self._trainer.step if self._trainer else 0

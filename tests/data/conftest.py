@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from amptui.data.sources import DataRequest
+from amptui.data.sources import DataRequest, Progress
 
 
 @dataclass
@@ -83,7 +83,7 @@ class Watched:
     """A request and what it was told."""
 
     request: DataRequest
-    reports: list[tuple[str, int | None, int | None]]
+    reports: list[Progress]
     warnings: list[str]
     stop: threading.Event
 
@@ -92,12 +92,12 @@ class Watched:
 def watch(tmp_path: Path) -> Callable[..., Watched]:
     def make(kind: str = "auto", stop: threading.Event | None = None) -> Watched:
         stop = stop or threading.Event()
-        reports: list[tuple[str, int | None, int | None]] = []
+        reports: list[Progress] = []
         warnings: list[str] = []
         request = DataRequest(
             data_dir=tmp_path / "data",
             kind=kind,  # type: ignore[arg-type]  # the tests name the three kinds
-            report=lambda *told: reports.append(told),
+            report=reports.append,
             stopping=stop.is_set,
             warn=warnings.append,
         )

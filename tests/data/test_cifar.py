@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from amptui.data.cifar import CIFAR10, PickledSet, read_cifar10
+from amptui.data.sources import Progress
 from amptui.errors import DataError
 
 Watch = Callable[..., Any]
@@ -103,7 +104,7 @@ def test_the_archive_is_downloaded_if_nothing_is_there(web: Any, watch: Watch) -
     read_cifar10(watched.request, pickled_set)
     assert len(train) == 7
     assert web.asked == ["small.tar.gz"]
-    assert ("unpacking small.tar.gz", None, None) in watched.reports
+    assert Progress("unpacking small.tar.gz") in watched.reports
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b"\x80" + content])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from amptui.data.download import Patience, download
+from amptui.data.sources import Progress
 from amptui.errors import DataError
 
 CONTENT = os.urandom(300_000)
@@ -31,8 +32,8 @@ def test_a_good_file_arrives_whole_with_progress(web: Any, watch: Watch, tmp_pat
     download([web.serve("file.gz", CONTENT)], path, md5=MD5, request=watched.request)
     assert path.read_bytes() == CONTENT
     assert names(path.parent) == ["file.gz"]
-    assert watched.reports[-1] == ("downloading file.gz", len(CONTENT), len(CONTENT))
-    done = [report[1] for report in watched.reports if report[1] is not None]
+    assert watched.reports[-1] == Progress("downloading file.gz", len(CONTENT), len(CONTENT), "bytes")
+    done = [report.done for report in watched.reports if report.done is not None]
     assert done == sorted(done)
     assert len(done) <= 102
 
@@ -47,7 +48,7 @@ def test_a_file_of_unknown_length_is_reported_without_a_total(web: Any, watch: W
     watched = watch()
     download([web.url + "file"], tmp_path / "file", md5=MD5, request=watched.request)
     assert (tmp_path / "file").read_bytes() == CONTENT
-    assert {report[2] for report in watched.reports} == {None}
+    assert {report.total for report in watched.reports} == {None}
 
 
 @pytest.mark.parametrize(

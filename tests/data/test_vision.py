@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amptui.data import vision
-from amptui.data.sources import Arrays, Data
+from amptui.data.sources import Arrays, Data, Progress
 from amptui.errors import DataError
 
 Watch = Callable[..., Any]
@@ -47,7 +47,7 @@ def test_without_a_network_auto_falls_back_at_once_and_says_why(
     assert warning.startswith(f"training on {name} instead of ")
     assert "cannot be downloaded" in warning
     assert "\n" not in warning
-    assert watched.reports[-1] == (f"drawing {name}", 10_000, 10_000)
+    assert watched.reports[-1] == Progress(f"drawing {name}", 10_000, 10_000, "samples")
 
 
 @pytest.mark.parametrize(("load", "name", "shape"), SETS)

@@ -108,6 +108,7 @@ def downloading() -> SessionView:
         detail="downloading train-images",
         done=int(3.1 * mebibyte),
         total=int(9.5 * mebibyte),
+        unit="bytes",
     )
     return SessionView(phase=phase, device=device(gpu()))
 

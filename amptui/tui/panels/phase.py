@@ -41,10 +41,10 @@ def _doing(phase: PhaseChanged) -> str:
 
 
 def _progress(phase: PhaseChanged) -> str:
-    """Data is counted in bytes, everything else in batches."""
+    """Bytes with their unit, everything else as a plain count."""
     if phase.done is None:
         return ""
-    if phase.phase == "data":
+    if phase.unit == "bytes":
         return units.bytes_of(phase.done, phase.total)
     whole = "" if phase.total is None else f"/{units.count(phase.total)}"
     return f"{units.count(phase.done)}{whole}"
