@@ -132,11 +132,9 @@ def _memory_parts(view: SessionView) -> list[str]:
         parts.append(f"allocated {units.number_of_bytes(view.allocator.allocated_bytes)}")
     if view.device is None:
         return parts
-    uuid = view.run.gpu_uuid if view.run is not None else None
-    for gpu in view.device.gpus:
-        if gpu.uuid == uuid:
-            used = units.number_of_bytes(gpu.memory_used_bytes)
-            parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
+    if (gpu := view.training_gpu) is not None:
+        used = units.number_of_bytes(gpu.memory_used_bytes)
+        parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
     if not view.device.gpus:
         parts.append(f"process {units.number_of_bytes(view.device.host.process_rss_bytes)}")
     return parts

@@ -10,6 +10,7 @@ from amptui.records import (
     AllocatorSample,
     DeviceSample,
     EpochFinished,
+    GpuSample,
     PhaseChanged,
     RunFailed,
     RunFinished,
@@ -182,6 +183,17 @@ class SessionView:
     """Steps whose numbers never reached the host because the readback ring was full."""
     run_dir: str = ""
     outcome: RunFinished | RunFailed | None = None
+
+    @property
+    def training_gpu(self) -> GpuSample | None:
+        """The GPU, or the MIG instance of one, that trains, as NVML saw it last; None where it is not known.
+
+        torch writes ``GPU-`` before a MIG instance's UUID and NVML writes ``MIG-``: what follows counts.
+        """
+        if self.run is None or self.run.gpu_uuid is None or self.device is None:
+            return None
+        trains = self.run.gpu_uuid.partition("-")[2]
+        return next((gpu for gpu in self.device.gpus if gpu.uuid.partition("-")[2] == trains), None)
 
 
 EMPTY_VIEW = SessionView()

@@ -1,5 +1,7 @@
 """Memory and what else NVML says: the GPU that trains first, then torch, other GPUs and the host."""
 
+from itertools import count
+
 from amptui import units
 from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
@@ -36,18 +38,24 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         write(canvas, 0, y, fitting(line, canvas.width))
 
 
-def ordered_gpus(view: SessionView) -> list[tuple[int, GpuSample, bool]]:
-    """NVML's index, the sample, and whether it trains; the one that trains first."""
+def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:
+    """Name, sample and whether it trains; the one that trains first.
+
+    ``GPU0`` has NVML's index 0; a MIG instance is counted apart, so that it moves no index: ``MIG0``.
+    """
     if view.device is None:
         return []
-    trains = view.run.gpu_uuid if view.run is not None else None
-    gpus = [(i, gpu, gpu.uuid == trains) for i, gpu in enumerate(view.device.gpus)]
+    counted = {"GPU": count(), "MIG": count()}
+    gpus = []
+    for gpu in view.device.gpus:
+        kind = "MIG" if gpu.uuid.startswith("MIG-") else "GPU"
+        gpus.append((f"{kind}{next(counted[kind])}", gpu, gpu is view.training_gpu))
     return sorted(gpus, key=lambda each: not each[2])
 
 
-def gpu_bar(index: int, gpu: GpuSample, trains: bool, width: int) -> list[Phrase]:
+def gpu_bar(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Phrase]:
     """``▸GPU0``, a bar and used of total, in ``width`` cells."""
-    label = Word(f"{'▸' if trains else ' '}GPU{index}", Ink.TEXT if trains else Ink.DIM)
+    label = Word(f"{'▸' if trains else ' '}{name}", Ink.TEXT if trains else Ink.DIM)
     return _bar_line(label, gpu.memory_used_bytes, gpu.memory_total_bytes, width)
 
 
@@ -85,7 +93,7 @@ def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> 
     return [*lines, *(line for each in others for line in each), *_host(device.host, width)]
 
 
-def _gpu(index: int, gpu: GpuSample, trains: bool, width: int) -> list[list[Phrase]]:
+def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[list[Phrase]]:
     """Bar, readings and, in the ink of a warning, why the clocks are held down."""
     readings = [
         busy(gpu),
@@ -94,7 +102,7 @@ def _gpu(index: int, gpu: GpuSample, trains: bool, width: int) -> list[list[Phra
         _reading(gpu.sm_clock_mhz, "MHz", 5),
     ]
     held = wrapped_phrases(held_words(gpu, width), Ink.WARNING, width)
-    return [gpu_bar(index, gpu, trains, width), fitting(readings, width), *held]
+    return [gpu_bar(name, gpu, trains, width), fitting(readings, width), *held]
 
 
 def _torch(allocator: AllocatorSample, width: int) -> list[list[Phrase]]:

@@ -64,10 +64,10 @@ def memory(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         bar = memories.host_bar(view.device.host, _room_beside([note], room))
         _line(canvas, "memory", [*bar, note])
         return
-    index, gpu, trains = gpus[0]
+    name, gpu, trains = gpus[0]
     held = [text for _, each, _ in gpus if (text := memories.held_words(each, 0))]
     beside = [Phrase((Word(text, Ink.WARNING),), 1) for text in held[:1]] or [memories.busy(gpu)]
-    _line(canvas, "memory", [*memories.gpu_bar(index, gpu, trains, _room_beside(beside, room)), *beside])
+    _line(canvas, "memory", [*memories.gpu_bar(name, gpu, trains, _room_beside(beside, room)), *beside])
 
 
 def _room_beside(phrases: list[Phrase], room: int) -> int:

@@ -36,8 +36,17 @@ def test_what_nvml_does_not_say_is_not_a_number() -> None:
 
 
 def test_the_gpu_that_trains_comes_first_under_its_own_number() -> None:
-    order = [(index, trains) for index, _, trains in memory.ordered_gpus(views.two_gpus())]
-    assert order == [(1, True), (0, False)]
+    order = [(name, trains) for name, _, trains in memory.ordered_gpus(views.two_gpus())]
+    assert order == [("GPU1", True), ("GPU0", False)]
+
+
+def test_a_mig_instance_that_trains_is_known_by_its_uuid_and_moves_no_index() -> None:
+    instance, second = views.gpu(uuid="MIG-aaaa"), views.gpu(uuid="GPU-cccc")
+    view = replace(views.compared(), device=views.device(views.gpu(uuid="GPU-bbbb"), instance, second))
+    assert views.TRAINING_UUID == "GPU-aaaa"
+    assert view.training_gpu is instance
+    order = [(name, trains) for name, _, trains in memory.ordered_gpus(view)]
+    assert order == [("MIG0", True), ("GPU0", False), ("GPU1", False)]
 
 
 def test_a_run_on_a_cpu_marks_no_gpu() -> None:
