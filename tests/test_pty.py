@@ -52,7 +52,7 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
         terminal.wait_for(r"FP32 → AMP bf16")
         terminal.wait_for(r"AMP bf16 .*running")
         # Both columns fill, and what AMP gives is said once enough steps were counted.
-        terminal.wait_for(r"step\s+[\d.]+ ms\s+[\d.]+ ms")
+        terminal.wait_for(r"median\s+[\d.]+ ms\s+[\d.]+ ms")
         terminal.wait_for(r"AMP ([\d.]+× (faster|slower)|.*same speed)")
         terminal.press("q")
         terminal.wait_for("Stop it and leave")
@@ -88,10 +88,11 @@ def test_every_key_does_what_the_help_says(tmp_path: Path) -> None:
         terminal.press("e")
         terminal.wait_for("esc goes back")
         terminal.press("\x1b")
+        terminal.wait_for("╭ loss")
         for key in ("l", "+", "+", "-", "0"):
             terminal.press(key)
         terminal.press("\t")
-        terminal.wait_for("─ loss|loss ─")
+        terminal.wait_for(r"(?s)╭ loss.*╰─+╯\n p precision")
         terminal.press("q")
         terminal.wait_for("Stop it and leave")
         terminal.press("n")

@@ -30,8 +30,8 @@ class Pace:
 
     @property
     def step_seconds(self) -> float | None:
-        """The median of the newest timed steps."""
-        return median(self._seconds)
+        """The mean of the newest timed steps: what the rate is made of, hiccups included."""
+        return sum(self._seconds) / len(self._seconds) if self._seconds else None
 
     @property
     def samples_per_second(self) -> float | None:

@@ -159,7 +159,7 @@ class SessionView:
     best_loss_step: int | None = None
     last_epoch: EpochFinished | None = None
     step_seconds: float | None = None
-    """Median over the last 50 steps that were measured, in whatever precision."""
+    """Mean over the last 50 steps that were measured, in whatever precision: hiccups are in it."""
     samples_per_second: float | None = None
     """Over the same steps."""
     loss: Series = EMPTY_SERIES

@@ -17,7 +17,7 @@ _NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16
 NOTHING_YET = "no step counted yet"
 
 _ROWS: tuple[tuple[str, int, Callable[[PrecisionStats], str]], ...] = (
-    ("step", 0, lambda stats: units.milliseconds(stats.median_step_seconds)),
+    ("median", 0, lambda stats: units.milliseconds(stats.median_step_seconds)),
     ("samples", 2, lambda stats: units.rate(stats.samples_per_second)),
     ("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("loss", 3, lambda stats: units.loss(stats.last_loss)),
@@ -27,7 +27,7 @@ _ROWS: tuple[tuple[str, int, Callable[[PrecisionStats], str]], ...] = (
 """Label, rank (the highest is left out first) and cell of each line of the table."""
 
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
-    ("step time", lambda stats: stats.median_step_seconds),
+    ("median step", lambda stats: stats.median_step_seconds),
     ("peak allocated memory", lambda stats: stats.peak_allocated_bytes),
 )
 

@@ -56,7 +56,7 @@ def test_figures_stand_under_their_precision() -> None:
     lines = draw_alone(comparison.draw, views.compared(), 30, 11).lines()
     assert [line.split() for line in lines[:7]] == [
         ["■", "FP32", "▲", "AMP", "fp16"],
-        ["step", "3.91", "ms", "2.02", "ms"],
+        ["median", "3.91", "ms", "2.02", "ms"],
         ["samples", "65.5", "k/s", "127", "k/s"],
         ["peak", "1.90", "GiB", "1.18", "GiB"],
         ["loss", "0.0412", "0.0312"],
@@ -74,7 +74,7 @@ def test_what_was_not_measured_is_not_a_number() -> None:
 
 def test_with_few_lines_the_verdict_stays() -> None:
     lines = [line.strip() for line in draw_alone(comparison.draw, views.compared(), 30, 6).lines()]
-    assert lines[1].startswith("step")
+    assert lines[1].startswith("median")
     assert lines[2].startswith("peak")
     assert lines[3:] == ["AMP 1.94× faster", "38% less peak memory", "settling steps left out: 40"]
 
