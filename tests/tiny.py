@@ -61,7 +61,7 @@ def prepare(experiment: Experiment, **options: Any) -> setup.Prepared:
     request = TrainRequest(model="tiny", device="cpu", data_dir=Path("unused"), **options)
     precision, amp_precision, unsupported = setup.choose_precisions(request, device)
     setup.seed_everything(request.seed)
-    data = experiment.load_data(DataRequest(data_dir=request.data_dir, seed=request.seed))
+    data = experiment.load_data(DataRequest(data_dir=request.data_dir, kind=request.data, seed=request.seed))
     training, validation = setup.open_data(data, device, experiment.batch_size, request.seed)
     setup.seed_everything(request.seed)
     model, optimizer = setup.build_model(experiment, device)
