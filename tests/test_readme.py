@@ -36,11 +36,10 @@ def test_every_file_linked_to_is_there() -> None:
 
 
 def test_the_example_model_trains(tmp_path: Path) -> None:
-    from tests.tiny import Log, prepare, train
-
     from amptui.engine.loading import build_experiment, load_class
     from amptui.modelspec import parse_model
     from amptui.records import StepRecord
+    from tests.tiny import Log, prepare, train
 
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", README, re.DOTALL)
     path = tmp_path / "mine.py"

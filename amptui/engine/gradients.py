@@ -42,7 +42,7 @@ class GradientProbe:
         present = [g for g in gradients if g is not None]
         if not present:
             return torch.zeros(len(gradients))
-        norms = torch.stack([n.float() for n in _norms(present)])
+        norms = torch.stack([n if n.dtype is torch.float32 else n.float() for n in _norms(present)])
         if len(present) == len(gradients):
             return norms
         full = norms.new_zeros(len(gradients))

