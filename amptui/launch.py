@@ -27,6 +27,9 @@ STOP_PATIENCE_SECONDS = 5.0
 
 _CLOSING_SECONDS = 5.0
 
+_LOOK_INTERVAL_SECONDS = 0.5
+"""How often lines are written where there is no screen."""
+
 _SWITCH_INTERVAL_SECONDS = 0.0005
 """How long one thread may hold the interpreter: a tenth of the default keeps the screen's frame rate
 beside a trainer that never lets go, at no measured cost to it."""
@@ -96,11 +99,11 @@ def default_data_dir() -> Path:
 def _train_plainly(training: Training, *, json: bool) -> int:
     with StopSignals(training.control) as signals:
         training.start()
-        front = PlainFront(training.session.view, sys.stderr if json else sys.stdout)
-        if json:
-            training.thread.ended.wait()
-        else:
-            front.follow(training.thread.ended)
+        front = PlainFront(training.session.view, sys.stdout)
+        # Once asked to stop, the trainer has as long as _finish waits for it.
+        while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
+            if not json:
+                front.update()
         return _finish(training, signals, lambda: None if json else front.finish())
 
 

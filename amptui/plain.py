@@ -2,7 +2,6 @@
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TextIO
@@ -15,8 +14,6 @@ from amptui.telemetry.view import Event, SessionView
 
 STATUS_INTERVAL_SECONDS = 5.0
 """How often a status line is written while steps run."""
-
-_LOOK_INTERVAL_SECONDS = 0.5
 
 _SIGNS = {"info": " ", "warning": "!", "error": "x"}
 
@@ -40,7 +37,7 @@ class JsonLines:
 
 
 class PlainFront:
-    """Follows a session with plain lines until the run has ended."""
+    """Follows a session with plain lines."""
 
     def __init__(self, look: Callable[[], SessionView], out: TextIO) -> None:
         self._look = look
@@ -51,10 +48,9 @@ class PlainFront:
         self._phase = ""
         self._status_step = 0
 
-    def follow(self, ended: threading.Event) -> None:
-        """Write what happens; returns when ``ended`` is set."""
-        while not ended.wait(_LOOK_INTERVAL_SECONDS):
-            self._write_news(self._look())
+    def update(self) -> None:
+        """Write what happened since the last call; to be called a few times a second."""
+        self._write_news(self._look())
 
     def finish(self) -> None:
         """Write what came last, and the summary."""

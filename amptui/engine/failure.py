@@ -21,10 +21,18 @@ def explain(error: BaseException, *, doing: str, batch_size: int | None) -> Ampt
         return _out_of_memory(doing, batch_size)
     if isinstance(error, MemoryError):
         return DeviceError(f"out of host memory {doing}", mend="use a smaller --batch-size")
-    message = " ".join(str(error).split())
+    message = _message(error)
     name = type(error).__name__
     told = f"{name}: {message[:500]}" if message else name
     return ExperimentError(f"{told} ({_place(error.__traceback__)}{doing})")
+
+
+def _message(error: BaseException) -> str:
+    """What ``error`` says in one line; nothing where it fails even in that."""
+    try:
+        return " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - a person's exception may raise anything, and the run must still end
+        return ""
 
 
 def _out_of_memory(doing: str, batch_size: int | None) -> DeviceError:

@@ -6,6 +6,7 @@ the step's numbers into the readback, and at the next boundary emits whatever ha
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal
 
 import torch
@@ -76,14 +77,23 @@ class Trainer:
         self._mode.enter()
         self._enter_phase("first step", "kernels load, memory is allocated")
         self._readback.begin_interval()
-        outcome: Outcome | None = None
+        try:
+            outcome = self._epochs()
+        except BaseException:
+            # The steps before the fault are told; after a fault of the device itself nothing can be read.
+            with suppress(RuntimeError):
+                self._readback.flush()
+            raise
+        self._readback.flush()
+        self._finish_block()
+        return outcome
+
+    def _epochs(self) -> Outcome:
         for epoch in range(1, self._prepared.schedule.epochs + 1):
             outcome = self._epoch(epoch)
             if outcome:
-                break
-        self._readback.flush()
-        self._finish_block()
-        return outcome or "done"
+                return outcome
+        return "done"
 
     def _epoch(self, epoch: int) -> Outcome | None:
         """Run one epoch and its validation; an outcome if the run ended within it."""
