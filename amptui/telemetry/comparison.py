@@ -110,7 +110,7 @@ def median(values: deque[float]) -> float | None:
         return None
     below, above = (len(values) - 1) // 2, len(values) // 2
     ordered = np.partition(np.fromiter(values, np.float64, len(values)), (below, above))
-    return float(ordered[below] + ordered[above]) / 2
+    return float(ordered[below]) / 2 + float(ordered[above]) / 2
 
 
 def samples_per_second(samples: deque[int], seconds: deque[float]) -> float | None:

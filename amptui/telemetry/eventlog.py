@@ -18,11 +18,11 @@ OTHERS = 800
 STORM_GAP_STEPS = 100
 """NaN or Inf of one kind is told in one line for as long as it comes back within so many steps."""
 
-_BY_SEQUENCE = attrgetter("sequence")
+_BY_LAST_CHANGE = attrgetter("last_change")
 
 
 class EventLog:
-    """Lines for people, in the order in which they began."""
+    """Lines for people; one that counts on is as new as its newest count, so that trouble stays in sight."""
 
     def __init__(self) -> None:
         self._prints: deque[_Line] = deque(maxlen=PRINTS)
@@ -34,6 +34,7 @@ class EventLog:
         self._storms: dict[tuple[str, str], _StormLine] = {}
         self._lines: Counter[Severity] = Counter()
         self._sequence = 0
+        self._changes = 0
         self._events: tuple[Event, ...] | None = ()
 
     @property
@@ -49,7 +50,7 @@ class EventLog:
     def events(self) -> tuple[Event, ...]:
         """The lines that are kept, newest first."""
         if self._events is None:
-            lines = sorted([*self._others, *self._prints], key=_BY_SEQUENCE, reverse=True)
+            lines = sorted([*self._others, *self._prints], key=_BY_LAST_CHANGE, reverse=True)
             self._events = tuple([line.event for line in lines])
         return self._events
 
@@ -108,15 +109,21 @@ class EventLog:
         self._newest = line
         self._lines[line.severity] += 1
         line.counted_as = line.severity
-        self._events = None
+        self._rise(line)
 
     def _changed(self, line: "_Line") -> None:
         """Count a line that was already counted under its new severity."""
-        self._events = None
+        self._rise(line)
         if line.severity != line.counted_as:
             self._lines[line.counted_as] -= 1
             self._lines[line.severity] += 1
             line.counted_as = line.severity
+
+    def _rise(self, line: "_Line") -> None:
+        """Put ``line`` on top."""
+        self._changes += 1
+        line.last_change = self._changes
+        self._events = None
 
 
 class _Line:
@@ -124,6 +131,7 @@ class _Line:
 
     def __init__(self, severity: Severity) -> None:
         self.sequence = 0
+        self.last_change = 0
         self.severity: Severity = severity
         self.counted_as: Severity = severity
         self._event: Event | None = None
@@ -214,7 +222,7 @@ class _SkipLine(_Line):
         scale = events.scale_move(first.loss_scale, self._scale_now())
         where = f", non-finite gradient in {health.named(last.names, last.count)}" if last.names else ""
         text = f"overflow: {skipped}, scale {scale}{where}; {self._verdict.text}"
-        return Event(first.time, first.step, "skip", self.severity, text)
+        return Event(last.time, last.step, "skip", self.severity, text)
 
     def _scale_now(self) -> float | None:
         """The scale after the newest skip, or, when that is not known, the lowest that is."""
@@ -230,23 +238,23 @@ class _StormLine(_Line):
         super().__init__(verdict.severity)
         self._first = first
         self._verdict = verdict
-        self._last_step = first.step
+        self._last = first
         self._times = 1
 
     def continues_at(self, step: int) -> bool:
-        return 0 <= step - self._last_step <= STORM_GAP_STEPS
+        return 0 <= step - self._last.step <= STORM_GAP_STEPS
 
     def add(self, found: NonFinite) -> None:
-        self._last_step = found.step
+        self._last = found
         self._times += 1
         self._event = None
 
     def _written(self) -> Event:
-        first = self._first
+        first, last = self._first, self._last
         text = health.what_is_not_finite(first)
         if self._times > 1:
-            text += f", {units.count(self._times)} times {_span(first.step, self._last_step)}"
-        return Event(first.time, first.step, "nonfinite", self.severity, f"{text}; {self._verdict.text}")
+            text += f", {units.count(self._times)} times {_span(first.step, last.step)}"
+        return Event(last.time, last.step, "nonfinite", self.severity, f"{text}; {self._verdict.text}")
 
 
 def _span(first_step: int, last_step: int) -> str:

@@ -139,7 +139,7 @@ def test_a_storm_of_nan_is_one_line_with_its_count_and_its_steps() -> None:
     view = view_of(*(nonfinite(number) for number in range(612, 100_612)))
     (event,) = view.events
     assert event.text.startswith("the loss is NaN, 100,000 times (612–100,611); ")
-    assert (event.step, event.severity) == (612, "error")
+    assert (event.step, event.severity) == (100_611, "error")
     assert (view.warnings, view.errors) == (0, 1)
 
 
@@ -162,7 +162,17 @@ def test_storms_of_several_kinds_at_once_do_not_break_each_other() -> None:
 
 def test_nan_that_comes_back_much_later_is_a_new_line() -> None:
     view = view_of(nonfinite(1), nonfinite(101), nonfinite(202))
-    assert [event.step for event in view.events] == [202, 1]
+    assert [event.step for event in view.events] == [202, 101]
+
+
+def test_trouble_that_goes_on_stays_on_top_of_what_happens_meanwhile() -> None:
+    view = view_of(
+        nonfinite(612), epoch(epoch=3, step=640), nonfinite(650), epoch(epoch=4, step=660), nonfinite(670)
+    )
+    assert [event.kind for event in view.events] == ["nonfinite", "epoch", "epoch"]
+    assert view.events[0].step == 670
+    # Numbers tell who began first: a log that was told of a line is not told again.
+    assert [event.number for event in view.events] == [1, 3, 2]
 
 
 def test_the_same_print_again_and_again_is_one_line() -> None:
