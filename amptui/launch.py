@@ -1,6 +1,7 @@
 """Puts one training together: thread, sampler, recorder and a front; ends it cleanly however it ends."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -99,12 +100,18 @@ def default_data_dir() -> Path:
 def _train_plainly(training: Training, *, json: bool) -> int:
     with StopSignals(training.control) as signals:
         training.start()
+        if json:
+            _follow(training, lambda: None)
+            return _finish(training, signals, lambda: None)
         front = PlainFront(training.session.view, sys.stdout)
-        # Once asked to stop, the trainer has as long as _finish waits for it.
-        while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
-            if not json:
-                front.update()
-        return _finish(training, signals, lambda: None if json else front.finish())
+        _follow(training, front.update)
+        return _finish(training, signals, front.finish)
+
+
+def _follow(training: Training, look: Callable[[], None]) -> None:
+    """Look now and then until the trainer has ended, or was asked to: then ``_finish`` waits for it."""
+    while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
+        look()
 
 
 def _train_on_screen(training: Training, frames_per_second: float | None) -> int:
@@ -126,10 +133,19 @@ def _train_on_screen(training: Training, frames_per_second: float | None) -> int
                 frames_per_second=frames_per_second,
             )
             app.run()
-        training.control.request_stop("the screen ended")
+        if not training.thread.started:
+            training.start()  # the screen ended before its first frame; the journal shall have an end too
         if app.interrupted:
-            signals.received = signals.received or 2
+            signals.received = signals.received or signal.SIGINT
+        if app.return_code and training.control.stop_reason is None:
+            _go_on_without_screen(training)
         return _finish(training, signals, lambda: _print_summary(training))
+
+
+def _go_on_without_screen(training: Training) -> None:
+    """A fault of the screen is ours: it must not cost anybody's run."""
+    _complain("the screen failed (output.log in the run folder says why); training goes on in plain lines")
+    _follow(training, PlainFront(training.session.view, sys.stdout).update)
 
 
 def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:

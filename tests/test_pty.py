@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,8 +27,11 @@ CURSOR_ON = b"\x1b[?25h"
 
 
 def train(run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)) -> Terminal:
-    command = amptui_command("train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options)
-    return Terminal(command, size=size)
+    return Terminal(amptui_command(*train_arguments(run_dir, *options)), size=size)
+
+
+def train_arguments(run_dir: Path, *options: str) -> list[str]:
+    return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
 
 
 def outcome(records: Iterable[Record]) -> type[Record]:
@@ -197,7 +201,7 @@ def test_a_trainer_that_does_not_stop_is_left_after_five_seconds(tmp_path: Path)
 
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "linux"}, {"LC_ALL": "C"}])
 def test_poor_terminals_are_readable(environment: dict[str, str], tmp_path: Path) -> None:
-    command = amptui_command("train", KNOBS, "--device", "cpu", "--run-dir", str(tmp_path / "run"))
+    command = amptui_command(*train_arguments(tmp_path / "run"))
     with Terminal(command, size=(80, 24), env=environment) as terminal:
         terminal.wait_for(r"FP32")
         terminal.wait_for(r"step\s+[1-9]")
@@ -206,3 +210,30 @@ def test_poor_terminals_are_readable(environment: dict[str, str], tmp_path: Path
         if environment.get("LC_ALL") == "C":
             drawn = terminal.written.decode("utf-8", "replace")
             assert drawn.isascii()
+
+
+BROKEN_SCREEN = """
+import sys
+from amptui.cli import main
+from amptui.tui.frame import Frame
+
+def draw(self, canvas, view, screen, frames=[]):
+    frames.append(view)
+    if len(frames) > {good_frames}:
+        raise ZeroDivisionError("a fault of the screen")
+
+Frame.draw = draw
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("good_frames", [0, 8])
+def test_a_fault_of_the_screen_does_not_cost_the_run(good_frames: int, tmp_path: Path) -> None:
+    program = [sys.executable, "-c", BROKEN_SCREEN.format(good_frames=good_frames)]
+    with Terminal([*program, *train_arguments(tmp_path / "run", "--steps", "800")]) as terminal:
+        terminal.wait_for("the screen failed")
+        assert terminal.modes == terminal.modes_before
+        assert terminal.wait(seconds=60) == 0
+        assert "done after 800 steps" in terminal.text
+    assert outcome(read(tmp_path / "run" / "journal.jsonl")) is RunFinished
+    assert "ZeroDivisionError: a fault of the screen" in (tmp_path / "run" / "output.log").read_text()

@@ -50,6 +50,11 @@ class TrainingThread:
         """Begin; returns at once."""
         self._thread.start()
 
+    @property
+    def started(self) -> bool:
+        """Whether :meth:`start` was called."""
+        return self._thread.ident is not None
+
     def join(self, timeout_seconds: float) -> bool:
         """Wait for the end at most that long; whether it came."""
         self._thread.join(timeout_seconds)

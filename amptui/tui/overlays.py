@@ -116,7 +116,7 @@ class PrecisionMenu:
 
 
 MEANINGS = {
-    "fp32": "float32 with PyTorch's defaults: convolutions may use TF32",
+    "fp32": "float32 as by default: convolutions may use TF32",
     "ieee": "float32 with TF32 off everywhere",
     "tf32": "float32 with TF32 on everywhere",
     "fp16": "autocast to float16, gradients scaled",
