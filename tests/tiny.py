@@ -12,7 +12,7 @@ from amptui.control import Control
 from amptui.data.sources import Arrays
 from amptui.engine import setup
 from amptui.engine.trainer import Outcome, Trainer
-from amptui.records import Record
+from amptui.records import Record, StepRecord
 from amptui.request import TrainRequest
 
 R = TypeVar("R")
@@ -107,3 +107,18 @@ def train(
 ) -> Outcome:
     """Run the loop in this thread."""
     return Trainer(prepared, control or Control(), log.emit, attended=attended).run()
+
+
+def losses(log: Log) -> list[float | None]:
+    """The loss of each step."""
+    return [record.loss for record in log.of(StepRecord)]
+
+
+def switching(control: Control, at: dict[int, str]) -> Callable[[Record], None]:
+    """Ask for a precision when a step's record arrives."""
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step in at:
+            control.request_precision(at[record.step])
+
+    return watch

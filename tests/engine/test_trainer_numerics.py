@@ -1,0 +1,231 @@
+"""What the loop does with clipping, the loss scale, NaN and losses it cannot use; on the CPU, for real."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.control import Control
+from amptui.engine.trainer import HOPELESS_STEPS, LEAST_LOSS_SCALE
+from amptui.errors import ExperimentError
+from amptui.records import (
+    EpochFinished,
+    LossScaleChanged,
+    NonFinite,
+    Note,
+    PauseChanged,
+    PrecisionChanged,
+    Record,
+    StepRecord,
+    StepSkipped,
+)
+from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
+
+
+def test_clipping_bounds_the_update_and_reports_the_norm_from_before() -> None:
+    class Plain(Tiny):
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.SGD(model.parameters(), lr=1.0)
+
+    free, clipped = prepare(Plain(), steps=1), prepare(Plain(), steps=1, clip_norm=0.01)
+    before = torch.cat([p.detach().flatten().clone() for p in clipped.model.parameters()])
+    free_log, clipped_log = Log(), Log()
+    train(free, free_log)
+    train(clipped, clipped_log)
+    after = torch.cat([p.detach().flatten() for p in clipped.model.parameters()])
+    assert torch.linalg.vector_norm(after - before).item() == pytest.approx(0.01, rel=1e-3)
+    norms = [log.of(StepRecord)[0].grad_norm for log in (free_log, clipped_log)]
+    assert norms[0] == pytest.approx(norms[1])
+    assert (norms[0] or 0) > 0.05
+
+
+@pytest.mark.parametrize("clip_norm", [None, 1e6])
+def test_the_norm_in_fp16_is_unscaled(clip_norm: float | None) -> None:
+    full, half = Log(), Log()
+    train(prepare(Tiny(), steps=1), full)
+    train(prepare(Tiny(), steps=1, precision="fp16", clip_norm=clip_norm), half)
+    norms = [log.of(StepRecord)[0].grad_norm for log in (full, half)]
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
+
+
+def test_fp16_skips_where_gradients_overflow_and_applies_once_the_scale_fits() -> None:
+    prepared = prepare(Exploding(epochs=8), precision="fp16")
+    log = Log()
+    train(prepared, log)
+    steps, skips = log.of(StepRecord), log.of(StepSkipped)
+    assert skips
+    assert [skip.consecutive for skip in skips[:3]] == [1, 2, 3][: len(skips)]
+    assert steps[0].skipped
+    assert steps[0].loss_scale == 65536
+    assert not steps[-1].skipped
+    assert skips[0].count > 0
+    assert skips[0].names[0] in dict(prepared.model.named_parameters())
+    backoffs = [change for change in log.of(LossScaleChanged) if change.reason == "backoff"]
+    assert [change.step for change in backoffs] == [skip.step for skip in skips]
+    assert all(change.current == change.previous / 2 for change in backoffs)
+    assert log.of(NonFinite) == []
+    assert steps[-1].loss_scale == prepared.scaler.get_scale()
+
+
+def test_a_skipped_step_changes_no_weight() -> None:
+    prepared = prepare(Exploding(), precision="fp16", steps=1)
+    before = [p.detach().clone() for p in prepared.model.parameters()]
+    log = Log()
+    train(prepared, log)
+    assert log.of(StepRecord)[0].skipped
+    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
+
+
+def test_the_scale_grows_after_its_interval_and_the_growth_is_told() -> None:
+    prepared = prepare(Tiny(), precision="fp16")
+    prepared.scaler.set_growth_interval(4)
+    log = Log()
+    train(prepared, log)
+    growths = [change for change in log.of(LossScaleChanged) if change.reason == "growth"]
+    assert growths[0].current == 2 * growths[0].previous
+    assert growths[0].step == 4
+    assert [record.growth_tracker for record in log.of(StepRecord)[:4]] == [1, 2, 3, 0]
+
+
+def test_the_scaler_stands_still_while_other_precisions_run() -> None:
+    control = Control()
+    log = Log(switching(control, {4: "fp32", 12: "fp16"}))
+    train(prepare(Tiny(epochs=3), precision="fp16"), log, control)
+    trackers = [r.growth_tracker for r in log.of(StepRecord) if r.precision == "fp16"]
+    assert trackers[:4] == [1, 2, 3, 4]
+    assert trackers[4] == 5
+    assert all(r.loss_scale is None for r in log.of(StepRecord) if r.precision == "fp32")
+
+
+class NanAt(Tiny):
+    at: int = 3
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss * math.nan if self.calls == self.at else loss
+
+
+def test_nan_is_told_with_the_names_of_the_gradients_and_training_goes_on() -> None:
+    prepared = prepare(NanAt(), precision="bf16")
+    log = Log()
+    assert train(prepared, log) == "done"
+    found = log.of(NonFinite)
+    assert (found[0].step, found[0].what, found[0].kind) == (3, "loss", "nan")
+    assert (found[1].step, found[1].what, found[1].kind) == (3, "gradient", "nan")
+    assert set(found[1].names) <= set(dict(prepared.model.named_parameters()))
+    assert found[1].count == len(list(prepared.model.parameters()))
+
+
+def test_nan_in_fp16_skips_the_step_and_the_next_loss_is_finite() -> None:
+    log = Log()
+    train(prepare(NanAt(), precision="fp16"), log)
+    steps = log.of(StepRecord)
+    assert steps[2].skipped
+    assert math.isnan(steps[2].loss or 0)
+    assert math.isfinite(steps[3].loss or math.nan)
+    assert [skip.step for skip in log.of(StepSkipped)] == [3]
+
+
+class NanFromTheStart(Tiny):
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss * math.nan
+
+
+def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match=r"the loss is nan from step 1 on.*--lr"):
+        train(prepare(NanFromTheStart()), log)
+    assert len(losses(log)) == HOPELESS_STEPS
+
+
+class InfFor(Tiny):
+    epochs: int = 20
+    calls_with_inf: int = 10**9
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss * math.inf if self.calls <= self.calls_with_inf else loss
+
+
+def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> None:
+    prepared = prepare(InfFor(), precision="fp16")
+    log = Log()
+    with pytest.raises(ExperimentError, match=r"the loss scale fell to .* use --precision bf16 or fp32"):
+        train(prepared, log)
+    assert LEAST_LOSS_SCALE / 4 < prepared.scaler.get_scale() < LEAST_LOSS_SCALE
+
+
+def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PauseChanged) and record.paused:
+            control.request_precision("bf16")
+        if isinstance(record, PrecisionChanged):
+            control.request_pause(False)
+
+    log = Log(watch)
+    prepared = prepare(InfFor(calls_with_inf=41), precision="fp16", steps=60)
+    assert train(prepared, log, control, attended=True) == "done"
+    assert "paused: the loss scale fell to" in log.of(Note)[0].text
+    assert log.of(StepRecord)[-1].precision == "bf16"
+
+
+class Parts(Tiny):
+    def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        total = super().loss(model, batch)
+        assert isinstance(total, Tensor)
+        return {"loss": 1.5 * total, "a": total, "b": total}
+
+
+def test_parts_of_the_loss_are_reported_by_name() -> None:
+    log = Log()
+    train(prepare(Parts(epochs=1)), log)
+    record = log.of(StepRecord)[0]
+    assert set(record.losses) == {"a", "b"}
+    assert record.loss == pytest.approx(1.5 * record.losses["a"])
+    (epoch,) = log.of(EpochFinished)
+    assert epoch.validation is not None
+    assert epoch.validation.loss is not None
+
+
+def returning(value: Any) -> Tiny:
+    class Bad(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Any:
+            return value(model(batch[0]))
+
+    return Bad()
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda out: out, r"Bad.loss\(\) returned a tensor of shape 8x4; reduce it to a scalar"),
+        (lambda out: out.sum().item(), r"Bad.loss\(\) returned a float; return a scalar tensor"),
+        (lambda out: None, r"Bad.loss\(\) returned None; return a scalar tensor"),
+        (lambda out: out.sum().detach(), r"Bad.loss\(\) returned a tensor without a gradient"),
+        (lambda out: {"a": out.sum()}, r"Bad.loss\(\) returned a dict without 'loss'; name the total"),
+    ],
+)
+def test_a_loss_that_no_step_can_use_is_told_in_one_line(value: Any, message: str) -> None:
+    with pytest.raises(ExperimentError, match=message):
+        train(prepare(returning(value)), Log())
+
+
+def test_an_optimizer_that_is_not_fused_skips_too() -> None:
+    class Unfused(Exploding):
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.RMSprop(model.parameters(), lr=0.01)
+
+    log = Log()
+    train(prepare(Unfused(), precision="fp16"), log)
+    assert log.of(StepRecord)[0].skipped
+    assert log.of(StepSkipped)
