@@ -171,7 +171,8 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
 
 
 def _print_summary(training: Training) -> None:
-    for line in summary_lines(training.session.view()):
+    # The first line ends the one the cursor was left in by a terminal without an alternate screen.
+    for line in ("", *summary_lines(training.session.view())):
         _write(sys.stdout, printable(line))
 
 

@@ -27,6 +27,7 @@ class StopSignals:
         self._control = control
         self._before: dict[signal.Signals, object] = {}
         self._terminal = _terminal_state()
+        self._last_resort = threading.Timer(LEAVE_AFTER_SECONDS, self._leave)
         self.received: int | None = None
         """The number of the first signal."""
 
@@ -39,6 +40,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._last_resort.cancel()
         for number, before in self._before.items():
             signal.signal(number, before)  # type: ignore[arg-type]
 
@@ -48,9 +50,8 @@ class StopSignals:
         self.received = number
         self._control.request_stop(signal.Signals(number).name)
         # The main thread may be stuck in a write to a terminal that takes nothing any more.
-        last_resort = threading.Timer(LEAVE_AFTER_SECONDS, self._leave)
-        last_resort.daemon = True
-        last_resort.start()
+        self._last_resort.daemon = True
+        self._last_resort.start()
 
     def _leave(self) -> None:
         if self._terminal is not None:

@@ -43,9 +43,9 @@ class WatchApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "amptui"
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Textual binds these two itself; ours go through the key table.
-        Binding("ctrl+c", "interrupt", show=False, priority=True),
-        Binding("ctrl+q", "ask_quit", show=False, priority=True),
+        # Textual binds these two itself; ours go the way of every other key.
+        Binding("ctrl+c", "press('ctrl+c')", show=False, priority=True),
+        Binding("ctrl+q", "press('ctrl+q')", show=False, priority=True),
     ]
 
     def __init__(
@@ -99,7 +99,7 @@ class WatchApp(App[None]):
         if not self._link_is_behind():
             self._dashboard.repaint()
         if self._should_leave():
-            self.exit()
+            self._leave()
             return
         self.set_timer(self._pace.next_interval_seconds(), self._tick)
 
@@ -126,6 +126,11 @@ class WatchApp(App[None]):
         if self._driver is not None:
             self._driver.write(data)
 
+    def _leave(self) -> None:
+        """End the screen; where there is no alternate one, what comes next stands below it."""
+        self._write(f"\x1b[{self.size.height};1H")
+        self.exit()
+
     def _link_is_behind(self) -> bool:
         driver = self._driver
         return isinstance(driver, PatientDriver) and driver.waiting_writes > MAX_WAITING_WRITES
@@ -145,19 +150,23 @@ class WatchApp(App[None]):
     # --------------------------------------------------------------------------------- keys
 
     async def on_key(self, event: events.Key) -> None:
-        """An open overlay gets the key first; what it does not want goes by the table."""
+        """Every key but the two that Textual would take for itself."""
         event.stop()
         event.prevent_default()
-        if self._overlay is not None:
-            answer = self._overlay.press(event.key, self._view)
+        await self.action_press(event.key)
+
+    async def action_press(self, key: str) -> None:
+        """An open overlay gets the key; without one, and for Ctrl+C always, the table says what it does."""
+        if self._overlay is not None and ACTIONS.get(key) != "interrupt":
+            answer = self._overlay.press(key, self._view)
             if answer.close:
                 self._overlay = None
             if answer.action:
                 await self.run_action(answer.action)
             if answer.precision:
                 self._request(answer.precision)
-        elif event.key in ACTIONS:
-            await self.run_action(ACTIONS[event.key])
+        elif key in ACTIONS:
+            await self.run_action(ACTIONS[key])
         self._redraw()
 
     def _redraw(self) -> None:
@@ -240,7 +249,7 @@ class WatchApp(App[None]):
     def action_ask_quit(self) -> None:
         """Leave; while training, ask first."""
         if self._ended.is_set():
-            self.exit()
+            self._leave()
         else:
             self._overlay = QuitQuestion()
 
@@ -251,7 +260,7 @@ class WatchApp(App[None]):
     def action_interrupt(self) -> None:
         """Stop and leave without asking; a second time, leave without waiting."""
         if self.interrupted or self._ended.is_set():
-            self.exit()
+            self._leave()
         self.interrupted = True
         self.action_stop()
 

@@ -291,6 +291,7 @@ def cuda() -> torch.device:
 
 @pytest.mark.gpu
 @gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_resident_batches_never_make_the_host_wait(cuda: torch.device) -> None:
     batches = opened(arrays(50_000), batch_size=512, device=cuda)
     list(batches.epoch(1))

@@ -1,0 +1,86 @@
+"""What a benchmark found: figures beside their aims, as a table for people and as JSON."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from amptui import units
+
+Unit = Literal["fraction", "seconds", "bytes", "bytes per second"]
+
+_FORMATS: Mapping[Unit, Callable[[float], str]] = {
+    "fraction": lambda value: units.percent(value, 2),
+    "seconds": units.milliseconds,
+    "bytes": units.number_of_bytes,
+    "bytes per second": lambda value: f"{units.number_of_bytes(value)}/s",
+}
+
+_RESAMPLES = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured number and what it should be."""
+
+    name: str
+    value: float
+    unit: Unit
+    aim: float
+    more_is_better: bool = False
+    interval: tuple[float, float] | None = None
+    """95% confidence interval of the value."""
+    caveat: str = ""
+    """Why the value says nothing, if it does not."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    """What else a reader of the JSON wants to know; JSON values."""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the value is what it should be; None where it says nothing."""
+        if self.caveat:
+            return None
+        return self.value >= self.aim if self.more_is_better else self.value <= self.aim
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in JSON's types."""
+        return {
+            "name": self.name,
+            "value": self.value,
+            "unit": self.unit,
+            "aim": self.aim,
+            "more_is_better": self.more_is_better,
+            "met": self.met,
+            "caveat": self.caveat or None,
+            "interval_95": list(self.interval) if self.interval else None,
+            **self.detail,
+        }
+
+    def as_row(self) -> tuple[str, ...]:
+        """Name, value with its interval, aim, and whether it was met."""
+        show = _FORMATS[self.unit]
+        value = show(self.value)
+        if self.interval:
+            value += f" ({show(self.interval[0])} to {show(self.interval[1])})"
+        aim = f"{'at least' if self.more_is_better else 'at most'} {show(self.aim)}"
+        return (self.name, value, aim, self.caveat or ("met" if self.met else "missed"))
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """One line a figure, in columns."""
+    rows = [("figure", "measured", "aim", ""), *(figure.as_row() for figure in figures)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """95% interval of the median of ``values``, by the percentile bootstrap (Efron 1979)."""
+    picks = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
+    low, high = np.percentile(np.median(np.asarray(values)[picks], axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
+    """Values for people to read in JSON, each to so many significant digits."""
+    return [float(f"{value:.{digits}g}") for value in values]

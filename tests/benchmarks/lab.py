@@ -1,0 +1,66 @@
+"""Where a benchmark's children run, and how long they may."""
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tests.checkout import ROOT, child_environment
+
+LONGEST_CHILD_SECONDS = 150.0
+
+
+class OutOfTimeError(Exception):
+    """The time for all measurements together is used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A scratch folder, the environment of every child, and the moment when all must be over."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    deadline: float
+    """On the monotonic clock."""
+
+    def limit_seconds(self) -> float:
+        """How long the next child may take; raises OutOfTimeError when no time is left."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            raise OutOfTimeError("the time for all measurements together is used up")
+        return min(LONGEST_CHILD_SECONDS, left)
+
+    def run(
+        self, command: Sequence[str], env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a child to its end and keep what it says; raises subprocess.TimeoutExpired."""
+        return subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **self.environment, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=self.limit_seconds(),
+            check=False,
+        )
+
+
+@contextmanager
+def open_lab(longest_seconds: float) -> Iterator[Lab]:
+    """A lab whose measurements end after ``longest_seconds`` at the latest, and its folder with it."""
+    deadline = time.monotonic() + longest_seconds
+    with child_environment() as environment, TemporaryDirectory(prefix="amptui-lab-") as folder:
+        yield Lab(Path(folder), environment, deadline)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """The last line of what a child printed; raises RuntimeError with its complaints if it failed."""
+    if done.returncode != 0 or not done.stdout.strip():
+        told = (done.stderr or done.stdout).strip()[-2000:]
+        raise RuntimeError(f"exit status {done.returncode} of {done.args}: {told}")
+    return done.stdout.strip().splitlines()[-1]

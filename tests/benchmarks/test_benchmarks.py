@@ -1,0 +1,183 @@
+"""The benchmark's arithmetic, and its two sides in small."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records import PhaseChanged, Record, RunFailed, RunFinished, StepRecord
+from amptui.runs.journal import Journal
+from amptui.telemetry.session import Session
+from tests.benchmarks.figures import Figure, median_interval, table
+from tests.benchmarks.fold_many import STRETCH, fold
+from tests.benchmarks.lab import OutOfTimeError, last_line, open_lab
+from tests.benchmarks.measures import PlainRun, hold_to_the_same_training, run_plainly, run_watched
+from tests.benchmarks.watched import Look, Shown, Watched, finished_run
+from tests.benchmarks.workloads import WARM_UP_STEPS, Workload, workloads
+from tests.checkout import ROOT
+
+TINY = Workload(
+    name="tiny",
+    model=str(ROOT / "tests" / "recipes" / "launch_bound.py"),
+    batch_size=16,
+    timed_steps=100,
+    threads=1,
+    least_rate_ratio=0.5,
+)
+
+
+def step_record(step: int, *, step_seconds: float | None = 0.5, loss: float = 1.0) -> StepRecord:
+    return StepRecord(
+        time=100 + step * 0.5,
+        step=step,
+        epoch=1,
+        precision="fp32",
+        loss=loss,
+        samples=4,
+        step_seconds=step_seconds,
+        data_seconds=0.0,
+        lr=0.1,
+        loss_scale=None,
+        growth_tracker=None,
+        skipped=False,
+        grad_norm=1.0,
+        nonfinite_gradients=0,
+        settling=step <= 10,
+    )
+
+
+def watched(steps: Sequence[StepRecord], looks: Sequence[Look] = (), shown: Sequence[Shown] = ()) -> Watched:
+    return Watched(records=tuple(steps), looks=tuple(looks), shown=tuple(shown))
+
+
+def test_the_rate_leaves_the_warm_up_and_unmeasured_steps_out() -> None:
+    slow_start = [step_record(step, step_seconds=9.0) for step in range(1, WARM_UP_STEPS + 1)]
+    rest = [step_record(11), step_record(12, step_seconds=None), step_record(13, step_seconds=0.3)]
+    seen = watched([*slow_start, *rest])
+    assert seen.step_rate == pytest.approx(2 / 0.8)
+    assert seen.unmeasured_steps == 1
+
+
+def test_a_run_without_a_measured_step_has_no_rate() -> None:
+    with pytest.raises(ValueError, match="no step was measured"):
+        _ = watched([step_record(11, step_seconds=None)]).step_rate
+
+
+def test_costs_count_from_the_warm_up_to_the_last_step() -> None:
+    steps = [step_record(step) for step in range(1, 21)]  # step 10 at 105 s, step 20 at 110 s
+    looks = [Look(100, 0, 0.0), Look(105, 9000, 0.5), Look(110, 10_000, 0.6), Look(120, 99_000, 9.0)]
+    seen = watched(steps, looks)
+    assert seen.per_second("written_bytes") == pytest.approx(200)
+    assert seen.per_second("main_thread_cpu_seconds") == pytest.approx(0.02)
+
+
+def test_a_step_is_on_the_glass_once_it_or_a_later_one_is_shown() -> None:
+    steps = [step_record(step) for step in (11, 12, 13, 14)]  # at 105.5, 106, 106.5 and 107 s
+    shown = [Shown(105.0, 2), Shown(106.2, 12), Shown(106.9, 13)]
+    assert watched(steps, shown=shown).glass_seconds() == pytest.approx([0.7, 0.2, 0.4])
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12))
+def test_the_interval_lies_within_the_values(values: list[float]) -> None:
+    low, high = median_interval(values)
+    assert min(values) <= low <= high <= max(values)
+
+
+def test_equal_values_leave_no_doubt() -> None:
+    assert median_interval([0.99] * 6) == (0.99, 0.99)
+
+
+def test_a_figure_stands_beside_its_aim() -> None:
+    rate = Figure(
+        name="rate", value=0.9961, unit="fraction", aim=0.995, more_is_better=True, interval=(0.99, 1.01)
+    )
+    start = Figure(name="start", value=0.31, unit="seconds", aim=0.25)
+    busy = Figure(name="busy", value=1.3, unit="fraction", aim=0.995, more_is_better=True, caveat="disturbed")
+    growth = Figure(name="growth", value=-4096, unit="bytes", aim=2**20)
+    assert (rate.met, start.met, busy.met, growth.met) == (True, False, None, True)
+    assert table([rate, start, busy, growth]).splitlines()[1:] == [
+        "rate    99.61% (99.00% to 101.00%)  at least 99.50%   met",
+        "start   310 ms                      at most 250 ms    missed",
+        "busy    130.00%                     at least 99.50%   disturbed",
+        "growth  -4.00 KiB                   at most 1.00 MiB  met",
+    ]
+
+
+def test_both_sides_train_the_same() -> None:
+    with open_lab(120) as lab:
+        plain = run_plainly(lab, TINY)
+        seen = run_watched(lab, TINY, emulated=True)
+    assert plain.steps == TINY.timed_steps
+    assert [s.step for s in seen.steps] == list(range(1, TINY.steps + 1))
+    assert seen.steps[0].loss == pytest.approx(plain.first_loss, rel=1e-6)
+    hold_to_the_same_training(plain, seen)
+    assert seen.step_rate > 0
+    assert seen.per_second("main_thread_cpu_seconds") >= 0
+    assert all(seconds > 0 for seconds in seen.glass_seconds())
+
+
+def test_two_different_trainings_are_not_compared() -> None:
+    with pytest.raises(RuntimeError, match="first loss"):
+        hold_to_the_same_training(PlainRun(1, 1.0, 2.302), watched([step_record(1, loss=2.310)]))
+
+
+def test_only_a_run_that_ended_as_asked_counts(tmp_path: Path) -> None:
+    ends: dict[str, Record] = {
+        "failed": RunFailed(time=3.0, step=1, error="out of memory", traceback="Traceback"),
+        "cut": PhaseChanged(time=3.0, phase="training"),
+        "done": RunFinished(time=3.0, steps=1, seconds=1.0, reason="done"),
+    }
+    for name, end in ends.items():
+        journal = Journal(tmp_path / name)
+        journal.append([step_record(1), end])
+        journal.close()
+    assert len(finished_run(tmp_path / "done")) == 2
+    with pytest.raises(RuntimeError, match="out of memory"):
+        finished_run(tmp_path / "failed")
+    with pytest.raises(RuntimeError, match="never ended"):
+        finished_run(tmp_path / "cut")
+
+
+def test_a_lab_has_an_end_and_tells_what_failed() -> None:
+    with open_lab(0) as lab, pytest.raises(OutOfTimeError):
+        lab.limit_seconds()
+    with open_lab(60) as lab:
+        done = lab.run([sys.executable, "-c", "import sys; print(1); sys.exit('no kernel image')"])
+        with pytest.raises(RuntimeError, match=r"exit status 1 .*no kernel image"):
+            last_line(done)
+        assert last_line(lab.run([sys.executable, "-c", "print(1); print(2)"])) == "2"
+        with pytest.raises(subprocess.TimeoutExpired):
+            replace(lab, deadline=time.monotonic() + 0.2).run(["sleep", "60"])
+
+
+def test_what_is_folded_for_memory_switches_and_skips() -> None:
+    session = Session()
+    fold(session, 1, 2000)
+    view = session.view()
+    assert view.step == 2000
+    assert len(view.switches) == 2000 // STRETCH
+    assert [(row.precision, row.skipped) for row in view.comparison.rows] == [("fp32", 0), ("fp16", 20)]
+
+
+def test_memory_is_measured_in_a_process_of_its_own() -> None:
+    with open_lab(60) as lab:
+        command = [sys.executable, "-m", "tests.benchmarks.fold_many", "4000", "2000"]
+        found = json.loads(last_line(lab.run(command)))
+    assert set(found) == {"first_bytes", "last_bytes"}
+    assert min(found.values()) > 2**20  # no Python fits into one MiB
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_workload_is_found_by_its_name(on_gpu: bool, quick: bool) -> None:
+    found = workloads(on_gpu=on_gpu, quick=quick)
+    assert set(found) == {"mnist_deep", "launch_bound"}
+    assert all(workload.name == name for name, workload in found.items())
+    assert found["launch_bound"].environment == {"OMP_NUM_THREADS": "1"}

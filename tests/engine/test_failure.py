@@ -1,0 +1,105 @@
+"""Why a training could not go on, in one line: what was raised, where, and what was being done."""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from amptui.engine.failure import explain
+from amptui.errors import AmptuiError, DataError, DeviceError, ExperimentError
+
+
+def caught(kind: type[Exception], code: Callable[[], object]) -> Exception:
+    with pytest.raises(kind) as found:
+        code()
+    return found.value
+
+
+def line_of(code: str) -> int:
+    """Where ``code`` stands in this file."""
+    source = Path(__file__).read_text().splitlines()
+    return 1 + next(i for i, line in enumerate(source) if line.strip() == code)
+
+
+def told(error: BaseException, batch_size: int | None = 8) -> str:
+    return str(explain(error, doing="in step 5", batch_size=batch_size))
+
+
+def test_our_own_errors_are_told_already() -> None:
+    error = DataError("no such file", mend="download it")
+    assert explain(error, doing="in step 5", batch_size=8) is error
+
+
+def raise_here() -> None:
+    raise ValueError("bad\n  label")
+
+
+def test_the_place_is_the_innermost_line_of_the_person_s_own_code() -> None:
+    error = caught(IndexError, lambda: functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7])))
+    assert "cross_entropy" in traceback.format_exception(error)[-2]  # raised within torch
+    assert f"({__file__}:" in told(error)
+    where = line_of('raise ValueError("bad\\n  label")')
+    assert told(caught(ValueError, raise_here)) == f"ValueError: bad label ({__file__}:{where}, in step 5)"
+
+
+def test_an_error_from_nowhere_has_no_place() -> None:
+    error = caught(ZeroDivisionError, lambda: exec(compile("1 / 0", "<string>", "exec")))  # noqa: S102 - code without a file
+    frames = error.__traceback__
+    while frames is not None and frames.tb_next is not None:
+        frames = frames.tb_next
+    assert told(error.with_traceback(frames)) == "ZeroDivisionError: division by zero (in step 5)"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (KeyError("weights"), "KeyError: 'weights' (in step 5)"),
+        (AssertionError(), "AssertionError (in step 5)"),
+        (SystemExit("the model left"), "SystemExit: the model left (in step 5)"),
+        (KeyboardInterrupt(), "KeyboardInterrupt (in step 5)"),
+        (RuntimeError("x" * 9000), f"RuntimeError: {'x' * 500} (in step 5)"),
+    ],
+)
+def test_any_exception_is_one_bounded_line(error: BaseException, said: str) -> None:
+    found = explain(error, doing="in step 5", batch_size=None)
+    assert isinstance(found, ExperimentError)
+    assert str(found) == said
+
+
+def test_a_shape_that_does_not_fit_is_named_with_its_line() -> None:
+    model = nn.Linear(3, 2)
+    error = caught(RuntimeError, lambda: model(torch.zeros(2, 5)))
+    assert told(error).startswith("RuntimeError: ")
+    assert f"shapes cannot be multiplied (2x5 and 3x2) ({__file__}:" in told(error)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "mend"),
+    [
+        (256, "try --batch-size 128, or AMP"),
+        (1, "try a smaller batch, or AMP"),
+        (None, "try a smaller batch"),
+    ],
+)
+def test_out_of_memory_says_what_to_try(batch_size: int | None, mend: str) -> None:
+    found = explain(torch.OutOfMemoryError("CUDA out of memory"), doing="in step 5", batch_size=batch_size)
+    assert isinstance(found, DeviceError)
+    assert found.what.startswith("CUDA out of memory in step 5")
+    assert mend in str(found)
+    assert ("at batch size" in str(found)) == (batch_size is not None)
+
+
+def test_host_memory_is_not_the_gpu_s() -> None:
+    assert told(MemoryError()) == "out of host memory in step 5; use a smaller --batch-size"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_the_gpu_s_peak_and_size_are_told() -> None:
+    error = caught(torch.OutOfMemoryError, lambda: torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
+    assert isinstance(explain(error, doing="in step 5", batch_size=2), AmptuiError)
+    assert " allocated of " in told(error)

@@ -1,0 +1,195 @@
+"""Numbers on their way from the device to the host: in order, timed, and never waited for."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.engine.readback import CudaReadback, HostReadback, open_readback
+
+CPU = torch.device("cpu")
+
+Delivered = list[tuple[list[float] | None, float | None]]
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def into(delivered: Delivered) -> Callable[[Sequence[float] | None, float | None], None]:
+    return lambda row, seconds: delivered.append((None if row is None else list(row), seconds))
+
+
+def test_a_cpu_needs_no_ring() -> None:
+    assert isinstance(open_readback(CPU, clock=Clock()), HostReadback)
+
+
+rows = st.lists(
+    st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4), min_size=1, max_size=4
+)
+
+
+@given(rows)
+def test_a_row_is_its_values_in_a_row(values: list[list[float]]) -> None:
+    delivered: Delivered = []
+    readback = HostReadback(Clock())
+    readback.push([torch.tensor(value) for value in values], into(delivered), timed=False)
+    assert delivered == [([x for value in values for x in value], None)]
+
+
+def test_scalars_half_precision_and_gradients_are_taken_too() -> None:
+    delivered: Delivered = []
+    loss = torch.tensor(2.0, requires_grad=True) * 2
+    readback = HostReadback(Clock())
+    readback.push(
+        [loss, torch.tensor([0.5], dtype=torch.bfloat16), torch.tensor(3)], into(delivered), timed=True
+    )
+    readback.push([], into(delivered), timed=False)
+    assert delivered == [([4.0, 0.5, 3.0], 0.0), ([], None)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["step", "untimed", "gap"]), st.integers(0, 5)), max_size=12))
+def test_a_step_lasts_from_the_end_of_the_step_before_or_of_the_gap(course: list[tuple[str, int]]) -> None:
+    clock, delivered = Clock(), Delivered()
+    readback = HostReadback(clock)
+    expected, start = [], clock.now
+    for what, seconds in course:
+        clock.now += seconds
+        if what == "gap":
+            readback.begin_interval()
+            start = clock.now
+        else:
+            readback.push([torch.zeros(1)], into(delivered), timed=what == "step")
+            expected.append(clock.now - start if what == "step" else None)
+            start = clock.now if what == "step" else start
+    readback.drain()
+    readback.flush()
+    assert [seconds for _, seconds in delivered] == expected
+
+
+# ---------------------------------------------------------------------------------------- CUDA
+
+A_SECOND_IN_CYCLES = 2_000_000_000
+"""More or less: long beside what the host does meanwhile."""
+
+
+def on_gpu(test: Callable[..., None]) -> Callable[..., None]:
+    skip = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+    marked: Callable[..., None] = pytest.mark.gpu(skip(test))
+    return marked
+
+
+@pytest.fixture
+def ring() -> CudaReadback:
+    readback = open_readback(torch.device("cuda", 0), clock=Clock(), capacity=8)
+    assert isinstance(readback, CudaReadback)
+    return readback
+
+
+def value(number: float, length: int = 3) -> torch.Tensor:
+    return torch.full((length,), number, device="cuda")
+
+
+@on_gpu
+def test_rows_arrive_in_order_with_their_values_and_the_device_s_seconds(ring: CudaReadback) -> None:
+    delivered = Delivered()
+    work = torch.rand(2048, 2048, device="cuda")
+    ring.begin_interval()
+    for number in range(100):
+        for _ in range(3):
+            work = torch.nn.functional.normalize(work @ work)
+        ring.push([value(number), value(-number, 1)], into(delivered), timed=True)
+        ring.drain()
+        if number % 4 == 3:
+            ring.flush()
+    ring.flush()
+    assert [row for row, _ in delivered] == [[float(i)] * 3 + [float(-i)] for i in range(100)]
+    assert all(seconds is not None and 0 < seconds < 10 for _, seconds in delivered)
+
+
+@on_gpu
+def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: CudaReadback) -> None:
+    delivered = Delivered()
+    ring.push([value(1)], into(delivered), timed=True)
+    ring.push([value(2)], into(delivered), timed=False)
+    ring.push([value(3)], into(delivered), timed=True)
+    ring.flush()
+    assert [seconds is None for _, seconds in delivered] == [True, True, False]
+
+
+@on_gpu
+def test_nothing_is_delivered_before_the_device_is_done_and_nobody_waits(ring: CudaReadback) -> None:
+    delivered, row = Delivered(), value(1)
+    ring.push([row], into([]), timed=True)
+    ring.flush()  # memory for the rows is allocated now, which may wait
+    torch.cuda._sleep(A_SECOND_IN_CYCLES)
+    ring.push([row], into(delivered), timed=True)
+    ring.drain()
+    assert delivered == []
+    ring.flush()
+    ((values, seconds),) = delivered
+    assert values == [1.0] * 3
+    assert seconds is not None
+    assert seconds > 0.1
+
+
+@on_gpu
+def test_a_full_ring_drops_and_says_so_instead_of_waiting(ring: CudaReadback) -> None:
+    delivered = Delivered()
+    ring.push([value(0)], into(delivered), timed=True)
+    ring.flush()  # the pinned rows are there
+    done = torch.cuda.Event()
+    torch.cuda._sleep(A_SECOND_IN_CYCLES)
+    done.record()
+    for number in range(1, 21):
+        ring.push([value(number)], into(delivered), timed=True)
+        ring.drain()
+    assert not done.query(), "the host waited for the device"
+    ring.flush()
+    assert [row for row, _ in delivered] == [
+        *[[float(i)] * 3 for i in range(8)],
+        *[None] * 13,
+    ]
+    ring.push([value(21)], into(delivered), timed=True)
+    ring.push([value(22)], into(delivered), timed=True)
+    ring.flush()
+    # The step before was dropped, so this one's start is not known; from the next on it is.
+    assert [row for row, _ in delivered[-2:]] == [[21.0] * 3, [22.0] * 3]
+    assert [seconds is None for _, seconds in delivered[-2:]] == [True, False]
+
+
+@on_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch's word on every first use of it
+def test_pushing_and_draining_never_synchronise(ring: CudaReadback) -> None:
+    delivered = Delivered()
+    ring.push([value(0)], into(delivered), timed=True)
+    ring.flush()
+    values = [value(float(number)) for number in range(50)]
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for row in values:
+            ring.push([row], into(delivered), timed=True)
+            ring.drain()
+        ring.begin_interval()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    ring.flush()
+    assert len(delivered) == 51
+
+
+@on_gpu
+def test_a_longer_row_keeps_those_under_way(ring: CudaReadback) -> None:
+    delivered = Delivered()
+    for length in (1, 2, 30, 3):
+        ring.push([value(length, length)], into(delivered), timed=False)
+    ring.flush()
+    assert [row for row, _ in delivered] == [[float(n)] * n for n in (1, 2, 30, 3)]

@@ -1,0 +1,202 @@
+"""From a delivered row to records: what was measured, what went wrong, what an epoch adds up to."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from amptui.engine.gradients import GradientProbe
+from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.records import (
+    EpochFinished,
+    LossScaleChanged,
+    NonFinite,
+    StepRecord,
+    StepSkipped,
+    Validation,
+)
+from tests.tiny import Log
+
+MODEL = nn.Linear(2, 2)  # two gradients: weight, bias
+
+FACTS = StepFacts(
+    step=1,
+    epoch=1,
+    precision="fp32",
+    samples=8,
+    data_seconds=0.001,
+    lr=0.1,
+    settling=False,
+    parts=(),
+    scaled=False,
+    norms_scaled=False,
+)
+SCALED = replace(FACTS, precision="fp16", scaled=True, norms_scaled=True)
+
+
+def reporter() -> tuple[StepReporter, Log]:
+    log = Log()
+    return StepReporter(log.emit, GradientProbe(MODEL)), log
+
+
+def scaled_row(
+    loss: float, scale: float, *, skipped: bool = False, after: float | None = None
+) -> list[float]:
+    """A row of fp16: loss, scaler's values, norms of the scaled gradients."""
+    norm = math.inf if skipped else 3.0 * scale
+    return [loss, scale, float(skipped), scale if after is None else after, 5.0, norm, 4.0 * scale]
+
+
+def test_a_plain_step_is_one_record() -> None:
+    report, log = reporter()
+    report.step(FACTS, [0.5, 3.0, 4.0], 0.25)
+    (record,) = log
+    assert record == StepRecord(
+        time=record.time,
+        step=1,
+        epoch=1,
+        precision="fp32",
+        loss=0.5,
+        samples=8,
+        step_seconds=0.25,
+        data_seconds=0.001,
+        lr=0.1,
+        loss_scale=None,
+        growth_tracker=None,
+        skipped=False,
+        grad_norm=5.0,
+        nonfinite_gradients=0,
+        settling=False,
+    )
+
+
+def test_parts_of_the_loss_keep_their_names() -> None:
+    report, log = reporter()
+    report.step(replace(FACTS, parts=("kl", "mse")), [0.75, 0.5, 0.25, 3.0, 4.0], None)
+    (record,) = log.of(StepRecord)
+    assert (record.loss, record.losses) == (0.75, {"kl": 0.5, "mse": 0.25})
+    assert record.grad_norm == 5.0
+
+
+def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
+    report, log = reporter()
+    report.step(SCALED, scaled_row(0.5, 1024.0), 0.25)
+    (record,) = log.of(StepRecord)
+    assert (record.loss_scale, record.growth_tracker, record.skipped) == (1024.0, 5, False)
+    assert record.grad_norm == 5.0
+    assert report.loss_scale == 1024.0
+    assert len(log) == 1
+    # Norms from after the unscaling are not divided again.
+    report.step(replace(SCALED, norms_scaled=False), [0.5, 1024.0, 0.0, 1024.0, 6.0, 3.0, 4.0], 0.25)
+    assert log.of(StepRecord)[1].grad_norm == 5.0
+
+
+def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
+    report, log = reporter()
+    for step in (1, 2):
+        report.step(replace(SCALED, step=step), scaled_row(0.5, 64.0, skipped=True, after=32.0), None)
+    skips = log.of(StepSkipped)
+    assert [skip.consecutive for skip in skips] == [1, 2]
+    assert (skips[0].loss_scale, skips[0].loss, skips[0].names, skips[0].count) == (
+        64.0,
+        0.5,
+        ("weight",),
+        1,
+    )
+    assert log.of(NonFinite) == []
+    changes = log.of(LossScaleChanged)
+    assert [(c.step, c.previous, c.current, c.reason) for c in changes] == [
+        (1, 64.0, 32.0, "backoff"),
+        (2, 64.0, 32.0, "backoff"),
+    ]
+    report.step(replace(SCALED, step=3), scaled_row(0.5, 32.0, after=64.0), None)
+    assert report.consecutive_skips == 0
+    assert log.of(LossScaleChanged)[-1].reason == "growth"
+
+
+@pytest.mark.parametrize(("loss", "kind"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "inf")])
+def test_a_loss_that_is_not_finite_is_reported_even_of_a_skipped_step(loss: float, kind: str) -> None:
+    report, log = reporter()
+    report.step(SCALED, scaled_row(loss, 64.0, skipped=True, after=32.0), None)
+    (found,) = log.of(NonFinite)
+    assert (found.what, found.kind, found.step) == ("loss", kind, 1)
+
+
+@pytest.mark.parametrize(
+    ("norms", "kind", "names"),
+    [
+        ([math.nan, 1.0], "nan", ("weight",)),
+        ([1.0, math.inf], "inf", ("bias",)),
+        ([math.inf, math.nan], "nan", ("bias", "weight")),
+    ],
+)
+def test_bad_gradients_of_an_applied_step_are_named(
+    norms: list[float], kind: str, names: tuple[str, ...]
+) -> None:
+    report, log = reporter()
+    report.step(FACTS, [0.5, *norms], None)
+    (found,) = log.of(NonFinite)
+    assert (found.what, found.kind, found.names, found.count) == ("gradient", kind, names, len(names))
+    assert log.of(StepRecord)[0].nonfinite_gradients == len(names)
+
+
+def test_a_dropped_row_is_a_step_without_numbers() -> None:
+    report, log = reporter()
+    report.step(SCALED, None, None)
+    (record,) = log.of(StepRecord)
+    assert (record.loss, record.step_seconds, record.grad_norm, record.loss_scale) == (None,) * 4
+    assert record.samples == 8
+    assert not record.skipped
+    assert report.delivered == 1
+    assert report.last_loss is None
+
+
+Steps = list[tuple[float | None, float | None]]
+delivered_steps = st.lists(
+    st.tuples(st.none() | st.floats(-10, 10) | st.just(math.nan), st.none() | st.floats(0, 1)), max_size=20
+)
+
+
+@given(delivered_steps, delivered_steps)
+def test_an_epoch_is_the_mean_of_its_finite_losses_and_the_sum_of_its_seconds(
+    first: Steps, second: Steps
+) -> None:
+    report, log = reporter()
+    for epoch, steps in enumerate((first, second), 1):
+        for loss, seconds in steps:
+            report.step(FACTS, None if loss is None else [loss, 0.0, 0.0], seconds)
+        report.epoch(step=len(steps), epoch=epoch, validation=None)
+    for steps, record in zip((first, second), log.of(EpochFinished), strict=True):
+        losses = [loss for loss, _ in steps if loss is not None and math.isfinite(loss)]
+        measured = [seconds for loss, seconds in steps if seconds is not None and loss is not None]
+        if losses:
+            assert record.mean_loss == pytest.approx(sum(losses) / len(losses))
+        else:
+            assert record.mean_loss is None
+        if len(measured) == len(steps):
+            assert record.seconds == pytest.approx(sum(measured))
+        else:
+            assert record.seconds is None
+
+
+def test_an_epoch_carries_its_validation() -> None:
+    report, log = reporter()
+    found = Validation(loss=0.1, accuracy=0.9, samples=10)
+    report.epoch(step=8, epoch=1, validation=found)
+    assert log.of(EpochFinished)[0].validation is found
+
+
+def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
+    report, _ = reporter()
+    report.step(SCALED, scaled_row(math.nan, 64.0, skipped=True, after=32.0), None)
+    assert report.bad_applied_steps == 0
+    report.step(FACTS, [math.nan, 1.0, 1.0], None)
+    assert report.bad_applied_steps == 1
+    report.step(FACTS, [0.5, 1.0, 1.0], None)
+    report.step(FACTS, [math.nan, 1.0, 1.0], None)
+    assert report.bad_applied_steps == 1
+    assert report.finite_losses == 1
+    assert math.isnan(report.last_loss or 0)

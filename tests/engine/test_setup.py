@@ -1,0 +1,193 @@
+"""What stands before the first step: device, seeds, schedule, model and the run's first record."""
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from amptui import Data, DataRequest, wire
+from amptui.engine import setup
+from amptui.errors import DeviceError, ExperimentError, UsageError
+from amptui.request import TrainRequest
+from tests.tiny import Log, Tiny, prepare, train
+
+CPU = torch.device("cpu")
+
+
+def request(**options: Any) -> TrainRequest:
+    return TrainRequest(model="tiny", **options)
+
+
+limits = st.none() | st.integers(1, 50)
+
+
+@given(
+    asked_epochs=limits, steps=limits, default_epochs=st.integers(1, 50), steps_per_epoch=st.integers(1, 50)
+)
+def test_a_run_is_as_long_as_its_tightest_limit(
+    asked_epochs: int | None, steps: int | None, default_epochs: int, steps_per_epoch: int
+) -> None:
+    asked = request(epochs=asked_epochs, steps=steps)
+    schedule = setup.schedule_for(asked, asked_epochs or default_epochs, steps_per_epoch)
+    if steps is None:
+        expected = (asked_epochs or default_epochs) * steps_per_epoch
+    elif asked_epochs is None:
+        expected = steps
+    else:
+        expected = min(steps, asked_epochs * steps_per_epoch)
+    assert schedule.steps == expected
+    assert schedule.steps_per_epoch == steps_per_epoch
+    # The epochs hold the steps, and unless the person gave their number there is none too many.
+    assert schedule.epochs * steps_per_epoch >= expected
+    if asked_epochs is None:
+        assert (schedule.epochs - 1) * steps_per_epoch < expected
+
+
+@given(asked_epochs=limits, steps=limits, default_epochs=st.integers(1, 50))
+def test_data_without_a_length_end_by_epochs_or_steps(
+    asked_epochs: int | None, steps: int | None, default_epochs: int
+) -> None:
+    asked = request(epochs=asked_epochs, steps=steps)
+    schedule = setup.schedule_for(asked, asked_epochs or default_epochs, None)
+    assert schedule.steps == steps
+    assert schedule.steps_per_epoch is None
+    # Epochs may have one step only: enough of them for all steps, unless epochs limit the run.
+    assert schedule.epochs >= (asked_epochs or steps or default_epochs)
+
+
+def test_epochs_by_set_limit_a_run_as_those_of_their_own_option_do() -> None:
+    assert setup.schedule_for(request(steps=100, settings={"epochs": "2"}), 2, 8).steps == 16
+    log = Log()
+    train(prepare(Tiny(epochs=2), steps=100, settings={"epochs": "2"}), log)
+    assert max(getattr(record, "step", 0) for record in log) == 16
+
+
+def test_an_option_of_its_own_outweighs_set_and_a_cpu_s_default_outweighs_nothing() -> None:
+    class Heavy(Tiny):
+        cpu_batch_size = 4
+
+    asked = request(epochs=3, learning_rate=0.5, settings={"epochs": "9", "width": "8"})
+    found = setup.experiment_settings(Heavy, asked, CPU)
+    assert found == {"epochs": "3", "width": "8", "learning_rate": "0.5", "batch_size": "4"}
+    assert setup.experiment_settings(Heavy, request(batch_size=2), CPU)["batch_size"] == "2"
+    assert setup.experiment_settings(Heavy, request(settings={"batch_size": "3"}), CPU)["batch_size"] == "3"
+    assert "batch_size" not in setup.experiment_settings(Heavy, request(), torch.device("cuda"))
+    assert "batch_size" not in setup.experiment_settings(Tiny, request(), CPU)
+
+
+def test_one_seed_sets_every_generator() -> None:
+    def numbers() -> tuple[float, float, float]:
+        setup.seed_everything(2**40 + 7)  # beyond numpy's own range
+        return random.random(), float(np.random.random()), torch.rand(1).item()
+
+    assert numbers() == numbers()
+
+
+def test_a_cpu_is_always_there() -> None:
+    assert setup.choose_device("cpu") == CPU
+    setup.enter_device(CPU)
+    assert setup.device_name(CPU)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_not_there_is_refused_with_the_mend(name: str) -> None:
+    with pytest.raises(DeviceError, match=f"device {name}: torch finds no CUDA GPU here; use --device cpu"):
+        setup.choose_device(name)
+    assert setup.choose_device("auto") == CPU
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+def test_gpus_are_counted_from_zero() -> None:
+    count = torch.cuda.device_count()
+    assert setup.choose_device("auto") == torch.device("cuda", 0)
+    assert setup.choose_device(f"cuda:{count - 1}") == torch.device("cuda", count - 1)
+    with pytest.raises(DeviceError, match=f"there are {count} GPUs; count from cuda:0"):
+        setup.choose_device(f"cuda:{count}")
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "said"),
+    [
+        ("build_model", None, r"Bad.build_model\(\) returned None; return a torch.nn.Module"),
+        ("build_model", [1], r"Bad.build_model\(\) returned a list; return a torch.nn.Module"),
+        ("build_optimizer", 3, r"Bad.build_optimizer\(\) returned a int; return a torch.optim.Optimizer"),
+    ],
+)
+def test_what_is_no_model_or_optimizer_is_told(method: str, value: object, said: str) -> None:
+    bad = type("Bad", (Tiny,), {method: lambda *_: value})
+    with pytest.raises(ExperimentError, match=said):
+        setup.build_model(bad(), CPU)
+
+
+def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
+    class Evaluating(Tiny):
+        def build_model(self) -> nn.Module:
+            return super().build_model().eval()
+
+    model, _ = setup.build_model(Evaluating(), CPU)
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("value", [None, "MNIST", (1, 2), SimpleNamespace(train=[])])
+def test_what_is_no_data_is_told(value: Any) -> None:
+    with pytest.raises(ExperimentError, match=r"load_data\(\) returned .*; return an amptui.Data"):
+        setup.open_data(value, CPU, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ("fp32", "bf16")),
+        ({"precision": "fp16"}, ("fp16", "bf16")),
+        ({"amp_precision": "fp16"}, ("fp32", "fp16")),
+    ],
+)
+def test_a_cpu_s_amp_is_bf16_unless_asked_otherwise(
+    options: dict[str, str], expected: tuple[str, str]
+) -> None:
+    precision, amp_precision, unsupported = setup.choose_precisions(request(**options), CPU)
+    assert (precision, amp_precision) == expected
+    assert set(unsupported) == {"tf32"}
+
+
+@pytest.mark.parametrize("options", [{"precision": "tf32"}, {"amp_precision": "tf32"}])
+def test_what_the_device_cannot_run_is_refused_before_anything_is_loaded(options: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="TF32 is a format of NVIDIA GPUs"):
+        setup.choose_precisions(request(**options), CPU)
+
+
+def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
+    class Odd(Tiny):
+        place: Path = Path("here")
+
+    prepared = prepare(Odd(), steps=12, clip_norm=2.0, seed=5)
+    started = setup.describe_run("tiny", prepared, request(seed=5))
+    assert (started.model, started.device, started.gpu_uuid) == ("tiny", "cpu", None)
+    assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (8, 2, 12)
+    assert (started.batch_size, started.data.samples, started.data.real) == (8, 64, False)
+    assert started.parameters == 16 * 16 + 16 + 2 * 16 + 16 * 4 + 4
+    assert started.config["place"] == "here"
+    assert started.config["optimizer"] == "Adam"
+    assert {"experiment", "seed", "clip_norm", "width"} <= set(started.config)
+    assert {"amptui", "python", "torch"} <= set(started.versions)
+    assert started.hardware["cores"] >= 1
+    assert wire.loads(wire.dumps(started)) == started
+
+
+def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:
+    class Loader(Tiny):
+        def load_data(self, request: DataRequest) -> Data:
+            pairs = TensorDataset(torch.rand(20, 1, 4, 4), torch.randint(0, 4, (20,)))
+            return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=5))
+
+    assert setup.describe_run("tiny", prepare(Loader()), request()).batch_size == 5

@@ -1,0 +1,151 @@
+"""One pass over the validation data: true means over samples, and a model left as it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui import Data, DataRequest, Experiment
+from amptui.control import Control
+from amptui.data.sources import Arrays
+from amptui.engine.validation import MetricSums, Validator, evaluating
+from amptui.errors import ExperimentError
+from amptui.records import PhaseChanged, Record, Validation
+from tests.tiny import Log, Tiny, prepare
+
+batches = st.lists(st.tuples(st.floats(-5, 5, width=32), st.integers(1, 100)), min_size=1, max_size=8)
+
+
+@given(batches)
+def test_batches_of_any_size_weigh_by_their_samples(found: list[tuple[float, int]]) -> None:
+    sums = MetricSums()
+    for mean, samples in found:
+        sums.add(
+            {"loss": torch.tensor(mean), "accuracy": torch.tensor(0.5), "f1": torch.tensor(mean)}, samples
+        )
+    validation = sums.means([float(value) for value in sums.tensors()])
+    assert validation is not None
+    total = sum(samples for _, samples in found)
+    expected = sum(mean * samples for mean, samples in found) / total
+    assert validation.samples == total
+    assert validation.loss == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert validation.accuracy == pytest.approx(0.5)
+    assert validation.metrics == {"f1": pytest.approx(expected, rel=1e-4, abs=1e-4)}
+
+
+def test_without_samples_or_without_numbers_there_is_no_validation() -> None:
+    sums = MetricSums()
+    assert sums.means([]) is None
+    sums.add({"loss": torch.tensor(1.0)}, 4)
+    assert sums.means(None) is None
+
+
+def validate(experiment: Experiment, *, precision: str = "fp32") -> tuple[Validation | None, Log]:
+    prepared, log = prepare(experiment), Log()
+    sums = Validator(prepared, Control(), log.emit).run(prepared.modes[precision])
+    assert sums is not None
+    return sums.means([float(value) for value in sums.tensors()]), log
+
+
+def test_the_short_last_batch_counts_as_what_it_is() -> None:
+    class Odd(Tiny):
+        def load_data(self, request: DataRequest) -> Data:
+            arrays = Arrays(torch.rand(11, 1, 4, 4), torch.zeros(11, dtype=torch.long))
+            return Data(name="odd", real=True, train=arrays, validation=arrays)
+
+        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            return {"loss": batch[0].mean(), "accuracy": torch.tensor(len(batch[0]) / 8)}
+
+    prepared = prepare(Odd())
+    inputs = prepared.data.train.inputs  # type: ignore[union-attr]
+    sums = Validator(prepared, Control(), Log().emit).run(prepared.modes["fp32"])
+    assert sums is not None
+    found = sums.means([float(value) for value in sums.tensors()])
+    assert found is not None
+    assert found.samples == 11
+    assert found.loss == pytest.approx(inputs.mean().item(), rel=1e-5)
+    assert found.accuracy == pytest.approx((8 * 1 + 3 * 3 / 8) / 11)
+
+
+def test_a_metric_without_a_loss_gets_the_experiment_s_own() -> None:
+    class OwnLoss(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+            return {"loss": torch.tensor(7.0) + 0 * model(batch[0]).sum(), "part": torch.tensor(1.0)}
+
+    found, _ = validate(OwnLoss())
+    assert found is not None
+    assert found.loss == 7.0
+
+
+def test_validation_runs_in_the_mode_without_gradients_and_in_evaluation_mode() -> None:
+    seen = []
+
+    class Looking(Tiny):
+        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            outputs = model(batch[0])
+            seen.append((outputs.dtype, outputs.requires_grad, model.training))
+            return {"loss": outputs.float().mean()}
+
+    validate(Looking(), precision="bf16")
+    assert set(seen) == {(torch.bfloat16, False, False)}
+
+
+def test_it_says_how_far_it_is() -> None:
+    _, log = validate(Tiny())
+    first = log.of(PhaseChanged)[0]
+    assert (first.phase, first.done, first.total) == ("validating", 0, 8)
+
+
+def test_a_stop_ends_it_between_two_batches() -> None:
+    control = Control()
+    calls = []
+
+    class Stopping(Tiny):
+        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            calls.append(1)
+            control.request_stop("test")
+            return super().metrics(model, batch)
+
+    prepared = prepare(Stopping())
+    assert Validator(prepared, control, Log().emit).run(prepared.modes["fp32"]) is None
+    assert len(calls) == 1
+    assert prepared.model.training
+
+
+def test_metrics_that_are_no_dict_are_told() -> None:
+    class Bare(Tiny):
+        def metrics(self, model: nn.Module, batch: Any) -> Any:
+            return torch.tensor(0.5)
+
+    with pytest.raises(ExperimentError, match=r"Bare.metrics\(\) returned a Tensor; return a dict of scalar"):
+        validate(Bare())
+
+
+@given(st.lists(st.booleans(), min_size=3, max_size=3))
+def test_every_module_gets_its_own_mode_back_whatever_happens(modes: list[bool]) -> None:
+    model = nn.Sequential(nn.Linear(1, 1), nn.Dropout())
+    for module, training in zip(model.modules(), modes, strict=True):
+        module.training = training
+
+    def evaluate_and_fail() -> None:
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+            raise KeyError("metrics")
+
+    with pytest.raises(KeyError):
+        evaluate_and_fail()
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_without_validation_data_there_is_nothing_to_sum() -> None:
+    class TrainOnly(Tiny):
+        def load_data(self, request: DataRequest) -> Data:
+            data = super().load_data(request)
+            return Data(name=data.name, real=data.real, train=data.train)
+
+    found, log = validate(TrainOnly())
+    assert found is None
+    assert list[Record](log) == []

@@ -1,0 +1,271 @@
+"""The trainer's thread: every way it can end becomes one last record."""
+
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.control import Control
+from amptui.engine.worker import TrainingThread
+from amptui.errors import DeviceError, ExperimentError, UsageError
+from amptui.modelspec import ModelSpec, parse_model
+from amptui.records import (
+    Note,
+    PhaseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepRecord,
+)
+from amptui.request import TrainRequest
+from tests.terminal import KNOBS
+from tests.tiny import Log
+
+ENOUGH_SECONDS = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _no_trace_of_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.startswith("amptui_experiment"):
+            del sys.modules[name]
+
+
+class Worker:
+    """One training in its thread, from start to end."""
+
+    def __init__(
+        self,
+        model: str | ModelSpec = KNOBS,
+        *,
+        watch: Callable[[Record], object] | None = None,
+        control: Control | None = None,
+        **options: Any,
+    ) -> None:
+        spec = parse_model(model) if isinstance(model, str) else model
+        settings = {"step_ms": "0"} if spec.name == "knobs" else {}
+        settings |= options.pop("settings", {})
+        request = TrainRequest(
+            model=spec.text, **{"device": "cpu", "attended": False, **options}, settings=settings
+        )
+        self.control = control or Control()
+        self.log = Log(watch)
+        self.thread = TrainingThread(request, spec, self.control, self.log.emit)
+        self.thread.start()
+
+    def end(self) -> Record:
+        """Wait for it; the last record."""
+        assert self.thread.ended.wait(ENOUGH_SECONDS)
+        assert self.thread.join(ENOUGH_SECONDS)
+        endings = [r for r in self.log if isinstance(r, RunFinished | RunFailed)]
+        assert endings == [self.log[-1]]
+        return endings[0]
+
+
+def test_a_run_from_import_to_end() -> None:
+    worker = Worker(steps=5)
+    last = worker.end()
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.reason) == (5, "done")
+    phases = [r.phase for r in worker.log.of(PhaseChanged)]
+    assert phases == ["importing", "data", "model", "first step", "training"]
+    (started,) = worker.log.of(RunStarted)
+    assert worker.log.index(started) < worker.log.index(worker.log.of(StepRecord)[0])
+    assert last.seconds == pytest.approx(last.time - started.time)
+    assert worker.thread.error is None
+    assert worker.thread.allocator() is None
+
+
+def test_it_trains_in_a_thread_of_its_own_that_cannot_keep_the_process() -> None:
+    names = set()
+    worker = Worker(watch=lambda _record: names.add(threading.current_thread().name), steps=1)
+    worker.end()
+    assert names == {"amptui-trainer"}
+    assert worker.thread._thread.daemon
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"device": "cuda:99"}, DeviceError, "device cuda:99: "),
+        ({"precision": "tf32"}, UsageError, "precision tf32: "),
+        ({"settings": {"widht": "3"}}, UsageError, "Knobs has no option 'widht'"),
+        ({"settings": {"trouble": "data"}}, ExperimentError, "load_data() returned a str"),
+        ({"settings": {"trouble": "build"}}, ExperimentError, "RuntimeError: no such layer"),
+        ({"settings": {"trouble": "exit", "at": "1"}}, ExperimentError, "SystemExit: the model left"),
+        ({"settings": {"trouble": "memory", "at": "3"}}, DeviceError, "out of host memory in step 3"),
+    ],
+    ids=str,
+)
+def test_every_failure_is_a_record_with_its_traceback(
+    options: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    worker = Worker(**options)
+    last = worker.end()
+    assert isinstance(last, RunFailed)
+    assert last.error.startswith(said)
+    assert "Traceback (most recent call last)" in last.traceback
+    assert isinstance(worker.thread.error, kind)
+    assert str(worker.thread.error) == last.error
+    assert last.step == (3 if "memory" in str(options) else 1 if "exit" in str(options) else 0)
+
+
+HOOKED = """
+import torch
+from torch import nn
+from amptui import Data, Experiment
+from amptui.data.sources import Arrays, Progress
+
+class Hooked(Experiment):
+    batch_size: int = 16
+
+    def load_data(self, request):
+        for detail, done, total in {reports}:
+            request.report(Progress(detail, done, total))
+        {during}
+        inputs = torch.rand(64, 4)
+        return Data("hooked", False, Arrays(inputs, inputs.argmax(1)))
+
+    def build_model(self):
+        return nn.Linear(4, 4)
+"""
+
+
+def hooked(tmp_path: Path, *, during: str = "pass", reports: str = "()") -> str:
+    path = tmp_path / "hooked.py"
+    path.write_text(HOOKED.format(during=during, reports=reports))
+    return str(path)
+
+
+def test_a_stop_while_data_are_loaded_is_no_failure(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PhaseChanged) and record.phase == "data":
+            control.request_stop("the user")
+
+    model = hooked(tmp_path, during="request.raise_if_stopping()")
+    worker = Worker(model, watch=watch, control=control)
+    last = worker.end()
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.seconds, last.reason) == (0, 0.0, "stopped")
+    assert worker.thread.error is None
+    assert worker.log.of(RunStarted) == []
+
+
+def test_a_stop_before_the_model_is_built_ends_without_a_step(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PhaseChanged) and record.phase == "model":
+            control.request_stop("the user")
+
+    last = Worker(hooked(tmp_path), watch=watch, control=control).end()
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.reason) == (0, "stopped")
+
+
+def test_a_stop_does_not_hide_what_went_wrong_in_the_person_s_code(tmp_path: Path) -> None:
+    control = Control()
+    control.request_stop("the user")
+    last = Worker(hooked(tmp_path, during="raise ValueError('bad file')"), control=control).end()
+    assert isinstance(last, RunFailed)
+    assert last.error.startswith("ValueError: bad file")
+
+
+def test_a_stop_during_training_ends_after_the_step() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 3:
+            control.request_stop("the user")
+
+    worker = Worker(watch=watch, control=control)
+    last = worker.end()
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.reason) == (3, "stopped")
+
+
+def test_progress_is_told_at_its_start_at_its_end_and_not_a_thousand_times(tmp_path: Path) -> None:
+    reports = "[('reading', i, 1000) for i in range(1001)] + [('sorting', None, None)] * 1000"
+    worker = Worker(hooked(tmp_path, reports=reports), steps=1)
+    worker.end()
+    data = [r for r in worker.log.of(PhaseChanged) if r.phase == "data"]
+    reading = [r for r in data if r.detail == "reading"]
+    assert (reading[0].done, reading[-1].done) == (0, 1000)
+    assert len(reading) < 20
+    assert 1 <= len([r for r in data if r.detail == "sorting"]) < 20
+
+
+def test_what_the_data_warn_of_is_a_note(tmp_path: Path) -> None:
+    worker = Worker(hooked(tmp_path, during="request.warn('using a stand-in')"), steps=1)
+    worker.end()
+    assert [(r.severity, r.text) for r in worker.log.of(Note)] == [("warning", "using a stand-in")]
+
+
+def test_an_error_that_cannot_even_say_what_it_is_ends_the_run(tmp_path: Path) -> None:
+    mute = "raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})()"
+    worker = Worker(hooked(tmp_path, during=mute))
+    last = worker.end()
+    assert isinstance(last, RunFailed)
+    assert "Mute" in last.error
+    assert worker.thread.error is not None
+
+
+def test_out_of_gpu_memory_raised_on_a_cpu_is_told_like_any_other(tmp_path: Path) -> None:
+    worker = Worker(hooked(tmp_path, during="raise torch.OutOfMemoryError('none left')"), batch_size=16)
+    last = worker.end()
+    assert isinstance(last, RunFailed)
+    assert last.error.startswith("CUDA out of memory in load_data() of Hooked at batch size 16")
+    assert last.error.endswith("try --batch-size 8, or AMP")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({}, True), ({"batch_size": 8}, False), ({"settings": {"batch_size": "8"}}, False)],
+    ids=str,
+)
+def test_a_batch_size_chosen_for_the_cpu_is_told_and_one_s_own_is_not(
+    options: dict[str, Any],
+    told: bool,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "knobs.py"
+    shutil.copy(KNOBS, path)
+    path.write_text(f"{path.read_text()}\nKnobs.cpu_batch_size = 4\n")
+    worker = Worker(str(path), steps=1, **options)
+    worker.end()
+    said = [r.text for r in worker.log.of(Note)]
+    assert said == ["batch size 4, this model's default on a CPU; --batch-size changes it"] * told
+    assert worker.log.of(RunStarted)[0].batch_size == (4 if told else 8)
+
+
+def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> None:
+    losses = []
+    for during in ("pass", "torch.rand(17)"):
+        worker = Worker(hooked(tmp_path, during=f"{during}; torch.manual_seed(5)"), steps=3, seed=2)
+        worker.end()
+        losses.append([r.loss for r in worker.log.of(StepRecord)])
+    assert losses[0] == losses[1]
+
+
+def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
+    path, at, made = hooked(tmp_path), list[str](), threading.Event()
+
+    def watch(_record: Record) -> None:
+        assert made.wait(ENOUGH_SECONDS)
+        at.append(worker.thread.doing)
+
+    worker = Worker(path, watch=watch, steps=2)
+    made.set()
+    worker.end()
+    assert at[0] == "while importing torch"
+    assert {f"while importing {path}", "in load_data() of Hooked", "in step 2"} <= set(at)

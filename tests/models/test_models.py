@@ -1,0 +1,118 @@
+"""The models that come along: what their numbers are, that each trains, and that each can be copied."""
+
+import importlib
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from amptui import Data, DataRequest, Experiment
+from amptui.data.sources import Arrays
+from amptui.engine.loading import build_experiment, load_class
+from amptui.engine.setup import experiment_settings
+from amptui.models import CATALOGUE
+from amptui.models.mnist_deep import BLOCKS, MnistDeep
+from amptui.models.simple_cnn import SimpleCnn
+from amptui.modelspec import parse_model
+from amptui.records import StepRecord
+from amptui.request import TrainRequest
+from tests.tiny import Log, prepare, train
+
+IMAGES = {"mnist-deep": (1, 28, 28), "simple-cnn": (3, 32, 32)}
+"""What each takes."""
+
+
+def parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.fixture(scope="module")
+def deep() -> nn.Module:
+    model = MnistDeep().build_model()
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def test_mnist_deep_is_as_large_as_its_documentation_says(deep: nn.Module) -> None:
+    assert parameters(deep) == 14_740_522
+
+
+def test_mnist_deep_has_its_fourteen_blocks(deep: nn.Module) -> None:
+    kinds = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU)
+    blocks = list(deep.get_submodule("features").children())
+    assert len(blocks) == len(BLOCKS) == 14
+    for block, (inputs, outputs, kernel, stride, padding) in zip(blocks, BLOCKS, strict=True):
+        conv, norm, relu = block.children()
+        assert tuple(map(type, (conv, norm, relu))) == kinds
+        assert isinstance(conv, nn.Conv2d)
+        assert (conv.in_channels, conv.out_channels) == (inputs, outputs)
+        assert (conv.kernel_size, conv.stride, conv.padding) == (
+            (kernel, kernel),
+            (stride, stride),
+            (padding, padding),
+        )
+
+
+def test_mnist_deep_s_parameters_have_names_one_can_read(deep: nn.Module) -> None:
+    names = dict(deep.named_parameters())
+    assert names["features.13.conv.weight"].shape == (1024, 512, 3, 3)
+    assert {"features.0.norm.bias", "classifier.1.weight", "classifier.5.bias"} <= set(names)
+
+
+def test_a_cpu_gets_a_smaller_batch_of_mnist_deep() -> None:
+    asked = TrainRequest(model="mnist-deep")
+    settings = experiment_settings(MnistDeep, asked, torch.device("cpu"))
+    assert build_experiment(MnistDeep, settings).batch_size == 32
+    assert MnistDeep().batch_size == 256
+
+
+def test_simple_cnn_is_small() -> None:
+    assert parameters(SimpleCnn().build_model()) == (3 * 64 + 64 * 128) * 9 + 64 + 128 + 128 * 8 * 8 * 10 + 10
+
+
+def random_images(name: str, experiment: Experiment) -> Experiment:
+    """The same experiment on eight images of noise."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (8, *IMAGES[name]), generator=generator, dtype=torch.uint8)
+    arrays = Arrays(images, torch.arange(8))
+
+    class Noise(type(experiment)):  # type: ignore[misc]
+        def load_data(self, request: DataRequest) -> Data:
+            return Data(name="noise", real=False, train=arrays)
+
+    return Noise(epochs=1, batch_size=4)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_model_of_the_catalogue_gives_ten_logits(name: str) -> None:
+    model = load_class(parse_model(name))().build_model().eval()
+    with torch.inference_mode():
+        assert model(torch.rand(2, *IMAGES[name])).shape == (2, 10)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_model_of_the_catalogue_trains(name: str, precision: str) -> None:
+    log = Log()
+    experiment = random_images(name, load_class(parse_model(name))())
+    assert train(prepare(experiment, precision=precision), log) == "done"
+    steps = log.of(StepRecord)
+    assert len(steps) == 2
+    assert all(step.loss is not None and 0 < step.loss < 10 for step in steps)
+    assert all(step.grad_norm for step in steps)
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_model_file_can_be_copied_and_given_by_its_path(name: str, tmp_path: Path) -> None:
+    original = importlib.import_module(CATALOGUE[name][0])
+    assert original.__file__ is not None
+    copy = Path(shutil.copy(original.__file__, tmp_path / "my_model.py"))
+    spec = parse_model(str(copy))
+    found = load_class(spec)
+    assert spec.name == "my_model"
+    assert found.__name__ == load_class(parse_model(name)).__name__
+    assert found.__module__ != original.__name__
+    assert parameters(found().build_model()) == parameters(load_class(parse_model(name))().build_model())
+    assert load_class(parse_model(f"{copy}:{found.__name__}")).__name__ == found.__name__

@@ -1,0 +1,131 @@
+"""Stop signals in processes of their own: the first asks, the second leaves."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+PROGRAM = """
+import signal, sys, threading
+from amptui.control import Control
+from amptui.signals import StopSignals
+
+control = Control()
+with StopSignals(control) as signals:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(signals.received, control.stop_reason, flush=True)
+print("left", *(signal.getsignal(s).__name__ if callable(signal.getsignal(s)) else signal.getsignal(s).name
+    for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)), flush=True)
+"""
+
+
+@contextmanager
+def running(prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The program above, ready for signals."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", prelude + PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert said(process) == "ready"
+        yield process
+        process.kill()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def ask(process: subprocess.Popen[str]) -> str:
+    """What the program knows of signals now."""
+    assert process.stdin is not None
+    process.stdin.write("?\n")
+    process.stdin.flush()
+    return said(process)
+
+
+@pytest.mark.parametrize("number", STOPPERS)
+def test_the_first_signal_asks_for_a_clean_end_and_the_second_leaves_at_once(number: signal.Signals) -> None:
+    with running() as process:
+        assert ask(process) == "None None"
+        process.send_signal(number)
+        assert ask(process) == f"{number.value} {number.name}"
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
+
+
+def test_the_status_is_that_of_the_first_signal() -> None:
+    with running() as process:
+        process.send_signal(signal.SIGTERM)
+        ask(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 128 + signal.SIGTERM
+
+
+def test_a_hangup_that_was_ignored_at_the_start_stays_ignored() -> None:
+    with running("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
+        for _ in range(2):
+            process.send_signal(signal.SIGHUP)
+        assert ask(process) == "None None"
+        process.send_signal(signal.SIGTERM)
+        assert ask(process) == f"{signal.SIGTERM.value} SIGTERM"
+
+
+def test_afterwards_the_handlers_are_what_they_were() -> None:
+    with running("import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n") as process:
+        process.send_signal(signal.SIGINT)
+        assert ask(process) == "2 SIGINT"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert said(process) == "left default_int_handler SIG_DFL SIG_IGN"
+        assert process.wait(10) == 0
+
+
+LAST_RESORT = """
+from amptui import signals
+signals.LEAVE_AFTER_SECONDS = 0.2
+"""
+
+
+def test_a_process_that_cannot_leave_by_itself_is_left_in_the_end() -> None:
+    with running(LAST_RESORT) as process:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 128 + signal.SIGTERM
+
+
+RAW_TERMINAL = """
+import os, signal, sys, termios, threading, tty
+from amptui.control import Control
+from amptui.signals import StopSignals
+with StopSignals(Control()):
+    tty.setraw(0)
+    print("ready", flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_leaving_at_once_restores_the_terminal_s_modes() -> None:
+    master, slave = pty.openpty()
+    before = termios.tcgetattr(slave)
+    command = [sys.executable, "-c", RAW_TERMINAL]
+    with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, text=True) as process:
+        assert said(process) == "ready"
+        assert termios.tcgetattr(slave) != before
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+        assert termios.tcgetattr(slave) == before
+    os.close(master)
+    os.close(slave)

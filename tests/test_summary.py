@@ -1,0 +1,79 @@
+"""What a run leaves behind in words: only what was measured, and how it ended."""
+
+from dataclasses import replace
+
+import pytest
+
+from amptui.records import RunFinished, Validation
+from amptui.summary import memory_sentence, speedup_sentence, summary_lines
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from tests.tui import views
+
+
+def text(view: SessionView) -> str:
+    return "\n".join(summary_lines(view))
+
+
+@pytest.mark.parametrize(
+    ("view", "ending"),
+    [
+        (views.finished(), "done after 1,204 steps in 0:41"),
+        (
+            replace(
+                views.finished(), outcome=RunFinished(time=views.NOW, steps=7, seconds=3700, reason="stopped")
+            ),
+            "stopped after 7 steps in 1:01:40",
+        ),
+        (views.failed(), "failed at step 1,204: CUDA out of memory: 2.00 GiB were asked for"),
+        (views.compared(), "left at step 1,204"),
+        (EMPTY_VIEW, "left at step 0"),
+    ],
+)
+def test_the_first_line_is_how_it_ended(view: SessionView, ending: str) -> None:
+    assert summary_lines(view)[0].startswith(ending)
+
+
+def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
+    lines = summary_lines(views.finished())
+    assert "mnist-deep on NVIDIA H200, MNIST" in lines
+    assert "validation after epoch 5: loss 0.0351, accuracy 99.1%" in lines
+    header = next(i for i, line in enumerate(lines) if line.startswith("precision"))
+    fp32, fp16 = lines[header + 1 : header + 3]
+    assert fp32.split() == ["FP32", "580", "3.91", "ms", "65.5", "k/s", "1.90", "GiB", "0.0412", "0"]
+    assert fp16.split() == ["AMP", "fp16", "584", "2.02", "ms", "127", "k/s", "1.18", "GiB", "0.0312", "0"]
+    assert len(fp32) == len(fp16)
+    assert lines[header + 3 : header + 6] == [
+        "40 settling steps left out",
+        "AMP fp16: 1.94× the speed of FP32",
+        "AMP fp16: 38% less peak memory",
+    ]
+    assert lines[-1] == "journal: runs/mnist-deep/journal.jsonl"
+
+
+def test_what_was_not_measured_is_not_a_number_and_nothing_is_concluded_from_it() -> None:
+    found = text(views.no_nvml())
+    assert "n/a" in found
+    assert "the speed of" not in found
+    assert "peak memory" not in found
+
+
+def test_a_run_without_a_step_has_no_table() -> None:
+    lines = summary_lines(replace(EMPTY_VIEW, run_dir="runs/x"))
+    assert lines == ["left at step 0", "", "journal: runs/x/journal.jsonl"]
+
+
+def test_a_stand_in_for_the_data_is_named_as_one() -> None:
+    assert "digits (synthetic data)" in text(views.synthetic())
+
+
+def test_a_validation_without_accuracy_says_so() -> None:
+    view = views.compared()
+    assert view.last_epoch is not None
+    epoch = replace(view.last_epoch, validation=Validation(loss=None, accuracy=None, samples=3))
+    assert "loss n/a, accuracy n/a" in text(replace(view, last_epoch=epoch))
+
+
+def test_gain_and_loss_have_the_same_words() -> None:
+    assert speedup_sentence("AMP bf16", "FP32", 0.5) == "AMP bf16: 0.50× the speed of FP32"
+    assert memory_sentence("AMP bf16", 0.25) == "AMP bf16: 25% less peak memory"
+    assert memory_sentence("AMP bf16", -0.25) == "AMP bf16: 25% more peak memory"

@@ -1,0 +1,281 @@
+"""The whole screen over a real session: what it shows, and what each key asks for."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
+from amptui.tui import app as app_module
+from amptui.tui.app import MAX_ZOOM, terminal_speaks_utf8
+from amptui.tui.keys import KEYS
+from amptui.tui.layout import PANELS
+from tests.tui.watching import awaited, started, step, steps, watching
+
+
+@awaited
+async def test_the_screen_stands_before_the_training_starts() -> None:
+    async with watching() as screen:
+        (seen,) = screen.seen_at_start
+        assert "╭ loss" in seen
+        assert "amptui" in seen
+
+
+@awaited
+async def test_records_become_panels_as_they_come() -> None:
+    async with watching(PhaseChanged(time=0.0, phase="importing", detail="importing torch")) as screen:
+        assert "importing torch" in screen.text
+        await screen.feed(started(), *steps(40))
+        assert "mnist-deep" in screen.header
+        assert "FP32" in screen.header
+        assert "running" in screen.header
+        assert "40/2,350" in screen.header.replace(" ", "")
+        await screen.feed(PauseChanged(time=time.time(), step=40, paused=True))
+        assert "paused" in screen.header
+
+
+@awaited
+async def test_frames_and_their_cost_are_measured() -> None:
+    async with watching(started(), *steps(3)) as screen:
+        await screen.until(lambda: " fps" in screen.footer)
+        assert "% cpu" in screen.footer
+
+
+@awaited
+async def test_a_tiny_terminal_says_so_and_keys_do_no_harm() -> None:
+    async with watching(started(), *steps(3), size=(20, 5)) as screen:
+        assert "too small" in " ".join(screen.text.split())
+        for key in KEYS:
+            if key.action != "interrupt":
+                await screen.press(*key.presses)
+        assert all(screen.app._dashboard.render_line(y).cell_length == 20 for y in range(5))
+
+
+@awaited
+async def test_the_size_may_change_between_any_two_frames() -> None:
+    async with watching(started(), *steps(50)) as screen:
+        for number, (width, height) in enumerate(((80, 24), (200, 60), (1, 1), (40, 12), (100, 16)), 51):
+            await screen.pilot.resize_terminal(width, height)
+            await screen.press("l")
+            await screen.feed(step(number))
+            dashboard = screen.app._dashboard
+            assert [dashboard.render_line(y).cell_length for y in range(height)] == [width] * height
+        assert "FP32" in screen.header
+
+
+# --------------------------------------------------------------------------------- precisions
+
+
+@awaited
+async def test_p_asks_for_amp_and_says_switching_until_the_engine_confirms() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("p")
+        assert screen.control.requested_precision == "bf16"
+        assert "switching" in screen.header
+        await screen.feed(
+            PrecisionChanged(time=time.time(), step=6, previous="fp32", current="bf16"), step(6, "bf16")
+        )
+        assert "AMP bf16" in screen.header
+        assert "switching" not in screen.header
+
+
+@awaited
+async def test_p_twice_is_back_where_it_was() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("p", "p")
+        assert screen.control.requested_precision == "fp32"
+        assert "switching" not in screen.header
+
+
+@awaited
+async def test_p_goes_back_to_what_ran_before_amp() -> None:
+    change = PrecisionChanged(time=time.time(), step=6, previous="ieee", current="bf16")
+    async with watching(started(precision="ieee"), *steps(5, "ieee"), change, step(6, "bf16")) as screen:
+        await screen.press("p")
+        assert screen.control.requested_precision == "ieee"
+
+
+@awaited
+async def test_p_from_a_run_that_began_in_amp_is_fp32() -> None:
+    async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
+        await screen.press("p")
+        assert screen.control.requested_precision == "fp32"
+
+
+@pytest.mark.parametrize("key", ["p", "m"])
+@awaited
+async def test_before_the_run_began_precisions_say_so(key: str) -> None:
+    async with watching() as screen:
+        await screen.press(key)
+        assert "not yet: training has not begun" in screen.footer
+        assert screen.control.requested_precision is None
+
+
+@awaited
+async def test_a_precision_that_the_device_cannot_run_is_refused_with_the_reason() -> None:
+    refusals = {"bf16": "no bfloat16 here", "tf32": "no TF32 here"}
+    async with watching(started(unsupported=refusals), *steps(5)) as screen:
+        await screen.press("p")
+        assert "AMP bf16: no bfloat16 here" in screen.footer
+        await screen.press("m", "3")
+        assert "TF32: no TF32 here" in screen.footer
+        assert screen.control.requested_precision is None
+        assert "switching" not in screen.header
+
+
+@awaited
+async def test_m_opens_a_menu_that_asks_for_what_was_chosen() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("m")
+        assert "enter or 1-5 switches" in screen.text
+        await screen.press("down", "enter")
+        assert "enter or 1-5 switches" not in screen.text
+        assert screen.control.requested_precision == "ieee"
+        await screen.press("m", "escape")
+        assert "enter or 1-5 switches" not in screen.text
+        assert screen.control.requested_precision == "ieee"
+
+
+@awaited
+async def test_a_request_that_the_end_overtook_is_not_switching_for_ever() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("p")
+        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        await screen.until(lambda: "switching" not in screen.header)
+
+
+@pytest.mark.parametrize("keys", [("p",), ("space",), ("m", "2")], ids=str)
+@awaited
+async def test_after_the_end_nothing_is_asked_for(keys: tuple[str, ...]) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        await screen.press(*keys)
+        assert "the run has ended" in screen.footer
+        assert screen.control.requested_precision is None
+        assert not screen.control.paused
+
+
+@awaited
+async def test_a_notice_gives_the_footer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "MESSAGE_SECONDS", 0.05)
+    async with watching() as screen:
+        await screen.press("p")
+        await screen.until(lambda: "not yet" not in screen.footer)
+        assert "precision" in screen.footer
+
+
+# -------------------------------------------------------------------------------- other keys
+
+
+@awaited
+async def test_space_pauses_and_goes_on() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("space")
+        assert screen.control.paused
+        await screen.press("space")
+        assert not screen.control.paused
+
+
+@awaited
+async def test_l_changes_the_axis_and_back() -> None:
+    async with watching(started(), *steps(200)) as screen:
+        linear = screen.text
+        await screen.press("l")
+        assert screen.state.log_y
+        assert screen.text != linear
+        await screen.press("l")
+        assert not screen.state.log_y
+
+
+@awaited
+async def test_zooming_has_two_ends_and_a_way_back() -> None:
+    async with watching(started(), *steps(200)) as screen:
+        await screen.press("minus")
+        assert screen.state.zoom == 0
+        await screen.press("plus", "equals_sign", "minus")
+        assert screen.state.zoom == 1
+        screen.app._state = replace(screen.state, zoom=MAX_ZOOM - 1)
+        await screen.press("plus", "plus")
+        assert screen.state.zoom == MAX_ZOOM
+        await screen.press("0")
+        assert screen.state.zoom == 0
+
+
+@awaited
+async def test_tab_walks_through_the_panels_and_escape_shows_all() -> None:
+    async with watching(started(), *steps(20)) as screen:
+        walked = []
+        for _ in PANELS:
+            await screen.press("tab")
+            walked.append(screen.state.focus)
+            assert screen.text.count("╭") == 1
+        assert tuple(walked) == PANELS
+        await screen.press("tab")
+        assert screen.state.focus is None
+        await screen.press("tab", "escape")
+        assert screen.state.focus is None
+
+
+@awaited
+async def test_e_opens_all_events_and_the_training_goes_on_beneath() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("e")
+        assert "events (1)" in screen.text
+        await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
+        assert "events (2)" in screen.text
+        await screen.press("p")  # no key of this list: it does nothing
+        assert screen.control.requested_precision is None
+        await screen.press("escape")
+        assert "╭ loss" in screen.text
+
+
+@awaited
+async def test_help_opens_and_any_key_closes_it() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("question_mark")
+        assert all(key.meaning in screen.text for key in KEYS)
+        await screen.press("p")
+        assert KEYS[0].meaning not in screen.text
+        assert screen.control.requested_precision is None
+
+
+@awaited
+async def test_a_key_that_means_nothing_does_nothing() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        before = replace(screen.state, now=0.0, frames_per_second=None, frame_cpu_percent=None)
+        await screen.press("z", "f5", "ctrl+p", "pageup", "up")
+        after = replace(screen.state, now=0.0, frames_per_second=None, frame_cpu_percent=None)
+        assert after == before
+        assert not screen.has_left
+
+
+@pytest.mark.parametrize(
+    ("locale", "speaks"),
+    [
+        ({}, True),
+        ({"LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "C.utf8"}, True),
+        ({"LANG": "C"}, False),
+        ({"LANG": "en_US.UTF-8", "LC_ALL": "POSIX"}, False),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
+        ({"LANG": "de_DE.ISO-8859-1", "LC_ALL": ""}, False),
+    ],
+    ids=str,
+)
+def test_the_locale_says_whether_the_terminal_speaks_utf8(
+    locale: dict[str, str], *, speaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    assert terminal_speaks_utf8() is speaks
+
+
+@awaited
+async def test_a_locale_without_utf8_gets_a_screen_of_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "C")
+    async with watching(started(), *steps(100)) as screen:
+        for keys in (("q",), ("escape", "m"), ("escape", "e"), ("escape", "question_mark")):
+            await screen.press(*keys)
+            assert screen.text.isascii()

@@ -1,0 +1,145 @@
+"""The one widget: whole lines for Textual, and only changed cells for the terminal in between."""
+
+import re
+
+import pyte
+import pytest
+from textual.app import App, ComposeResult
+
+from amptui.tui.canvas import Canvas
+from amptui.tui.dashboard import Dashboard
+from amptui.tui.ink import BOLD, Ink
+from tests.tui.watching import awaited
+
+
+class Page:
+    """What is to be drawn, a line each, and what was written past Textual."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts = list(texts)
+        self.written: list[str] = []
+        self.frames = 0
+
+    def paint(self, canvas: Canvas) -> None:
+        self.frames += 1
+        for y, text in enumerate(self.texts):
+            canvas.text(0, y, text, Ink.FP32 if y % 2 else Ink.FP16 | BOLD)
+
+
+class Host(App[None]):
+    """An app with nothing but the dashboard."""
+
+    def __init__(self, page: Page, **options: bool) -> None:
+        super().__init__(ansi_color=True)
+        self.dashboard = Dashboard(
+            page.paint, page.written.append, **{"ascii_only": False, "no_color": False, **options}
+        )
+
+    def compose(self) -> ComposeResult:
+        yield self.dashboard
+
+    def on_mount(self) -> None:
+        self.screen.styles.overflow_x = self.screen.styles.overflow_y = "hidden"
+        self.dashboard.styles.width = self.dashboard.styles.height = "100%"
+
+
+def text(dashboard: Dashboard) -> list[str]:
+    return [dashboard.render_line(y).text for y in range(dashboard.size.height)]
+
+
+@awaited
+async def test_lines_are_as_wide_as_the_terminal_and_hold_what_was_painted() -> None:
+    page = Page("loss 0.5", "漢字 wide", "x" * 90)
+    app = Host(page)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.dashboard.repaint()
+        await pilot.pause()
+        assert [line.rstrip() for line in text(app.dashboard)] == ["loss 0.5", "漢字 wide", "x" * 40, "", ""]
+        assert all(app.dashboard.render_line(y).cell_length == 40 for y in range(5))
+
+
+@awaited
+async def test_a_frame_without_a_change_writes_nothing() -> None:
+    page = Page("step 1", "loss 0.5")
+    app = Host(page)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.dashboard.repaint()
+        await pilot.pause()
+        frames = page.frames
+        app.dashboard.repaint()
+        assert page.frames == frames + 1
+        assert page.written == []
+
+
+@awaited
+async def test_only_changed_cells_are_written_and_lead_to_the_same_screen() -> None:
+    page = Page("step 1", "loss 0.5000000")
+    app = Host(page)
+    screen = pyte.Screen(40, 5)
+    stream = pyte.Stream(screen)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.dashboard.repaint()
+        await pilot.pause()
+        stream.feed("\r\n".join(line.rstrip() for line in text(app.dashboard)))
+        page.texts = ["step 2", "loss 0.5000001", "", "new"]
+        app.dashboard.repaint()
+        (written,) = page.written
+        stream.feed(written)
+        assert [line.rstrip() for line in screen.display] == ["step 2", "loss 0.5000001", "", "new", ""]
+        # Three cells here and there: not one of the cells that stay is written again.
+        assert re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", written) == "21new"
+        assert text(app.dashboard)[0].startswith("step 2")
+
+
+@awaited
+async def test_a_resize_is_drawn_whole_by_textual() -> None:
+    page = Page("step 1")
+    app = Host(page)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.dashboard.repaint()
+        for size in ((60, 8), (1, 1), (20, 5)):
+            await pilot.resize_terminal(*size)
+            app.dashboard.repaint()
+            await pilot.pause()
+            assert (app.dashboard.size.width, app.dashboard.size.height) == size
+            assert [app.dashboard.render_line(y).cell_length for y in range(size[1])] == [size[0]] * size[1]
+        assert page.written == []
+
+
+@awaited
+async def test_a_line_asked_for_after_a_resize_and_before_the_next_frame_has_the_new_width() -> None:
+    page = Page("x" * 100)
+    app = Host(page)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.dashboard.repaint()
+        await pilot.resize_terminal(70, 3)
+        assert app.dashboard.render_line(0).text == "x" * 70
+
+
+@pytest.mark.parametrize(
+    ("options", "coloured"), [({"no_color": True}, False), ({"no_color": False}, True)], ids=str
+)
+@awaited
+async def test_colours_are_left_out_where_they_are_not_wanted(
+    options: dict[str, bool], *, coloured: bool
+) -> None:
+    page = Page("a", "b")
+    app = Host(page, **options)
+    async with app.run_test(size=(40, 5)):
+        app.dashboard.repaint()
+        page.texts = ["c", "d"]
+        app.dashboard.repaint()
+        codes = re.findall(r"\x1b\[([0-9;]+)m", "".join(page.written))
+        assert any(re.search(r"\b[39]\d\b", code) for code in codes) is coloured
+        assert any("1" in code.split(";") for code in codes)  # bold is no colour
+
+
+@awaited
+async def test_a_terminal_without_utf8_gets_ascii() -> None:
+    page = Page("─ 漢 → ×")
+    app = Host(page, ascii_only=True)
+    async with app.run_test(size=(40, 5)):
+        app.dashboard.repaint()
+        page.texts = ["× ─ 漢 →", "…"]
+        app.dashboard.repaint()
+        assert "".join([*text(app.dashboard), *page.written]).isascii()

@@ -1,0 +1,65 @@
+"""The pace follows what frames really cost."""
+
+import time
+
+import pytest
+
+from amptui.tui.pace import CPU_BUDGET, MAX_FRAMES_PER_SECOND, MAX_INTERVAL_SECONDS, Pace
+
+
+def burn(seconds: float) -> None:
+    """Use that much of this thread's CPU time."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+def test_before_the_first_frame_nothing_was_measured() -> None:
+    pace = Pace()
+    assert pace.frames_per_second is None
+    assert pace.cpu_percent is None
+
+
+def test_cheap_frames_come_as_often_as_is_of_use() -> None:
+    pace = Pace()
+    assert [pace.next_interval_seconds() for _ in range(5)] == [1 / MAX_FRAMES_PER_SECOND] * 5
+
+
+def test_dear_frames_come_less_often_but_never_stop() -> None:
+    pace = Pace()
+    for _ in range(3):
+        burn(0.005)
+        interval = pace.next_interval_seconds()
+    assert 0.005 / CPU_BUDGET <= interval <= MAX_INTERVAL_SECONDS
+    for _ in range(9):
+        burn(0.02)
+        interval = pace.next_interval_seconds()
+    assert interval == MAX_INTERVAL_SECONDS
+
+
+def test_one_dear_frame_changes_nothing() -> None:
+    pace = Pace()
+    for cost in (0, 0, 0.05, 0, 0):
+        burn(cost)
+        interval = pace.next_interval_seconds()
+    assert interval == 1 / MAX_FRAMES_PER_SECOND
+
+
+@pytest.mark.parametrize("frames_per_second", [0.5, 30.0])
+def test_a_fixed_rate_is_kept_whatever_it_costs(frames_per_second: float) -> None:
+    pace = Pace(frames_per_second)
+    burn(0.02)
+    assert pace.next_interval_seconds() == 1 / frames_per_second
+
+
+def test_the_cost_is_this_thread_s_share_of_a_core() -> None:
+    pace = Pace()
+    began = time.monotonic()
+    for _ in range(4):
+        burn(0.01)
+        pace.next_interval_seconds()
+    seconds = time.monotonic() - began
+    assert pace.cpu_percent is not None
+    assert pace.frames_per_second is not None
+    assert 100 * 0.04 / seconds * 0.9 <= pace.cpu_percent <= 101
+    assert pace.frames_per_second == pytest.approx(4 / seconds, rel=0.1)

@@ -1,0 +1,42 @@
+"""One table of keys: what it promises is there, and no press means two things."""
+
+import pytest
+
+from amptui.tui.app import WatchApp
+from amptui.tui.canvas import text_width
+from amptui.tui.keys import ACTIONS, FOOTER_HINTS, KEYS, Key
+
+
+def test_no_press_is_bound_to_two_actions() -> None:
+    presses = [press for key in KEYS for press in key.presses]
+    assert len(presses) == len(set(presses))
+    assert set(presses) == set(ACTIONS)
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.label)
+def test_every_action_exists_and_is_documented(key: Key) -> None:
+    action = getattr(WatchApp, f"action_{key.action}")
+    assert callable(action)
+    assert action.__doc__
+    assert key.meaning
+    assert key.presses
+    assert key.label == key.label.strip()
+
+
+def test_the_footer_shows_keys_of_the_table_with_help_and_quit_last() -> None:
+    table = [(key.label, key.hint) for key in KEYS]
+    assert all(hint in table for hint in FOOTER_HINTS)
+    assert [label for label, _ in FOOTER_HINTS[-2:]] == ["?", "q"]
+    assert all(words and " " not in words for _, words in FOOTER_HINTS)
+
+
+def test_the_footer_fits_on_a_wide_screen() -> None:
+    assert sum(text_width(f"{label} {words}  ") for label, words in FOOTER_HINTS) < 100
+
+
+def test_textual_s_own_bindings_are_in_the_table_too() -> None:
+    bindings = WatchApp.BINDINGS
+    assert {binding.key for binding in bindings if not isinstance(binding, tuple)} <= set(ACTIONS)
+    assert all(
+        binding.action == ACTIONS[binding.key] for binding in bindings if not isinstance(binding, tuple)
+    )

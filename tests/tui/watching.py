@@ -1,0 +1,123 @@
+"""The app over a real session, driven by keys and records: what its tests share."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from amptui.control import Control
+from amptui.records import Record, RunStarted, StepRecord
+from amptui.telemetry.session import Session
+from amptui.tui.app import WatchApp
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+ENOUGH_SECONDS = 10.0
+
+
+def awaited(test: Callable[..., Any]) -> Callable[..., None]:
+    @wraps(test)
+    def run(*arguments: Any, **options: Any) -> None:
+        asyncio.run(test(*arguments, **options))
+
+    return run
+
+
+def started(**changes: Any) -> RunStarted:
+    return views.run_started(**{"time": time.time(), "amp_precision": "bf16", **changes})
+
+
+def step(number: int, precision: str = "fp32") -> StepRecord:
+    last = views.fp32_only().last
+    assert last is not None
+    return replace(last, time=time.time(), step=number, epoch=1, precision=precision, loss=1 / number)
+
+
+def steps(count: int, precision: str = "fp32") -> list[Record]:
+    return [step(number, precision) for number in range(1, count + 1)]
+
+
+class Screen:
+    """An app at work, with all that it stands between."""
+
+    def __init__(self, *, patience_seconds: float = ENOUGH_SECONDS) -> None:
+        self.session = Session("runs/x")
+        self.control = Control()
+        self.ended = threading.Event()
+        self.seen_at_start: list[str] = []
+        self.app = WatchApp(
+            look=self.session.view,
+            control=self.control,
+            ended=self.ended,
+            start=lambda: self.seen_at_start.append(self.text),
+            patience_seconds=patience_seconds,
+            frames_per_second=20,
+        )
+        self.pilot: Pilot[None]
+
+    @property
+    def lines(self) -> list[str]:
+        """What Textual would draw."""
+        dashboard = self.app._dashboard
+        return [dashboard.render_line(y).text for y in range(dashboard.size.height)]
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def header(self) -> str:
+        return self.lines[0]
+
+    @property
+    def footer(self) -> str:
+        return self.lines[-1]
+
+    @property
+    def state(self) -> ScreenState:
+        return self.app._state
+
+    @property
+    def has_left(self) -> bool:
+        return self.app._exit
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Frames, until that is so."""
+        limit = time.monotonic() + ENOUGH_SECONDS
+        while not holds():
+            assert time.monotonic() < limit, f"it never came to be:\n{self.text}"
+            await self.pilot.pause(0.01)
+
+    async def feed(self, *records: Record) -> None:
+        """Records, and the frame that shows them."""
+        self.session.fold(records)
+        view = self.session.view()
+        await self.until(lambda: self.app._view is view)
+
+    async def end(self, *records: Record) -> None:
+        """The trainer's end."""
+        await self.feed(*records)
+        self.ended.set()
+
+
+@asynccontextmanager
+async def watching(
+    *records: Record, size: tuple[int, int] = (120, 40), **options: Any
+) -> AsyncIterator[Screen]:
+    screen = Screen(**options)
+    async with screen.app.run_test(size=size) as pilot:
+        screen.pilot = pilot
+        await screen.until(lambda: bool(screen.seen_at_start))
+        if records:
+            await screen.feed(*records)
+        yield screen
