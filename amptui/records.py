@@ -142,7 +142,7 @@ class StepRecord:
     growth_tracker: int | None
     skipped: bool
     grad_norm: float | None
-    """The L2 norm over all gradients, unscaled, before clipping."""
+    """The L2 norm over all gradients, unscaled, before clipping. None in steps too short for it."""
     nonfinite_gradients: int | None
     """How many gradient tensors hold NaN or Inf."""
     settling: bool
@@ -205,7 +205,7 @@ class StepSkipped:
     """A skip with a non-finite loss is an overflow in the forward pass: no scaling helps."""
     names: tuple[str, ...]
     """Parameters with non-finite gradients, worst first, bounded in number."""
-    count: int
+    count: int | None
     """How many parameters had non-finite gradients."""
     consecutive: int
     """Skips in a row up to this one."""

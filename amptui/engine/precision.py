@@ -58,6 +58,8 @@ class PrecisionMode:
     """``fp32``: PyTorch as it comes. The base of all modes; each differs by a few overridden methods."""
 
     name = "fp32"
+    scales = False
+    """Whether gradients are multiplied by the loss scale, and steps may be skipped."""
 
     def __init__(self, *, device: torch.device, scaler: GradScaler, default_flags: Tf32Flags) -> None:
         self.device = device
@@ -117,6 +119,7 @@ class Fp16Mode(Bf16Mode):
     """``fp16``: autocast to float16, and the run's one GradScaler."""
 
     name = "fp16"
+    scales = True
     dtype = torch.float16
 
     def backward(self, loss: Tensor) -> None:

@@ -36,6 +36,8 @@ class StepFacts:
     """Names of the loss's parts, in the row's order."""
     scaled: bool
     """The row holds the scaler's values."""
+    norms: bool
+    """The row holds the gradients' norms."""
     norms_scaled: bool
     """The gradient norms were taken before unscaling."""
 
@@ -62,7 +64,9 @@ class StepReporter:
     finite_losses: int = 0
     bad_applied_steps: int = 0
     """Steps with a non-finite loss that changed the weights all the same, before any finite loss."""
-    last_loss: float | None = None
+    last_loss: float = 0.0
+    loss_is_finite: bool = True
+    """Whether the newest delivered loss was."""
     delivered: int = 0
     _epoch: _EpochSums = field(default_factory=_EpochSums)
 
@@ -79,7 +83,9 @@ class StepReporter:
         if facts.scaled:
             scale, found_inf, next_scale, tracker = row[rest : rest + SCALER_VALUES]
             rest += SCALER_VALUES
-        health = self.gradients.health(row[rest:], scale if facts.norms_scaled else 1.0)
+        health = None
+        if facts.norms:
+            health = self.gradients.health(row[rest:], scale if facts.norms_scaled else 1.0)
         now, skipped = time.time(), found_inf > 0
         self.emit(
             StepRecord(
@@ -96,13 +102,16 @@ class StepReporter:
                 loss_scale=scale if facts.scaled else None,
                 growth_tracker=int(tracker) if facts.scaled else None,
                 skipped=skipped,
-                grad_norm=health.norm,
-                nonfinite_gradients=health.nonfinite_count,
+                grad_norm=health.norm if health else None,
+                nonfinite_gradients=health.nonfinite_count if health else None,
                 settling=facts.settling,
             )
         )
         self._follow_loss(loss, seconds, applied=not skipped)
-        self._report_troubles(facts, now, loss, health, scale if skipped else None)
+        if skipped or not self.loss_is_finite or (health is not None and health.nonfinite_count):
+            self._report_troubles(facts, now, loss, health, scale if skipped else None)
+        if not skipped:
+            self.consecutive_skips = 0
         if facts.scaled:
             self._follow_scale(facts.step, now, scale, next_scale)
 
@@ -123,7 +132,8 @@ class StepReporter:
     def _follow_loss(self, loss: float, seconds: float | None, *, applied: bool) -> None:
         sums = self._epoch
         self.last_loss = loss
-        if math.isfinite(loss):
+        self.loss_is_finite = math.isfinite(loss)
+        if self.loss_is_finite:
             self.finite_losses += 1
             sums.loss += loss
             sums.losses += 1
@@ -139,7 +149,7 @@ class StepReporter:
         facts: StepFacts,
         now: float,
         loss: float,
-        health: GradientHealth,
+        health: GradientHealth | None,
         skipped_at_scale: float | None,
     ) -> None:
         if not math.isfinite(loss):
@@ -153,14 +163,12 @@ class StepReporter:
                     step=facts.step,
                     loss_scale=skipped_at_scale,
                     loss=loss,
-                    names=health.nonfinite_names,
-                    count=health.nonfinite_count,
+                    names=health.nonfinite_names if health else (),
+                    count=health.nonfinite_count if health else None,
                     consecutive=self.consecutive_skips,
                 )
             )
-            return
-        self.consecutive_skips = 0
-        if health.nonfinite_count:
+        elif health is not None and health.nonfinite_count:
             self.emit(
                 NonFinite(
                     time=now,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from amptui.control import Control
 from amptui.data.batches import count_samples
+from amptui.engine.cadence import Cadence
 from amptui.engine.gradients import GradientProbe
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
@@ -36,6 +37,10 @@ Outcome = Literal["done", "stopped"]
 SETTLING_STEPS = 10
 """Steps after a start or a switch that statistics leave out: autotuning, allocator and caches settle."""
 
+NORMS_BUDGET = 0.005
+"""The part of the host's time that gradient norms may take: a model of many small layers pays 25% for them
+at every step on a CPU, a large one 0.3%."""
+
 HOPELESS_STEPS = 10
 """After that many first steps with a non-finite loss, all applied, no weight is a number any more."""
 
@@ -55,6 +60,7 @@ class Trainer:
         self._control = control
         self._emit = emit
         self._attended = attended
+        self._on_cuda = prepared.device.type == "cuda"
         self._model = prepared.model
         self._optimizer = prepared.optimizer
         self._mode = prepared.modes[prepared.precision]
@@ -62,6 +68,7 @@ class Trainer:
         self._gradients = GradientProbe(prepared.model)
         self._reporter = StepReporter(emit, self._gradients)
         self._validator = Validator(prepared, control, emit)
+        self._norms_cadence = Cadence(NORMS_BUDGET)
         self._block_steps = 0
         self._allocator_due = 0.0
         self._phase: Phase | None = None
@@ -124,11 +131,13 @@ class Trainer:
         mode.backward(loss)
         if clip_norm is not None:
             mode.unscale(self._optimizer)
-        norms = self._gradients.norms()
-        if clip_norm is not None:
+        norms = self._norms() if self._wants_norms() else None
+        if clip_norm is not None and norms is not None:
             total = torch.linalg.vector_norm(norms)
             nn.utils.clip_grads_with_norm_(self._gradients.parameters, clip_norm, total)
         state = mode.step(self._optimizer)
+        if norms is None and state is not None and state.found_inf.item():
+            norms = self._norms()  # on a CPU a skipped step still has its gradients to name
         facts = StepFacts(
             step=self.step,
             epoch=epoch,
@@ -139,14 +148,34 @@ class Trainer:
             settling=self._settle(),
             parts=tuple(parts),
             scaled=state is not None,
+            norms=norms is not None,
             norms_scaled=state is not None and clip_norm is None,
         )
         scaler = (state.scale, state.found_inf, state.next_scale, state.growth_tracker) if state else ()
         self._readback.push(
-            [loss, *parts.values(), *scaler, norms],
+            [loss, *parts.values(), *scaler, *(() if norms is None else (norms,))],
             lambda row, seconds: self._reporter.step(facts, row, seconds),
             timed=True,
         )
+
+    def _wants_norms(self) -> bool:
+        """Whether this step's gradients are measured: always where they are needed, else when it is cheap.
+
+        Clipping needs them. So does naming who overflowed in a skipped step, of which the host learns only
+        later on CUDA. Otherwise a budget decides, and whether the newest loss known here was finite.
+        """
+        return (
+            self._prepared.clip_norm is not None
+            or (self._mode.scales and self._on_cuda)
+            or not self._reporter.loss_is_finite
+            or self._norms_cadence.due()
+        )
+
+    def _norms(self) -> Tensor:
+        began = time.perf_counter()
+        norms = self._gradients.norms()
+        self._norms_cadence.measured(began)
+        return norms
 
     def _checked_loss(self, result: Tensor | dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """Total and parts; raises ExperimentError for what a step cannot go backward from."""
@@ -271,14 +300,9 @@ class Trainer:
             )
         )
 
-    @property
-    def _on_cuda(self) -> bool:
-        return self._prepared.device.type == "cuda"
-
     def _look_at_allocator(self) -> None:
         """Refresh ``allocator`` now and then: a look costs about a tenth of a millisecond."""
-        now = time.monotonic()
-        if self._on_cuda and now >= self._allocator_due:
+        if self._on_cuda and (now := time.monotonic()) >= self._allocator_due:
             self._allocator_due = now + _ALLOCATOR_INTERVAL_SECONDS
             self.allocator = self._allocator_sample()
 

@@ -1,9 +1,11 @@
 """The trainer's thread: loads torch, prepares the run, trains, and turns every end into a record."""
 
+import gc
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -90,7 +92,8 @@ class TrainingThread:
         started = describe_run(self._spec.name, prepared, self._request)
         self._emit(started)
         self._trainer = Trainer(prepared, self._control, self._emit, attended=self._request.attended)
-        reason = self._trainer.run()
+        with _frozen_garbage_collection():
+            reason = self._trainer.run()
         now = time.time()
         self._emit(RunFinished(time=now, steps=self._trainer.step, seconds=now - started.time, reason=reason))
 
@@ -174,6 +177,20 @@ class TrainingThread:
         trace = "".join(traceback.format_exception(error))
         self.error = _explained(error, self.doing, self._batch_size)
         self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=trace))
+
+
+@contextmanager
+def _frozen_garbage_collection() -> Iterator[None]:
+    """Leave what is there now out of garbage collection: torch and the model live as long as the run.
+
+    A full collection would walk through all of it, a tenth of a second within some step.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()  # libraries complain at exit of what was never collected
 
 
 def _explained(error: BaseException, doing: str, batch_size: int | None) -> AmptuiError:

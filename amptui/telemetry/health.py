@@ -85,11 +85,11 @@ def what_is_not_finite(found: NonFinite) -> str:
     return f"{kind} in {place} {named(found.names, found.count)}"
 
 
-def named(names: tuple[str, ...], count: int) -> str:
+def named(names: tuple[str, ...], count: int | None) -> str:
     """The worst of ``count`` names and how many more there are: ``features.13.conv.weight (+2)``."""
     if not names:
         return f"{units.count(count)} tensors"
-    return f"{names[0]} (+{units.count(count - 1)})" if count > 1 else names[0]
+    return f"{names[0]} (+{units.count(count - 1)})" if count is not None and count > 1 else names[0]
 
 
 def _look_at(names: tuple[str, ...]) -> str:

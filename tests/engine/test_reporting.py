@@ -32,6 +32,7 @@ FACTS = StepFacts(
     settling=False,
     parts=(),
     scaled=False,
+    norms=True,
     norms_scaled=False,
 )
 SCALED = replace(FACTS, precision="fp16", scaled=True, norms_scaled=True)
@@ -48,6 +49,16 @@ def scaled_row(
     """A row of fp16: loss, scaler's values, norms of the scaled gradients."""
     norm = math.inf if skipped else 3.0 * scale
     return [loss, scale, float(skipped), scale if after is None else after, 5.0, norm, 4.0 * scale]
+
+
+def test_gradients_that_were_not_measured_are_not_told() -> None:
+    report, log = reporter()
+    report.step(replace(FACTS, norms=False), [0.5], 0.25)
+    report.step(replace(SCALED, norms=False), [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
+    steps = log.of(StepRecord)
+    assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 2
+    (skip,) = log.of(StepSkipped)
+    assert (skip.names, skip.count) == ((), None)
 
 
 def test_a_plain_step_is_one_record() -> None:
@@ -151,7 +162,7 @@ def test_a_dropped_row_is_a_step_without_numbers() -> None:
     assert record.samples == 8
     assert not record.skipped
     assert report.delivered == 1
-    assert report.last_loss is None
+    assert report.loss_is_finite
 
 
 Steps = list[tuple[float | None, float | None]]
