@@ -16,6 +16,10 @@ from torch import Tensor
 Deliver = Callable[[Sequence[float] | None, float | None], None]
 """Takes the row's values (None if they were dropped) and the step's seconds (None if not measured)."""
 
+_SPARE_VALUES = 16
+"""More than the first row needs: a loss scale may come with a switch, metrics with a validation, and a ring
+that grows makes the host wait once."""
+
 
 class Readback(Protocol):
     """The way from device scalars to Python floats."""
@@ -157,11 +161,12 @@ class CudaReadback:
         pending.deliver(values, seconds)
 
     def _row(self, slot: int, length: int) -> Tensor:
-        """The pinned memory of a slot; the ring is made anew, before it is in use, for longer rows."""
+        """The pinned memory of a slot; the ring is made anew for rows longer than there is room for."""
         if self._rows is None or self._rows.shape[1] < length:
-            longer = torch.empty((self._capacity, length), dtype=torch.float32, pin_memory=True)
+            room = length + _SPARE_VALUES
+            longer = torch.empty((self._capacity, room), dtype=torch.float32, pin_memory=True)
             if self._rows is not None:
-                self._wait()  # once: the first validation may bring a longer row
+                self._wait()  # for what is on its way to the old ring
                 longer[:, : self._rows.shape[1]] = self._rows
             self._rows = longer
         return self._rows[slot, :length]
