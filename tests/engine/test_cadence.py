@@ -30,8 +30,8 @@ def test_measuring_stays_within_the_budget(
             clock.now += cost_seconds
             cadence.measured(start)
             spent += cost_seconds
-    # The first is not paid for beforehand.
-    assert spent - cost_seconds <= budget * (clock.now - began) + 1e-9
+    # The first two are not paid for beforehand.
+    assert spent - 2 * cost_seconds <= budget * (clock.now - began) + 1e-9
     # Nor is the budget left unused: after each measurement for as long as that pays for, and a step.
     longest_wait = cost_seconds / budget + step_seconds
     measurements = spent / cost_seconds
@@ -46,4 +46,15 @@ def test_a_cheap_measurement_is_taken_at_every_step() -> None:
         assert cadence.due()
         start = clock.now
         clock.now += 0.001
+        cadence.measured(start)
+
+
+def test_one_slow_measurement_does_not_silence_those_after_it() -> None:
+    clock = Clock()
+    cadence = Cadence(0.005, clock=clock)
+    for cost_seconds in (1.0, 0.001, 0.001):
+        clock.now += 0.4
+        assert cadence.due()
+        start = clock.now
+        clock.now += cost_seconds
         cadence.measured(start)

@@ -1,10 +1,10 @@
 """The pace of now keeps its hiccups; the forecast leaves them out."""
 
 import pytest
-from tests.telemetry.record_samples import steps
 
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.stretch import stretches
+from tests.telemetry.record_samples import steps
 
 
 def test_now_is_a_mean_and_the_forecast_a_median() -> None:
