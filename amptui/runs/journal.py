@@ -66,6 +66,8 @@ class Journal:
         if self._file is None:
             return
         self._flush(self._file)
+        self._dropped += len(self._waiting)
+        self._waiting.clear()  # nobody will try again
         with suppress(OSError):
             os.fsync(self._file)
         with suppress(OSError):

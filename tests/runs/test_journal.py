@@ -255,3 +255,17 @@ def test_reading_is_an_iterator_that_does_not_hold_the_whole_file(path: Path) ->
     assert list(reader) == notes(2, 4)
     assert isinstance(reader, JournalReader)
     assert list(reader) == []
+
+
+def test_what_still_waits_when_the_journal_is_closed_is_lost_and_said_to_be(path: Path) -> None:
+    out = run_limited(
+        path,
+        """
+limit_bytes(1000)
+journal.append(notes(1, 20))
+journal.close()
+print(journal.trouble)
+assert list(read(path)) == notes(1, 8)
+""",
+    )
+    assert out == "file too large: 12 records are lost\n"
