@@ -41,7 +41,7 @@ def _identity(view: SessionView) -> list[Phrase]:
         return [app]
     phrases = [
         app,
-        Phrase((Word(_short(view.run.model), Ink.STRONG),), 6),
+        Phrase((Word(_short(view.run.model), Ink.STRONG),), 3),
         Phrase((Word(_short(view.run.device_name.removeprefix("NVIDIA "))),), 8),
         Phrase((Word(_short(view.run.data.name)),), 7),
     ]
