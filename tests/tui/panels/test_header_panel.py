@@ -114,4 +114,6 @@ def test_a_long_name_is_cut() -> None:
 
 def test_at_eighty_columns_the_model_is_named_beside_everything_that_must_be_said() -> None:
     text = line(replace(views.synthetic(), warnings=1), 80)
-    assert all(said in text for said in ("mnist-deep", "synthetic data", "⚠ 1", "AMP fp16", "running", "step"))
+    assert all(
+        said in text for said in ("mnist-deep", "synthetic data", "⚠ 1", "AMP fp16", "running", "step")
+    )
