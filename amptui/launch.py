@@ -1,5 +1,6 @@
 """Puts one training together: thread, sampler, recorder and a front; ends it cleanly however it ends."""
 
+import gc
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ class Training:
 
     def start(self) -> None:
         """Start every thread."""
+        gc.enable()
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         self.recorder.start()
         self.sampler.start()
