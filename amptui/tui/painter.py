@@ -1,7 +1,7 @@
 """Changed cells as the few bytes that a terminal needs to show them.
 
 Textual's compositor writes a line from its first column to the last changed one, with a reset after each
-colour: measured 3.7 KB and 3 ms for a frame in which 150 cells changed. Here those cost 1 KB or less.
+colour: 3.7 KB, measured, for frames in which some 150 cells changed. Here those take 0.4 KB.
 """
 
 from collections.abc import Iterable
