@@ -146,6 +146,7 @@ def _train_on_screen(training: Training, frames_per_second: float | None) -> int
 
 def _go_on_without_screen(training: Training) -> None:
     """A fault of the screen is ours: it must not cost anybody's run."""
+    training.control.leave_alone()
     _complain("the screen failed (output.log in the run folder says why); training goes on in plain lines")
     _follow(training, PlainFront(training.session.view, sys.stdout).update)
 

@@ -41,7 +41,7 @@ class GradientProbe:
         gradients = [_dense(p.grad) for p in self.parameters]
         present = [g for g in gradients if g is not None]
         if not present:
-            return torch.zeros(len(gradients))
+            return torch.zeros(len(gradients), device=self.parameters[0].device if self.parameters else None)
         norms = torch.stack([n if n.dtype is torch.float32 else n.float() for n in _norms(present)])
         if len(present) == len(gradients):
             return norms

@@ -19,7 +19,7 @@ from amptui.engine.gradients import GradientProbe
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
 from amptui.engine.setup import Prepared
-from amptui.engine.validation import Validator
+from amptui.engine.validation import Validator, check_scalars
 from amptui.errors import ExperimentError
 from amptui.records import (
     AllocatorSample,
@@ -185,6 +185,7 @@ class Trainer:
             if "loss" not in result:
                 raise ExperimentError(f"{owner} returned a dict without 'loss'", mend="name the total 'loss'")
             parts = {name: part for name, part in result.items() if name != "loss"}
+            check_scalars(parts, owner)
             result = result["loss"]
         if not isinstance(result, Tensor):
             kind = "None" if result is None else f"a {type(result).__name__}"
@@ -258,7 +259,7 @@ class Trainer:
         if scale is None or scale >= LEAST_LOSS_SCALE or self._mode.name != "fp16":
             return
         what = f"the loss scale fell to {scale:.1e} after {reporter.consecutive_skips} skipped steps in a row"
-        if not self._attended:
+        if not self._attended or self._control.left_alone:
             raise ExperimentError(what, mend="use --precision bf16 or fp32")
         if not self._control.paused and not self._control.requested_precision:
             text = f"paused: {what}; go on in another precision, or stop"

@@ -1,7 +1,7 @@
 """One pass over the validation data, summed on the device, in the precision that trains."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -79,6 +79,7 @@ class Validator:
                 f"{type(experiment).__name__}.metrics() returned a {type(metrics).__name__}",
                 mend="return a dict of scalar tensors",
             )
+        check_scalars(metrics, f"{type(experiment).__name__}.metrics()")
         if "loss" not in metrics:
             loss = experiment.loss(self._prepared.model, batch)
             metrics = {**metrics, "loss": loss["loss"] if isinstance(loss, dict) else loss}
@@ -97,6 +98,20 @@ class Validator:
                     total=total,
                     unit="batches",
                 )
+            )
+
+
+def check_scalars(named: Mapping[str, object], owner: str) -> None:
+    """Raise ExperimentError for what is no scalar tensor: it would shift its neighbours' numbers."""
+    for name, value in named.items():
+        if not isinstance(value, Tensor):
+            raise ExperimentError(
+                f"{name!r} from {owner} is a {type(value).__name__}", mend="make it a scalar tensor"
+            )
+        if value.numel() != 1:
+            shape = "x".join(map(str, value.shape))
+            raise ExperimentError(
+                f"{name!r} from {owner} has shape {shape}", mend="reduce it to a scalar, with .mean() say"
             )
 
 

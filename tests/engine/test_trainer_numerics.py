@@ -214,6 +214,8 @@ def returning(value: Any) -> Tiny:
         (lambda out: out.sum().item(), r"Bad.loss\(\) returned a float; return a scalar tensor"),
         (lambda out: None, r"Bad.loss\(\) returned None; return a scalar tensor"),
         (lambda out: out.sum().detach(), r"Bad.loss\(\) returned a tensor without a gradient"),
+        (lambda out: {"loss": out.sum(), "a": out}, r"'a' from Bad.loss\(\) has shape 8x4; reduce it"),
+        (lambda out: {"loss": out.sum(), "a": 1.0}, r"'a' from Bad.loss\(\) is a float; make it a scalar"),
         (lambda out: {"a": out.sum()}, r"Bad.loss\(\) returned a dict without 'loss'; name the total"),
     ],
 )
@@ -257,3 +259,19 @@ def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.Monk
     log = Log()
     train(prepare(Tiny(), clip_norm=0.01), log)
     assert all(record.grad_norm is not None for record in log.of(StepRecord))
+
+
+def test_a_metric_that_is_no_scalar_is_told_in_one_line() -> None:
+    class Vector(Tiny):
+        def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            return {"accuracy": model(batch[0])}
+
+    with pytest.raises(ExperimentError, match=r"'accuracy' from Vector.metrics\(\) has shape 8x4"):
+        train(prepare(Vector(epochs=1)), Log())
+
+
+def test_a_collapsed_scale_does_not_pause_for_somebody_who_left() -> None:
+    control = Control()
+    control.leave_alone()
+    with pytest.raises(ExperimentError, match="the loss scale fell to"):
+        train(prepare(InfFor(), precision="fp16"), Log(), control, attended=True)
