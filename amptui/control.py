@@ -1,6 +1,10 @@
 """What the user asked for: set by a front or a signal, read by the trainer at step boundaries."""
 
 import threading
+from typing import Literal
+
+Probe = Literal["x-ray", "trace"]
+"""A measurement that a person can ask for: the same batch in both precisions, or hooks on every module."""
 
 
 class Control:
@@ -16,6 +20,23 @@ class Control:
         self._paused = False
         self._stop_reason: str | None = None
         self._left_alone = False
+        self._probes: set[Probe] = set()
+        self._comparison: tuple[str, ...] | None = None
+
+    def request_probe(self, probe: Probe) -> None:
+        """Ask for a measurement with the next step."""
+        with self._changed:
+            self._probes.add(probe)
+            self._changed.notify_all()
+
+    def request_comparison(self, precisions: tuple[str, ...]) -> None:
+        """Ask for these precisions to run in turns until their speeds are known; none of them ends that.
+
+        The first is what the others are compared with. Asked for while one runs, it ends too.
+        """
+        with self._changed:
+            self._comparison = precisions
+            self._changed.notify_all()
 
     def request_precision(self, precision: str) -> None:
         """Ask for the steps from the next boundary on to run in ``precision``; the last request wins."""
@@ -68,6 +89,22 @@ class Control:
         with self._changed:
             precision, self._precision = self._precision, None
             return precision
+
+    def take_comparison(self) -> tuple[str, ...] | None:
+        """The comparison asked for since the last call; the trainer alone calls this."""
+        if self._comparison is None:
+            return None
+        with self._changed:
+            comparison, self._comparison = self._comparison, None
+            return comparison
+
+    def take_probe(self, probe: Probe) -> bool:
+        """Whether ``probe`` was asked for since the last call; the trainer alone calls this."""
+        if probe not in self._probes:
+            return False
+        with self._changed:
+            self._probes.discard(probe)
+            return True
 
     def wait_while_paused(self) -> None:
         """Block the caller until the pause ends, a stop is asked for or another precision is."""

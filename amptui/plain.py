@@ -107,6 +107,8 @@ def status_line(view: SessionView) -> str:
         parts += [units.milliseconds(view.step_seconds), units.rate(view.samples_per_second, "samples")]
     if last is not None and last.loss_scale is not None:
         parts += [f"scale {units.count(last.loss_scale)}", f"skipped {view.scaler.skipped:,}"]
+        if view.numerics.headroom is not None and not view.numerics.hypothetical:
+            parts.append(f"headroom {units.doublings(view.numerics.headroom)}")
     if last is not None and last.grad_norm is not None:
         parts.append(f"grad norm {units.loss(last.grad_norm)}")
     parts += _memory_parts(view)

@@ -8,6 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from amptui.findings import (
+    Float16Window,
+    MemoryBreakdown,
+    ModulesTraced,
+    PrecisionsCompared,
+    StepTimed,
+    XRayTaken,
+)
+
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
 """Every precision a step can run in, in the order in which tables show them."""
 
@@ -15,6 +24,8 @@ AMP_PRECISIONS = ("fp16", "bf16")
 """The precisions that are automatic mixed precision."""
 
 Severity = Literal["info", "warning", "error"]
+
+NonFiniteKind = Literal["nan", "inf"]
 
 Phase = Literal["importing", "data", "model", "first step", "training", "validating", "stopping"]
 """What a trainer can be busy with."""
@@ -53,6 +64,8 @@ class GpuSample:
     sm_clock_mhz: float | None = None
     clocks_event_reasons: tuple[str, ...] | None = None
     """Why clocks are held down, in NVML's words; empty when they are not."""
+    energy_joules: float | None = None
+    """Since the driver was loaded; differences count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +159,8 @@ class StepRecord:
     nonfinite_gradients: int | None
     """How many gradient tensors hold NaN or Inf."""
     settling: bool
+    grad_max: float | None = None
+    """The largest absolute value in all gradients, unscaled, before clipping; measured with the norm."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """The parts of the loss by name, where the experiment names them."""
 
@@ -209,6 +224,8 @@ class StepSkipped:
     """How many parameters had non-finite gradients."""
     consecutive: int
     """Skips in a row up to this one."""
+    kinds: tuple[NonFiniteKind, ...] = ()
+    """What each of ``names`` holds: NaN, or Inf and no NaN."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +235,13 @@ class NonFinite:
     time: float
     step: int
     what: Literal["loss", "gradient", "buffer", "activation"]
-    kind: Literal["nan", "inf"]
+    kind: NonFiniteKind
+    """The worst of ``kinds``: NaN before Inf."""
     names: tuple[str, ...]
     """Worst first (NaN before Inf), bounded in number."""
     count: int
+    kinds: tuple[NonFiniteKind, ...] = ()
+    """What each of ``names`` holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +263,8 @@ class PauseChanged:
     time: float
     step: int
     paused: bool
+    reason: str = ""
+    """Why the trainer paused by itself and what the person may choose; empty when the person paused it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +315,12 @@ Record = (
     | LossScaleChanged
     | StepSkipped
     | NonFinite
+    | Float16Window
+    | ModulesTraced
+    | XRayTaken
+    | PrecisionsCompared
+    | StepTimed
+    | MemoryBreakdown
     | EpochFinished
     | PauseChanged
     | Note

@@ -1,4 +1,4 @@
-"""What a person asked to have trained, as the command line understood it; torch-free."""
+"""What a person asked to have trained or measured, as the command line understood it; torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -30,7 +30,31 @@ class TrainRequest:
     """Fields of the experiment by name, as text: ``--set width=128``."""
     attended: bool = True
     """Somebody can press a key: a run that cannot go on pauses and asks instead of failing."""
+    probes: bool = True
+    """Look into gradients and modules now and then; without, only where a step itself needs it."""
+    validation: bool = True
+    """Validate at each epoch's end, where there is validation data."""
+    channels_last: bool = False
+    """Keep the weights of convolutions channels last, the layout in which Tensor Cores read them."""
+    compiled: bool = False
+    """Run the model through ``torch.compile``."""
 
     def as_json(self) -> dict[str, Any]:
         """The request as JSON values, for ``run.json``."""
         return asdict(self) | {"data_dir": str(self.data_dir), "settings": dict(self.settings)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRequest:
+    """One training's precisions side by side, at one batch size or several."""
+
+    training: TrainRequest
+    """What is trained; its precision and batch size are set for each measurement."""
+    precisions: tuple[str, ...] | None = None
+    """The first is what the others are compared with; None is all that pay to be looked at here."""
+    batch_sizes: tuple[int | None, ...] = (None,)
+    """Measured one after the other; None is the experiment's own."""
+    rounds: int | None = None
+    """Rounds at most, each with a block of steps of every precision; None leaves that to the intervals."""
+    run_dir: Path | None = None
+    """Where the runs are kept; None keeps none."""

@@ -1,4 +1,4 @@
-"""What a run leaves on the normal screen: how it ended, each precision's numbers, where the journal is."""
+"""What a run leaves on the normal screen: its end, each precision's numbers, what they mean, the journal."""
 
 from amptui import units
 from amptui.records import RunFailed, RunFinished
@@ -23,6 +23,7 @@ def summary_lines(view: SessionView) -> list[str]:
     if view.comparison.rows:
         lines += ["", *_table([_row(stats) for stats in view.comparison.rows])]
         lines += _verdict(view)
+    lines += _numerics(view)
     lines += ["", f"journal: {view.run_dir}/journal.jsonl"]
     return lines
 
@@ -73,6 +74,18 @@ def _verdict(view: SessionView) -> list[str]:
     if comparison.memory_saving is not None:
         lines.append(memory_sentence(amp, comparison.memory_saving))
     return lines
+
+
+def _numerics(view: SessionView) -> list[str]:
+    """What was found out about float16 and about AMP's gain, a line each."""
+    numerics, lines = view.numerics, list[str]()
+    if numerics.scaler.state != "unused":
+        lines.append(f"loss scaler: {numerics.scaler.state}: {numerics.scaler.text}")
+    if numerics.window is not None and numerics.window_verdict is not None:
+        lines.append(f"float16 window of step {numerics.window.step:,}: {numerics.window_verdict.text}")
+    if numerics.xray is not None and numerics.xray_verdict is not None:
+        lines.append(f"X-ray of step {numerics.xray.step:,}: {numerics.xray_verdict.text}")
+    return lines + list(view.comparison.explanations)
 
 
 def speedup_sentence(amp: str, baseline: str, speedup: float) -> str:

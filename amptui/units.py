@@ -1,4 +1,4 @@
-"""The one formatter: bytes, rates, seconds, percent and counts as a person reads them, or ``n/a``."""
+"""The one formatter: bytes, rates, seconds, joules, percent and counts as people read them, or ``n/a``."""
 
 import math
 from decimal import Decimal
@@ -60,6 +60,18 @@ def milliseconds(seconds: float | None) -> str:
     return f"{_three_digits(seconds * 1000)} ms"
 
 
+def joules(value: float | None, per: str = "") -> str:
+    """Energy with three significant digits: ``412 J``, ``98.5 mJ``; with ``per="1k"``, ``1.23 kJ/1k``."""
+    if value is None or not math.isfinite(value):
+        return NOT_AVAILABLE
+    if 0 < abs(value) < 0.9995:
+        amount = f"{_three_digits(value * 1000)} m"
+    else:
+        amount = short_count(value)
+        amount = amount if " " in amount else f"{amount} "
+    return f"{amount}J{'/' if per else ''}{per}"
+
+
 def duration(seconds: float | None) -> str:
     """A span of time as a clock shows it: ``0:41``, ``1:02:03``, ``2d 03:04:05``."""
     if seconds is None or not math.isfinite(seconds):
@@ -77,6 +89,28 @@ def percent(fraction: float | None, digits: int = 0) -> str:
     if fraction is None or not math.isfinite(fraction):
         return NOT_AVAILABLE
     return f"{fraction * 100:z.{digits}f}%"
+
+
+def share(part: float | None, whole: float | None) -> str:
+    """A part of a whole as percent, in seven cells at most: ``95.7%``, ``3.1%``, ``0.024%``, ``<0.001%``.
+
+    ``0%`` is none at all and ``100%`` is everything: what is nearly so is ``<0.001%`` and ``>99.9%``.
+    """
+    if part is None or not whole or not math.isfinite(part) or not math.isfinite(whole):
+        return NOT_AVAILABLE
+    hundredths = 100 * part / whole
+    if hundredths <= 0 or hundredths >= 100:
+        return "0%" if hundredths <= 0 else "100%"
+    if hundredths < 0.001 or hundredths > 99.9:
+        return "<0.001%" if hundredths < 0.001 else ">99.9%"
+    return f"{hundredths:.{1 if hundredths >= 0.995 else 2 if hundredths >= 0.0995 else 3}f}%"
+
+
+def doublings(value: float | None) -> str:
+    """A base-2 logarithm to a tenth: ``3.2``, ``-0.4``; without the word, which stands beside it."""
+    if value is None:
+        return NOT_AVAILABLE
+    return f"{value:z.1f}" if math.isfinite(value) else non_finite(value)
 
 
 def count(value: float | None) -> str:

@@ -4,8 +4,8 @@ import hypothesis
 import pytest
 import torch
 
-# A deadline measures the machine, not the code.
-hypothesis.settings.register_profile("amptui", deadline=None)
+# A deadline measures the machine, not the code; fifty examples a law keep the suite quick.
+hypothesis.settings.register_profile("amptui", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("amptui")
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from amptui.data.mnist import MNIST
+from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records import (
     BlockFinished,
     EpochFinished,
@@ -192,20 +193,24 @@ def no_sync(bench: Bench) -> dict[str, Any]:
     options = ("--batch-size", "256", "--steps", str(NO_SYNC_STEPS), "--data", "synthetic")
     with _app(bench, NO_SYNC, *options, "--run-dir", str(run_dir)) as terminal:
         _await(bench, terminal, rf"{TOP_LINE}(epoch +[23]/|failed)")
+        terminal.press("n")  # hooks on every module may not wait either
         terminal.press("p")
         _await(bench, terminal, rf"{TOP_LINE}(finished|failed)")
         terminal.press("q")
         terminal.wait()
     records = finished_run(run_dir / "journal.jsonl")
     switches = [record for record in records if isinstance(record, PrecisionChanged)]
-    if not switches:
-        raise RuntimeError("the run ended before it was switched")
+    traces = [record for record in records if isinstance(record, ModulesTraced)]
+    if not switches or not traces:
+        raise RuntimeError("the run ended before it was switched and traced")
     return {
         "steps": len(_steps(records)),
         "switched_at_step": switches[0].step,
         "switched_to": switches[0].current,
         "validated_epochs": [record.epoch for record in records if isinstance(record, EpochFinished)],
         "unmeasured_steps": _unmeasured(records),
+        "float16_windows": sum(isinstance(record, Float16Window) for record in records),
+        "traced_modules": traces[0].modules,
     }
 
 
@@ -216,7 +221,7 @@ def app_on_gpu(bench: Bench) -> dict[str, Any]:
         _await(bench, terminal, _from_step(300))
         terminal.press("p")
         _await(bench, terminal, r"[\d.]+ m?s +[\d.]+ m?s +│")  # both columns have a step time
-        verdict = _await(bench, terminal, r"AMP ([\d.]+× (faster|slower)|as fast as \w+)")
+        verdict = _await(bench, terminal, r"AMP ([\d.]+× (faster|slower)|as fast as|not surely)")
         _await(bench, terminal, _from_step(700))
         saved = _keep_screen(bench, terminal)
         terminal.press("q")
@@ -238,6 +243,61 @@ def app_on_gpu(bench: Bench) -> dict[str, Any]:
     }
 
 
+def x_ray(bench: Bench) -> dict[str, Any]:
+    """Take an X-ray of mnist-deep in the app, and hold FP32 and fp16 to each other's gradients."""
+    run_dir = bench.lab.folder / "x_ray"
+    options = ("--precision", "fp16", "--run-dir", str(run_dir), *bench.data_options)
+    with _app(bench, "mnist-deep", *options) as terminal:
+        _await(bench, terminal, _from_step(100))
+        terminal.press("x")
+        _await(bench, terminal, "(safe|careful|not safe):")
+        terminal.press("\x1b")
+        terminal.press("q")
+        _await(bench, terminal, "Stop it and leave")
+        terminal.press("\r")
+        terminal.wait()
+    (found, *_) = [r for r in finished_run(run_dir / "journal.jsonl") if isinstance(r, XRayTaken)]
+    cosines = [layer.cosine for layer in found.layers if layer.cosine is not None]
+    return {
+        "ok": bool(cosines) and min(cosines) > 0.9,
+        "layers": len(cosines),
+        "least_cosine": min(cosines, default=None),
+        "losses": [found.loss_fp32, found.loss_amp],
+        "saved_bytes": [found.saved_bytes_fp32, found.saved_bytes_amp],
+        "x_ray_seconds": found.seconds,
+        "operators": len(found.operators),
+    }
+
+
+def probes(bench: Bench) -> dict[str, Any]:
+    """Measure what looking inside costs in percent of a step of mnist-deep, in FP32 and in fp16."""
+    command = [sys.executable, "-m", "tests.benchmarks.probes", "--precision"]
+    return {
+        precision: json.loads(last_line(bench.lab.run([*command, precision, "--steps", "300"])))
+        for precision in ("fp32", "fp16")
+    }
+
+
+def benches(bench: Bench) -> dict[str, Any]:
+    """Run amptui bench on mnist-deep at two batch sizes, on resnet50 and char-gpt, and keep its words."""
+    rounds = ("--rounds", "3" if bench.quick else "8")
+    wanted = {
+        "mnist-deep": ("--batch-size", "256,4096", *bench.data_options),
+        "resnet50": ("--data", "synthetic"),
+        "char-gpt": (),
+    }
+    found = {}
+    for model, options in wanted.items():
+        done = bench.lab.run(amptui_command("bench", model, "--json", *rounds, *options))
+        found[model] = json.loads(last_line(done))
+        if bench.out is not None:
+            bench.out.mkdir(parents=True, exist_ok=True)
+            (bench.out / f"bench_{model}.json").write_text(
+                json.dumps(found[model], indent=1), encoding="utf-8"
+            )
+    return {model: report["measured"] for model, report in found.items()}
+
+
 def overhead(bench: Bench) -> dict[str, Any]:
     """Measure mnist-deep and a launch-bound loop under the app beside the plain loop, on the GPU."""
     plan = Plan(
@@ -250,7 +310,7 @@ def overhead(bench: Bench) -> dict[str, Any]:
     return {"figures": [figure.as_json() for figure in figures]}
 
 
-CHECKS = (machine, gpu_tests, tutorial, no_sync, app_on_gpu, overhead)
+CHECKS = (machine, gpu_tests, tutorial, no_sync, app_on_gpu, x_ray, benches, probes, overhead)
 """In the order in which they run: what matters most comes before the time is used up."""
 
 

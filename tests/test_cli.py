@@ -7,6 +7,7 @@ import pytest
 
 import amptui
 from amptui.cli import main
+from amptui.models import CATALOGUE
 from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.runs.journal import read
 
@@ -26,7 +27,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["mnist-deep", "simple-cnn"]
+    assert [line.split()[0] for line in lines] == list(CATALOGUE)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,10 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["fly"], "invalid choice: 'fly'"),
         (["train"], "the following arguments are required: MODEL"),
         (["train", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
-        (["train", "zzz"], "no model named 'zzz'; there are mnist-deep, simple-cnn, or give a path"),
+        (
+            ["train", "zzz"],
+            f"no model named 'zzz'; there are {', '.join(CATALOGUE)}, or give a path",
+        ),
         (["train", "no/such.py"], "no model file no/such.py; check the path"),
         (["train", "mnist-deep", "--precision", "fp8"], "argument --precision: invalid choice: 'fp8'"),
         (["train", "mnist-deep", "--steps", "0"], "argument --steps: '0' is not a whole number above 0"),
@@ -46,6 +50,18 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
         (["train", "mnist-deep", "--set", "width"], "--set width; write --set NAME=VALUE"),
         (["train", "mnist-deep", "--nope"], "unrecognized arguments: --nope"),
+        (["bench"], "the following arguments are required: MODEL"),
+        (["bench", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
+        (["bench", "mnist-deep", "--precisions", "fp32,fp8"], "'fp8' is not one of fp32, ieee, tf32, fp16"),
+        (["bench", "mnist-deep", "--precisions", "bf16", "--device", "cpu"], "nothing to compare; give two"),
+        (["bench", "mnist-deep", "--batch-size", "32,0"], "'0' is not a whole number above 0"),
+        (["bench", "mnist-deep", "--rounds", "25"], "argument --rounds: '25' is more than 24"),
+        (["bench", "mnist-deep", "--set", "width"], "--set width; write --set NAME=VALUE"),
+        (["export", "no/such/run", "--csv", "x"], "no run 'no/such/run'; check the path"),
+        (["export", "no/such/run"], "no format to export to; give --csv FILE, --tensorboard DIR or --html"),
+        (["replay"], "no run is kept in "),
+        (["replay", "nothing", "--speed", "0"], "argument --speed: '0' is not a number above 0"),
+        (["doctor", "--loud"], "unrecognized arguments: --loud"),
     ],
 )
 def test_a_usage_error_is_one_line_and_status_2(
@@ -171,6 +187,54 @@ def test_the_summary_compares_precisions_only_by_what_was_measured(
 ) -> None:
     run(tmp_path, "--steps", "12")
     out = capsys.readouterr().out
-    assert "10 settling steps left out" in out
+    assert "settling steps left out" in out
     assert "n/a" in out  # no allocator to ask on a CPU
     assert "the speed of" not in out
+
+
+def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", KNOBS, "--headless", "--device", "cpu", "--steps", "5", "--set", "step_ms=0"]) == 0
+    capsys.readouterr()
+    table, page = tmp_path / "run.csv", tmp_path / "run.html"
+    assert main(["export", "--csv", str(table), "--html", str(page)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.endswith(f"journal.jsonl: 5 steps to {table}, {page}\n")
+    assert captured.err == ""
+    assert len(table.read_text().splitlines()) == 1 + 5
+    assert "knobs" in page.read_text()
+    again = tmp_path / "again.csv"
+    assert main(["export", captured.out.partition("/journal.jsonl")[0], "--csv", str(again)]) == 0
+    assert again.read_text() == table.read_text()
+
+
+def test_what_an_export_passed_over_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, "--steps", "3")
+    with (tmp_path / "run" / "journal.jsonl").open("a") as journal:
+        journal.write("no record\n")
+    capsys.readouterr()
+    assert main(["export", str(tmp_path / "run"), "--csv", str(tmp_path / "run.csv")]) == 0
+    assert capsys.readouterr().err == "amptui: passed over: 1 damaged line\n"
+
+
+def test_a_replay_without_a_terminal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(tmp_path, "--steps", "3")
+    capsys.readouterr()
+    assert main(["replay", str(tmp_path / "run")]) == 2
+    assert "a replay needs a terminal; `amptui export` writes a run to a file" in capsys.readouterr().err
+
+
+def test_the_doctor_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
+    status = main(["doctor", "--json"])
+    *checks, verdict = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {check["type"] for check in checks} == {"Check"}
+    assert (status == 0) == verdict["can_train"]
+
+
+@pytest.mark.parametrize("command", ["train", "bench", "replay", "export", "doctor", "models"])
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([command, "--help"])
+    assert left.value.code == 0
+    assert f"usage: amptui {command}" in capsys.readouterr().out

@@ -43,7 +43,7 @@ def test_a_class_of_a_module_is_called_by_its_own_name() -> None:
     ("text", "said"),
     [
         ("simple_cnn", "no model named 'simple_cnn'; did you mean simple-cnn?"),
-        ("", "no model named ''; there are mnist-deep, simple-cnn, or give a path to a .py file"),
+        ("", f"no model named ''; there are {', '.join(CATALOGUE)}, or give a path"),
         ("models/", "no model file models/; check the path, or see `amptui models` for names"),
         ("gone.py:Net", "no model file gone.py; check the path"),
         ("./notes.txt", "./notes.txt is not a Python file; a model file ends in .py"),

@@ -17,7 +17,7 @@ from amptui.plain import JsonLines, PlainFront, event_line, printable, status_li
 from amptui.records import NonFinite, Note, PauseChanged, Record, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW
+from amptui.telemetry.view import EMPTY_VIEW, NumericsView
 from tests.terminal import KNOBS, amptui_command
 from tests.tui import views
 
@@ -94,6 +94,15 @@ def test_a_status_line_has_the_facts_of_the_moment() -> None:
         "step 1,204/2,350  epoch 6  AMP fp16  loss 0.0577  smoothed 0.0675  2.02 ms  127 k samples/s"
         "  scale 8,192  skipped 3  grad norm 1.00  allocated 1.20 GiB  GPU 3.10 GiB of 139 GiB  ETA 0:02"
     )
+
+
+@pytest.mark.parametrize(("headroom", "words"), [(3.21, "headroom 3.2"), (-math.inf, "headroom -inf")])
+def test_the_headroom_of_float16_steps_is_in_the_status_line(headroom: float, words: str) -> None:
+    numerics = NumericsView(headroom=headroom)
+    assert words in status_line(replace(views.with_skips(), numerics=numerics))
+    supposed = replace(numerics, hypothetical=True)
+    assert "headroom" not in status_line(replace(views.with_skips(), numerics=supposed))
+    assert "headroom" not in status_line(replace(views.fp32_only(), numerics=numerics))
 
 
 def test_what_was_not_measured_is_not_in_the_status_line() -> None:

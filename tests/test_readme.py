@@ -3,8 +3,10 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import amptui
-from amptui.cli import build_parser
+from amptui.options import build_parser
 from amptui.tui.keys import KEYS
 
 ROOT = Path(__file__).parent.parent
@@ -20,13 +22,26 @@ def test_the_key_table_is_the_key_table() -> None:
     assert rows == [(key.label, key.meaning) for key in KEYS]
 
 
-def test_every_option_is_described_and_none_besides() -> None:
-    (commands,) = (a for a in build_parser()._actions if a.choices and "train" in a.choices)
-    assert isinstance(commands.choices, dict)
-    actions = commands.choices["train"]._actions
+@pytest.mark.parametrize(
+    ("title", "commands"),
+    [
+        ("`amptui train`", ("train",)),
+        ("`amptui bench`", ("bench",)),
+        ("`amptui replay`, `export` and `doctor`", ("replay", "export", "doctor")),
+    ],
+)
+def test_every_option_is_described_and_none_besides(title: str, commands: tuple[str, ...]) -> None:
+    (parsers,) = (a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
+    actions = [action for command in commands for action in parsers[command]._actions]
     offered = {option for a in actions for option in a.option_strings} - {"-h", "--help"}
-    described = set(re.findall(r"`(--[a-z-]+)`", section("Options of `amptui train`")))
+    described = set(re.findall(r"`(--[a-z-]+)`", section(f"Options of {title}")))
     assert described == offered
+
+
+def test_every_command_has_its_options_described() -> None:
+    (parsers,) = (a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
+    titles = " ".join(re.findall(r"^## Options of (.+)$", README, re.MULTILINE))
+    assert all(command in titles for command in parsers if command != "models")
 
 
 def test_every_file_linked_to_is_there() -> None:

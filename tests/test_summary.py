@@ -6,7 +6,8 @@ import pytest
 
 from amptui.records import RunFinished, Validation
 from amptui.summary import memory_sentence, speedup_sentence, summary_lines
-from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from amptui.telemetry.view import EMPTY_VIEW, NumericsView, ScalerVerdict, SessionView, Verdict
+from tests.telemetry.record_samples import window, xray
 from tests.tui import views
 
 
@@ -71,6 +72,36 @@ def test_a_validation_without_accuracy_says_so() -> None:
     assert view.last_epoch is not None
     epoch = replace(view.last_epoch, validation=Validation(loss=None, accuracy=None, samples=3))
     assert "loss n/a, accuracy n/a" in text(replace(view, last_epoch=epoch))
+
+
+def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
+    view = replace(
+        views.finished(),
+        numerics=NumericsView(
+            scaler=ScalerVerdict(state="healthy", text="no overflow of late: nothing to do"),
+            window=window(1200),
+            window_verdict=Verdict(
+                "info", "gradients would survive float16: 0% of nonzero flushed at 65,536"
+            ),
+            xray=xray(700),
+            xray_verdict=Verdict("info", "safe: 2 of 2 layers above 0.9"),
+        ),
+        comparison=replace(views.finished().comparison, explanations=("input-bound: faster input first",)),
+    )
+    told = [
+        "loss scaler: healthy: no overflow of late: nothing to do",
+        "float16 window of step 1,200: gradients would survive float16: 0% of nonzero flushed at 65,536",
+        "X-ray of step 700: safe: 2 of 2 layers above 0.9",
+        "input-bound: faster input first",
+    ]
+    lines = summary_lines(view)
+    first = lines.index(told[0])
+    assert lines[first : first + 4] == told
+    assert lines[first - 1] == "AMP fp16: 38% less peak memory"
+
+
+def test_a_scaler_that_never_ran_is_not_judged() -> None:
+    assert "loss scaler" not in text(views.no_nvml())
 
 
 def test_gain_and_loss_have_the_same_words() -> None:

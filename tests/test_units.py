@@ -48,6 +48,13 @@ def digits_in(text: str) -> int:
         (units.milliseconds, 0.9994, "999 ms"),
         (units.milliseconds, 0.9996, "1.00 s"),
         (units.milliseconds, 1.309, "1.31 s"),
+        (units.joules, 412, "412 J"),
+        (units.joules, 1234.5, "1.23 kJ"),
+        (units.joules, 2.5e6, "2.50 MJ"),
+        (units.joules, 0.9994, "999 mJ"),
+        (units.joules, 0.9996, "1.00 J"),
+        (units.joules, 0.0985, "98.5 mJ"),
+        (units.joules, 0, "0 J"),
         (units.duration, 41.4, "0:41"),
         (units.duration, 59.6, "1:00"),
         (units.duration, 3723, "1:02:03"),
@@ -67,6 +74,8 @@ def digits_in(text: str) -> int:
         (units.loss, 99_960.0, "1.0e+05"),
         (units.loss, 0.0, "0"),
         (units.ratio, 1.944, "1.94×"),
+        (units.doublings, 3.24, "3.2"),
+        (units.doublings, -0.04, "0.0"),
     ],
 )
 def test_numbers_read_as_people_write_them(function: Format, value: float, text: str) -> None:
@@ -77,6 +86,46 @@ def test_a_unit_follows_the_prefix() -> None:
     assert units.rate(127_004, "samples") == "127 k samples/s"
     assert units.rate(12, "samples") == "12.0 samples/s"
     assert units.percent(0.991, digits=1) == "99.1%"
+    assert units.joules(412, per="1k") == "412 J/1k"
+    assert units.joules(None, per="1k") == "n/a"
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 1000, "0%"),
+        (1, 1000, "0.10%"),
+        (1, 99_999, "0.001%"),
+        (1, 200_000, "<0.001%"),
+        (31, 1000, "3.1%"),
+        (994, 100_000, "0.99%"),
+        (995, 100_000, "1.0%"),
+        (957, 1000, "95.7%"),
+        (999, 1000, "99.9%"),
+        (9991, 10_000, ">99.9%"),
+        (1000, 1000, "100%"),
+        (0.00058, 32 * 0.00202, "0.90%"),
+        (0, 0, "n/a"),
+        (None, 10, "n/a"),
+        (1, None, "n/a"),
+        (math.nan, 10, "n/a"),
+        (1, math.inf, "n/a"),
+    ],
+)
+def test_a_share_is_nothing_only_at_none_and_everything_only_at_all(
+    part: float | None, whole: float | None, text: str
+) -> None:
+    assert units.share(part, whole) == text
+
+
+@given(st.integers(0, 10**12), st.integers(1, 10**12))
+def test_shares_fit_in_seven_cells_and_have_the_right_size(part: int, whole: int) -> None:
+    text = units.share(part, whole)
+    assert len(text) <= 7
+    assert (text == "0%") == (part == 0)
+    assert (text == "100%") == (part >= whole)
+    if text[0] not in "<>" and 0 < part < whole:
+        assert float(text[:-1]) == pytest.approx(100 * part / whole, abs=0.05, rel=0.5)
 
 
 def test_part_and_whole_share_the_whole_s_unit() -> None:
@@ -91,11 +140,13 @@ ALL: list[Format] = [
     units.rate,
     units.short_count,
     units.milliseconds,
+    units.joules,
     units.duration,
     units.percent,
     units.count,
     units.loss,
     units.ratio,
+    units.doublings,
 ]
 
 
@@ -107,7 +158,7 @@ def test_what_was_not_measured_is_not_available(function: Format) -> None:
 @pytest.mark.parametrize("function", ALL)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_a_word(function: Format, value: float) -> None:
-    shows_it = function in (units.loss, units.count, units.short_count)
+    shows_it = function in (units.loss, units.count, units.short_count, units.doublings)
     assert function(value) == (str(value) if shows_it else units.NOT_AVAILABLE)
 
 
@@ -135,6 +186,16 @@ def test_step_times_have_three_digits_and_the_right_size(value: float) -> None:
     assert digits_in(number) == 3
     assert float(number) / {"ms": 1000, "s": 1}[unit] == pytest.approx(value, rel=0.0051)
     assert (unit == "s") == (value >= 0.9995)
+
+
+@given(value=st.floats(1e-6, 9.9e14))
+def test_energies_have_three_digits_and_the_right_size(value: float) -> None:
+    text = units.joules(value)
+    match = re.fullmatch(r"([\d.]+) ([mkMGT]?)J", text)
+    assert match, text
+    assert digits_in(match[1]) == 3
+    size = 1e-3 if match[2] == "m" else 1000 ** DECIMAL[match[2]]
+    assert float(match[1]) * size == pytest.approx(value, rel=0.0051)
 
 
 @given(value=st.integers(0, 10**9))

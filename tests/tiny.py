@@ -57,31 +57,10 @@ class Exploding(Tiny):
 
 def prepare(experiment: Experiment, **options: Any) -> setup.Prepared:
     """Everything before the first step, on the CPU, as the worker does it."""
-    device = torch.device("cpu")
     request = TrainRequest(model="tiny", device="cpu", data_dir=Path("unused"), **options)
-    precision, amp_precision, unsupported = setup.choose_precisions(request, device)
     setup.seed_everything(request.seed)
-    data = experiment.load_data(DataRequest(data_dir=request.data_dir, kind=request.data, seed=request.seed))
-    training, validation = setup.open_data(data, device, experiment.batch_size, request.seed)
-    setup.seed_everything(request.seed)
-    model, optimizer = setup.build_model(experiment, device)
-    scaler, modes = setup.prepare_modes(device)
-    return setup.Prepared(
-        device=device,
-        experiment=experiment,
-        data=data,
-        training=training,
-        validation=validation,
-        model=model,
-        optimizer=optimizer,
-        scaler=scaler,
-        modes=modes,
-        unsupported=unsupported,
-        precision=precision,
-        amp_precision=amp_precision,
-        schedule=setup.schedule_for(request, experiment.epochs, training.batches_per_epoch),
-        clip_norm=request.clip_norm,
-    )
+    asked = DataRequest(data_dir=request.data_dir, kind=request.data, seed=request.seed)
+    return setup.assemble(request, experiment, setup.choose(request), data_request=asked)
 
 
 class Log(list[Record]):

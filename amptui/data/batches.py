@@ -150,7 +150,12 @@ class _LoadedBatches:
         self.batches_per_epoch = _length(loader)
 
     def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 (the loader's order is its own)
-        return (move(batch, self._device) for batch in self._loader)
+        try:
+            for batch in self._loader:
+                yield move(batch, self._device)
+        except DataError as error:
+            # From a worker it comes with the traceback it had there, which ends with what it said.
+            raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
 
 
 class _DatasetBatches(_LoadedBatches):

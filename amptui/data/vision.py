@@ -6,11 +6,11 @@ from typing import Protocol
 
 from torch import Tensor
 
+from amptui.data.choice import Named, real_or_stand_in
 from amptui.data.cifar import read_cifar10
 from amptui.data.mnist import read_mnist
 from amptui.data.sources import Arrays, Data, DataRequest, Progress
 from amptui.data.synthetic import TellDone, digits, objects
-from amptui.errors import DataError
 
 
 def mnist(request: DataRequest) -> Data:
@@ -20,7 +20,7 @@ def mnist(request: DataRequest) -> Data:
     falls back to ``synthetic``. Every kind raises ``DataError`` when ``request.stopping()``.
     """
     stand_in = _StandIn("synthetic digits", digits, 60_000, 10_000)
-    return _real_or_stand_in(request, "MNIST", read_mnist, stand_in)
+    return _real_or_drawn(request, "MNIST", read_mnist, stand_in)
 
 
 def cifar10(request: DataRequest) -> Data:
@@ -29,7 +29,7 @@ def cifar10(request: DataRequest) -> Data:
     Kinds and errors are those of :func:`mnist`.
     """
     stand_in = _StandIn("synthetic objects", objects, 50_000, 10_000)
-    return _real_or_stand_in(request, "CIFAR-10", read_cifar10, stand_in)
+    return _real_or_drawn(request, "CIFAR-10", read_cifar10, stand_in)
 
 
 class _Draw(Protocol):
@@ -46,33 +46,17 @@ class _StandIn:
     validation_samples: int
 
 
-def _real_or_stand_in(
+def _real_or_drawn(
     request: DataRequest,
     name: str,
     read: Callable[[DataRequest], tuple[Arrays, Arrays]],
     stand_in: _StandIn,
 ) -> Data:
-    if request.kind == "synthetic":
-        return _drawn(request, stand_in)
-    try:
-        return Data(name, True, *_read(request, read))
-    except DataError as error:
-        request.raise_if_stopping()
-        if request.kind == "real":
-            raise DataError(error.what, mend=f"{error.mend}, or use --data synthetic") from error
-        request.warn(f"training on {stand_in.name} instead of {name}: {error}")
-        return _drawn(request, stand_in)
-
-
-def _read(
-    request: DataRequest, read: Callable[[DataRequest], tuple[Arrays, Arrays]]
-) -> tuple[Arrays, Arrays]:
-    """What ``read`` reads; a folder that cannot be used is a trouble with the data like any other."""
-    try:
-        return read(request)
-    except OSError as error:
-        what = f"{error.filename or request.data_dir} cannot be used ({error.strerror or error})"
-        raise DataError(what, mend="choose another folder with --data-dir") from error
+    return real_or_stand_in(
+        request,
+        Named(name, lambda: Data(name, True, *read(request))),
+        Named(stand_in.name, lambda: _drawn(request, stand_in)),
+    )
 
 
 def _drawn(request: DataRequest, stand_in: _StandIn) -> Data:

@@ -277,6 +277,7 @@ class _Gpu:
 
         Utilization is the share of NVML's last sample period (1/6 s to 1 s) in which any kernel ran.
         Power is the mean over one second on Ampere and newer (GA100 apart), the moment's on older GPUs.
+        GPUs before Volta do not count energy.
         """
         return replace(
             self._sample_memory(look),
@@ -285,6 +286,9 @@ class _Gpu:
             ),
             power_watts=look.read(
                 "power", lambda milliwatts: milliwatts / 1000, ("nvmlDeviceGetPowerUsage",)
+            ),
+            energy_joules=look.read(
+                "energy", lambda millijoules: millijoules / 1000, ("nvmlDeviceGetTotalEnergyConsumption",)
             ),
             temperature_c=look.read(
                 "temperature",

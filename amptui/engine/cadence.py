@@ -6,23 +6,58 @@ from collections.abc import Callable
 
 
 class Cadence:
-    """Allows a measurement whenever ``budget`` of the time since the last one would pay for it.
+    """Allows a measurement whenever ``budget`` of the time has paid for it.
 
-    The first two are always allowed. What one costs is the cheaper of the last two: the first of all, say,
-    is slow because its code is cold.
+    The first ``free``, one or two, cost nothing: code is cold then. From there on time earns credit, and a
+    measurement is due when the credit covers what it is expected to cost, the cheaper of the last two. What
+    it really costs is taken off: a dear one is paid for before the next. Credit is not saved up over a
+    pause. A cost that is known only later, a device's, is charged when it is; until then none is due.
     """
 
-    def __init__(self, budget: float, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, budget: float, *, free: int = 2, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._budget = budget
+        self._free = free
         self._clock = clock
-        self._costs_seconds: deque[float] = deque((0.0, 0.0), maxlen=2)
+        self._costs_seconds: deque[float] = deque(maxlen=2)
+        self._credit_seconds = 0.0
         self._last = clock()
+        self._uncharged = False
 
     def due(self) -> bool:
         """Whether the next measurement is paid for."""
-        return (self._clock() - self._last) * self._budget >= min(self._costs_seconds)
+        if self._uncharged:
+            return False
+        return self._free > 0 or self._credit_at(self._clock()) >= min(self._costs_seconds)
 
     def measured(self, began: float) -> None:
         """Account for a measurement that ``began`` at that time of the clock and ends now."""
-        self._last = self._clock()
-        self._costs_seconds.append(self._last - began)
+        now = self._clock()
+        self._credit_seconds, self._last = self._credit_at(began), now
+        self._pay(now - began)
+
+    def begin(self) -> None:
+        """A measurement begins whose cost will be charged."""
+        now = self._clock()
+        self._credit_seconds, self._last = self._credit_at(now), now
+        self._uncharged = True
+
+    def charge(self, seconds: float | None) -> None:
+        """Account for the measurement that began last; None if its cost was not measured."""
+        self._uncharged = False
+        if seconds is not None:
+            self._pay(seconds)
+        elif self._costs_seconds:
+            self._pay(min(self._costs_seconds))
+
+    def _pay(self, seconds: float) -> None:
+        if self._free:
+            self._free -= 1
+        else:
+            self._credit_seconds -= seconds
+        self._costs_seconds.append(seconds)
+
+    def _credit_at(self, now: float) -> float:
+        credit = self._credit_seconds + (now - self._last) * self._budget
+        return min(credit, min(self._costs_seconds, default=0.0))

@@ -21,10 +21,22 @@ def explain(error: BaseException, *, doing: str, batch_size: int | None) -> Ampt
         return _out_of_memory(doing, batch_size)
     if isinstance(error, MemoryError):
         return DeviceError(f"out of host memory {doing}", mend="use a smaller --batch-size")
-    message = _message(error)
+    message, mend = known_mend(_message(error))
     name = type(error).__name__
     told = f"{name}: {message[:500]}" if message else name
-    return ExperimentError(f"{told} ({_place(error.__traceback__)}{doing})")
+    return ExperimentError(f"{told} ({_place(error.__traceback__)}{doing})", mend=mend)
+
+
+def known_mend(message: str) -> tuple[str, str]:
+    """What to tell of an error's ``message``, and the mend; all of it and nothing where none is known.
+
+    CUDA's autocast refuses ``binary_cross_entropy`` in five lines (``ATen/autocast_mode.cpp``).
+    """
+    refused = "unsafe to autocast"
+    before, found, _ = message.partition(refused)
+    if not found or "binary_cross_entropy" not in before:
+        return message, ""
+    return before + refused, "use BCEWithLogitsLoss and leave the sigmoid out"
 
 
 def _message(error: BaseException) -> str:

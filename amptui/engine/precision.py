@@ -16,6 +16,9 @@ from torch.optim import Optimizer
 from amptui.errors import UsageError
 from amptui.records import PRECISIONS
 
+LOWEST_SOUND_SCALE = 1.0
+"""Below it the loss scale makes gradients smaller, the opposite of its purpose."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tf32Flags:
@@ -65,6 +68,12 @@ class PrecisionMode:
         self.device = device
         self.scaler = scaler
         self.default_flags = default_flags
+        self._first_scale = scaler.get_scale()
+
+    @property
+    def scale(self) -> Tensor | None:
+        """The loss scale on the device, after the first backward pass of a mode that has one; else None."""
+        return None
 
     def enter(self) -> None:
         """Make the process ready for this mode's steps."""
@@ -80,6 +89,12 @@ class PrecisionMode:
 
     def unscale(self, optimizer: Optimizer) -> None:
         """Bring the gradients to their true size, so that they may be clipped."""
+
+    def hold_scale(self, least: float | None) -> None:
+        """Let the loss scale, if there is one, fall to ``least`` and no further; None takes that back."""
+
+    def restart_collapsed_scale(self) -> None:
+        """Begin the search for the loss scale anew if it had fallen to where no gradient survives."""
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
         """Change the weights, unless the scaler skips the step; its state as of this step, if it has one."""
@@ -121,6 +136,11 @@ class Fp16Mode(Bf16Mode):
     name = "fp16"
     scales = True
     dtype = torch.float16
+    _least_scale: float | None = None
+
+    @property
+    def scale(self) -> Tensor | None:
+        return _scale(self.scaler)
 
     def backward(self, loss: Tensor) -> None:
         # Scaling outside autocast keeps the product in float32: 2^16 does not exist in float16.
@@ -129,11 +149,22 @@ class Fp16Mode(Bf16Mode):
     def unscale(self, optimizer: Optimizer) -> None:
         self.scaler.unscale_(optimizer)
 
+    def hold_scale(self, least: float | None) -> None:
+        self._least_scale = least
+
+    def restart_collapsed_scale(self) -> None:
+        scale = self.scaler._scale
+        if scale is not None:
+            first = torch.full_like(scale, self._first_scale)
+            scale.copy_(torch.where(scale < LOWEST_SOUND_SCALE, first, scale))
+
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
         self.scaler.step(optimizer)
         # update() writes the scale in place and forgets found_inf, so both are taken before.
         scale, found_inf = _scale(self.scaler).clone(), _found_inf(self.scaler, optimizer)
         self.scaler.update()
+        if self._least_scale is not None:
+            _scale(self.scaler).clamp_(min=self._least_scale)
         return ScalerTensors(scale, found_inf, _scale(self.scaler), _growth_tracker(self.scaler))
 
 

@@ -17,6 +17,9 @@ from amptui.records import (
     Validation,
 )
 
+UNEXPLAINED_SKIPS = 5
+"""Skips in a row from which on they are no search for the scale: from 65,536 it is then at 2,048."""
+
 SCALER_VALUES = 4
 """Scale, found_inf, next scale and growth tracker: what a scaled step adds to its row."""
 
@@ -36,10 +39,10 @@ class StepFacts:
     """Names of the loss's parts, in the row's order."""
     scaled: bool
     """The row holds the scaler's values."""
-    norms: bool
-    """The row holds the gradients' norms."""
-    norms_scaled: bool
-    """The gradient norms were taken before unscaling."""
+    gradients: bool
+    """The row holds what the gradient probe measured."""
+    gradients_scaled: bool
+    """It was measured before unscaling."""
 
 
 @dataclass(slots=True)
@@ -68,10 +71,14 @@ class StepReporter:
     loss_is_finite: bool = True
     """Whether the newest delivered loss was."""
     delivered: int = 0
+    trouble_step: int = 0
+    """The newest step with anything not finite in it; 0 while there is none."""
+    unexplained_step: int = 0
+    """The newest whose trouble is not the scaler's everyday search for its scale."""
     _epoch: _EpochSums = field(default_factory=_EpochSums)
 
     def step(self, facts: StepFacts, row: Sequence[float] | None, seconds: float | None) -> None:
-        """Emit what ``row`` tells of one step: loss, its parts, the scaler's values, gradient norms."""
+        """Emit what ``row`` tells of one step: loss, its parts, the scaler's values, gradients."""
         self.delivered += 1
         if row is None:
             self._epoch.unmeasured += 1
@@ -84,8 +91,8 @@ class StepReporter:
             scale, found_inf, next_scale, tracker = row[rest : rest + SCALER_VALUES]
             rest += SCALER_VALUES
         health = None
-        if facts.norms:
-            health = self.gradients.health(row[rest:], scale if facts.norms_scaled else 1.0)
+        if facts.gradients:
+            health = self.gradients.health(row[rest:], scale if facts.gradients_scaled else 1.0)
         now, skipped = time.time(), found_inf > 0
         self.emit(
             StepRecord(
@@ -105,6 +112,7 @@ class StepReporter:
                 grad_norm=health.norm if health else None,
                 nonfinite_gradients=health.nonfinite_count if health else None,
                 settling=facts.settling,
+                grad_max=health.largest if health else None,
             )
         )
         self._follow_loss(loss, seconds, applied=not skipped)
@@ -152,11 +160,15 @@ class StepReporter:
         health: GradientHealth | None,
         skipped_at_scale: float | None,
     ) -> None:
+        self.trouble_step = facts.step
         if not math.isfinite(loss):
             kind = _kind(loss)
+            self.unexplained_step = facts.step
             self.emit(NonFinite(time=now, step=facts.step, what="loss", kind=kind, names=(), count=1))
         if skipped_at_scale is not None:
             self.consecutive_skips += 1
+            if self.consecutive_skips >= UNEXPLAINED_SKIPS:
+                self.unexplained_step = facts.step
             self.emit(
                 StepSkipped(
                     time=now,
@@ -166,17 +178,20 @@ class StepReporter:
                     names=health.nonfinite_names if health else (),
                     count=health.nonfinite_count if health else None,
                     consecutive=self.consecutive_skips,
+                    kinds=health.nonfinite_kinds if health else (),
                 )
             )
         elif health is not None and health.nonfinite_count:
+            self.unexplained_step = facts.step
             self.emit(
                 NonFinite(
                     time=now,
                     step=facts.step,
                     what="gradient",
-                    kind="nan" if health.has_nan else "inf",
+                    kind=health.nonfinite_kinds[0],
                     names=health.nonfinite_names,
                     count=health.nonfinite_count,
+                    kinds=health.nonfinite_kinds,
                 )
             )
 

@@ -1,14 +1,9 @@
 """Everything that stands before the first step: device, experiment, data, model, optimizer, modes."""
 
 import math
-import os
-import platform
 import random
-import time
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from types import NoneType
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,14 +11,26 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-import amptui
 from amptui.data.batches import Batches, open_batches
-from amptui.data.sources import Data
+from amptui.data.sources import Data, DataRequest
 from amptui.engine.precision import PrecisionMode, build_modes, check_supported, unsupported_precisions
 from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
-from amptui.records import DataInfo, RunStarted
+from amptui.records import Phase
 from amptui.request import TrainRequest
+
+Announce = Callable[[Phase, str, str], object]
+"""Takes a phase, what a person reads of it, and where a traceback would have come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What was chosen before any code of a model file runs."""
+
+    device: torch.device
+    precision: str
+    amp_precision: str
+    unsupported: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,8 @@ class Prepared:
     amp_precision: str
     schedule: Schedule
     clip_norm: float | None
+    probes: bool
+    """Whether gradients and modules are looked into where no step needs it."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -113,8 +122,14 @@ def experiment_settings(
     return settings
 
 
-def build_model(experiment: Experiment, device: torch.device) -> tuple[nn.Module, Optimizer]:
-    """Model on the device and its optimizer; raises ExperimentError for anything else than those."""
+def build_model(
+    experiment: Experiment, device: torch.device, *, channels_last: bool = False, compiled: bool = False
+) -> tuple[nn.Module, Optimizer]:
+    """Model on the device and its optimizer; raises ExperimentError for anything else than those.
+
+    ``channels_last`` lays out its weights of four dimensions so; convolutions bring their inputs along.
+    ``compiled`` compiles its forward pass in place: names of modules and parameters stay.
+    """
     model = experiment.build_model()
     owner = type(experiment).__name__
     if not isinstance(model, nn.Module):
@@ -122,6 +137,12 @@ def build_model(experiment: Experiment, device: torch.device) -> tuple[nn.Module
             f"{owner}.build_model() returned {_kind(model)}", mend="return a torch.nn.Module"
         )
     model = model.to(device)
+    if channels_last:
+        model.to(memory_format=torch.channels_last)
+    if compiled:
+        # A model before it may have used up what torch compiles of one piece of code.
+        torch.compiler.reset()
+        model.compile()
     optimizer = experiment.build_optimizer(model)
     if not isinstance(optimizer, Optimizer):
         raise ExperimentError(
@@ -144,14 +165,15 @@ def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> t
     return training, validation
 
 
-def choose_precisions(request: TrainRequest, device: torch.device) -> tuple[str, str, dict[str, str]]:
-    """The precision to begin in, what AMP means, and what the device cannot run and why."""
+def choose(request: TrainRequest) -> Choices:
+    """Device and precisions as asked for; raises DeviceError and UsageError for what is not there."""
+    device = choose_device(request.device)
     unsupported = unsupported_precisions(device)
     precision = request.precision or "fp32"
     check_supported(precision, unsupported)
     amp_precision = request.amp_precision or ("fp16" if device.type == "cuda" else "bf16")
     check_supported(amp_precision, unsupported)
-    return precision, amp_precision, unsupported
+    return Choices(device, precision, amp_precision, unsupported)
 
 
 def prepare_modes(device: torch.device) -> tuple[GradScaler, dict[str, PrecisionMode]]:
@@ -160,91 +182,42 @@ def prepare_modes(device: torch.device) -> tuple[GradScaler, dict[str, Precision
     return scaler, build_modes(device, scaler)
 
 
-def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
-    """The run's first record: everything known before the first step."""
-    source = prepared.data.train
-    batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
-    return RunStarted(
-        time=time.time(),
-        model=model_name,
-        device=str(prepared.device),
-        device_name=device_name(prepared.device),
-        gpu_uuid=_gpu_uuid(prepared.device),
-        precision=prepared.precision,
-        amp_precision=prepared.amp_precision,
-        unsupported=prepared.unsupported,
-        config=_config(prepared, request),
-        versions=versions(),
-        hardware=_hardware(prepared.device),
-        data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
-        parameters=sum(p.numel() for p in prepared.model.parameters()),
-        batch_size=batch_size or prepared.experiment.batch_size,
-        steps_per_epoch=prepared.schedule.steps_per_epoch,
-        total_epochs=prepared.schedule.epochs,
-        total_steps=prepared.schedule.steps,
-        growth_interval=prepared.scaler.get_growth_interval(),
+def assemble(
+    request: TrainRequest,
+    experiment: Experiment,
+    choices: Choices,
+    *,
+    data_request: DataRequest,
+    announce: Announce = lambda _phase, _detail, _doing: None,
+) -> Prepared:
+    """Load data, build the model and everything around it; ``announce`` is told before what takes long."""
+    owner, device = type(experiment).__name__, choices.device
+    announce("data", "loading data", f"in load_data() of {owner}")
+    data = experiment.load_data(data_request)
+    training, validation = open_data(data, device, experiment.batch_size, request.seed)
+    announce("model", "building the model", f"in build_model() of {owner}")
+    seed_everything(request.seed)  # the weights do not depend on how the data came to be
+    model, optimizer = build_model(
+        experiment, device, channels_last=request.channels_last, compiled=request.compiled
     )
-
-
-def device_name(device: torch.device) -> str:
-    """As a person knows it: ``NVIDIA H200``, or the processor's name."""
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))
-    return _processor_name() or platform.machine() or "CPU"
-
-
-def versions() -> dict[str, str]:
-    """What computed: amptui, Python, torch, and CUDA and cuDNN where torch has them."""
-    found = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
-    if torch.version.cuda:
-        found["cuda"] = torch.version.cuda
-    if torch.backends.cudnn.is_available():
-        found["cudnn"] = str(torch.backends.cudnn.version())
-    return found
-
-
-def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
-    """The experiment's fields and what the command line added, as JSON values."""
-    values = {name: _plain(value) for name, value in asdict(prepared.experiment).items()}
-    return values | {
-        "experiment": type(prepared.experiment).__name__,
-        "optimizer": type(prepared.optimizer).__name__,
-        "clip_norm": prepared.clip_norm,
-        "seed": request.seed,
-    }
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, NoneType)) else str(value)
-
-
-def _hardware(device: torch.device) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "processor": _processor_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-    }
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        found["gpu_memory_bytes"] = properties.total_memory
-        found["compute_capability"] = f"{properties.major}.{properties.minor}"
-    return found
-
-
-def _gpu_uuid(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return None
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-
-
-def _processor_name() -> str:
-    """Linux's own name of the processor; empty where it does not say."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
-            names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-            return next(names, "")
-    except OSError:
-        return ""
+    scaler, modes = prepare_modes(device)
+    return Prepared(
+        device=device,
+        experiment=experiment,
+        data=data,
+        training=training,
+        validation=validation if request.validation else None,
+        model=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        modes=modes,
+        unsupported=choices.unsupported,
+        precision=choices.precision,
+        amp_precision=choices.amp_precision,
+        schedule=schedule_for(request, experiment.epochs, training.batches_per_epoch),
+        clip_norm=request.clip_norm,
+        probes=request.probes,
+    )
 
 
 def _kind(value: object) -> str:

@@ -1,4 +1,4 @@
-"""One pass over the validation data, summed on the device, in the precision that trains."""
+"""One pass over the validation data, summed on the device; and what a loss and metrics have to be."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,6 +113,32 @@ def check_scalars(named: Mapping[str, object], owner: str) -> None:
             raise ExperimentError(
                 f"{name!r} from {owner} has shape {shape}", mend="reduce it to a scalar, with .mean() say"
             )
+
+
+def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, Tensor]]:
+    """Total and parts of what ``loss()`` returned; raises ExperimentError for what has no way backward."""
+    owner = f"{type(experiment).__name__}.loss()"
+    parts: dict[str, Tensor] = {}
+    if isinstance(result, dict):
+        if "loss" not in result:
+            raise ExperimentError(f"{owner} returned a dict without 'loss'", mend="name the total 'loss'")
+        parts = {name: part for name, part in result.items() if name != "loss"}
+        check_scalars(parts, owner)
+        result = result["loss"]
+    if not isinstance(result, Tensor):
+        kind = "None" if result is None else f"a {type(result).__name__}"
+        raise ExperimentError(f"{owner} returned {kind}", mend="return a scalar tensor")
+    if result.numel() != 1:
+        shape = "x".join(map(str, result.shape))
+        raise ExperimentError(
+            f"{owner} returned a tensor of shape {shape}", mend="reduce it to a scalar, with .mean() say"
+        )
+    if not result.requires_grad:
+        raise ExperimentError(
+            f"{owner} returned a tensor without a gradient",
+            mend="compute it from the model's output, not under no_grad() or after detach()",
+        )
+    return result, parts
 
 
 @contextmanager

@@ -81,7 +81,7 @@ class TrainingThread:
 
     def _train(self) -> None:
         self._say("importing", "importing torch")
-        from amptui.engine.setup import describe_run
+        from amptui.engine.description import describe_run
         from amptui.engine.trainer import Trainer
 
         prepared = self._prepare()
@@ -103,40 +103,22 @@ class TrainingThread:
         from amptui.engine.loading import build_experiment, load_class
 
         request = self._request
-        device = setup.choose_device(request.device)
-        precision, amp_precision, unsupported = setup.choose_precisions(request, device)
-        setup.enter_device(device)
+        choices = setup.choose(request)
+        setup.enter_device(choices.device)
         setup.seed_everything(request.seed)
         self._doing = f"while importing {self._spec.text}"
         chosen = load_class(self._spec)
-        experiment = build_experiment(chosen, setup.experiment_settings(chosen, request, device))
+        experiment = build_experiment(chosen, setup.experiment_settings(chosen, request, choices.device))
         self._batch_size = experiment.batch_size
-        self._say("data", "loading data")
-        self._doing = f"in load_data() of {chosen.__name__}"
-        data = experiment.load_data(self._data_request())
-        training, validation = setup.open_data(data, device, experiment.batch_size, request.seed)
-        self._say("model", "building the model")
-        self._doing = f"in build_model() of {chosen.__name__}"
-        setup.seed_everything(request.seed)  # the weights do not depend on how the data came to be
-        model, optimizer = setup.build_model(experiment, device)
-        scaler, modes = setup.prepare_modes(device)
-        self._note_choices(chosen.cpu_batch_size, device.type)
-        return setup.Prepared(
-            device=device,
-            experiment=experiment,
-            data=data,
-            training=training,
-            validation=validation,
-            model=model,
-            optimizer=optimizer,
-            scaler=scaler,
-            modes=modes,
-            unsupported=unsupported,
-            precision=precision,
-            amp_precision=amp_precision,
-            schedule=setup.schedule_for(request, experiment.epochs, training.batches_per_epoch),
-            clip_norm=request.clip_norm,
+        prepared = setup.assemble(
+            request, experiment, choices, data_request=self._data_request(), announce=self._announce
         )
+        self._note_choices(chosen.cpu_batch_size, choices.device.type)
+        return prepared
+
+    def _announce(self, phase: Phase, detail: str, doing: str) -> None:
+        self._say(phase, detail)
+        self._doing = doing
 
     def _data_request(self) -> "DataRequest":
         from amptui.data.sources import DataRequest

@@ -1,11 +1,16 @@
 """What each precision did in a run, and what AMP gave over the baseline once that can be said."""
 
+import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from amptui.estimate import BLOCK_STEPS, Ratio, ratio
 from amptui.records import AMP_PRECISIONS, PRECISIONS
+from amptui.telemetry.blocks import StepBlocks
+from amptui.telemetry.energy import EnergySpent, EnergySum
+from amptui.telemetry.explanations import explain
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats
@@ -13,8 +18,8 @@ from amptui.telemetry.view import Comparison, PrecisionStats
 BASELINES = tuple(precision for precision in PRECISIONS if precision not in AMP_PRECISIONS)
 """The precisions that AMP is compared with."""
 
-MIN_STEPS = 20
-"""Counted steps that each side needs before a ratio of their medians is worth showing."""
+MIN_STEPS = BLOCK_STEPS
+"""Counted steps that each side needs before a ratio is worth showing: a block."""
 
 WINDOW_STEPS = 2048
 """Counted steps, the newest ones, that a precision's median and rate are taken over."""
@@ -30,6 +35,7 @@ class PrecisionLedger:
     def __init__(self) -> None:
         self._accounts: dict[str, _Account] = {}
         self._comparison: Comparison | None = None
+        self._breakdown = ""
 
     def add(self, stretch: Stretch) -> None:
         """Count a stretch of steps."""
@@ -40,12 +46,25 @@ class PrecisionLedger:
         if peak_allocated_bytes is not None:
             self._account(precision).add_peak(peak_allocated_bytes)
 
+    def add_utilization(self, precision: str, percent: float) -> None:
+        """Note how busy the training GPU was while ``precision`` trained."""
+        self._account(precision).add_utilization(percent)
+
+    def add_energy(self, spent: EnergySpent) -> None:
+        """Note what the training GPU took while a precision trained."""
+        self._account(spent.precision).add_energy(spent)
+
+    def explain_memory(self, breakdown: str) -> None:
+        """Note where the memory is, in a sentence."""
+        self._comparison, self._breakdown = None, breakdown
+
     def comparison(self) -> Comparison:
         """The precisions used so far, in the order of ``PRECISIONS``, and AMP's gain."""
         if self._comparison is None:
-            self._comparison = compare(
-                [account.stats() for account in self._accounts.values() if account.used]
-            )
+            used = [account for account in self._accounts.values() if account.used]
+            rows = [account.stats() for account in used]
+            blocks = {row.precision: account.block_medians() for row, account in zip(rows, used, strict=True)}
+            self._comparison = compare(rows, blocks, breakdown=self._breakdown)
         return self._comparison
 
     def _account(self, precision: str) -> "_Account":
@@ -67,6 +86,11 @@ class _Account:
         self._last_loss: float | None = None
         self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
         self._samples: deque[int] = deque(maxlen=WINDOW_STEPS)
+        self._data_seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._blocks = StepBlocks()
+        self._percents = 0.0
+        self._looks = 0
+        self._energy = EnergySum()
         self._stats: PrecisionStats | None = None
 
     def add(self, stretch: Stretch) -> None:
@@ -78,13 +102,27 @@ class _Account:
             return
         self._steps += len(stretch.timed_seconds)
         self._seconds.extend(stretch.timed_seconds)
+        self._blocks.add(stretch.timed_seconds)
         self._samples.extend(stretch.timed_samples)
+        self._data_seconds.extend(stretch.timed_data_seconds)
         measured = (loss for loss in reversed(stretch.losses) if loss is not None)
         self._last_loss = next(measured, self._last_loss)
 
     def add_peak(self, peak_bytes: int) -> None:
         self._stats = None
         self._peak_bytes = peak_bytes if self._peak_bytes is None else max(peak_bytes, self._peak_bytes)
+
+    def add_utilization(self, percent: float) -> None:
+        self._stats = None
+        self._percents += percent
+        self._looks += 1
+
+    def add_energy(self, spent: EnergySpent) -> None:
+        self._stats = None
+        self._energy.add(spent)
+
+    def block_medians(self) -> list[float]:
+        return self._blocks.medians()
 
     def stats(self) -> PrecisionStats:
         if self._stats is None:
@@ -97,6 +135,9 @@ class _Account:
                 peak_allocated_bytes=self._peak_bytes,
                 last_loss=self._last_loss,
                 skipped=self._skipped,
+                data_fraction=data_fraction(self._data_seconds, self._seconds),
+                utilization_percent=self._percents / self._looks if self._looks else None,
+                joules_per_1000_samples=self._energy.joules_per_1000_samples(),
             )
         return self._stats
 
@@ -118,28 +159,59 @@ def samples_per_second(samples: deque[int], seconds: deque[float]) -> float | No
     return sum(samples) / sum(seconds) if seconds else None
 
 
-def compare(rows: Sequence[PrecisionStats]) -> Comparison:
+def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | None:
+    """The part of ``seconds`` that was spent waiting for data; NaN in ``data_seconds`` was not measured.
+
+    At most 1: the wait is timed on the host's clock and the step on the device's.
+    """
+    waited, whole = sum(data_seconds), sum(seconds)
+    if not math.isfinite(waited):
+        known = [(wait, s) for wait, s in zip(data_seconds, seconds, strict=True) if math.isfinite(wait)]
+        waited, whole = sum(wait for wait, _ in known), sum(s for _, s in known)
+    return min(1.0, waited / whole) if whole else None
+
+
+def compare(
+    rows: Sequence[PrecisionStats], blocks: Mapping[str, Sequence[float]], *, breakdown: str = ""
+) -> Comparison:
     """The rows in their order, and the gain of the AMP precision most used over the baseline most used.
 
-    The baselines are ``fp32``, ``ieee`` and ``tf32``. There is a speed-up only when both sides have
-    ``MIN_STEPS`` counted steps, otherwise a reason.
+    The baselines are ``fp32``, ``ieee`` and ``tf32``. ``blocks`` are the seconds of a step in each block of
+    every precision, over the whole run. The speed-up is the ratio of their geometric means and lies in the
+    middle of its interval (``estimate.ratio``); the rows show the newest steps only, and differ from it where
+    times drifted. There is a speed-up only when both sides have ``MIN_STEPS`` counted steps, otherwise a
+    reason; only then is a gain that did not come explained. ``breakdown`` tells where the memory is, once
+    that was measured.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
     baseline = _most_used([row for row in rows if row.precision in BASELINES])
     amp = _most_used([row for row in rows if row.precision in AMP_PRECISIONS])
     reason = _reason(baseline, amp)
-    speedup = memory_saving = None
+    speed: Ratio | None = None
+    memory_saving = None
+    explanations: tuple[str, ...] = ()
     if baseline and amp:
-        speedup = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
         memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
         memory_saving = None if memory_left is None else 1 - memory_left
+        if not reason:
+            speed = ratio(blocks[baseline.precision], blocks[amp.precision])
+            explanations = explain(
+                baseline,
+                amp,
+                speedup=speed.value if speed else None,
+                memory_saving=memory_saving,
+                breakdown=breakdown,
+            )
     return Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,
         amp=amp.precision if amp else None,
-        speedup=None if reason else speedup,
+        speedup=speed.value if speed else None,
+        speedup_low=speed.low if speed else None,
+        speedup_high=speed.high if speed else None,
         memory_saving=memory_saving,
         reason=reason,
+        explanations=explanations,
     )
 
 

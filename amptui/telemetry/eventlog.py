@@ -5,8 +5,11 @@ from dataclasses import replace
 from operator import attrgetter
 
 from amptui import units
+from amptui.findings import ModulesTraced
 from amptui.records import LossScaleChanged, NonFinite, Printed, Severity, StepSkipped
-from amptui.telemetry import events, health
+from amptui.telemetry import events, nonfinite, scaling
+from amptui.telemetry.nonfinite import Judgement
+from amptui.telemetry.postmortem import PostMortem
 from amptui.telemetry.view import Event
 
 PRINTS = 200
@@ -29,6 +32,7 @@ class EventLog:
         self._others: deque[_Line] = deque(maxlen=OTHERS)
         self._newest: _Line | None = None
         self._skips: _SkipLine | None = None
+        self._trace: ModulesTraced | None = None
         self._skip_count = 0
         self._scale_has_grown = False
         self._storms: dict[tuple[str, str], _StormLine] = {}
@@ -77,7 +81,16 @@ class EventLog:
             line = _SkipLine(record, skips_before=self._skip_count, scale_has_grown=self._scale_has_grown)
             self._skips = line
             self._append(line)
+        if self._trace is not None:
+            line.add_trace(self._trace)
         self._skip_count += 1
+
+    def add_trace(self, record: ModulesTraced) -> None:
+        """Add what a trace found, and tell it to the line of the skips that it followed."""
+        self._trace = record
+        if self._skips is not None and self._skips.add_trace(record):
+            self._changed(self._skips)
+        self.add(events.modules_traced(record))
 
     def add_scale_change(self, record: LossScaleChanged, growth_interval: int | None) -> None:
         """Add the scale's growth, or its fall to the line of the step that was skipped for it."""
@@ -99,7 +112,7 @@ class EventLog:
             storm.add(record)
             self._changed(storm)
         else:
-            self._storms[key] = storm = _StormLine(record, health.judge_nonfinite(record, precision))
+            self._storms[key] = storm = _StormLine(record, nonfinite.judge_nonfinite(record, precision))
             self._append(storm)
 
     def _append(self, line: "_Line") -> None:
@@ -182,8 +195,10 @@ class _SkipLine(_Line):
         self._scale_after: float | None = None
         self._skips_before = skips_before
         self._scale_has_grown = scale_has_grown
-        self._verdict = self._judged()
-        super().__init__(self._verdict.severity)
+        self._post_mortem = PostMortem()
+        self._post_mortem.add(first)
+        self._judgement = self._judged()
+        super().__init__(self._judgement.verdict.severity)
 
     @property
     def last_step(self) -> int:
@@ -193,23 +208,32 @@ class _SkipLine(_Line):
         self._last = skip
         self._steps += 1
         self._scale_after = None
+        self._post_mortem.add(skip)
         self._judge()
 
     def add_backoff(self, change: LossScaleChanged) -> None:
         self._scale_after = change.current
         self._judge()
 
+    def add_trace(self, trace: ModulesTraced) -> bool:
+        """Take in a trace; false if it does not tell of these skips."""
+        told = self._post_mortem.add_trace(trace)
+        if told:
+            self._judge()
+        return told
+
     def _judge(self) -> None:
-        self._verdict = self._judged()
-        self.severity = self._verdict.severity
+        self._judgement = self._judged()
+        self.severity = self._judgement.verdict.severity
         self._event = None
 
-    def _judged(self) -> health.Verdict:
-        return health.judge_skip(
+    def _judged(self) -> Judgement:
+        return scaling.judge_skip(
             self._last,
             scale_after=self._scale_after,
             skips_before=self._skips_before + self._steps - 1,
             scale_has_grown=self._scale_has_grown,
+            began=self._post_mortem.began,
         )
 
     def _written(self) -> Event:
@@ -220,9 +244,10 @@ class _SkipLine(_Line):
             else f"{units.count(self._steps)} steps in a row skipped {_span(first.step, last.step)}"
         )
         scale = events.scale_move(first.loss_scale, self._scale_now())
-        where = f", non-finite gradient in {health.named(last.names, last.count)}" if last.names else ""
-        text = f"overflow: {skipped}, scale {scale}{where}; {self._verdict.text}"
-        return Event(last.time, last.step, "skip", self.severity, text)
+        where = f", non-finite gradient in {nonfinite.named(last.names, last.count)}" if last.names else ""
+        text = f"overflow: {skipped}, scale {scale}{where}; {self._judgement.verdict.text}"
+        detail = "\n".join([self._judgement.explanation, *self._post_mortem.lines()])
+        return Event(last.time, last.step, "skip", self.severity, text, detail)
 
     def _scale_now(self) -> float | None:
         """The scale after the newest skip, or, when that is not known, the lowest that is."""
@@ -234,10 +259,10 @@ class _SkipLine(_Line):
 class _StormLine(_Line):
     """NaN or Inf of one kind, and the steps it came back in."""
 
-    def __init__(self, first: NonFinite, verdict: health.Verdict) -> None:
-        super().__init__(verdict.severity)
+    def __init__(self, first: NonFinite, judgement: Judgement) -> None:
+        super().__init__(judgement.verdict.severity)
         self._first = first
-        self._verdict = verdict
+        self._judgement = judgement
         self._last = first
         self._times = 1
 
@@ -251,10 +276,13 @@ class _StormLine(_Line):
 
     def _written(self) -> Event:
         first, last = self._first, self._last
-        text = health.what_is_not_finite(first)
+        text = nonfinite.what_is_not_finite(first)
         if self._times > 1:
             text += f", {units.count(self._times)} times {_span(first.step, last.step)}"
-        return Event(last.time, last.step, "nonfinite", self.severity, f"{text}; {self._verdict.text}")
+        text += f"; {self._judgement.verdict.text}"
+        found = dict.fromkeys(line for line in map(nonfinite.found_line, (first, last)) if line)
+        detail = "\n".join([self._judgement.explanation, *found])
+        return Event(last.time, last.step, "nonfinite", self.severity, text, detail)
 
 
 def _span(first_step: int, last_step: int) -> str:

@@ -1,6 +1,7 @@
 """One line of the event list for each record that a person should read, in plain words."""
 
 from amptui import units
+from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import (
     EpochFinished,
     LossScaleChanged,
@@ -12,9 +13,11 @@ from amptui.records import (
     RunStarted,
     Severity,
 )
-from amptui.telemetry.health import LOWEST_SOUND_SCALE
+from amptui.telemetry import health
+from amptui.telemetry.card import result_cards
 from amptui.telemetry.labels import precision_label
-from amptui.telemetry.view import Event
+from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
+from amptui.telemetry.view import Event, EventKind
 
 
 def run_started(record: RunStarted) -> Event:
@@ -29,6 +32,14 @@ def precision_changed(record: PrecisionChanged) -> Event:
     """``FP32 → AMP fp16``."""
     text = f"{precision_label(record.previous)} → {precision_label(record.current)}"
     return Event(record.time, record.step, "switch", "info", text)
+
+
+def precisions_compared(record: PrecisionsCompared, run: RunStarted | None) -> Event:
+    """A comparison's result, a card a line, or that it was stopped before it had one."""
+    cards = result_cards(record, run)
+    stopped = "comparison stopped: " if record.reason == "stopped" else ""
+    first, *rest = cards or ["no precision had a whole block"]
+    return Event(record.time, record.step, "compared", "info", stopped + first, "\n".join(rest))
 
 
 def loss_scale_changed(record: LossScaleChanged, growth_interval: int | None) -> Event:
@@ -54,9 +65,29 @@ def epoch_finished(record: EpochFinished) -> Event:
 
 
 def pause_changed(record: PauseChanged) -> Event:
-    """``paused after step 600``."""
+    """``paused after step 600``; an error where the trainer paused by itself, with its reason."""
     text = f"{'paused' if record.paused else 'resumed'} after step {units.count(record.step)}"
-    return Event(record.time, record.step, "pause", "info", text)
+    if not record.reason:
+        return Event(record.time, record.step, "pause", "info", text)
+    line, _, rest = record.reason.strip().partition("\n")
+    return Event(record.time, record.step, "pause", "error", f"{text}: {line}", rest)
+
+
+def modules_traced(record: ModulesTraced) -> Event:
+    """Who overflowed first, or that nobody did; the modules nearest to it in the detail."""
+    verdict = health.judge_trace(record)
+    asked = "trace" if record.asked else "trace after trouble"
+    nearest = (f"{health.place_of(found)}: {health.distance(found)}" for found in record.nearest)
+    kind: EventKind = "note" if record.first is None else "nonfinite"
+    text = f"{asked}: {verdict.text}"
+    return Event(record.time, record.step, kind, verdict.severity, text, "\n".join(nearest))
+
+
+def xray_taken(record: XRayTaken) -> Event:
+    """What the X-ray amounts to; losses, memory and the layers that agree least in the detail."""
+    verdict = health.judge_xray(record)
+    detail = health.xray_details(record)
+    return Event(record.time, record.step, "note", verdict.severity, f"X-ray: {verdict.text}", detail)
 
 
 def note(record: Note) -> Event:

@@ -1,10 +1,24 @@
 """What the steps and the scaler's own records say of the GradScaler."""
 
+import math
+from collections import deque
+from dataclasses import dataclass
+
 from amptui import units
-from amptui.records import LossScaleChanged, StepRecord
+from amptui.records import LossScaleChanged, StepRecord, StepSkipped
 from amptui.telemetry.events import scale_move
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts, suspect_of
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import ScalerView
+
+
+@dataclass(frozen=True, slots=True)
+class _Skip:
+    """A skipped step: its place among the measured ``fp16`` steps, and whether the loss was finite."""
+
+    place: int
+    step: int
+    loss_is_finite: bool
 
 
 class ScalerWatch:
@@ -14,39 +28,86 @@ class ScalerWatch:
         self.growth_interval: int | None = None
         self._applied = 0
         self._skipped = 0
+        self._skips_in_a_row = 0
+        self._recent: deque[_Skip] = deque(maxlen=RECENT_STEPS)
         self._last: StepRecord | None = None
         self._change: LossScaleChanged | None = None
+        self._has_grown = False
+        self._newest_skip: StepSkipped | None = None
 
     def add(self, stretch: Stretch) -> None:
         """Take in a stretch of steps; what was not measured counts neither as applied nor as skipped."""
         if stretch.precision != "fp16":
             return
-        skipped = stretch.skipped
-        self._skipped += skipped
-        self._applied += len(stretch) - stretch.losses.count(None) - skipped
+        if stretch.skipped:
+            for record in stretch.records:
+                self._add_step(record)
+        elif applied := len(stretch) - stretch.losses.count(None):
+            self._applied += applied
+            self._skips_in_a_row = 0
         scaled = (record for record in reversed(stretch.records) if record.loss_scale is not None)
         self._last = next(scaled, self._last)
+
+    def _add_step(self, record: StepRecord) -> None:
+        if record.skipped:
+            self._skipped += 1
+            self._skips_in_a_row += 1
+            finite = record.loss is None or math.isfinite(record.loss)
+            self._recent.append(_Skip(self._applied + self._skipped, record.step, finite))
+        elif record.loss is not None:
+            self._applied += 1
+            self._skips_in_a_row = 0
 
     def add_change(self, change: LossScaleChanged) -> None:
         """Take in a move of the scale."""
         self._change = change
+        self._has_grown = self._has_grown or change.reason == "growth"
+
+    def add_skip(self, skip: StepSkipped) -> None:
+        """Take in what a skipped step was skipped for."""
+        self._newest_skip = skip
+
+    @property
+    def scale(self) -> float | None:
+        """The scale that the next ``fp16`` step would run with; None while none is known."""
+        change = self._newer_change()
+        return change.current if change else self._last.loss_scale if self._last else None
 
     def view(self) -> ScalerView:
         """The scaler after the newest step that is known of."""
-        last, change = self._last, self._change
-        scale = last.loss_scale if last else None
-        growth_tracker = last.growth_tracker if last else None
-        if change is not None and (last is None or change.step >= last.step):
-            # A record tells the scale that its step ran with; both moves start the count anew.
-            scale, growth_tracker = change.current, 0
+        growth_tracker = self._last.growth_tracker if self._last else None
         return ScalerView(
-            scale=scale,
-            growth_tracker=growth_tracker,
+            scale=self.scale,
+            # Both moves start the count anew.
+            growth_tracker=0 if self._newer_change() else growth_tracker,
             growth_interval=self.growth_interval,
             applied=self._applied,
             skipped=self._skipped,
-            last_change=_in_words(change) if change else "",
+            last_change=_in_words(self._change) if self._change else "",
         )
+
+    def facts(self) -> ScalerFacts:
+        """What a judgement of it stands on."""
+        steps = self._applied + self._skipped
+        recent = [skip for skip in self._recent if steps - skip.place < RECENT_STEPS]
+        overflows = [skip.step for skip in recent if not skip.loss_is_finite]
+        return ScalerFacts(
+            steps=steps,
+            skips=self._skipped,
+            skips_in_a_row=self._skips_in_a_row,
+            recent_skips=len(recent),
+            steps_since_skip=steps - self._recent[-1].place if self._recent else None,
+            forward_overflow_step=overflows[-1] if overflows else None,
+            scale=self.scale,
+            scale_has_grown=self._has_grown,
+            newest_skip_step=self._newest_skip.step if self._newest_skip else None,
+            suspect=suspect_of(self._newest_skip.names) if self._newest_skip else "",
+        )
+
+    def _newer_change(self) -> LossScaleChanged | None:
+        """The last move, unless a step ran after it: a step's record tells the scale that it ran with."""
+        last, change = self._last, self._change
+        return change if change is not None and (last is None or change.step >= last.step) else None
 
 
 def _in_words(change: LossScaleChanged) -> str:

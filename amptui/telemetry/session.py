@@ -5,6 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
+from amptui.findings import (
+    Float16Window,
+    MemoryBreakdown,
+    ModulesTraced,
+    PrecisionsCompared,
+    StepTimed,
+    XRayTaken,
+)
 from amptui.records import (
     AllocatorSample,
     BlockFinished,
@@ -26,13 +34,19 @@ from amptui.records import (
 )
 from amptui.telemetry import events
 from amptui.telemetry.comparison import PrecisionLedger
+from amptui.telemetry.energy import INTERRUPTIONS, EnergyWatch
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.losses import LossSummary
+from amptui.telemetry.memory import MemoryWatch
+from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.scaler import ScalerWatch
+from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
 from amptui.telemetry.stretch import Stretch, stretches
 from amptui.telemetry.switches import SwitchList
+from amptui.telemetry.timing import TimingWatch
 from amptui.telemetry.tracks import Tracks
+from amptui.telemetry.utilization import UtilizationWatch
 from amptui.telemetry.view import SessionView
 
 MOST_AT_ONCE = 4096
@@ -61,11 +75,20 @@ class Session:
         self._last_epoch: EpochFinished | None = None
         self._device: DeviceSample | None = None
         self._allocator: AllocatorSample | None = None
+        self._pending: list[StepRecord] = []
+        self._pause_reason = ""
+        self._compared: PrecisionsCompared | None = None
         self._tracks = Tracks()
         self._losses = LossSummary()
         self._pace = Pace()
         self._ledger = PrecisionLedger()
+        self._utilization = UtilizationWatch()
+        self._energy = EnergyWatch()
+        self._samples_trained = 0
+        self._timing = TimingWatch()
         self._scaler = ScalerWatch()
+        self._numerics = NumericsWatch()
+        self._memory = MemoryWatch()
         self._switches = SwitchList()
         self._log = EventLog()
         self._folds: Mapping[type[Any], Callable[[Any], None]] = {
@@ -75,7 +98,13 @@ class Session:
             PrecisionChanged: self._change_precision,
             BlockFinished: self._finish_block,
             LossScaleChanged: self._change_loss_scale,
-            StepSkipped: self._log.add_skip,
+            StepSkipped: self._skip,
+            Float16Window: self._numerics.add_window,
+            ModulesTraced: self._trace,
+            XRayTaken: self._take_xray,
+            PrecisionsCompared: self._compare,
+            StepTimed: self._timing.add,
+            MemoryBreakdown: self._break_down_memory,
             NonFinite: self._find_nonfinite,
             EpochFinished: self._finish_epoch,
             PauseChanged: self._change_pause,
@@ -101,21 +130,23 @@ class Session:
 
     def _fold_batch(self, records: Sequence[Record]) -> None:
         self._view = None
-        steps: list[StepRecord] = []
         for record in records:
             if isinstance(record, StepRecord):
-                steps.append(record)
+                self._pending.append(record)
                 continue
             # These tell the steps before them from those after them. All other records name the step that
-            # they speak of, so that the steps around them are folded in one piece.
-            if isinstance(record, RunStarted | PrecisionChanged):
-                self._fold_steps(steps)
-                steps = []
+            # they speak of, so that the steps around them are folded in one piece. The scale that moved is
+            # the one that float16 would use from then on; a look counts the samples trained before it.
+            if isinstance(record, RunStarted | PrecisionChanged | LossScaleChanged | DeviceSample):
+                self._fold_pending()
+            if isinstance(record, INTERRUPTIONS):
+                self._energy.interrupt()
             self._see_time(record.time)
             self._folds[type(record)](record)
-        self._fold_steps(steps)
+        self._fold_pending()
 
-    def _fold_steps(self, records: Sequence[StepRecord]) -> None:
+    def _fold_pending(self) -> None:
+        records, self._pending = self._pending, []
         if not records:
             return
         self._see_time(records[-1].time)
@@ -124,8 +155,16 @@ class Session:
         for stretch in stretches(records):
             self._ledger.add(stretch)
             self._scaler.add(stretch)
+            self._samples_trained += sum(record.samples for record in stretch.records)
+            if stretch.settling:
+                self._energy.interrupt()
             rewinds = stretch.first_step <= self._tracks.last_step
-            if self._tracks.add(stretch):
+            scale = self._scaler.scale
+            if scale is None or scale < LOWEST_SOUND_SCALE:
+                scale = FIRST_SCALE
+            rooms = headrooms(stretch, scale)
+            if self._tracks.add(stretch, rooms):
+                self._numerics.add(stretch, rooms, scale)
                 if rewinds:
                     self._switches.switch(stretch.first_step, stretch.precision)
                 else:
@@ -155,7 +194,7 @@ class Session:
 
     def _start(self, record: RunStarted) -> None:
         self._run = record
-        self._state, self._outcome = "running", None
+        self._state, self._outcome, self._pause_reason = "running", None, ""
         self._newest_time = record.time
         self._scaler.growth_interval = record.growth_interval
         self._tracks.expect_resume()
@@ -169,10 +208,23 @@ class Session:
         if record.allocator is not None:
             self._allocator = record.allocator
             self._ledger.add_peak(record.allocator.precision, record.allocator.peak_allocated_bytes)
+        training = self._is_training()
+        found = self._utilization.add(record, self._run, training=training)
+        if found is not None:
+            self._ledger.add_utilization(*found)
+        spent = self._energy.add(record, self._run, training=training, samples_trained=self._samples_trained)
+        if spent is not None:
+            self._ledger.add_energy(spent)
+
+    def _is_training(self) -> bool:
+        """Whether steps run, and nothing beside them."""
+        return self._state == "running" and (self._phase is None or self._phase.phase == "training")
 
     def _change_precision(self, record: PrecisionChanged) -> None:
         self._switches.switch(record.step, record.current)
-        self._log.add(events.precision_changed(record))
+        comparing = self._compared is not None and not self._compared.over
+        if not (comparing and self._outcome is None):
+            self._log.add(events.precision_changed(record))
 
     def _finish_block(self, record: BlockFinished) -> None:
         self._ledger.add_peak(record.precision, record.peak_allocated_bytes)
@@ -181,8 +233,34 @@ class Session:
         self._scaler.add_change(record)
         self._log.add_scale_change(record, self._scaler.growth_interval)
 
+    def _skip(self, record: StepSkipped) -> None:
+        self._scaler.add_skip(record)
+        self._log.add_skip(record)
+
+    def _trace(self, record: ModulesTraced) -> None:
+        self._numerics.add_trace(record)
+        self._log.add_trace(record)
+
+    def _take_xray(self, record: XRayTaken) -> None:
+        self._numerics.add_xray(record)
+        self._memory.add_xray(record)
+        self._ledger.explain_memory(self._memory.why_little())
+        self._log.add(events.xray_taken(record))
+
+    def _break_down_memory(self, record: MemoryBreakdown) -> None:
+        self._memory.add(record)
+        self._ledger.explain_memory(self._memory.why_little())
+
+    def _compare(self, record: PrecisionsCompared) -> None:
+        self._compared = record
+        if record.over:
+            self._log.add(events.precisions_compared(record, self._run))
+
     def _find_nonfinite(self, record: NonFinite) -> None:
-        self._log.add_nonfinite(record, self._switches.at(record.step) or self._precision())
+        precision = self._switches.at(record.step) or self._precision()
+        if precision is None and self._pending:
+            precision = self._pending[-1].precision
+        self._log.add_nonfinite(record, precision)
 
     def _finish_epoch(self, record: EpochFinished) -> None:
         self._last_epoch = record
@@ -191,17 +269,18 @@ class Session:
     def _change_pause(self, record: PauseChanged) -> None:
         if self._outcome is None:
             self._state = "paused" if record.paused else "running"
+            self._pause_reason = record.reason if record.paused else ""
         self._log.add(events.pause_changed(record))
 
     def _note(self, record: Note) -> None:
         self._log.add(events.note(record))
 
     def _finish(self, record: RunFinished) -> None:
-        self._state, self._outcome = "finished", record
+        self._state, self._outcome, self._pause_reason = "finished", record, ""
         self._log.add(events.run_finished(record))
 
     def _fail(self, record: RunFailed) -> None:
-        self._state, self._outcome = "failed", record
+        self._state, self._outcome, self._pause_reason = "failed", record, ""
         self._log.add(events.run_failed(record))
 
     def _precision(self) -> str | None:
@@ -244,7 +323,12 @@ class Session:
             skips=self._tracks.skips,
             switches=self._switches.switches,
             comparison=self._ledger.comparison(),
+            compared=self._compared,
+            memory=self._memory.newest(),
+            timings=self._timing.timings(self._ledger.comparison()),
             scaler=self._scaler.view(),
+            numerics=self._numerics.view(self._scaler, self._tracks.headrooms, self._precision()),
+            pause_reason=self._pause_reason,
             device=self._device,
             allocator=self._allocator,
             events=self._log.events(),

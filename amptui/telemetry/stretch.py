@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from operator import attrgetter
 
 from amptui.records import StepRecord
@@ -26,12 +27,16 @@ class Stretch:
     loss_scales: list[float | None]
     skips: list[float | None]
     """1 for a skipped step, 0 for an applied one, None where the step was not measured."""
+    grad_maxima: list[float | None] | None
+    """The largest gradient of each step; None for all when no step's was measured."""
     skipped: int
     """How many steps the scaler dropped."""
     timed_seconds: list[float]
     """Durations of the steps that were timed: measured, finite and above 0."""
     timed_samples: list[int]
     """The samples of these same steps."""
+    timed_data_seconds: list[float]
+    """How long these same steps waited for their batch; NaN where that was not measured."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -68,6 +73,7 @@ def _stretch(records: Sequence[StepRecord]) -> Stretch:
     first = records[0]
     seconds = [record.step_seconds for record in records]
     samples = [record.samples for record in records]
+    waits = [math.nan if record.data_seconds is None else record.data_seconds for record in records]
     timed_seconds = [value for value in seconds if value is not None and 0.0 < value < math.inf]
     rates: list[float | None]
     if len(timed_seconds) == len(seconds):
@@ -77,12 +83,14 @@ def _stretch(records: Sequence[StepRecord]) -> Stretch:
             count / value if value is not None and 0.0 < value < math.inf else None
             for count, value in zip(samples, seconds, strict=True)
         ]
-        samples = [count for count, rate in zip(samples, rates, strict=True) if rate is not None]
+        timed = [rate is not None for rate in rates]
+        samples, waits = [*compress(samples, timed)], [*compress(waits, timed)]
     losses = [record.loss for record in records]
     skipped = [record.skipped for record in records]
     skips: list[float | None] = [*map(float, skipped)]
     if None in losses:
         skips = [None if loss is None else skip for loss, skip in zip(losses, skips, strict=True)]
+    grad_maxima = [record.grad_max for record in records]
     return Stretch(
         first_step=first.step,
         epoch=first.epoch,
@@ -93,7 +101,9 @@ def _stretch(records: Sequence[StepRecord]) -> Stretch:
         rates=rates,
         loss_scales=[record.loss_scale for record in records],
         skips=skips,
+        grad_maxima=None if grad_maxima.count(None) == len(grad_maxima) else grad_maxima,
         skipped=skipped.count(True),
         timed_seconds=timed_seconds,
         timed_samples=samples,
+        timed_data_seconds=waits,
     )

@@ -1,4 +1,4 @@
-"""The run's curves: four histories on one axis of steps, whatever order and gaps the steps come with."""
+"""The run's curves: five histories on one axis of steps, whatever order and gaps the steps come with."""
 
 from amptui.telemetry.history import Track
 from amptui.telemetry.stretch import Stretch
@@ -6,7 +6,7 @@ from amptui.telemetry.view import EMPTY_SERIES, Series
 
 
 class Tracks:
-    """Loss, samples a second, loss scale and skips of every step."""
+    """Loss, samples a second, loss scale, skips and headroom of every step."""
 
     def __init__(self) -> None:
         self._started = False
@@ -39,20 +39,25 @@ class Tracks:
         """1 for a skipped step, 0 for an applied one."""
         return self._skips.snapshot() if self._started else EMPTY_SERIES
 
+    @property
+    def headrooms(self) -> Series:
+        """Doublings to overflow, where a step's gradients were measured."""
+        return self._headrooms.snapshot() if self._started else EMPTY_SERIES
+
     def expect_resume(self) -> None:
         """The next stretch may begin before the newest step: its steps replace those from there on."""
         self._resuming = True
 
-    def add(self, stretch: Stretch) -> bool:
+    def add(self, stretch: Stretch, headrooms: list[float | None] | None = None) -> bool:
         """Add a stretch of steps; false for one that comes late, behind newer steps, and is left out.
 
-        Steps that are missing before it count as not measured.
+        Steps that are missing before it count as not measured, as do the headrooms without ``headrooms``.
         """
         first = stretch.first_step
         if not self._started or (self._resuming and first < self._first_step):
             self._start(first)
             self._started = True
-        tracks = (self._loss, self._rate, self._scale, self._skips)
+        tracks = (self._loss, self._rate, self._scale, self._skips, self._headrooms)
         gap = first - self._loss.next_step
         if gap < 0 and not self._resuming:
             return False
@@ -64,6 +69,10 @@ class Tracks:
         self._rate.extend(stretch.rates)
         self._scale.extend(stretch.loss_scales)
         self._skips.extend(stretch.skips)
+        if headrooms is None:
+            self._headrooms.skip(len(stretch))
+        else:
+            self._headrooms.extend(headrooms)
         return True
 
     def _start(self, first_step: int) -> None:
@@ -72,3 +81,4 @@ class Tracks:
         self._rate = Track(first_step=first_step)
         self._scale = Track(first_step=first_step)
         self._skips = Track(first_step=first_step)
+        self._headrooms = Track(first_step=first_step)

@@ -6,6 +6,14 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from amptui.findings import (
+    Float16Window,
+    MemoryBreakdown,
+    ModulesTraced,
+    PhaseSeconds,
+    PrecisionsCompared,
+    XRayTaken,
+)
 from amptui.records import (
     AllocatorSample,
     DeviceSample,
@@ -23,7 +31,17 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 EventKind = Literal[
-    "switch", "skip", "growth", "nonfinite", "epoch", "pause", "note", "print", "finished", "failed"
+    "switch",
+    "skip",
+    "growth",
+    "nonfinite",
+    "epoch",
+    "pause",
+    "note",
+    "print",
+    "finished",
+    "failed",
+    "compared",
 ]
 
 
@@ -103,6 +121,13 @@ class PrecisionStats:
     peak_allocated_bytes: int | None
     last_loss: float | None
     skipped: int
+    data_fraction: float | None = None
+    """The part of the steps' time that the loop waited for batches."""
+    utilization_percent: float | None = None
+    """Mean of what NVML said of the training GPU while this precision ran."""
+    joules_per_1000_samples: float | None = None
+    """What the training GPU took, by NVML's counter, over looks that found only this precision's settled
+    steps; None until they amount to 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +138,33 @@ class Comparison:
     baseline: str | None = None
     amp: str | None = None
     speedup: float | None = None
-    """Baseline's median step time by AMP's: above 1, AMP is faster."""
+    """Baseline's step time by AMP's, of the geometric means of their blocks: above 1, AMP is faster."""
+    speedup_low: float | None = None
+    """95% interval of the speed-up, from blocks of steps; None, as the other end, while there are too few."""
+    speedup_high: float | None = None
     memory_saving: float | None = None
     """The fraction of the baseline's peak allocated memory that AMP did without; negative is more."""
     reason: str = ""
     """Why there is no speed-up to show yet."""
+    explanations: tuple[str, ...] = ()
+    """Why AMP gave little or nothing, and what to do: one or two plain sentences each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionTiming:
+    """Where the time of one precision's steps goes, over the timed ones that were not settling."""
+
+    precision: str
+    steps: int
+    """How many were timed."""
+    phases: tuple[PhaseSeconds, ...]
+    """The median of each."""
+    bound: Literal["compute", "input", "launch", ""] = ""
+    """What the steps wait for; empty where that cannot be said."""
+    evidence: str = ""
+    """The numbers by which ``bound`` is said, in words."""
+    limit: str = ""
+    """What another precision can give at most, and why (Amdahl)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +179,63 @@ class ScalerView:
     skipped: int = 0
     last_change: str = ""
     """The last move in words: ``backoff at step 612: 131,072 → 65,536``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How bad it is, and why or what to do in plain words."""
+
+    severity: Severity
+    text: str
+
+
+ScalerState = Literal["unused", "calibrating", "healthy", "backing off", "collapsing", "forward overflow"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerVerdict:
+    """What the loss scaler is doing, and the rule by which that is said."""
+
+    state: ScalerState = "unused"
+    severity: Severity = "info"
+    text: str = ""
+    """One plain sentence: what it means and what to do."""
+    rule: str = ""
+    """The rule, with its threshold and the number that met it: ``5 skips in a row: 7 so far``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumericsView:
+    """How the gradients fit into float16, as of the newest measurement of each kind."""
+
+    grad_norm: float | None = None
+    """Unscaled, before clipping; NaN or Inf where a gradient is."""
+    grad_max: float | None = None
+    nonfinite_gradients: int | None = None
+    measured_step: int | None = None
+    """The step of the three above."""
+    headroom: float | None = None
+    """log2(65504 / largest absolute scaled gradient), in doublings; negative is an overflow, NaN and Inf
+    among the gradients are -inf."""
+    headroom_scale: float | None = None
+    """The loss scale it was computed at: the step's own, or the one that float16 would use."""
+    hypothetical: bool = False
+    """Whether the newest headroom is of a step that did not run in float16."""
+    least_headroom: float | None = None
+    """The least of the last 256 measured, each moved to the scale of the newest; -inf if any overflowed."""
+    headrooms: Series = EMPTY_SERIES
+    """One value a step, not measured in most; the scale of each was the one of its time."""
+    outlook: str = ""
+    """What comes next, a growth or probably a skip, in words; empty when it cannot be said."""
+    scaler: ScalerVerdict = field(default_factory=ScalerVerdict)
+    window: Float16Window | None = None
+    window_verdict: Verdict | None = None
+    """What the window amounts to: ``would survive float16: 0.02% flushed at 65,536``."""
+    trace: ModulesTraced | None = None
+    trace_verdict: Verdict | None = None
+    xray: XRayTaken | None = None
+    xray_verdict: Verdict | None = None
+    """``safe: 43 of 43 layers above 0.9; worst features.12 0.9991``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +275,16 @@ class SessionView:
     switches: tuple[PrecisionSwitch, ...] = ()
     """The stretches of the run; the newest thousand."""
     comparison: Comparison = field(default_factory=Comparison)
+    compared: PrecisionsCompared | None = None
+    """The newest comparison of precisions in turns: how far it is, or its result."""
+    timings: tuple[PrecisionTiming, ...] = ()
+    """In the order of ``PRECISIONS``."""
+    memory: tuple[MemoryBreakdown, ...] = ()
+    """The newest of each precision, in the same order."""
     scaler: ScalerView = field(default_factory=ScalerView)
+    numerics: NumericsView = field(default_factory=NumericsView)
+    pause_reason: str = ""
+    """Why the trainer paused by itself; empty while it runs or when a person paused it."""
     device: DeviceSample | None = None
     allocator: AllocatorSample | None = None
     """torch's newest word on its allocator, if it has one."""

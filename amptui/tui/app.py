@@ -5,28 +5,42 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 
-from amptui.control import Control
-from amptui.records import AMP_PRECISIONS
+from amptui.control import Control, Probe
+from amptui.records import AMP_PRECISIONS, Severity
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
+from amptui.tui.comparing import Comparing, precisions_to_compare
 from amptui.tui.dashboard import Dashboard
 from amptui.tui.driver import PatientDriver
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ACTIONS, FOOTER_HINTS
 from amptui.tui.layout import PANELS
-from amptui.tui.overlays import EventBrowser, Help, Overlay, PrecisionMenu, QuitQuestion
+from amptui.tui.overlays.eventbrowser import EventBrowser
+from amptui.tui.overlays.floor import FloorChoice
+from amptui.tui.overlays.help import Help
+from amptui.tui.overlays.precisions import PrecisionMenu
+from amptui.tui.overlays.quitting import QuitQuestion
+from amptui.tui.overlays.xray import XRay
 from amptui.tui.pace import Pace
+from amptui.tui.panels import inturns
 from amptui.tui.panels.state import ScreenState
+from amptui.tui.probing import Came, Probing
+
+if TYPE_CHECKING:
+    from amptui.tui.overlays.overlay import Overlay
 
 MESSAGE_SECONDS = 4.0
 """How long a notice stands in the footer."""
+
+FINDING_SECONDS = 15.0
+"""How long a finding stands there: it is longer to read, and the person waited for it."""
 
 MAX_WAITING_WRITES = 2
 """Frames are skipped while a slow link has more than that to take."""
@@ -70,6 +84,10 @@ class WatchApp(App[None]):
             self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
         )
         self._overlay: Overlay | None = None
+        self._probing = Probing()
+        self._comparing = Comparing()
+        self._xray_came = False
+        self._floor_answered = False
         self._view = EMPTY_VIEW
         self._state = ScreenState(hints=FOOTER_HINTS)
         self._message_until = 0.0
@@ -95,6 +113,7 @@ class WatchApp(App[None]):
     def _tick(self) -> None:
         """Draw one frame unless the link is behind, see whether to leave, and set the next tick."""
         self._view = self._look()
+        self._follow_session()
         self._refresh_state()
         if not self._link_is_behind():
             self._dashboard.repaint()
@@ -103,24 +122,58 @@ class WatchApp(App[None]):
             return
         self.set_timer(self._pace.next_interval_seconds(), self._tick)
 
+    def _follow_session(self) -> None:
+        """Tell what came of what was asked for, and open what opens by itself once nothing else is open."""
+        view = self._view
+        for came in self._probing.came(view):
+            self._tell(came)
+        result = self._comparing.came(view)
+        if result:
+            self._say(result, severity="info", seconds=FINDING_SECONDS)
+        if not view.pause_reason:
+            self._floor_answered = False
+            if isinstance(self._overlay, FloorChoice):
+                self._overlay = None
+        if self._overlay is not None or self._control.stop_reason is not None:
+            return
+        if view.pause_reason and not self._floor_answered:
+            self._overlay = FloorChoice()
+        elif self._xray_came:
+            self._overlay = XRay()
+        if isinstance(self._overlay, XRay):
+            self._xray_came = False
+
+    def _tell(self, came: Came) -> None:
+        """An X-ray is shown, a trace told in the footer."""
+        verdict = self._view.numerics.trace_verdict
+        if came.failure:
+            self._say(came.failure, seconds=FINDING_SECONDS)
+        elif came.probe == "x-ray":
+            self._xray_came = not isinstance(self._overlay, XRay)
+        elif verdict is not None:
+            text = f"e tells more · {verdict.text}"
+            self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
+
     def _refresh_state(self) -> None:
-        requested = self._state.requested_precision
-        refused = requested is not None and self._view.state in ("finished", "failed")
+        view, requested = self._view, self._state.requested_precision
+        refused = requested is not None and view.state in ("finished", "failed")
         now = time.time()
         self._state = replace(
             self._state,
-            requested_precision=None if refused or requested == self._view.precision else requested,
+            requested_precision=None if refused or requested == view.precision else requested,
             frames_per_second=self._pace.frames_per_second,
             frame_cpu_percent=self._pace.cpu_percent,
             now=now,
             stopping=self._control.stop_reason is not None and not self._ended.is_set(),
             message=self._state.message if now < self._message_until else "",
+            waiting=" · ".join(filter(None, (self._comparing.words(view), self._probing.words(view)))),
         )
 
     def _paint(self, canvas: Canvas) -> None:
-        self._frame.draw(canvas, self._view, self._state)
+        if self._overlay is None or not self._overlay.covers_all:
+            self._frame.draw(canvas, self._view, self._state)
         if self._overlay is not None:
-            self._overlay.draw(canvas, self._view)
+            self._overlay.draw(canvas, self._view, self._state)
 
     def _write(self, data: str) -> None:
         if self._driver is not None:
@@ -160,23 +213,25 @@ class WatchApp(App[None]):
         if self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
             if answer.close:
+                self._floor_answered |= isinstance(self._overlay, FloorChoice)
                 self._overlay = None
-            if answer.action:
-                await self.run_action(answer.action)
             if answer.precision:
                 self._request(answer.precision)
+            if answer.action:
+                await self.run_action(answer.action)
         elif key in ACTIONS:
             await self.run_action(ACTIONS[key])
         self._redraw()
 
     def _redraw(self) -> None:
         """Answer a key at once instead of at the next frame."""
+        self._follow_session()
         self._refresh_state()
         self._dashboard.repaint()
 
-    def _say(self, message: str) -> None:
-        self._message_until = time.time() + MESSAGE_SECONDS
-        self._state = replace(self._state, message=message)
+    def _say(self, message: str, *, severity: Severity = "warning", seconds: float | None = None) -> None:
+        self._message_until = time.time() + (MESSAGE_SECONDS if seconds is None else seconds)
+        self._state = replace(self._state, message=message, severity=severity)
 
     def action_toggle_precision(self) -> None:
         """FP32 to AMP, AMP to whatever ran before it."""
@@ -184,7 +239,7 @@ class WatchApp(App[None]):
         if view.run is None or view.precision is None:
             self._say("not yet: training has not begun")
             return
-        now = self._state.requested_precision or view.precision
+        now = self._state.requested_precision or self._comparing.chosen(view)
         before = [s.precision for s in view.switches if s.precision not in AMP_PRECISIONS]
         self._request((before or ["fp32"])[-1] if now in AMP_PRECISIONS else view.run.amp_precision)
 
@@ -212,6 +267,52 @@ class WatchApp(App[None]):
         else:
             self._control.request_pause(not self._control.paused)
 
+    def action_resume(self) -> None:
+        """Go on after a pause."""
+        self._control.request_pause(False)
+
+    def action_compare(self) -> None:
+        """Compare FP32 with AMP in turns, or end the comparison that runs."""
+        view = self._view
+        if inturns.running(view) is not None:
+            self._control.request_comparison(())
+        elif self._takes_steps("a comparison needs steps") and view.run is not None:
+            precisions = precisions_to_compare(view, view.run)
+            refused = [each for each in precisions if each in view.run.unsupported]
+            if refused:
+                self._say(f"{precision_label(refused[0])}: {view.run.unsupported[refused[0]]}")
+                return
+            self._control.request_comparison(precisions)
+            self._comparing.ask(view)
+
+    def action_take_xray(self) -> None:
+        """Ask for an X-ray; where none can be taken now, show the one that there is."""
+        self._probe("x-ray", "X-ray")
+        standing = self._ended.is_set() or self._view.state == "paused"
+        if standing and self._overlay is None and self._view.numerics.xray is not None:
+            self._overlay = XRay()
+
+    def action_trace_modules(self) -> None:
+        """Ask for a trace of all modules."""
+        self._probe("trace", "trace")
+
+    def _probe(self, probe: Probe, name: str) -> None:
+        if self._takes_steps(f"the {name} needs a step's batch"):
+            self._control.request_probe(probe)
+            self._probing.ask(probe, self._view)
+
+    def _takes_steps(self, why: str) -> bool:
+        """Whether there is a next step soon; where there is none that is said, while paused with ``why``."""
+        if self._ended.is_set():
+            self._say("the run has ended")
+        elif self._view.run is None:
+            self._say("not yet: training has not begun")
+        elif self._view.state == "paused":
+            self._say(f"resume first: {why}")
+        else:
+            return True
+        return False
+
     def action_toggle_log(self) -> None:
         """Logarithmic loss axis, or linear."""
         self._state = replace(self._state, log_y=not self._state.log_y)
@@ -232,6 +333,11 @@ class WatchApp(App[None]):
         """Give the next panel the screen; after the last, show all."""
         order = (None, *PANELS)
         focus = order[(order.index(self._state.focus) + 1) % len(order)]
+        self._state = replace(self._state, focus=focus)
+
+    def action_focus_numerics(self) -> None:
+        """Give the panel of float16's range the screen, or show all again."""
+        focus = None if self._state.focus == "numerics" else "numerics"
         self._state = replace(self._state, focus=focus)
 
     def action_all_panels(self) -> None:

@@ -9,7 +9,18 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import Layout, arrange
-from amptui.tui.panels import comparison, events, footer, header, loss, memory, oneliners, scale, throughput
+from amptui.tui.panels import (
+    comparison,
+    events,
+    footer,
+    header,
+    loss,
+    memory,
+    numerics,
+    oneliners,
+    scale,
+    throughput,
+)
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
 from amptui.tui.panels.state import ScreenState
 
@@ -42,6 +53,7 @@ class Frame:
             "loss": _Framed("loss", loss.headline, loss.LossPanel().draw),
             "throughput": _Framed("throughput", throughput.headline, throughput.ThroughputPanel().draw),
             "scale": _Framed("loss scale", scale.headline, scale.ScalePanel().draw),
+            "numerics": _Framed("numerics", numerics.headline, numerics.NumericsPanel().draw),
             "memory": _Framed("memory", memory.headline, memory.draw),
             "comparison": _Framed("comparison", comparison.headline, comparison.draw),
             "events": _Framed("events", events.headline, events.draw),

@@ -1,15 +1,21 @@
 """Every colour and sign of the screen: inks by meaning, glyphs, and stand-ins for ASCII terminals."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from rich.style import Style
+
+from amptui.records import Severity
 
 
 class Ink(IntEnum):
     """What a cell means; the theme below gives each meaning its colour.
 
     Colours are the terminal's own sixteen: they follow the user's palette and cost a third of the bytes
-    of true colour. Colour is never the only sign: precisions also have a letter and a glyph.
+    of true colour. In many palettes a bright colour is the same as the plain one, and many terminals
+    show bold as bright: what must not be mixed up differs in hue. So a warning is not of AMP's amber; it
+    has the magenta that compilers print theirs in. Colour is never the only sign: precisions also have a
+    letter and a glyph, warnings and errors a sign.
     """
 
     TEXT = 0
@@ -42,9 +48,9 @@ _STYLES = {
     Ink.IEEE: Style(color="cyan"),
     Ink.TF32: Style(color="bright_cyan"),
     Ink.FP16: Style(color="yellow"),
-    Ink.BF16: Style(color="magenta"),
+    Ink.BF16: Style(color="bright_green"),
     Ink.GOOD: Style(color="green"),
-    Ink.WARNING: Style(color="bright_yellow"),
+    Ink.WARNING: Style(color="bright_magenta"),
     Ink.ERROR: Style(color="bright_red"),
     Ink.KEY: Style(bold=True),
 }
@@ -76,8 +82,15 @@ def precision_glyph(precision: str | None) -> str:
     return PRECISION_GLYPHS.get(precision or "", "?")
 
 
+VERDICT_SIGNS: Mapping[Severity, tuple[str, Ink]] = {
+    "info": ("✔", Ink.GOOD),
+    "warning": ("⚠", Ink.WARNING),
+    "error": ("✖", Ink.ERROR),
+}
+"""The sign before a judgement, and its ink."""
+
 ASCII_STAND_INS = str.maketrans(
-    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮",
-    "-|+++++++++==-=-_|#.#:*^o!xvx><^v~.~ u>v=>:",
+    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
+    "-|+++++++++==-=-_|#.#:*^o!xvx><^v~.~ u>v=>:---><",
 )
 """One character for one, so that no column moves where the terminal has no UTF-8."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from amptui.tui.canvas import Rect
 
-PANELS = ("loss", "throughput", "scale", "memory", "comparison", "events")
+PANELS = ("loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
 """The panels that can be looked at alone, in the order in which a key walks through them."""
 
 SMALLEST = (40, 12)
@@ -39,7 +39,8 @@ def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0
 
     ``focus`` is one of ``PANELS`` and then has everything between header and footer; ``banner_lines``
     are kept free under the header. Sizes with room for curves of their own frame every panel; smaller
-    ones fold panels to one line each, the loss curve last; below ``SMALLEST`` only a notice is left.
+    ones fold panels to one line each, the loss curve last; below ``SMALLEST`` only a notice is left. The
+    numerics stand beside the others on large screens only: elsewhere they are looked at alone.
     """
     if focus is not None and focus not in PANELS:
         raise ValueError(f"no panel is called {focus!r}; there are {', '.join(PANELS)}")
@@ -56,6 +57,8 @@ def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0
 
 def _middle(width: int, height: int, body: Rect) -> tuple[Place, ...]:
     """The fold that suits a screen of this size, laid out in ``body``."""
+    if width >= 150 and height >= 50:
+        return _large(body)
     if width >= 100 and height >= 30:
         return _wide(body)
     if width >= 60 and height >= 36:
@@ -65,6 +68,23 @@ def _middle(width: int, height: int, body: Rect) -> tuple[Place, ...]:
     if width >= 60 and height >= 16:
         return _compact(body)
     return _lines(body)
+
+
+def _large(body: Rect) -> tuple[Place, ...]:
+    """As the wide fold, with the numerics between the loss and the curves of throughput and scale."""
+    inside = _between(16, round(0.32 * body.height), 24)
+    # Each takes its part of what is left, so that no line more ever costs the loss one.
+    curves = _between(8, round(0.28 * (body.height - inside)), 12)
+    foot = _between(5, round(0.26 * (body.height - inside - curves)), 14)
+    top = body.height - inside - curves - foot
+    right = _between(40, round(0.27 * body.width), 56)
+    upper, middle, lower, last = _rows(body, top, inside, curves, foot)
+    return (
+        *_columns(upper, loss=body.width - right, comparison=right),
+        *_columns(middle, numerics=body.width - right, memory=right),
+        *_columns(lower, throughput=body.width - right, scale=right),
+        Place("events", last, framed=True),
+    )
 
 
 def _wide(body: Rect) -> tuple[Place, ...]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from amptui.engine.setup import device_name
+from amptui.engine.description import device_name
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import open_lab
 from tests.benchmarks.measures import MEASURES, Plan

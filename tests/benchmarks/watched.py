@@ -108,6 +108,7 @@ def watch(
         terminal.wait_for(r"\A.*step +\d", seconds=limit_seconds)
         process, written_bytes = psutil.Process(terminal.process.pid), len(terminal.written)
         with journal.open("rb") as growing:
+            looks.append(Look(time.time(), written_bytes, main_thread_cpu_seconds(process)))
             while not _ended(growing):
                 assert time.monotonic() < limit, f"the training did not end:\n{terminal.text}"
                 written_bytes += _take(terminal, shown, emulated=emulated)

@@ -4,6 +4,7 @@
  *   FAKE_NVML_GPUS     how many GPUs there are (2)
  *   FAKE_NVML_MIG      "1": GPU 0 is split into two MIG instances, in slots 0 and 2 of 7
  *   FAKE_NVML_REASONS  bit mask of clocks event reasons (0)
+ *   FAKE_NVML_ENERGY   millijoules since the driver was loaded (7200000500)
  *   FAKE_NVML_LOG      a file that gets a line for each call: its name, and the GPU it was made for
  *   FAKE_NVML_FAULTS   "call[@gpu]=code,...": what a call answers instead, the first match winning.
  *                      `call` is a symbol's name, or * for all but start and end; `gpu` is 0, 1, ... or
@@ -236,6 +237,15 @@ int nvmlDeviceGetPowerUsage(const Device *device, unsigned int *milliwatts)
     if (device->slot >= 0)
         return NOT_SUPPORTED;
     *milliwatts = 412500;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(const Device *device, unsigned long long *millijoules)
+{
+    FAULT(device);
+    if (device->slot >= 0)
+        return NOT_SUPPORTED;
+    *millijoules = (unsigned long long)setting("FAKE_NVML_ENERGY", 7200000500);
     return SUCCESS;
 }
 

@@ -17,6 +17,7 @@ FIGURES = {
     "memory_total_bytes": 16 * GIB,
     "utilization_percent": 93.0,
     "power_watts": 412.5,
+    "energy_joules": 7_200_000.5,
     "temperature_c": 54.0,
     "sm_clock_mhz": 1980.0,
     "clocks_event_reasons": [],
@@ -99,8 +100,24 @@ def test_a_gpu_that_refuses_everything_is_listed_with_the_reason(
 ) -> None:
     (look,) = observe(fake_nvml_dir, f"*={code}", gpus="1")
     assert look["gpus"] == [GPU_0 | NO_FIGURES]
-    assert look["note"].startswith("GPU 0 without memory, utilization, power, temperature, SM clock, clocks")
+    assert look["note"].startswith(
+        "GPU 0 without memory, utilization, power, energy, temperature, SM clock, clocks"
+    )
     assert words in look["note"]
+
+
+def test_a_gpu_that_does_not_count_energy_has_every_other_figure(
+    observe: Observe, fake_nvml_dir: Path
+) -> None:
+    (look,) = observe(fake_nvml_dir, "nvmlDeviceGetTotalEnergyConsumption=3", gpus="1")
+    assert look["gpus"] == [HEALTHY_0 | {"energy_joules": None}]
+    assert look["note"] == "GPU 0 without energy (not supported)"
+
+
+def test_a_gpu_s_energy_counter_begins_anywhere(observe: Observe, fake_nvml_dir: Path) -> None:
+    started, old = (observe(fake_nvml_dir, "", gpus="1", energy=text)[0] for text in ("0", str(2**52)))
+    assert started["gpus"] == [HEALTHY_0 | {"energy_joules": 0.0}]
+    assert old["gpus"] == [HEALTHY_0 | {"energy_joules": 2**52 / 1000}]
 
 
 def test_reasons_do_not_mix(observe: Observe, fake_nvml_dir: Path) -> None:
@@ -228,6 +245,7 @@ def test_a_healthy_gpu_costs_one_call_a_figure(observe: Observe, fake_nvml_dir: 
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetUtilizationRates",
         "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetTotalEnergyConsumption",
         "nvmlDeviceGetTemperatureV",
         "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetCurrentClocksEventReasons",
@@ -285,6 +303,7 @@ def test_a_real_gpu_says_what_torch_says() -> None:
     if not isinstance(probe, NvmlProbe):
         pytest.skip(probe.note)
     gpus = {gpu.uuid.partition("-")[2]: gpu for gpu in probe.sample()}
+    later = {gpu.uuid.partition("-")[2]: gpu for gpu in probe.sample()}
     probe.close()
     import torch
 
@@ -296,3 +315,5 @@ def test_a_real_gpu_says_what_torch_says() -> None:
     assert gpu.memory_total_bytes >= properties.total_memory
     assert gpu.memory_used_bytes is not None
     assert gpu.memory_used_bytes <= gpu.memory_total_bytes
+    if gpu.energy_joules is not None:  # counted from Volta on
+        assert gpu.energy_joules <= (later[str(properties.uuid)].energy_joules or 0)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from amptui.engine.failure import explain
+from amptui.engine.failure import explain, known_mend
 from amptui.errors import AmptuiError, DataError, DeviceError, ExperimentError
 
 
@@ -91,6 +91,31 @@ def test_out_of_memory_says_what_to_try(batch_size: int | None, mend: str) -> No
     assert found.what.startswith("CUDA out of memory in step 5")
     assert mend in str(found)
     assert ("at batch size" in str(found)) == (batch_size is not None)
+
+
+def refused_by_cuda_s_autocast() -> object:
+    """What torch does on a GPU: its kernel for autocast, called with tensors of a CPU."""
+    torch.set_autocast_enabled("cuda", True)
+    try:
+        with torch._C._IncludeDispatchKeyGuard(torch._C.DispatchKey.AutocastCUDA):
+            return functional.binary_cross_entropy(torch.rand(3), torch.rand(3))
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+
+
+def test_what_autocast_refuses_is_told_with_the_mend_in_a_short_line() -> None:
+    said = told(caught(RuntimeError, refused_by_cuda_s_autocast))
+    assert said.startswith(
+        "RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast ("
+    )
+    assert said.endswith(", in step 5); use BCEWithLogitsLoss and leave the sigmoid out")
+
+
+@pytest.mark.parametrize(
+    "message", ["", "binary_cross_entropy: wrong size", "x is unsafe to autocast. Sorry."]
+)
+def test_messages_that_nobody_knows_a_mend_for_are_told_whole(message: str) -> None:
+    assert known_mend(message) == (message, "")
 
 
 def test_host_memory_is_not_the_gpu_s() -> None:

@@ -4,12 +4,13 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from amptui.engine.gradients import GradientProbe
-from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.engine.reporting import UNEXPLAINED_SKIPS, StepFacts, StepReporter
 from amptui.records import (
     EpochFinished,
     LossScaleChanged,
@@ -20,7 +21,7 @@ from amptui.records import (
 )
 from tests.tiny import Log
 
-MODEL = nn.Linear(2, 2)  # two gradients: weight, bias
+MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
 
 FACTS = StepFacts(
     step=1,
@@ -32,10 +33,10 @@ FACTS = StepFacts(
     settling=False,
     parts=(),
     scaled=False,
-    norms=True,
-    norms_scaled=False,
+    gradients=True,
+    gradients_scaled=False,
 )
-SCALED = replace(FACTS, precision="fp16", scaled=True, norms_scaled=True)
+SCALED = replace(FACTS, precision="fp16", scaled=True, gradients_scaled=True)
 
 
 def reporter() -> tuple[StepReporter, Log]:
@@ -43,18 +44,25 @@ def reporter() -> tuple[StepReporter, Log]:
     return StepReporter(log.emit, GradientProbe(MODEL)), log
 
 
+def measured(weight: float, bias: float) -> list[float]:
+    """What the probe says of these two gradients, as the readback delivers it."""
+    MODEL.weight.grad, MODEL.bias.grad = torch.tensor([[weight]]), torch.tensor([bias])
+    row: list[float] = GradientProbe(MODEL).measure().tolist()
+    return row
+
+
 def scaled_row(
     loss: float, scale: float, *, skipped: bool = False, after: float | None = None
 ) -> list[float]:
-    """A row of fp16: loss, scaler's values, norms of the scaled gradients."""
-    norm = math.inf if skipped else 3.0 * scale
-    return [loss, scale, float(skipped), scale if after is None else after, 5.0, norm, 4.0 * scale]
+    """A row of fp16: loss, scaler's values, scaled gradients."""
+    gradients = measured(math.inf if skipped else 3.0 * scale, 4.0 * scale)
+    return [loss, scale, float(skipped), scale if after is None else after, 5.0, *gradients]
 
 
 def test_gradients_that_were_not_measured_are_not_told() -> None:
     report, log = reporter()
-    report.step(replace(FACTS, norms=False), [0.5], 0.25)
-    report.step(replace(SCALED, norms=False), [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
+    report.step(replace(FACTS, gradients=False), [0.5], 0.25)
+    report.step(replace(SCALED, gradients=False), [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
     steps = log.of(StepRecord)
     assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 2
     (skip,) = log.of(StepSkipped)
@@ -63,7 +71,7 @@ def test_gradients_that_were_not_measured_are_not_told() -> None:
 
 def test_a_plain_step_is_one_record() -> None:
     report, log = reporter()
-    report.step(FACTS, [0.5, 3.0, 4.0], 0.25)
+    report.step(FACTS, [0.5, *measured(3.0, 4.0)], 0.25)
     (record,) = log
     assert record == StepRecord(
         time=record.time,
@@ -81,12 +89,13 @@ def test_a_plain_step_is_one_record() -> None:
         grad_norm=5.0,
         nonfinite_gradients=0,
         settling=False,
+        grad_max=4.0,
     )
 
 
 def test_parts_of_the_loss_keep_their_names() -> None:
     report, log = reporter()
-    report.step(replace(FACTS, parts=("kl", "mse")), [0.75, 0.5, 0.25, 3.0, 4.0], None)
+    report.step(replace(FACTS, parts=("kl", "mse")), [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)
     (record,) = log.of(StepRecord)
     assert (record.loss, record.losses) == (0.75, {"kl": 0.5, "mse": 0.25})
     assert record.grad_norm == 5.0
@@ -100,8 +109,9 @@ def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
     assert record.grad_norm == 5.0
     assert report.loss_scale == 1024.0
     assert len(log) == 1
-    # Norms from after the unscaling are not divided again.
-    report.step(replace(SCALED, norms_scaled=False), [0.5, 1024.0, 0.0, 1024.0, 6.0, 3.0, 4.0], 0.25)
+    # Gradients from after the unscaling are not divided again.
+    row = [0.5, 1024.0, 0.0, 1024.0, 6.0, *measured(3.0, 4.0)]
+    report.step(replace(SCALED, gradients_scaled=False), row, 0.25)
     assert log.of(StepRecord)[1].grad_norm == 5.0
 
 
@@ -137,20 +147,21 @@ def test_a_loss_that_is_not_finite_is_reported_even_of_a_skipped_step(loss: floa
 
 
 @pytest.mark.parametrize(
-    ("norms", "kind", "names"),
+    ("gradients", "kinds", "names"),
     [
-        ([math.nan, 1.0], "nan", ("weight",)),
-        ([1.0, math.inf], "inf", ("bias",)),
-        ([math.inf, math.nan], "nan", ("bias", "weight")),
+        ((math.nan, 1.0), ("nan",), ("weight",)),
+        ((1.0, math.inf), ("inf",), ("bias",)),
+        ((math.inf, math.nan), ("nan", "inf"), ("bias", "weight")),
     ],
 )
 def test_bad_gradients_of_an_applied_step_are_named(
-    norms: list[float], kind: str, names: tuple[str, ...]
+    gradients: tuple[float, float], kinds: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     report, log = reporter()
-    report.step(FACTS, [0.5, *norms], None)
+    report.step(FACTS, [0.5, *measured(*gradients)], None)
     (found,) = log.of(NonFinite)
-    assert (found.what, found.kind, found.names, found.count) == ("gradient", kind, names, len(names))
+    assert (found.what, found.kind, found.kinds) == ("gradient", kinds[0], kinds)
+    assert (found.names, found.count) == (names, len(names))
     assert log.of(StepRecord)[0].nonfinite_gradients == len(names)
 
 
@@ -211,3 +222,13 @@ def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
     assert report.bad_applied_steps == 1
     assert report.finite_losses == 1
     assert math.isnan(report.last_loss or 0)
+
+
+def test_the_search_for_the_scale_is_no_unexplained_trouble() -> None:
+    report, _ = reporter()
+    for step in range(1, UNEXPLAINED_SKIPS):
+        report.step(replace(SCALED, step=step), scaled_row(0.5, 64.0, skipped=True), None)
+    assert (report.trouble_step, report.unexplained_step) == (UNEXPLAINED_SKIPS - 1, 0)
+    last = replace(SCALED, step=UNEXPLAINED_SKIPS)
+    report.step(last, scaled_row(0.5, 64.0, skipped=True), None)
+    assert report.unexplained_step == UNEXPLAINED_SKIPS

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest, wire
-from amptui.engine import setup
+from amptui.engine import description, setup
 from amptui.errors import DeviceError, ExperimentError, UsageError
 from amptui.request import TrainRequest
 from tests.tiny import Log, Tiny, prepare, train
@@ -94,7 +94,7 @@ def test_one_seed_sets_every_generator() -> None:
 def test_a_cpu_is_always_there() -> None:
     assert setup.choose_device("cpu") == CPU
     setup.enter_device(CPU)
-    assert setup.device_name(CPU)
+    assert description.device_name(CPU)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA GPU")
@@ -155,15 +155,15 @@ def test_what_is_no_data_is_told(value: Any) -> None:
 def test_a_cpu_s_amp_is_bf16_unless_asked_otherwise(
     options: dict[str, str], expected: tuple[str, str]
 ) -> None:
-    precision, amp_precision, unsupported = setup.choose_precisions(request(**options), CPU)
-    assert (precision, amp_precision) == expected
-    assert set(unsupported) == {"tf32"}
+    choices = setup.choose(request(device="cpu", **options))
+    assert (choices.precision, choices.amp_precision) == expected
+    assert set(choices.unsupported) == {"tf32"}
 
 
 @pytest.mark.parametrize("options", [{"precision": "tf32"}, {"amp_precision": "tf32"}])
 def test_what_the_device_cannot_run_is_refused_before_anything_is_loaded(options: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="TF32 is a format of NVIDIA GPUs"):
-        setup.choose_precisions(request(**options), CPU)
+        setup.choose(request(device="cpu", **options))
 
 
 def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
@@ -171,7 +171,7 @@ def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
         place: Path = Path("here")
 
     prepared = prepare(Odd(), steps=12, clip_norm=2.0, seed=5)
-    started = setup.describe_run("tiny", prepared, request(seed=5))
+    started = description.describe_run("tiny", prepared, request(seed=5))
     assert (started.model, started.device, started.gpu_uuid) == ("tiny", "cpu", None)
     assert (started.steps_per_epoch, started.total_epochs, started.total_steps) == (8, 2, 12)
     assert (started.batch_size, started.data.samples, started.data.real) == (8, 64, False)
@@ -190,4 +190,4 @@ def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:
             pairs = TensorDataset(torch.rand(20, 1, 4, 4), torch.randint(0, 4, (20,)))
             return Data(name="pairs", real=True, train=DataLoader(pairs, batch_size=5))
 
-    assert setup.describe_run("tiny", prepare(Loader()), request()).batch_size == 5
+    assert description.describe_run("tiny", prepare(Loader()), request()).batch_size == 5

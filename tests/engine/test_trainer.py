@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.control import Control
-from amptui.engine.trainer import SETTLING_STEPS
+from amptui.engine.settling import LEAST_STEPS, MOST_STEPS
 from amptui.errors import UsageError
 from amptui.records import (
     BlockFinished,
@@ -148,10 +148,13 @@ def test_beginning_in_an_unsupported_precision_is_a_usage_error() -> None:
 
 def test_the_first_steps_of_a_block_are_settling() -> None:
     control = Control()
-    log = Log(switching(control, {20: "bf16"}))
-    train(prepare(Tiny(epochs=6)), log, control)
-    settling = [record.step for record in log.of(StepRecord) if record.settling]
-    assert settling == [*range(1, SETTLING_STEPS + 1), *range(21, 21 + SETTLING_STEPS)]
+    log = Log(switching(control, {60: "bf16"}))
+    train(prepare(Tiny(epochs=15)), log, control)
+    for precision, first in (("fp32", 1), ("bf16", 61)):
+        steps = [record for record in log.of(StepRecord) if record.precision == precision]
+        settling = [record.step for record in steps if record.settling]
+        assert LEAST_STEPS <= len(settling) <= MOST_STEPS
+        assert settling == list(range(first, first + len(settling)))
 
 
 def test_pausing_stops_the_steps_until_it_ends_and_a_switch_meanwhile_counts() -> None:

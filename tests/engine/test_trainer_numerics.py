@@ -14,7 +14,6 @@ from amptui.records import (
     EpochFinished,
     LossScaleChanged,
     NonFinite,
-    Note,
     PauseChanged,
     PrecisionChanged,
     Record,
@@ -177,7 +176,7 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
     log = Log(watch)
     prepared = prepare(InfFor(calls_with_inf=41), precision="fp16", steps=60)
     assert train(prepared, log, control, attended=True) == "done"
-    assert "paused: the loss scale fell to" in log.of(Note)[0].text
+    assert "the loss scale fell to" in log.of(PauseChanged)[0].reason
     assert log.of(StepRecord)[-1].precision == "bf16"
 
 
@@ -239,7 +238,7 @@ def test_an_optimizer_that_is_not_fused_skips_too() -> None:
 def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amptui.engine.trainer.NORMS_BUDGET", 0.0)
+    monkeypatch.setattr("amptui.engine.trainer.GRADIENTS_BUDGET", 0.0)
     log = Log()
     train(prepare(NanAt(at=4), precision=precision), log)
     norms = [record.grad_norm for record in log.of(StepRecord)]
@@ -255,7 +254,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
 
 
 def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.trainer.NORMS_BUDGET", 0.0)
+    monkeypatch.setattr("amptui.engine.trainer.GRADIENTS_BUDGET", 0.0)
     log = Log()
     train(prepare(Tiny(), clip_norm=0.01), log)
     assert all(record.grad_norm is not None for record in log.of(StepRecord))

@@ -4,10 +4,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from amptui.findings import (
+    Float16Window,
+    LayerAgreement,
+    ModuleRange,
+    ModulesTraced,
+    ParameterWindow,
+    PrecisionMeasured,
+    PrecisionsCompared,
+    XRayTaken,
+)
 from amptui.records import (
     AllocatorSample,
     DataInfo,
     DeviceSample,
+    GpuSample,
     HostSample,
     LossScaleChanged,
     NonFinite,
@@ -113,8 +124,145 @@ def skip_row(
     return records
 
 
-def device(time: float, precision: str, peak_bytes: int | None) -> DeviceSample:
+def device(
+    time: float,
+    precision: str,
+    peak_bytes: int | None,
+    utilization_percent: float | None = None,
+    energy_joules: float | None = None,
+) -> DeviceSample:
+    """A look at the GPU that trains in ``run()``, and at one that does not."""
     allocator = AllocatorSample(
         precision=precision, allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=peak_bytes
     )
-    return DeviceSample(time=time, gpus=(), host=HostSample(), allocator=allocator)
+    gpus = (
+        GpuSample(uuid="GPU-other", utilization_percent=1.0, energy_joules=1e6 * time),
+        GpuSample(uuid="GPU-1", utilization_percent=utilization_percent, energy_joules=energy_joules),
+    )
+    return DeviceSample(time=time, gpus=gpus, host=HostSample(), allocator=allocator)
+
+
+def window(number: int = 600, **changes: Any) -> Float16Window:
+    """Gradients of an FP32 step that lie well within float16's range."""
+    record = Float16Window(
+        time=100 + number / 1000,
+        step=number,
+        precision="fp32",
+        loss_scale=65536.0,
+        hypothetical=True,
+        first_exponent=-30,
+        counts=(0,) * 20 + (8000,) + (0,) * 27,
+        elements=10_000,
+        zeros=2000,
+        flushed=0,
+        subnormal=0,
+        overflowing=0,
+        nonfinite=0,
+        worst=(),
+        seconds=0.0003,
+        steps_since=32,
+    )
+    return replace(record, **changes)
+
+
+def parameter(name: str, **changes: Any) -> ParameterWindow:
+    record = ParameterWindow(name=name, elements=100, zeros=0, flushed=0, subnormal=0, overflowing=0)
+    return replace(record, **changes)
+
+
+def module(name: str = "features.12.conv", **changes: Any) -> ModuleRange:
+    record = ModuleRange(name=name, kind="Conv2d", way="forward", dtype="float16", largest=41_200.0)
+    return replace(record, **changes)
+
+
+def traced(number: int = 615, first: ModuleRange | None = None, **changes: Any) -> ModulesTraced:
+    record = ModulesTraced(
+        time=100 + number / 1000,
+        step=number,
+        precision="fp16",
+        loss_scale=65536.0,
+        asked=False,
+        first=first,
+        nearest=(module(), module("head", kind="Linear", way="backward", largest=0.25)),
+        modules=43,
+        seconds=None,
+    )
+    return replace(record, **changes)
+
+
+def layer(name: str, cosine: float | None, **changes: Any) -> LayerAgreement:
+    record = LayerAgreement(
+        name=name,
+        kind="Conv2d",
+        elements=1000,
+        cosine=cosine,
+        relative_error=0.0312,
+        lost=0.0,
+        output_dtype="float16",
+    )
+    return replace(record, **changes)
+
+
+def xray(number: int = 700, **changes: Any) -> XRayTaken:
+    """Two layers that agree, with much to save in memory."""
+    record = XRayTaken(
+        time=100 + number / 1000,
+        step=number,
+        precision="fp16",
+        loss_scale=65536.0,
+        loss_fp32=0.5,
+        loss_amp=0.501,
+        layers=(layer("features.0", 0.99999), layer("features.12", 0.99917)),
+        operators=(),
+        output_dtypes={},
+        weights_bytes=59 * 2**20,
+        gradients_bytes=59 * 2**20,
+        optimizer_bytes=118 * 2**20,
+        buffers_bytes=0,
+        saved_bytes_fp32=400 * 2**20,
+        saved_bytes_amp=200 * 2**20,
+        random=False,
+        seconds=0.12,
+    )
+    return replace(record, **changes)
+
+
+def measured(precision: str, **changes: Any) -> PrecisionMeasured:
+    """One precision of a comparison; without changes the baseline."""
+    row = PrecisionMeasured(
+        precision=precision,
+        blocks=12,
+        steps=240,
+        step_seconds=0.004,
+        samples_per_second=64_000.0,
+        speedup=None,
+        speedup_low=None,
+        speedup_high=None,
+        peak_allocated_bytes=2 * 2**30,
+        skipped=0,
+        first_loss=0.5,
+        last_loss=0.4,
+    )
+    return replace(row, **changes)
+
+
+def faster(**changes: Any) -> PrecisionMeasured:
+    """AMP fp16 beside it, faster and with less memory."""
+    gains: dict[str, Any] = {"speedup": 1.71, "speedup_low": 1.68, "speedup_high": 1.74}
+    return measured("fp16", **{**gains, "peak_allocated_bytes": int(1.24 * 2**30), **changes})
+
+
+def compared(number: int = 700, **changes: Any) -> PrecisionsCompared:
+    """A comparison that is over."""
+    record = PrecisionsCompared(
+        time=100 + number / 1000,
+        step=number,
+        baseline="fp32",
+        block_steps=20,
+        rounds=12,
+        most_rounds=24,
+        rows=(measured("fp32"), faster()),
+        over=True,
+        reason="narrow",
+    )
+    return replace(record, **changes)

@@ -124,8 +124,8 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
         (event,) = view.events
         seen.append(event.severity)
         assert (view.warnings, view.errors) == (event.severity == "warning", event.severity == "error")
-    # Warned at the fifth in a row; 2^16 falls below 1 at the 17th halving.
-    assert seen == ["info"] * 8 + ["warning"] * 25 + ["error"] * 15
+    # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
+    assert seen == ["info"] * 8 + ["error"] * 40
     assert event.text.startswith("overflow: 24 steps in a row skipped (1,000–1,023), scale 65,536 → 0.00391")
     assert event.text.endswith("the scale has collapsed: switch to bf16 or FP32; look at features.13.conv")
 
@@ -209,6 +209,15 @@ def test_newest_lines_come_first_whatever_their_kind() -> None:
         Printed(time=4.0, stream="stdout", text="4"),
     ]
     assert [event.text for event in view_of(*records).events] == ["4", "3", "2", "1"]
+
+
+def test_nan_is_judged_by_the_steps_around_it_where_nothing_else_tells_the_precision() -> None:
+    records: list[Record] = [step(590, precision="fp16"), nonfinite(590)]
+    assert view_of(*records).events[0].severity == "warning"
+    session = Session()
+    for record in records:
+        session.fold([record])
+    assert session.view().events[0].severity == "warning"
 
 
 def test_nan_is_judged_by_the_precision_that_its_step_ran_in() -> None:

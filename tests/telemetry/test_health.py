@@ -1,113 +1,344 @@
-"""What is said of skips and of NaN: calm about what is normal, plain about what is not."""
+"""What is said of the float16 window, of traced modules and of an X-ray: thresholds held, words exact."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.telemetry.health import Verdict, judge_nonfinite, judge_skip, named, what_is_not_finite
-from tests.telemetry.record_samples import nonfinite, skip
+from amptui.findings import Float16Window, LayerAgreement, ModuleRange
+from amptui.telemetry.health import (
+    VANISHED_DOUBLINGS,
+    XRAY_CAREFUL_COSINE,
+    XRAY_SAFE_COSINE,
+    distance,
+    judge_trace,
+    judge_window,
+    judge_xray,
+    memory_breakdown,
+    what_overflowed_first,
+    xray_details,
+)
+from amptui.telemetry.view import Verdict
+from tests.telemetry.record_samples import layer, module, parameter, traced, window, xray
+
+# ------------------------------------------------------------------------------- the float16 window
 
 
-def judged(
-    *,
-    scale_after: float | None = 65536.0,
-    skips_before: int = 10,
-    scale_has_grown: bool = True,
-    **changes: object,
-) -> Verdict:
-    return judge_skip(
-        skip(600, **changes),
-        scale_after=scale_after,
-        skips_before=skips_before,
-        scale_has_grown=scale_has_grown,
+def counts_of(exponents: dict[int, int], first: int = -60, last: int = 40) -> tuple[int, ...]:
+    return tuple(exponents.get(exponent, 0) for exponent in range(first, last + 1))
+
+
+def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) -> Float16Window:
+    """A window of gradients that all lie in the middle of their bins."""
+    return window(
+        loss_scale=scale,
+        first_exponent=-60,
+        counts=counts_of(exponents),
+        elements=sum(exponents.values()) + zeros,
+        zeros=zeros,
+        flushed=sum(count for exponent, count in exponents.items() if exponent <= -26),
+        subnormal=sum(count for exponent, count in exponents.items() if -25 <= exponent < -14),
+        overflowing=sum(count for exponent, count in exponents.items() if exponent >= 16),
     )
 
 
-@pytest.mark.parametrize("skips_before", [0, 1, 3])
-def test_the_first_skips_from_the_initial_scale_are_calibration(skips_before: int) -> None:
-    verdict = judged(skips_before=skips_before, consecutive=skips_before + 1, scale_has_grown=False)
-    assert verdict == Verdict("info", "calibration, normal")
+def test_gradients_within_the_range_survive() -> None:
+    assert judge_window(window()) == Verdict(
+        "info", "gradients would survive float16: 0% of nonzero flushed at 65,536"
+    )
+    few = spread({-27: 2, 0: 9998}, zeros=10_000)
+    assert judge_window(few) == Verdict(
+        "info", "gradients would survive float16: 0.020% of nonzero flushed at 65,536"
+    )
 
 
-def test_a_skip_after_the_scale_has_grown_is_no_calibration_but_normal() -> None:
-    assert judged(skips_before=0) == Verdict("info", "normal")
-    assert judged(skips_before=4, scale_has_grown=False) == Verdict("info", "normal")
-
-
-@pytest.mark.parametrize("scale_has_grown", [True, False])
-def test_five_skips_in_a_row_are_a_warning_that_names_the_layer(scale_has_grown: bool) -> None:
-    assert judged(consecutive=4).severity == "info"
-    verdict = judged(consecutive=5, scale_has_grown=scale_has_grown)
+def test_gradients_that_float16_flushes_are_a_warning_with_a_mend() -> None:
+    verdict = judge_window(spread({-30: 310, 0: 9690}))
     assert verdict.severity == "warning"
-    assert verdict.text.endswith("switch to bf16 or FP32; look at features.13.conv")
+    assert verdict.text == (
+        "would lose gradients in float16: 3.1% of nonzero flushed at 65,536; "
+        "a higher scale keeps more, bf16 all"
+    )
 
 
-def test_a_scale_below_one_is_an_error() -> None:
-    assert judged(scale_after=1.0).severity == "info"
-    verdict = judged(scale_after=0.5)
-    assert verdict.severity == "error"
-    assert "switch to bf16 or FP32; look at features.13.conv" in verdict.text
-    assert judged(scale_after=None, loss_scale=0.0).severity == "error"
+def test_one_percent_of_the_nonzero_gradients_is_the_most_that_survives() -> None:
+    assert judge_window(spread({-30: 100, 0: 9900})).severity == "info"
+    assert judge_window(spread({-30: 101, 0: 9899})).severity == "warning"
+    # Zeros do not make a loss look smaller: all that is not zero vanishes here.
+    assert judge_window(spread({-30: 10}, zeros=10**9)).severity == "warning"
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_skip_with_a_non_finite_loss_is_beyond_scaling(loss: float) -> None:
-    verdict = judged(loss=loss, skips_before=0, scale_has_grown=False)
-    assert verdict == Verdict("warning", "the forward pass overflowed: scaling cannot help; use bf16 or FP32")
-    assert judged(loss=loss, consecutive=5).severity == "error"
+def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
+    fits = judge_window(spread({-10: 9990, 19: 10}))
+    assert fits == Verdict(
+        "info",
+        "gradients would survive float16: 0% of nonzero flushed at 4,096, after overflows from 65,536 on",
+    )
+    too_wide = judge_window(spread({-25: 5000, 19: 10}))
+    assert too_wide.severity == "warning"
+    assert "at 4,096, after overflows from 65,536 on; use bf16" in too_wide.text
 
 
 @given(
-    consecutive=st.integers(1, 10),
-    scale=st.floats(0, 65536),
-    skips_before=st.integers(0, 10),
-    loss=st.none() | st.floats(),
+    exponents=st.dictionaries(st.integers(-45, 35), st.integers(1, 1000), min_size=1, max_size=12),
+    log2_scale=st.integers(-8, 24),
 )
-def test_a_longer_row_or_a_lower_scale_is_never_less_severe(
-    consecutive: int, scale: float, skips_before: int, loss: float | None
+def test_the_verdict_is_that_of_float16_itself_at_the_scale_the_scaler_would_come_to(
+    exponents: dict[int, int], log2_scale: int
 ) -> None:
-    ranks = ["info", "warning", "error"]
+    """Against numpy's float16: halve until nothing is infinite, then count what became zero."""
+    scaled = np.repeat([1.5 * 2.0**e for e in exponents], list(exponents.values()))
+    scale = 2.0**log2_scale
+    with np.errstate(over="ignore"):
+        while np.isinf(scaled.astype(np.float16)).any():
+            scaled, scale = scaled / 2, scale / 2
+        flushed = (scaled.astype(np.float16) == 0).sum()
+    verdict = judge_window(spread(exponents, scale=2.0**log2_scale))
+    assert (verdict.severity == "info") == (flushed <= 0.01 * len(scaled))
+    assert (" 0% of nonzero" in verdict.text) == (flushed == 0)
+    (_, _, at) = verdict.text.partition("flushed at ")
+    assert float(at.split()[0].rstrip(";,").replace(",", "")) == pytest.approx(scale, rel=0.06)
 
-    def rank(row: int, scale_after: float) -> int:
-        verdict = judged(consecutive=row, scale_after=scale_after, skips_before=skips_before, loss=loss)
-        return ranks.index(verdict.severity)
 
-    assert rank(consecutive + 1, scale) >= rank(consecutive, scale)
-    assert rank(consecutive, scale / 2) >= rank(consecutive, scale)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16", None])
-def test_a_poisoned_buffer_is_an_error_in_every_precision(precision: str | None) -> None:
-    assert judge_nonfinite(nonfinite(1, what="buffer"), precision).severity == "error"
+def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
+    bias = parameter("bn.bias", elements=64, flushed=40)
+    verdict = judge_window(window(worst=(parameter("a", flushed=3), bias)))
+    assert verdict.severity == "info"
+    assert verdict.text.endswith("; most in bn.bias (62.5%)")
+    assert "most in" not in judge_window(window(worst=(parameter("a", flushed=10),))).text
 
 
-@pytest.mark.parametrize("what", ["loss", "gradient", "activation"])
-def test_what_the_scaler_guards_is_a_warning_and_an_error_elsewhere(what: str) -> None:
-    assert judge_nonfinite(nonfinite(1, what=what), "fp16").severity == "warning"
-    for precision in ("fp32", "ieee", "tf32", "bf16", None):
-        assert judge_nonfinite(nonfinite(1, what=what), precision).severity == "error"
+def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
+    seen = window(precision="fp16", hypothetical=False, zeros=310, subnormal=40)
+    hidden = "what float16 flushed cannot be told from true zeros"
+    text = f"in fp16 at 65,536: 3.1% zeros ({hidden}), 0.40% subnormal"
+    assert judge_window(seen) == Verdict("info", text)
+    whole = judge_window(replace(seen, zeros=0, subnormal=0)).text
+    assert whole == "in fp16 at 65,536: no zeros, so nothing was flushed, 0% subnormal"
+    overflow = judge_window(window(precision="fp16", hypothetical=False, nonfinite=12))
+    assert overflow.severity == "info"
+    assert overflow.text.startswith("overflow in fp16 at 65,536: 12 gradients are NaN or Inf")
+
+
+def test_float16_that_kept_mostly_subnormals_has_flushed_the_rest() -> None:
+    cut = window(precision="fp16", hypothetical=False, elements=1000, zeros=400, subnormal=301)
+    verdict = judge_window(cut)
+    assert verdict.severity == "warning"
+    assert verdict.text.endswith("30.1% subnormal, most of the rest: much was flushed; use bf16")
+    assert judge_window(replace(cut, subnormal=300)).severity == "info"
+    assert judge_window(replace(cut, zeros=0, subnormal=1000)).severity == "info"
+
+
+def test_many_zeros_far_below_overflow_ask_for_a_higher_scale() -> None:
+    counts = (1,) * (15 - VANISHED_DOUBLINGS + 30 + 1)
+    gone = window(
+        precision="fp16", hypothetical=False, first_exponent=-30, counts=counts, elements=1000, zeros=501
+    )
+    verdict = judge_window(gone)
+    assert verdict.severity == "warning"
+    assert verdict.text.endswith("12 doublings of room: a higher scale would keep more")
+    assert judge_window(replace(gone, zeros=500)).severity == "info"
+    assert judge_window(replace(gone, counts=(*counts, 1))).severity == "info"
+
+
+def test_nan_outside_of_float16_is_no_matter_of_float16() -> None:
+    verdict = judge_window(window(nonfinite=12))
+    assert verdict == Verdict("warning", "12 gradients are NaN or Inf in FP32: no matter of float16")
+
+
+def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
+    assert judge_window(window(zeros=10_000)) == Verdict("info", "all gradients are zero")
+    nothing = window(elements=0, zeros=0, counts=(), hypothetical=False, precision="fp16")
+    assert judge_window(nothing) == Verdict("info", "no gradients")
+
+
+# ----------------------------------------------------------------------------------- traced modules
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("first", "place", "advice"),
     [
-        ({}, "the loss is NaN"),
-        ({"kind": "inf"}, "the loss is Inf"),
         (
-            {"what": "gradient", "names": ("a.weight", "b"), "count": 3},
-            "NaN in the gradient of a.weight (+2)",
+            module(largest=math.inf),
+            "Inf in the output of features.12.conv (Conv2d, float16)",
+            "keep it in FP32 (autocast off around it), or use bf16",
         ),
-        ({"what": "buffer", "names": ("bn.running_var",)}, "NaN in the buffer bn.running_var"),
-        ({"what": "activation", "names": ("a",), "kind": "inf"}, "Inf in the output of a"),
+        (
+            module("", kind="Net", largest=math.nan),
+            "NaN in the output of the model (Net, float16)",
+            "keep it in FP32 (autocast off around it), or use bf16",
+        ),
+        (
+            module(largest=math.inf, way="backward"),
+            "Inf in the gradient that came back to features.12.conv (Conv2d, float16)",
+            "at a scale of 65,536 the scaler skips such steps; if they go on, keep it in FP32 or use bf16",
+        ),
+        (
+            module(largest=math.nan, dtype="float32"),
+            "NaN in the output of features.12.conv (Conv2d, float32)",
+            "this is no matter of float16: look at this module and at what it is fed",
+        ),
     ],
 )
-def test_what_is_not_finite_is_named(changes: dict[str, object], text: str) -> None:
-    assert what_is_not_finite(nonfinite(1, **changes)) == text
+def test_who_overflowed_first_is_named_with_what_to_do(first: ModuleRange, place: str, advice: str) -> None:
+    trace = traced(first=first)
+    assert what_overflowed_first(trace) == place
+    assert judge_trace(trace) == Verdict("warning", f"first: {place}; {advice}")
+    assert judge_trace(traced(first=first, precision="fp32")).severity == "error"
 
 
-def test_without_names_there_is_still_a_count() -> None:
-    assert named((), 1200) == "1,200 tensors"
-    assert "look at" not in judged(consecutive=5, names=()).text
-    assert judged(consecutive=5, names=("weight",)).text.endswith("look at weight")
+def test_where_nothing_overflowed_the_nearest_is_named() -> None:
+    trace = traced()
+    assert what_overflowed_first(trace) == ""
+    assert judge_trace(trace) == Verdict(
+        "info",
+        "nothing overflowed in 43 modules; nearest: the output of features.12.conv (Conv2d, float16), "
+        "41,200, 0.7 doublings below 65,504",
+    )
+
+
+def test_what_would_overflow_float16_is_said_in_fp32() -> None:
+    large = module(dtype="float32", largest=131_008.0)
+    verdict = judge_trace(traced(precision="fp32", loss_scale=None, nearest=(large,)))
+    assert verdict == Verdict(
+        "warning",
+        "would overflow float16: the output of features.12.conv (Conv2d, float32), "
+        "1.3e+05, 1.0 doublings above 65,504",
+    )
+
+
+@pytest.mark.parametrize("largest", [0.0, math.inf, math.nan])
+def test_a_module_without_a_distance_has_none(largest: float) -> None:
+    assert judge_trace(traced(nearest=(module(largest=largest),))).text == "nothing overflowed in 43 modules"
+    assert "doublings" not in distance(module(largest=largest))
+
+
+# ------------------------------------------------------------------------------------------- X-ray
+
+
+def test_layers_that_agree_are_safe() -> None:
+    assert judge_xray(xray()) == Verdict(
+        "info", "safe: 2 of 2 layers above 0.9; worst features.12 0.9991; losses 0.20% apart"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cosines", "severity", "text"),
+    [
+        ((0.9, 1.0), "info", "safe: 2 of 2 layers above 0.9; worst a 0.9000"),
+        ((0.89999, 1.0), "warning", "careful: 1 of 2 layers above 0.9; worst a 0.8999"),
+        ((0.5, 0.9, 1.0), "warning", "careful: 2 of 3 layers above 0.9; worst a 0.5000"),
+        ((0.4999, 0.7), "error", "not safe: 1 of 2 layers above 0.5; worst a 0.4999"),
+        ((-0.5,), "error", "not safe: 0 of 1 layers above 0.5; worst a -0.5000"),
+        ((None, 0.9999), "info", "safe: 1 of 1 layers above 0.9; worst b 0.9999"),
+        ((0.0,), "error", "not safe: 0 of 1 layers above 0.5; worst a 0.0000"),
+    ],
+)
+def test_the_layer_that_agrees_least_decides(
+    cosines: Sequence[float | None], severity: str, text: str
+) -> None:
+    layers = tuple(layer(name, cosine) for name, cosine in zip("abc", cosines, strict=False))
+    verdict = judge_xray(xray(layers=layers, loss_amp=0.5))
+    assert (verdict.severity, verdict.text) == (severity, f"{text}; losses equal")
+
+
+def test_without_a_gradient_there_is_nothing_to_compare() -> None:
+    verdict = judge_xray(xray(layers=(layer("a", None),)))
+    assert verdict == Verdict("info", "no layer has a gradient to compare")
+
+
+def test_dropout_is_named_as_a_reason_to_disagree() -> None:
+    bad = (layer("a", 0.4),)
+    assert judge_xray(xray(layers=bad, random=True)).text.endswith("dropout may have drawn other masks")
+    assert "dropout" not in judge_xray(xray(layers=bad)).text
+    assert "dropout" not in judge_xray(xray(random=True)).text
+
+
+def test_a_gradient_overflow_with_a_finite_loss_is_the_scaler_s_to_skip() -> None:
+    layers = (layer("a", 0.9999), layer("b", math.nan), layer("c", math.nan))
+    verdict = judge_xray(xray(layers=layers))
+    assert verdict == Verdict(
+        "warning",
+        "overflows at this scale of 65,536, the scaler would skip this step and halve its scale: "
+        "NaN or Inf in 2 of 3 layers' gradients, first b",
+    )
+    bf16 = judge_xray(xray(layers=layers, precision="bf16", loss_scale=None))
+    assert bf16 == Verdict("error", "not safe: NaN or Inf in 2 of 3 layers' gradients, first b")
+
+
+def test_a_loss_that_only_amp_loses_is_not_safe() -> None:
+    verdict = judge_xray(xray(loss_amp=math.inf))
+    assert verdict.severity == "error"
+    assert verdict.text.startswith(
+        "not safe: the loss is inf in AMP fp16 and 0.500 in FP32; the forward pass"
+    )
+    bf16 = judge_xray(xray(loss_amp=math.nan, precision="bf16")).text
+    assert bf16 == "not safe: the loss is nan in AMP bf16 and 0.500 in FP32"
+
+
+def test_a_loss_that_fp32_loses_too_is_no_matter_of_amp() -> None:
+    verdict = judge_xray(xray(loss_fp32=math.nan, loss_amp=math.nan))
+    assert verdict == Verdict("error", "the loss is nan in FP32 itself: no matter of AMP")
+
+
+def test_losses_are_compared_with_fp32_s_unless_that_is_zero() -> None:
+    assert judge_xray(xray(loss_fp32=0.0, loss_amp=0.001)).text.endswith("losses 0 and 0.00100")
+    assert judge_xray(xray(loss_fp32=-2.0, loss_amp=-1.0)).text.endswith("losses 50.0% apart")
+
+
+LAYERS = st.lists(
+    st.builds(layer, st.sampled_from(["", "a", "b.c"]), st.none() | st.just(math.nan) | st.floats(-1, 1)),
+    max_size=6,
+)
+
+
+@given(layers=LAYERS, loss=st.floats())
+def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: float) -> None:
+    verdict = judge_xray(xray(layers=tuple(layers), loss_amp=loss))
+    cosines = [found.cosine for found in layers if found.cosine is not None]
+    if not math.isfinite(loss):
+        assert verdict.severity == "error"
+    elif any(math.isnan(cosine) for cosine in cosines):
+        assert verdict.severity == "warning"
+    else:
+        least = min(cosines, default=1.0)
+        bounds = (least < XRAY_SAFE_COSINE) + (least < XRAY_CAREFUL_COSINE)
+        assert verdict.severity == ("info", "warning", "error")[bounds]
+
+
+def test_where_activations_are_most_of_the_memory_it_is_said_what_amp_keeps_of_them() -> None:
+    assert memory_breakdown(xray()) == (
+        "AMP keeps 200 MiB for the backward pass where FP32 keeps 400 MiB, "
+        "beside 236 MiB of weights, gradients, optimizer state and buffers"
+    )
+
+
+def test_where_weights_dominate_amp_cannot_lower_memory_much() -> None:
+    small = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
+    assert memory_breakdown(small) == (
+        "AMP cannot lower memory much: 236 MiB of 248 MiB are weights, gradients, optimizer state and buffers"
+    )
+    # Activations that stay FP32 are not the weights' doing.
+    kept = memory_breakdown(xray(saved_bytes_amp=400 * 2**20))
+    assert kept.startswith("AMP keeps 400 MiB for the backward pass where FP32 keeps 400 MiB")
+
+
+def test_memory_that_was_not_measured_is_not_explained() -> None:
+    assert memory_breakdown(xray(saved_bytes_fp32=None)) == ""
+    assert memory_breakdown(xray(saved_bytes_amp=None)) == ""
+
+
+def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compared_first() -> None:
+    layers = [layer(f"l{i}", 1 - i / 1000) for i in range(10)]
+    odd = (layer("bad", math.nan, lost=None), layer("none", None))
+    lines = xray_details(xray(layers=(*layers, *odd))).splitlines()
+    assert lines[0] == "loss 0.500 in FP32, 0.501 in AMP fp16"
+    assert lines[1].startswith("AMP keeps 200 MiB")
+    assert lines[2] == "bad nan (Conv2d): relative error 0.0312"
+    assert lines[3] == "l9 0.9910 (Conv2d): relative error 0.0312, 0% lost"
+    assert [line.split()[0] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
+    assert lines[10:] == ["took 120 ms"]

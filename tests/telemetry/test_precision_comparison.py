@@ -3,16 +3,18 @@
 import math
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.estimate import block_medians, ratio
 from amptui.records import StepRecord
 from amptui.telemetry.comparison import MIN_STEPS, WINDOW_STEPS, PrecisionLedger
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.stretch import stretches
 from amptui.telemetry.view import Comparison
-from tests.telemetry.record_samples import steps
+from tests.telemetry.record_samples import step, steps
 
 
 def ledger(*batches: list[StepRecord]) -> PrecisionLedger:
@@ -39,6 +41,43 @@ def test_the_speed_up_is_the_ratio_of_the_medians() -> None:
     fp32, fp16 = comparison.rows
     assert (fp32.steps, fp32.median_step_seconds) == (31, 0.004)
     assert fp16.samples_per_second == pytest.approx(256 / 0.002)
+
+
+def test_the_interval_of_the_speed_up_comes_from_blocks_of_steps() -> None:
+    noise = np.random.default_rng(5).normal(0, 0.05, (2, 400))
+    slow, fast = 0.004 * np.exp(noise[0]), 0.002 * np.exp(noise[1])
+    comparison = compared(
+        [step(n, step_seconds=float(seconds)) for n, seconds in enumerate(slow, 1)],
+        [step(n, step_seconds=float(seconds), precision="fp16") for n, seconds in enumerate(fast, 401)],
+    )
+    expected = ratio(block_medians(slow.tolist()), block_medians(fast.tolist()))
+    assert expected is not None
+    assert comparison.speedup == pytest.approx(expected.value)
+    assert comparison.speedup_low == pytest.approx(expected.low)
+    assert comparison.speedup_high == pytest.approx(expected.high)
+    assert expected.value == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_few_blocks_give_a_speed_up_without_an_interval() -> None:
+    comparison = compared(
+        steps(1, 59, step_seconds=0.004), steps(60, 118, precision="fp16", step_seconds=0.002)
+    )
+    assert comparison.speedup == pytest.approx(2.0)
+    assert comparison.speedup_low is None
+    comparison = compared(
+        steps(1, 60, step_seconds=0.004), steps(61, 120, precision="fp16", step_seconds=0.002)
+    )
+    assert comparison.speedup_low == pytest.approx(2.0)
+
+
+def test_steps_of_several_stretches_share_blocks() -> None:
+    comparison = compared(
+        *(
+            steps(first, first + 9, precision=precision, step_seconds=seconds)
+            for first, precision, seconds in ((1, "fp32", 0.004), (11, "fp16", 0.002)) * 2
+        )
+    )
+    assert comparison.speedup == pytest.approx(2.0)
 
 
 def test_settling_is_left_out_of_everything_but_the_skips() -> None:

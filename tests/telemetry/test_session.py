@@ -11,28 +11,23 @@ from hypothesis import strategies as st
 
 from amptui.records import (
     BlockFinished,
-    EpochFinished,
     Note,
     PauseChanged,
     PhaseChanged,
-    PrecisionChanged,
     Record,
     RunFailed,
     RunFinished,
 )
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, SessionView
-from tests.telemetry.record_samples import backoff, device, growth, nonfinite, run, skip, step, steps
+from tests.telemetry.record_samples import backoff, device, growth, run, step, steps
+from tests.telemetry.record_strategies import RECORDS, switch
 
 
 def view_of(*records: Record) -> SessionView:
     session = Session()
     session.fold(records)
     return session.view()
-
-
-def switch(number: int, previous: str, current: str) -> PrecisionChanged:
-    return PrecisionChanged(time=100 + number / 1000, step=number, previous=previous, current=current)
 
 
 FINISHED = RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")
@@ -73,6 +68,16 @@ def test_the_state_follows_the_records(records: list[Record], state: str) -> Non
     assert (view.outcome is not None) == (state in ("finished", "failed"))
 
 
+def test_the_reason_of_a_pause_holds_for_as_long_as_the_pause() -> None:
+    paused = PauseChanged(time=101.0, step=1, paused=True, reason="the loss scale fell to 3e-08")
+    assert view_of(run(), paused).pause_reason == "the loss scale fell to 3e-08"
+    assert view_of(run(), replace(paused, reason="")).pause_reason == ""
+    ends: list[Record] = [replace(paused, paused=False), FINISHED, FAILED, run(time=200.0)]
+    for end in ends:
+        assert view_of(run(), paused, end).pause_reason == ""
+    assert view_of(run(), FINISHED, paused).pause_reason == ""
+
+
 def test_the_newest_step_its_epoch_and_its_place_in_it_are_known() -> None:
     view = view_of(run(), *steps(1, 234), *steps(235, 250, epoch=2))
     assert (view.step, view.epoch, view.epoch_step) == (250, 2, 16)
@@ -109,7 +114,7 @@ def test_all_curves_share_one_axis_of_steps() -> None:
         step(103, loss=None, step_seconds=None),
         step(104, precision="fp16", skipped=True, loss=math.inf, step_seconds=0.002),
     )
-    for series in (view.loss, view.samples_rate, view.loss_scale, view.skips):
+    for series in (view.loss, view.samples_rate, view.loss_scale, view.skips, view.numerics.headrooms):
         assert (series.first_step, series.last_step) == (101, 104)
     np.testing.assert_allclose(view.loss.recent, [0.5, 0.5, np.nan, np.nan])
     assert view.loss.recent_nonfinite.tolist() == [False, False, False, True]
@@ -263,49 +268,6 @@ def test_the_view_is_shared_for_as_long_as_nothing_new_comes() -> None:
     assert newer.comparison is view.comparison
 
 
-RECORDS = st.one_of(
-    st.builds(
-        step,
-        st.integers(0, 60),
-        loss=st.none() | st.floats(),
-        step_seconds=st.none() | st.floats(),
-        samples=st.integers(0, 10**6),
-        precision=st.sampled_from(["fp32", "fp16", "fp8"]),
-        epoch=st.integers(0, 3),
-        skipped=st.booleans(),
-        settling=st.booleans(),
-        loss_scale=st.none() | st.floats(),
-        time=st.floats(),
-    ),
-    st.builds(
-        run,
-        total_steps=st.none() | st.integers(0, 100),
-        steps_per_epoch=st.none() | st.integers(0, 30),
-        time=st.floats(),
-    ),
-    st.builds(skip, st.integers(0, 60), loss_scale=st.floats(), loss=st.none() | st.floats()),
-    st.builds(backoff, st.integers(0, 60), st.floats()),
-    st.builds(nonfinite, st.integers(0, 60), what=st.sampled_from(["loss", "buffer"])),
-    st.builds(
-        switch, st.integers(0, 60), st.sampled_from(["fp32", "fp16"]), st.sampled_from(["fp32", "bf16"])
-    ),
-    st.builds(device, st.floats(), st.sampled_from(["fp32", "fp16"]), st.none() | st.integers(0, 9)),
-    st.builds(PauseChanged, time=st.floats(), step=st.integers(0, 60), paused=st.booleans()),
-    st.builds(
-        RunFinished, time=st.floats(), steps=st.integers(0), seconds=st.floats(), reason=st.just("done")
-    ),
-    st.builds(
-        EpochFinished,
-        time=st.floats(),
-        step=st.integers(0, 60),
-        epoch=st.integers(0, 3),
-        seconds=st.none() | st.floats(),
-        mean_loss=st.none() | st.floats(),
-        validation=st.none(),
-    ),
-)
-
-
 def numbers(view: SessionView) -> SessionView:
     """All but what is taken as it comes: times may run backwards here, and events follow them."""
     return replace(view, events=(), warnings=0, errors=0, elapsed_seconds=None)
@@ -322,7 +284,9 @@ def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: 
     whole.fold(records)
     view = whole.view()
     assert repr(numbers(halves.view())) == repr(numbers(view)), "batching does not matter"
-    assert view.loss.count == view.skips.count == view.samples_rate.count == view.loss_scale.count
+    curves = (view.loss, view.samples_rate, view.loss_scale, view.skips, view.numerics.headrooms)
+    assert len({(series.first_step, series.count) for series in curves}) == 1
+    assert all(event.text for event in view.events if event.kind != "print")
     assert [item.step for item in view.switches] == sorted({item.step for item in view.switches})
     assert view.best_loss is None or math.isfinite(view.best_loss)
 

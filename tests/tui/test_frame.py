@@ -11,7 +11,7 @@ from amptui.tui.frame import Frame
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import PANELS
 from amptui.tui.panels.state import ScreenState
-from tests.tui import views
+from tests.tui import numerics_views, views
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 HINTS = (("p", "precision"), ("space", "pause"), ("tab", "panels"), ("?", "help"), ("q", "quit"))
@@ -194,6 +194,21 @@ def test_boxes_are_closed_at_every_corner() -> None:
     assert corners == [6, 6, 6, 6]
 
 
+def test_a_large_screen_shows_the_float16_window_beside_the_rest() -> None:
+    text = text_of(drawn(numerics_views.collapsing(), 200, 60))
+    assert "float16 window  at scale 16" in text
+    assert "✖ collapsing" in text
+    assert text.count("╭") == 7
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
+def test_a_scaler_in_trouble_is_seen_without_looking_for_it(width: int, height: int) -> None:
+    canvas = drawn(numerics_views.collapsing(), width, height)
+    assert "✖ collapsing" in text_of(canvas)
+    assert "float16 window" not in text_of(canvas)
+    assert "healthy" not in text_of(drawn(numerics_views.healthy(), width, height))
+
+
 def test_values_change_in_place() -> None:
     """From one step to the next, of the frame outside the curves only digits change."""
     view = views.compared()
@@ -223,13 +238,14 @@ def test_the_same_view_twice_changes_no_cell() -> None:
 
 
 def test_an_ascii_terminal_gets_ascii_alone() -> None:
-    for build in views.ALL.values():
-        canvas = Canvas(120, 40, ascii_only=True)
-        Frame().draw(canvas, build(), ScreenState(now=views.NOW, hints=HINTS))
-        assert text_of(canvas).isascii()
+    for build in (views.ALL | numerics_views.ALL).values():
+        for focus in (None, "numerics"):
+            canvas = Canvas(120, 40, ascii_only=True)
+            Frame().draw(canvas, build(), ScreenState(now=views.NOW, hints=HINTS, focus=focus))
+            assert text_of(canvas).isascii()
 
 
-VIEWS = {name: build() for name, build in views.ALL.items()}
+VIEWS = {name: build() for name, build in (views.ALL | numerics_views.ALL).items()}
 
 
 @given(
@@ -249,10 +265,12 @@ def test_no_size_and_no_view_is_ever_an_error(
     assert all(len(line) <= width for line in canvas.lines())
 
 
-def test_a_frame_of_a_long_run_is_cheap() -> None:
+@pytest.mark.parametrize("focus", [None, "numerics"])
+def test_a_frame_of_a_long_run_is_cheap(focus: str | None) -> None:
     """The budget is 3.5 ms on a quiet machine; ten times that here, since a test machine may be busy."""
     view = views.trained((("fp32", 3000), ("fp16", 3000)), skipped_steps=range(3001, 6000, 200))
+    view = replace(view, numerics=VIEWS["healthy"].numerics)
     frame, canvas = Frame(), Canvas(120, 40)
-    screen = ScreenState(now=views.NOW, hints=HINTS)
+    screen = ScreenState(now=views.NOW, hints=HINTS, focus=focus)
     best = min(timeit.repeat(lambda: frame.draw(canvas, view, screen), number=5, repeat=5)) / 5
     assert best < 0.035

@@ -20,6 +20,7 @@ from amptui.records import (
     Validation,
 )
 from amptui.telemetry.history import Track
+from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import (
     Comparison,
     Event,
@@ -34,7 +35,7 @@ NOW = 1_760_000_000.0
 GIB = 1024**3
 TRAINING_UUID = "GPU-aaaa"
 
-STEP_SECONDS = {"fp32": 0.00391, "fp16": 0.00202}
+STEP_SECONDS = {"fp32": 0.00391, "fp16": 0.00202, "bf16": 0.00211}
 BATCH_SIZE = 256
 
 
@@ -269,6 +270,17 @@ def validating() -> SessionView:
     return replace(compared(), phase=phase)
 
 
+def explained() -> SessionView:
+    """AMP gained nothing, and it is said why."""
+    before = compared()
+    reasons = (
+        "launch-bound: the GPU is idle 45% of the time; a larger batch, CUDA graphs or torch.compile help",
+        "weights, gradients and optimizer state are most of the memory: AMP leaves them as they are",
+    )
+    told = replace(before.comparison, speedup=1.01, memory_saving=0.01, explanations=reasons)
+    return replace(before, comparison=told)
+
+
 ALL = {
     build.__name__: build
     for build in (
@@ -287,6 +299,7 @@ ALL = {
         two_gpus,
         synthetic,
         validating,
+        explained,
     )
 }
 
@@ -363,14 +376,13 @@ def _comparison(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Compariso
 
 
 def _events(switched: list[int], blocks: Sequence[tuple[str, int]], skips: list[int]) -> tuple[Event, ...]:
-    names = {"fp32": "FP32", "fp16": "AMP fp16"}
     events = [
         Event(
             NOW - 40 + step / 30,
             step,
             "switch",
             "info",
-            f"{names[blocks[i][0]]} → {names[blocks[i + 1][0]]} (settling 10 steps)",
+            f"{precision_label(blocks[i][0])} → {precision_label(blocks[i + 1][0])} (settling 10 steps)",
         )
         for i, step in enumerate(switched)
     ]

@@ -34,18 +34,22 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         quiet(canvas, NOTHING_YET)
         return
     for y, event in enumerate(view.events[: canvas.height]):
-        clock = time.strftime("%H:%M:%S", time.localtime(event.time))
-        x = canvas.text(0, y, clock, Ink.DIM) + 1
+        x = canvas.text(0, y, when(event), Ink.DIM) + 1
         step = "" if event.step is None else units.count(event.step)
         if canvas.width >= _WIDE:
             x = canvas.text(x + 1, y, "step" if step else "    ", Ink.DIM)
         x = canvas.text(x, y, step, Ink.DIM, width=_STEP_WIDTH, align="right") + 2
-        sign, ink = _sign(event, view)
+        sign, ink = sign_of(event, view)
         x = canvas.text(x, y, sign, ink) + 1
-        canvas.text(x, y, event.text, _text_ink(event), width=canvas.width - x)
+        canvas.text(x, y, event.text, text_ink(event), width=canvas.width - x)
 
 
-def _sign(event: Event, view: SessionView) -> tuple[str, int]:
+def when(event: Event) -> str:
+    """The event's local time: ``12:04:31``."""
+    return time.strftime("%H:%M:%S", time.localtime(event.time))
+
+
+def sign_of(event: Event, view: SessionView) -> tuple[str, int]:
     """The sign that tells an event's kind without reading it, and its ink."""
     if event.severity == "error":
         return "✖", Ink.ERROR
@@ -59,7 +63,7 @@ def _sign(event: Event, view: SessionView) -> tuple[str, int]:
     return ("✔", Ink.GOOD) if event.kind == "finished" else ("·", Ink.DIM)
 
 
-def _text_ink(event: Event) -> int:
+def text_ink(event: Event) -> int:
     """Trouble in its colour, prints dim, the rest plain."""
     if event.severity == "error":
         return Ink.ERROR

@@ -1,6 +1,9 @@
-"""The bottom line: which keys do what, or a notice; and what the screen costs."""
+"""The bottom line: what is waited for, which keys do what, or a notice; and what the screen costs."""
+
+from collections.abc import Mapping
 
 from amptui import units
+from amptui.records import Severity
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
@@ -9,6 +12,9 @@ from amptui.tui.panels.state import ScreenState
 
 _ALWAYS = 2
 """The last hints are help and quit: they stay where others give way."""
+
+NOTICE_INKS: Mapping[Severity, Ink] = {"info": Ink.STRONG, "warning": Ink.WARNING, "error": Ink.ERROR}
+"""The ink of a notice; what is no trouble is only bold."""
 
 
 def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
@@ -19,10 +25,11 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
         cost, room = [], canvas.width - 2
     write_right(canvas, 0, cost, margin=1)
     if screen.message:
-        canvas.text(1, 0, screen.message, Ink.WARNING, width=room)
+        canvas.text(1, 0, screen.message, NOTICE_INKS[screen.severity], width=room)
         return
     always = len(screen.hints) - _ALWAYS
-    phrases = [
+    phrases = [Phrase((Word(screen.waiting, Ink.STRONG),), -1)] if screen.waiting else []
+    phrases += [
         Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), 0 if i >= always else 1)
         for i, (key, words) in enumerate(screen.hints)
     ]

@@ -6,6 +6,7 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.panels import inturns
 from amptui.tui.panels.phase import waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
 from amptui.tui.panels.state import ScreenState
@@ -19,8 +20,6 @@ _STATE_INKS = {
     "starting": Ink.DIM,
     "running": Ink.GOOD,
     "paused": Ink.WARNING,
-    "stopping": Ink.WARNING,
-    "stopped": Ink.GOOD,
     "finished": Ink.GOOD,
     "failed": Ink.ERROR,
 }
@@ -72,9 +71,12 @@ def _trouble(view: SessionView) -> list[Phrase]:
 
 
 def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
-    """The precision that runs, and the one asked for until the engine confirms it."""
+    """The precision that runs, and the one asked for until the engine confirms it; or those in turns."""
     if view.precision is None:
         return []
+    compared = inturns.running(view)
+    if compared is not None and screen.requested_precision is None:
+        return [Phrase((Word("comparing", Ink.DIM),), 6), Phrase(tuple(inturns.names(compared)), 0)]
     words = [_precision_word(view.precision)]
     if screen.requested_precision not in (None, view.precision):
         target = screen.requested_precision or ""
@@ -91,12 +93,14 @@ def _precision_word(precision: str) -> Word:
 
 
 def _state(view: SessionView, screen: ScreenState) -> Phrase:
-    state: str = view.state
+    state, ink = str(view.state), _STATE_INKS[view.state]
     if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason == "stopped":
-        state = "stopped"
+        state, ink = "stopped", Ink.GOOD
     elif state in ("starting", "running", "paused") and screen.stopping:
-        state = "stopping"
-    return Phrase((Word(f"{state:<8}", _STATE_INKS[state]),), 1)
+        state, ink = "stopping", Ink.WARNING
+    elif view.pause_reason:
+        ink = Ink.ERROR  # nobody asked for this pause
+    return Phrase((Word(f"{state:<8}", ink),), 1)
 
 
 def _epoch(view: SessionView) -> list[Phrase]:
@@ -108,7 +112,7 @@ def _epoch(view: SessionView) -> list[Phrase]:
     if not view.run.steps_per_epoch:
         return [words]
     fraction = min(1.0, view.epoch_step / view.run.steps_per_epoch)
-    return [words, Phrase((Gauge(_BAR_WIDTH, fraction, precision_ink(view.precision)),), 8)]
+    return [words, Phrase((Gauge(_BAR_WIDTH, fraction, inturns.steady_ink(view)),), 8)]
 
 
 def _step(view: SessionView) -> Phrase:

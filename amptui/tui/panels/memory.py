@@ -5,8 +5,9 @@ from itertools import count
 from amptui import units
 from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink
+from amptui.tui.panels import breakdown
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, flowed, quiet, wrapped_phrases, write
 from amptui.tui.panels.state import ScreenState
 
@@ -30,12 +31,18 @@ def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """As many lines as there is room for, the most telling first."""
-    if view.device is None:
+    """As many lines as there is room for, the most telling first; below them, where the memory is."""
+    used = 0
+    if view.device is not None:
+        lines = _lines(view, view.device, canvas.width, canvas.height)[: canvas.height]
+        for y, line in enumerate(lines):
+            write(canvas, 0, y, fitting(line, canvas.width))
+        used = len(lines) + 1
+    rest = canvas.part(Rect(0, used, canvas.width, canvas.height - used))
+    if breakdown.has_room(rest, view):
+        breakdown.draw(rest, view)
+    elif view.device is None:
         quiet(canvas, NO_SAMPLE)
-        return
-    for y, line in enumerate(_lines(view, view.device, canvas.width, canvas.height)[: canvas.height]):
-        write(canvas, 0, y, fitting(line, canvas.width))
 
 
 def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:

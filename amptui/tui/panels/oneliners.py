@@ -3,8 +3,9 @@
 from amptui import units
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_ink
+from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import comparison as comparing
+from amptui.tui.panels import inturns
 from amptui.tui.panels import loss as losses
 from amptui.tui.panels import memory as memories
 from amptui.tui.panels import scale as scales
@@ -36,20 +37,21 @@ def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """Samples a second and the time of a step, in the ink of the precision that runs."""
     samples = units.rate(view.samples_per_second, "samples")
     phrases = [
-        Phrase((Word(f"{samples:<16}", precision_ink(view.precision) | BOLD),)),
+        Phrase((Word(f"{samples:<16}", inturns.steady_ink(view) | BOLD),)),
         throughputs.step_time(view),
     ]
     _line(canvas, "throughput", phrases)
 
 
 def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """The loss scale, how far its next doubling is, and the skips."""
+    """The loss scale, what is wrong with it, how far its next doubling is, and the skips."""
     if view.scaler.scale is None:
         _line(canvas, "loss scale", [Phrase((Word(scales.NEVER_USED, Ink.DIM),))])
         return
     kept = scales.kept_words(view)
     second = Phrase((Word(kept, Ink.DIM),), 2) if kept else scales.growth(view.scaler, _GROWTH_BAR)
-    _line(canvas, "loss scale", [scales.value(view), second, *scales.counts(view.scaler)])
+    phrases = [scales.value(view), *scales.trouble(view, 0), second, *scales.counts(view.scaler)]
+    _line(canvas, "loss scale", phrases)
 
 
 def memory(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
@@ -76,7 +78,22 @@ def _room_beside(phrases: list[Phrase], room: int) -> int:
 
 
 def comparison(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """What AMP gave, or why that cannot be said yet."""
+    """What AMP gave, how far a comparison in turns is, or why that cannot be said yet."""
+    runs = inturns.running(view)
+    room = canvas.width - 2 - _LABEL_WIDTH
+    if runs is not None:
+        phrases = [Phrase((Word(inturns.round_words(runs), Ink.STRONG),))]
+        phrases += [Phrase((word,), 1) for word in inturns.measured_words(runs)]
+    elif view.compared is not None and inturns.is_of_the_pair(view):
+        phrases = [Phrase((word,)) for word in inturns.measured_words(view.compared)]
+        phrases.append(Phrase((Word(inturns.blocks_words(view.compared), Ink.DIM),), 2))
+    else:
+        phrases = _gain(view, room)
+    _line(canvas, "comparison", phrases)
+
+
+def _gain(view: SessionView, room: int) -> list[Phrase]:
+    """Speed, memory and the medians behind them; the reason while there is no ratio."""
     compared = view.comparison
     words = [comparing.speed_words(compared), comparing.memory_words(compared)]
     phrases = [Phrase((word,), rank) for rank, word in enumerate(words) if word is not None]
@@ -84,9 +101,8 @@ def comparison(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         phrases.append(Phrase(steps, 2))
     if compared.speedup is None:
         reason = compared.reason or comparing.NOTHING_YET
-        room = canvas.width - 2 - _LABEL_WIDTH
         phrases.append(Phrase(tuple(Word(line, Ink.DIM) for line in wrapped(reason, room, lines=1)), 3))
-    _line(canvas, "comparison", phrases)
+    return phrases
 
 
 def _line(canvas: Canvas, label: str, phrases: list[Phrase]) -> None:

@@ -7,6 +7,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, quiet, wrapped_phrases, write
 from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
@@ -17,12 +18,14 @@ _LEAST_SAFE = 1.0
 _NARROWEST_BAR = 4
 
 _LEAST_CURVE = 4
-"""Lines of curve that the words for the last move leave over."""
+"""Lines of curve that the words for state and last move leave over."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The scale itself; dim while no step uses it."""
-    return [value(view)] if view.scaler.scale is not None else []
+    """Doublings to overflow where there is room, and the scale itself, dim while no step uses it."""
+    if view.scaler.scale is None:
+        return []
+    return [*_headroom(view, 1), value(view)]
 
 
 def value(view: SessionView) -> Phrase:
@@ -59,6 +62,19 @@ def counts(scaler: ScalerView) -> list[Phrase]:
     ]
 
 
+def trouble(view: SessionView, rank: int) -> list[Phrase]:
+    """What the scaler does, if it is used and not healthy."""
+    state = state_words(view.numerics.scaler)
+    return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,), rank)]
+
+
+def _headroom(view: SessionView, rank: int) -> list[Phrase]:
+    """``headroom 3.2``, of a step in float16."""
+    if view.numerics.headroom is None or view.numerics.hypothetical:
+        return []
+    return [Phrase((Word("headroom ", Ink.DIM), *headroom_words(view.numerics)), rank)]
+
+
 class ScalePanel:
     """The curve keeps its sticky limits from frame to frame."""
 
@@ -70,10 +86,7 @@ class ScalePanel:
         if view.scaler.scale is None:
             quiet(canvas, NEVER_USED)
             return
-        lines = _lines(view, canvas.width)[: canvas.height]
-        moves = wrapped_phrases(view.scaler.last_change, Ink.DIM, canvas.width)
-        if canvas.height - len(lines) - len(moves) >= _LEAST_CURVE:
-            lines += moves
+        lines = _lines(view, canvas.width, canvas.height)[: canvas.height]
         rows = canvas.height - len(lines)
         if rows >= 2:
             draw_plot(
@@ -90,11 +103,18 @@ class ScalePanel:
             write(canvas, 0, y, fitting(line, canvas.width))
 
 
-def _lines(view: SessionView, width: int) -> list[list[Phrase]]:
+def _lines(view: SessionView, width: int, height: int) -> list[list[Phrase]]:
+    """How far the next doubling is and what was skipped; what the scaler does; where there is room, more."""
     scaler, kept = view.scaler, kept_words(view)
     if kept:
         first = Phrase((Word(kept, Ink.DIM),))
     else:
         bar_width = width - growth(scaler, 0).width
         first = growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
-    return [[first], counts(scaler)]
+    lines = [[first], [*trouble(view, 0), *counts(scaler)]]
+    state = state_words(view.numerics.scaler)
+    told = [] if state is None else [Phrase((state,)), *_headroom(view, 1)]
+    moves = wrapped_phrases(scaler.last_change, Ink.DIM, width)
+    if told and height - len(lines) - 1 >= _LEAST_CURVE:
+        lines = [[first], counts(scaler), told]
+    return lines + moves if height - len(lines) - len(moves) >= _LEAST_CURVE else lines

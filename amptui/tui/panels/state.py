@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from amptui.records import Severity
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenState:
@@ -26,3 +28,7 @@ class ScreenState:
     """Keys and what they do, the most important first, help and quit at the end."""
     message: str = ""
     """A one-line notice in place of the hints."""
+    severity: Severity = "warning"
+    """The notice's."""
+    waiting: str = ""
+    """What was asked for and has not come yet, in words; the hints make room for it."""

@@ -1,12 +1,19 @@
-"""How fast training goes: samples a second over the run, and what one step takes."""
+"""How fast training goes: samples a second over the run, what one step takes, and where its time goes."""
 
 from amptui import units
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink
+from amptui.tui.panels import timing
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.state import ScreenState
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+
+_LARGE = (74, 16)
+"""Columns and lines from which on there is room below the curve for where the time goes."""
+
+_LEAST_CURVE = 5
+"""Lines of the curve at least."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -29,15 +36,27 @@ class ThroughputPanel:
         self._limits = YLimits()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Samples a second over the run, in the colour of the precision."""
+        """Samples a second over the run, in the colour of the precision; below it, where a step's time goes.
+
+        The latter in large panels only, as one is that has the screen to itself.
+        """
         if not view.samples_rate.count:
             quiet(canvas, "no step yet")
             return
+        rows = canvas.height - _draw_timing(canvas, view)
         draw_plot(
-            canvas,
+            canvas.part(Rect(0, 0, canvas.width, rows)),
             view.samples_rate,
             window=visible_window(view.samples_rate, screen.zoom),
             switches=view.switches,
             limits=self._limits,
             format_y=units.short_count,
         )
+
+
+def _draw_timing(canvas: Canvas, view: SessionView) -> int:
+    """At the foot of ``canvas``; return the lines it took, a blank one above it included."""
+    if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
+        return 0
+    foot = canvas.height - _LEAST_CURVE - 1
+    return 1 + timing.draw(canvas.part(Rect(0, canvas.height - foot, canvas.width, foot)), view)

@@ -67,6 +67,18 @@ def test_figures_stand_under_their_precision() -> None:
     assert len(ends) == 1
 
 
+def test_energy_has_a_line_where_a_gpu_counts_it() -> None:
+    view = views.compared()
+    fp32, amp = view.comparison.rows
+    rows = (fp32, replace(amp, joules_per_1000_samples=1234.0))
+    counted = replace(view, comparison=replace(view.comparison, rows=rows))
+    lines = [line.split() for line in draw_alone(comparison.draw, counted, 30, 12).lines()]
+    assert lines[4] == ["energy", "n/a", "1.23", "kJ/1k"]
+    assert [line for line in lines if line[:1] != ["energy"]] == [
+        line.split() for line in draw_alone(comparison.draw, view, 30, 11).lines()
+    ]
+
+
 def test_what_was_not_measured_is_not_a_number() -> None:
     view = views.no_nvml()
     assert ["peak", "n/a"] in [line.split() for line in draw_alone(comparison.draw, view, 30, 10).lines()]
@@ -95,8 +107,42 @@ def test_why_it_cannot_be_said_is_wrapped() -> None:
     assert ink_of(canvas, "AMP needs") == Ink.DIM
 
 
+def test_why_amp_gave_little_stands_under_the_verdict() -> None:
+    lines = [line.strip() for line in draw_alone(comparison.draw, views.explained(), 34, 22).lines()]
+    first = lines.index("1% less peak memory") + 1
+    assert " ".join(lines[first : first + 6]) == " ".join(views.explained().comparison.explanations)
+    assert lines[first + 6].startswith("loss after")
+
+
+def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
+    lines = [line.strip() for line in draw_alone(comparison.draw, views.compared(), 34, 16).lines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
+    told = " ".join(lines[first : lines.index("settling steps left out: 40")])
+    assert told.startswith("loss after 304 steps of each: FP32 0.")
+    assert ", AMP 0." in told
+    assert told.endswith("; mid-run losses start where the other precision left off")
+
+
+def test_an_interval_follows_the_speed() -> None:
+    view = verdict(speedup=1.94, speedup_low=1.9, speedup_high=1.98)
+    lines = [line.strip() for line in draw_alone(comparison.draw, view, 34, 16).lines()]
+    assert "AMP 1.94× faster (1.90 to 1.98)" in lines
+    lines = [line.strip() for line in draw_alone(comparison.draw, view, 30, 16).lines()]
+    assert lines[lines.index("AMP 1.94× faster") + 1] == "(1.90 to 1.98)"
+
+
+@pytest.mark.parametrize(("height", "lines_of_it"), [(10, 0), (11, 0), (12, 1), (13, 2), (17, 6)])
+def test_explanations_leave_the_table_whole(height: int, lines_of_it: int) -> None:
+    with_them = draw_alone(comparison.draw, views.explained(), 34, height).lines()
+    explanations = views.explained().comparison.explanations
+    said = [line for line in with_them if line.strip(" …") and line.strip(" …") in " ".join(explanations)]
+    assert len(said) == lines_of_it
+    assert any("settling steps" in line for line in with_them)
+    assert any(line.startswith("steps") for line in with_them)
+
+
 def test_bars_are_as_long_as_their_figures() -> None:
-    canvas = draw_alone(comparison.draw, views.compared(), 42, 20)
+    canvas = draw_alone(comparison.draw, views.compared(), 42, 26)
     bars = [line for line in canvas.lines() if "▰" in line]
     assert [line.count("▰") for line in bars] == [40, round(40 * 2.02 / 3.91), 40, round(40 * 1.18 / 1.9)]
     assert ink_of(canvas, "▰") == Ink.FP32

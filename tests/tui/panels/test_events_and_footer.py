@@ -97,6 +97,20 @@ def test_a_cost_that_was_not_measured_is_not_shown() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("severity", "ink"), [("info", Ink.STRONG), ("warning", Ink.WARNING), ("error", Ink.ERROR)]
+)
+def test_a_message_has_the_ink_of_its_severity(severity: Severity, ink: Ink) -> None:
+    screen = ScreenState(hints=HINTS, message="nothing overflowed", severity=severity)
+    assert ink_of(draw_alone(footer.draw, views.compared(), 60, screen=screen), "nothing") == ink
+
+
+def test_what_is_waited_for_stands_before_the_hints_that_still_fit() -> None:
+    screen = ScreenState(hints=HINTS, waiting="X-ray with the next step …")
+    text = draw_alone(footer.draw, views.compared(), 60, screen=screen).lines()[0]
+    assert text.rstrip() == " X-ray with the next step …  p precision  ? help  q quit"
+
+
 def test_a_message_has_the_place_of_the_hints() -> None:
     text = draw_alone(
         footer.draw, views.compared(), 60, screen=ScreenState(hints=HINTS, message="checkpoint saved")

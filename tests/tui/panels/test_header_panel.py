@@ -75,6 +75,7 @@ def test_a_run_without_a_known_length_has_no_bar_and_no_total() -> None:
         (views.starting(), "starting", Ink.DIM),
         (views.compared(), "running", Ink.GOOD),
         (views.paused(), "paused", Ink.WARNING),
+        (replace(views.paused(), pause_reason="the loss scale collapsed"), "paused", Ink.ERROR),
         (views.finished(), "finished", Ink.GOOD),
         (views.failed(), "failed", Ink.ERROR),
     ],

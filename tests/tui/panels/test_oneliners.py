@@ -4,7 +4,7 @@ import pytest
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import oneliners
-from tests.tui import views
+from tests.tui import numerics_views, views
 from tests.tui.panels.drawing import Draw, draw_alone
 
 
@@ -27,6 +27,16 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
             oneliners.scale,
             views.back_in_fp32(),
             "loss scale 65,536 kept while FP32 runs skipped 0 applied 500",
+        ),
+        (
+            oneliners.scale,
+            numerics_views.collapsing(),
+            "loss scale 32 ✖ collapsing growth ────────── 0/2,000 to ×2 skipped 12",
+        ),
+        (
+            oneliners.scale,
+            numerics_views.healthy(),
+            "loss scale 65,536 growth ━━━─────── 604/2,000 to ×2 skipped 0",
         ),
         (oneliners.memory, views.starting(), "memory no sample yet"),
         (

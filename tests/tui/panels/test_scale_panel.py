@@ -1,10 +1,10 @@
 from dataclasses import replace
 
 from amptui.telemetry.view import SessionView
-from amptui.tui.ink import Ink
+from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import scale
 from amptui.tui.panels.phrases import Word
-from tests.tui import views
+from tests.tui import numerics_views, views
 from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
 
 
@@ -50,3 +50,36 @@ def test_a_scale_below_one_is_an_error() -> None:
     view = views.with_skips()
     tiny = replace(view, scaler=replace(view.scaler, scale=0.5))
     assert scale.value(tiny).words == (Word("0.500", Ink.ERROR),)
+
+
+def test_trouble_comes_before_the_counts_in_a_small_panel() -> None:
+    *curve, growth, counts = lines(numerics_views.collapsing(), 30)
+    assert counts == "✖ collapsing  skipped 12"
+    assert growth.endswith("0/2,000 to ×2")
+    assert len(curve) == 4
+    canvas = draw_alone(scale.ScalePanel().draw, numerics_views.collapsing(), 30, 6)
+    assert ink_of(canvas, "✖ collapsing") == Ink.ERROR | BOLD
+
+
+def test_a_healthy_scaler_takes_no_room_from_a_small_panel() -> None:
+    small, plain = lines(numerics_views.healthy()), lines(views.compared())
+    assert small == plain
+
+
+def test_state_and_headroom_have_a_line_where_the_curve_keeps_its_room() -> None:
+    assert lines(numerics_views.healthy(), 40, 7)[-1] == "✔ healthy  headroom 3.6 doublings"
+    assert lines(numerics_views.forward_overflow(), 46, 8)[-3:] == [
+        "skipped 3  applied 701",
+        "⚠ forward overflow  headroom 1.4 doublings",
+        "backoff at step 812: 16,384 → 8,192",
+    ]
+
+
+def test_headroom_stands_beside_the_scale_if_float16_ran() -> None:
+    headline = scale.headline(numerics_views.healthy(), SCREEN)
+    assert [[word.text for word in phrase.words if isinstance(word, Word)] for phrase in headline] == [
+        ["headroom ", "3.6", " doublings"],
+        ["65,536"],
+    ]
+    assert scale.headline(numerics_views.in_fp32(), SCREEN) == []
+    assert len(scale.headline(views.back_in_fp32(), SCREEN)) == 1

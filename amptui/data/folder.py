@@ -1,0 +1,174 @@
+"""Images in folders, one a class, as torchvision's ImageFolder has them; or random ones in their place."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.datasets.folder import IMG_EXTENSIONS
+from torchvision.transforms import v2
+
+from amptui.data.choice import Named, real_or_stand_in
+from amptui.data.sources import Arrays, Data, DataRequest, Progress
+from amptui.errors import DataError
+
+LAYOUT_MEND = "give a folder that has train/CLASS/IMAGE and val/CLASS/IMAGE with --data-dir"
+
+RANDOM_BATCHES = 16
+"""In an epoch of random images: 0.6 GB at 256 images of 224 pixels."""
+
+RESIZED_TO_CROPPED = 256 / 224
+"""Validation takes the middle of a slightly larger image, as is usual on ImageNet (arXiv:1409.1556)."""
+
+MOST_WORKERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageBatches:
+    """How images come to the model."""
+
+    batch_size: int
+    image_size: int
+    """Height and width in pixels."""
+    classes: int
+    """How many the model can tell."""
+    workers: int | None = None
+    """Processes that read images; None: one less than there are processors, 16 at most."""
+
+
+def image_folder(request: DataRequest, wanted: ImageBatches) -> Data:
+    """The images below ``request.data_dir``: uint8 [N, 3, size, size] and int64 classes [N] a batch.
+
+    Those in ``train`` are cropped at random and mirrored, those in ``val``, where it is there, cropped in
+    the middle. ``real`` raises ``DataError`` where the folders are missing or have no images; ``auto``
+    warns and takes :func:`random_images`.
+    """
+    folder = Named(str(request.data_dir), lambda: _from_folder(request, wanted))
+    return real_or_stand_in(request, folder, Named("random images", lambda: random_images(request, wanted)))
+
+
+def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
+    """Noise with random labels, kept on the device: what a step costs there, with nothing to learn from it.
+
+    The images are the same whatever the run's seed. They come as float32 in [0, 1] and have no validation.
+    """
+    generator = torch.Generator().manual_seed(0)
+    samples = RANDOM_BATCHES * wanted.batch_size
+    images = torch.empty(samples, 3, wanted.image_size, wanted.image_size, dtype=torch.uint8)
+    for done in range(0, samples, wanted.batch_size):
+        request.raise_if_stopping()
+        request.report(Progress("drawing random images", done, samples, "samples"))
+        images[done : done + wanted.batch_size].random_(0, 256, generator=generator)
+    labels = torch.randint(wanted.classes, (samples,), generator=generator)
+    return Data("random images", False, Arrays(images, labels))
+
+
+class FolderImages(Dataset[tuple[Tensor, int]]):
+    """Image files and the numbers of their classes, read when they are asked for."""
+
+    def __init__(self, samples: list[tuple[str, int]], transform: Callable[[Image.Image], Tensor]) -> None:
+        self.samples = samples
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        path, label = self.samples[index]
+        try:
+            with Image.open(path) as image:
+                return self.transform(image.convert("RGB")), label
+        except OSError as error:
+            raise DataError(f"{path} cannot be read as an image ({error})", mend="move it away") from error
+
+
+def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
+    root = request.data_dir
+    classes = _class_folders(root / "train")
+    if len(classes) > wanted.classes:
+        what = f"{root / 'train'} has {len(classes):,} classes, the model has {wanted.classes:,}"
+        raise DataError(what, mend=f"use --set classes={len(classes)}")
+    training = FolderImages(_listed(root / "train", classes, request), _training_transform(wanted))
+    return Data(
+        name=root.resolve().name,
+        real=True,
+        train=_loader(training, wanted, request.seed, training=True),
+        validation=_validation(request, wanted, classes),
+    )
+
+
+def _validation(
+    request: DataRequest, wanted: ImageBatches, classes: list[str]
+) -> DataLoader[tuple[Tensor, int]] | None:
+    folder = request.data_dir / "val"
+    if not folder.is_dir():
+        return None
+    if unknown := sorted(set(_class_folders(folder)) - set(classes)):
+        raise DataError(f"{folder / unknown[0]} is a class that train does not have", mend=LAYOUT_MEND)
+    images = FolderImages(_listed(folder, classes, request), _validation_transform(wanted))
+    return _loader(images, wanted, request.seed, training=False)
+
+
+def _class_folders(folder: Path) -> list[str]:
+    """The names of the classes in their order, which numbers them."""
+    found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    if not found:
+        there_is = "has no folders of classes" if folder.is_dir() else "is not there"
+        raise DataError(f"{folder} {there_is}", mend=LAYOUT_MEND)
+    return found
+
+
+def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tuple[str, int]]:
+    """Every image of ``classes`` and its class's number; a class may have folders within."""
+    samples: list[tuple[str, int]] = []
+    for label, name in enumerate(classes):
+        request.raise_if_stopping()
+        request.report(Progress(f"listing the images in {folder}", len(samples), None, "samples"))
+        paths = (
+            f"{place}/{file}"
+            for place, _folders, files in os.walk(folder / name, followlinks=True)
+            for file in files
+            if file.lower().endswith(IMG_EXTENSIONS)
+        )
+        samples += [(path, label) for path in sorted(paths)]
+    if not samples:
+        raise DataError(f"{folder} has no images", mend=LAYOUT_MEND)
+    return samples
+
+
+# What leaves a worker is uint8: a quarter of float32's bytes to copy, and the device divides faster.
+def _training_transform(wanted: ImageBatches) -> v2.Compose:
+    """A random part of the image, mirrored half of the time (arXiv:1409.4842, as torchvision has it)."""
+    size = wanted.image_size
+    return v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
+
+
+def _validation_transform(wanted: ImageBatches) -> v2.Compose:
+    size = wanted.image_size
+    resized = round(size * RESIZED_TO_CROPPED)
+    return v2.Compose([v2.Resize(resized), v2.CenterCrop(size), v2.PILToTensor()])
+
+
+def _loader(
+    images: FolderImages, wanted: ImageBatches, seed: int, *, training: bool
+) -> DataLoader[tuple[Tensor, int]]:
+    workers = min(MOST_WORKERS, _processors() - 1) if wanted.workers is None else wanted.workers
+    return DataLoader(
+        images,
+        wanted.batch_size,
+        shuffle=training,
+        drop_last=training,
+        num_workers=workers,
+        # The validation's workers end with it: they would hold their memory for the whole epoch.
+        persistent_workers=training and workers > 0,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator().manual_seed(seed),
+    )
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,189 @@
+"""The processors and the memory that this process may use: in a container, less than the machine has."""
+
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from amptui.doctor.check import Check, fine, poor
+from amptui.units import bytes_of, number_of_bytes
+
+_LEAST_MEMORY_BYTES = 2 * 2**30
+"""What torch and a small model take with some room: a process with CUDA loaded holds 1 to 2 GiB."""
+
+_LEAST_SHARED_BYTES = 256 * 2**20
+"""Docker gives 64 MiB; the batches of a few DataLoader workers take more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What control groups allow this process; None where they set no bound."""
+
+    cores: float | None
+    """CPU seconds a second."""
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """The processors of the machine, and those that this process may keep busy."""
+
+    machine: int
+    allowed: int
+    """By the CPU set it is bound to."""
+    limit: float | None
+    """By its control group."""
+
+    @property
+    def usable(self) -> int:
+        """How many threads can compute at once."""
+        return max(1, min(self.allowed, math.ceil(self.limit or self.allowed)))
+
+
+def machine_checks() -> list[Check]:
+    """Cores, memory and shared memory."""
+    limits = read_limits()
+    return [check_cores(read_cores(limits)), check_memory(limits), check_shared_memory()]
+
+
+def thread_checks() -> list[Check]:
+    """Torch's threads by the cores they run on."""
+    import torch
+
+    return [check_threads(torch.get_num_threads(), read_cores(read_limits()))]
+
+
+def read_cores(limits: Limits) -> Cores:
+    """Ask the system."""
+    return Cores(machine=os.cpu_count() or 1, allowed=len(os.sched_getaffinity(0)), limit=limits.cores)
+
+
+def check_cores(cores: Cores) -> Check:
+    """How many processors this process may use."""
+    facts: dict[str, object] = {"machine": cores.machine, "usable": cores.usable, "limit": cores.limit}
+    text = f"{_cores(cores.usable)} for this process"
+    if cores.usable < cores.machine:
+        text += f" of {cores.machine} in this machine"
+    if cores.limit is not None and cores.limit < cores.allowed:
+        text += f", by a container's limit of {cores.limit:g}"
+    return fine("cores", text, **facts)
+
+
+def check_threads(threads: int, cores: Cores) -> Check:
+    """Threads that outnumber the cores wait for each other; a container's limit is not seen by torch.
+
+    Fewer than half of the cores leave some idle: torch itself starts one for each physical core.
+    """
+    facts: dict[str, object] = {"threads": threads, "cores": cores.usable}
+    counted = "1 thread" if threads == 1 else f"{threads} threads"
+    text = f"torch computes with {counted} on {_cores(cores.usable)}"
+    if threads > cores.usable:
+        mend = f"set OMP_NUM_THREADS={cores.usable}: threads without a core of their own slow each other down"
+        return poor("threads", text, mend, **facts)
+    if 2 * threads < cores.usable:
+        mend = "unset OMP_NUM_THREADS and MKL_NUM_THREADS, unless other programs need the rest"
+        return poor("threads", f"{text}: training on the CPU leaves most idle", mend, **facts)
+    return fine("threads", text, **facts)
+
+
+def check_memory(limits: Limits) -> Check:
+    """Memory that can still be had, of what this process may have."""
+    import psutil
+
+    machine = psutil.virtual_memory()
+    limit = limits.memory_bytes
+    bound = limit is not None and limit < machine.total
+    total = limit if bound else machine.total
+    available = min(machine.available, total) if total is not None else machine.available
+    facts: dict[str, object] = {
+        "available_bytes": machine.available,
+        "total_bytes": machine.total,
+        "limit_bytes": limit if bound else None,
+    }
+    text = f"memory {bytes_of(machine.available, machine.total)} available"
+    if bound:
+        text += f", this container's limit is {number_of_bytes(limit)}"
+    if available < _LEAST_MEMORY_BYTES:
+        return poor(
+            "memory", text, "end what else runs here, raise the limit, or train a small model", **facts
+        )
+    return fine("memory", text, **facts)
+
+
+def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108 - looked at, never written to
+    """The memory through which the workers of a DataLoader hand batches over."""
+    mend = "in a container start it with --shm-size=8g, or keep num_workers=0"
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return poor(
+            "shared-memory", f"no shared memory at {folder}: DataLoader workers fail", mend, free_bytes=None
+        )
+    text = f"shared memory {bytes_of(usage.free, usage.total)} free"
+    if usage.free < _LEAST_SHARED_BYTES:
+        return poor("shared-memory", f"{text}: little for DataLoader workers", mend, free_bytes=usage.free)
+    return fine("shared-memory", text, free_bytes=usage.free)
+
+
+def read_limits(root: Path = Path("/")) -> Limits:
+    """The narrowest limits of this process's control groups, of version 2 and 1, and of those above them.
+
+    ``root`` is the folder in which ``proc`` and ``sys`` are looked for. Kernel documentation:
+    admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``), admin-guide/cgroup-v1/memory.rst and
+    scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
+    """
+    cores, memory = [], []
+    for controllers, folder in _groups(root):
+        if not controllers:
+            cores.append(_quota(_read(folder / "cpu.max")))
+            memory.append(_number(_read(folder / "memory.max")))
+        if "cpu" in controllers:
+            period = _read(folder / "cpu.cfs_period_us")
+            cores.append(_quota(f"{_read(folder / 'cpu.cfs_quota_us')} {period}"))
+        if "memory" in controllers:
+            memory.append(_number(_read(folder / "memory.limit_in_bytes")))
+    return Limits(
+        cores=min((limit for limit in cores if limit is not None), default=None),
+        memory_bytes=min((limit for limit in memory if limit is not None), default=None),
+    )
+
+
+def _groups(root: Path) -> Iterator[tuple[list[str], Path]]:
+    """Each control group of this process and all above it; version 2 has an empty list of controllers."""
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        controllers = [name for name in names.split(",") if name]
+        # Where both versions are mounted, the newer one is below the older ones.
+        mounts = [mount / names] if controllers else [mount, mount / "unified"]
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        for base in mounts:
+            # A container may read its path on the host, which its own mount does not have: the mount itself
+            # is then its group.
+            yield from ((controllers, base.joinpath(*parts[:depth])) for depth in range(len(parts) + 1))
+
+
+def _quota(text: str) -> float | None:
+    """Microseconds of CPU time and of the period: ``200000 100000`` is 2; ``max`` and -1 are none."""
+    words = text.split()
+    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdecimal() else None
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"

@@ -1,0 +1,221 @@
+"""Which precisions pay on this device: what its hardware has for each, and a short measurement.
+
+The measurement is a matrix product, which is where low precision pays most. It bounds what a model can gain;
+casts, memory traffic and everything else that a step does take their part of it.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amptui.doctor.check import Check, fine, one_line, poor
+from amptui.doctor.gpus import Gpu, read_gpus
+from amptui.estimate import Ratio, paired_ratio
+from amptui.units import ratio
+
+if TYPE_CHECKING:
+    import torch
+
+_BUDGET_SECONDS = 1.0
+_SAMPLE_SECONDS = 0.003
+"""A sample repeats the product until it lasts that long: beside it the clock costs nothing."""
+
+_SAMPLES = 3
+"""What else the machine does can only slow a sample down: of these the fastest is taken, as `timeit` does."""
+
+_FEWEST_ROUNDS = 3
+"""An interval needs three; a precision that is very slow here gets no more, and the budget is overrun."""
+
+_SIZES = {"cpu": 512, "cuda": 4096}
+"""Rows and columns: large enough to be bound by arithmetic, small enough for a second."""
+
+_SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0)}
+"""Compute capability from which Tensor Cores take the format: CUDA C++ Programming Guide, appendix "Compute
+Capabilities", tables "Feature Support per Compute Capability" and "Tensor Core Input Data Types"."""
+
+_WITHOUT_TENSOR_CORES = "GTX 16"
+"""Turing's GTX 16 series has capability 7.5 and no Tensor Cores (NVIDIA Turing Architecture, TU116)."""
+
+_INSTRUCTIONS = {
+    "bf16": ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"),
+    "fp16": ("amx_fp16", "avx512_fp16", "asimdhp"),
+}
+"""The kernel's names of the instructions that compute in a format: ``flags`` of x86 processors (Intel SDM,
+volume 1; AMD APM, volume 3) and ``Features`` of Arm ones (Linux, Documentation/arch/arm64/elf_hwcaps.rst)."""
+
+_LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The speed of one precision by float32's, or why there is none."""
+
+    ratio: Ratio | None
+    trouble: str = ""
+
+
+def precision_checks() -> list[Check]:
+    """Each precision on the device that training takes by default: the first GPU, else the CPU."""
+    import torch
+
+    from amptui.engine.precision import unsupported_precisions
+
+    gpus = read_gpus()
+    device = torch.device("cuda", 0) if gpus else torch.device("cpu")
+    unsupported = unsupported_precisions(device)
+    measured = measure(device, tuple(name for name in _LABELS if name not in unsupported))
+    best = best_of(measured)
+    flags = frozenset() if gpus else cpu_flags()
+    reasons = {name: gpu_reason(name, gpus[0]) if gpus else cpu_reason(name, flags) for name in measured}
+    size = _SIZES[device.type]
+    return [
+        *([] if gpus else [_cpu_level(torch.backends.cpu.get_cpu_capability(), flags)]),
+        *(check_precision(name, found, reasons[name], size, best) for name, found in measured.items()),
+        *(check_unsupported(name, why, best) for name, why in unsupported.items() if gpus),
+    ]
+
+
+def check_unsupported(name: str, why: str, best: str) -> Check:
+    """A precision that amptui does not train in here, in the engine's words."""
+    return poor(name, f"{name} does not run here: {why}", f"train with --precision {best}", pays=False)
+
+
+def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
+    """Whether ``name`` pays: its whole 95% interval lies above float32's speed, or below, or neither.
+
+    ``best`` is the precision to take instead.
+    """
+    label, found = _LABELS[name], measured.ratio
+    facts: dict[str, object] = {"reason": reason, "size": size, "speedup": found and found.value}
+    facts |= {"speedup_low": found and found.low, "speedup_high": found and found.high}
+    mend = f"train with --precision {best}"
+    if found is None:
+        return poor(name, f"{name}: {label} was not measured ({measured.trouble}); {reason}", mend, **facts)
+    speed = f"{_told(found)} float32's speed, measured in {size} × {size} matrix products; {reason}"
+    if found.low is not None and found.low > 1:
+        return fine(name, f"{name} pays: {speed}", pays=True, **facts)
+    if found.high is not None and found.high < 1:
+        return poor(name, f"{name} does not pay: {speed}", mend, pays=False, **facts)
+    mend = "this machine is too busy to tell, or it makes no difference: `amptui bench` measures a model"
+    return poor(name, f"{name} may pay or not: {speed}", mend, pays=None, **facts)
+
+
+def best_of(measured: Mapping[str, Measured]) -> str:
+    """The precision that is surely the fastest; ``fp32`` where none is surely faster than that."""
+    lows = {name: m.ratio.low for name, m in measured.items() if m.ratio and m.ratio.low}
+    name = max(lows, key=lows.__getitem__, default="fp32")
+    return name if lows.get(name, 0.0) > 1 else "fp32"
+
+
+def gpu_reason(name: str, gpu: Gpu) -> str:
+    """What the GPU has for ``name``."""
+    has = f"{gpu.capability[0]}.{gpu.capability[1]}"
+    needs = f"{_SINCE[name][0]}.{_SINCE[name][1]}"
+    if _WITHOUT_TENSOR_CORES in gpu.name:
+        return f"{gpu.name} has no Tensor Cores"
+    if gpu.capability >= _SINCE[name]:
+        return f"Tensor Cores take {_LABELS[name]} from compute capability {needs}, this is {has}"
+    return f"Tensor Cores for {_LABELS[name]} came with compute capability {needs}, this is {has}"
+
+
+def cpu_reason(name: str, flags: frozenset[str]) -> str:
+    """What the processor has for ``name``."""
+    found = [flag for flag in _INSTRUCTIONS[name] if flag in flags]
+    if found:
+        return f"the processor has {', '.join(found)}"
+    return f"the processor has no instructions for {_LABELS[name]}"
+
+
+def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
+    """The features of the first processor in the kernel's list; none where it does not say."""
+    try:
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    found = (
+        line.partition(":")[2] for line in lines if line.partition(":")[0].strip() in ("flags", "Features")
+    )
+    return frozenset(next(found, "").split())
+
+
+def measure(
+    device: "torch.device", names: tuple[str, ...], *, size: int = 0, budget_seconds: float = _BUDGET_SECONDS
+) -> dict[str, Measured]:
+    """The speed of each of ``names`` by float32's, in products of two ``size`` × ``size`` matrices.
+
+    Each takes turns with float32, so that what slows the machine for a while slows both, and has an equal
+    part of ``budget_seconds``. Waits for the device.
+    """
+    from amptui.engine.precision import Tf32Flags
+
+    kept, share_seconds = Tf32Flags.current(), budget_seconds / len(names)
+    try:
+        return {
+            name: _measure_one(device, name, size or _SIZES[device.type], share_seconds) for name in names
+        }
+    finally:
+        kept.apply()
+
+
+def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
+    try:
+        plain, other = _timer(device, "fp32", size), _timer(device, name, size)
+        pairs = _take_turns(plain, other, budget_seconds)
+    except RuntimeError as error:  # out of memory, or a format that this torch has no kernel for
+        return Measured(None, one_line(error))
+    return Measured(paired_ratio([seconds for seconds, _ in pairs], [seconds for _, seconds in pairs]))
+
+
+def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
+    """Warm the product up and return what measures it: the fastest of a few short samples."""
+    import torch
+
+    from amptui.engine.precision import Tf32Flags
+
+    kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
+    a, b = torch.randn(2, size, size, device=device).to(kinds.get(name, torch.float32))
+    flags = Tf32Flags(matmul=name == "tf32", convolution=name == "tf32")
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def seconds(repetitions: int) -> float:
+        flags.apply()
+        wait()
+        began = time.perf_counter()
+        for _ in range(repetitions):
+            torch.mm(a, b)
+        wait()
+        return (time.perf_counter() - began) / repetitions
+
+    seconds(1)  # the first one chooses kernels and gets memory
+    repetitions = max(1, math.ceil(_SAMPLE_SECONDS / seconds(1)))
+    samples = _SAMPLES if repetitions > 1 else 1
+    return lambda: min(seconds(repetitions) for _ in range(samples))
+
+
+def _take_turns(
+    plain: Callable[[], float], other: Callable[[], float], budget_seconds: float
+) -> list[tuple[float, float]]:
+    """Seconds a product of both, in rounds."""
+    pairs: list[tuple[float, float]] = []
+    ends = time.perf_counter() + budget_seconds
+    while len(pairs) < _FEWEST_ROUNDS or time.perf_counter() < ends:
+        pairs.append((plain(), other()))
+    return pairs
+
+
+def _told(found: Ratio) -> str:
+    if found.low is None or found.high is None:
+        return ratio(found.value)
+    return f"{ratio(found.value)} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _cpu_level(level: str, flags: frozenset[str]) -> Check:
+    known = sorted(flags.intersection(*([{f for fs in _INSTRUCTIONS.values() for f in fs}])))
+    low = f"; for low precision: {', '.join(known)}" if known else ""
+    return fine("cpu", f"torch's CPU kernels use {level}{low}", capability=level, low_precision_flags=known)

@@ -1,0 +1,103 @@
+"""What a run's first record says of it: model, device, versions, hardware, what was asked for."""
+
+import os
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import torch
+
+import amptui
+from amptui.engine.setup import Prepared
+from amptui.records import DataInfo, RunStarted
+from amptui.request import TrainRequest
+
+
+def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
+    """The run's first record: everything known before the first step."""
+    source = prepared.data.train
+    batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
+    return RunStarted(
+        time=time.time(),
+        model=model_name,
+        device=str(prepared.device),
+        device_name=device_name(prepared.device),
+        gpu_uuid=_gpu_uuid(prepared.device),
+        precision=prepared.precision,
+        amp_precision=prepared.amp_precision,
+        unsupported=prepared.unsupported,
+        config=_config(prepared, request),
+        versions=versions(),
+        hardware=_hardware(prepared.device),
+        data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
+        parameters=sum(p.numel() for p in prepared.model.parameters()),
+        batch_size=batch_size or prepared.experiment.batch_size,
+        steps_per_epoch=prepared.schedule.steps_per_epoch,
+        total_epochs=prepared.schedule.epochs,
+        total_steps=prepared.schedule.steps,
+        growth_interval=prepared.scaler.get_growth_interval(),
+    )
+
+
+def device_name(device: torch.device) -> str:
+    """As a person knows it: ``NVIDIA H200``, or the processor's name."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return _processor_name() or platform.machine() or "CPU"
+
+
+def versions() -> dict[str, str]:
+    """What computed: amptui, Python, torch, and CUDA and cuDNN where torch has them."""
+    found = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    if torch.backends.cudnn.is_available():
+        found["cudnn"] = str(torch.backends.cudnn.version())
+    return found
+
+
+def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
+    """The experiment's fields and what the command line added, as JSON values."""
+    values = {name: _plain(value) for name, value in asdict(prepared.experiment).items()}
+    return values | {
+        "experiment": type(prepared.experiment).__name__,
+        "optimizer": type(prepared.optimizer).__name__,
+        "clip_norm": prepared.clip_norm,
+        "seed": request.seed,
+    }
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, NoneType)) else str(value)
+
+
+def _hardware(device: torch.device) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "processor": _processor_name(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found["gpu_memory_bytes"] = properties.total_memory
+        found["compute_capability"] = f"{properties.major}.{properties.minor}"
+    return found
+
+
+def _gpu_uuid(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return None
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
+def _processor_name() -> str:
+    """Linux's own name of the processor; empty where it does not say."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
+            names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+            return next(names, "")
+    except OSError:
+        return ""

@@ -1,0 +1,113 @@
+"""What a forward pass changes although no step is made, kept so that it can be undone."""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+MOST_FROZEN_BYTES = 2**28
+"""More frozen weights are a pretrained base that adapters are trained on: no forward pass changes them, and
+copies of them would take memory that the training needs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Generators:
+    """The state of the process's random generators: Python's, numpy's, torch's, each GPU's."""
+
+    python: tuple[Any, ...]
+    numpy: dict[str, Any]
+    cpu: Tensor
+    gpus: tuple[Tensor, ...]
+
+    @classmethod
+    def current(cls, device: torch.device) -> "Generators":
+        """As they are now; the GPUs' only if ``device`` is one. A generator's state lies on the host."""
+        return cls(
+            python=random.getstate(),
+            numpy=np.random.get_state(legacy=False),
+            cpu=torch.get_rng_state(),
+            gpus=tuple(torch.cuda.get_rng_state_all()) if device.type == "cuda" else (),
+        )
+
+    def apply(self) -> None:
+        """Set all of them."""
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(self.cpu)
+        for index, state in enumerate(self.gpus):
+            torch.cuda.set_rng_state(state, index)
+
+    def same(self, other: "Generators") -> bool:
+        """Whether both would draw the same numbers."""
+        return (
+            self.python == other.python
+            and _flat(self.numpy) == _flat(other.numpy)
+            and torch.equal(self.cpu, other.cpu)
+            and all(map(torch.equal, self.gpus, other.gpus))
+        )
+
+
+class Snapshot:
+    """Buffers and every random generator as they were: what a forward pass changes although no step is made.
+
+    With them come the weights that forward passes are known to change: frozen ones, as a momentum encoder's,
+    up to ``MOST_FROZEN_BYTES``, and embeddings with a ``max_norm``. What a model keeps in plain attributes,
+    generators of its own and cuDNN's dropout between the layers of an RNN are out of reach. Copies lie beside
+    the originals, so that nothing waits for the device.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
+        self._device = device
+        self._buffers = [(module, dict(module._buffers.items())) for module in model.modules()]
+        self._values = [(tensor, tensor.detach().clone()) for tensor in _changeable(model)]
+        self._generators = Generators.current(device)
+
+    @classmethod
+    def take(cls, model: nn.Module, device: torch.device) -> "Snapshot":
+        """Copy what ``model``, which lies on ``device``, may change, and the generators' states."""
+        return cls(model, device)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a random number was drawn since, or since the last :meth:`restore`."""
+        return not self._generators.same(Generators.current(self._device))
+
+    def restore(self) -> None:
+        """Bring everything back, in place and bit for bit; may be called more than once."""
+        for module, buffers in self._buffers:
+            _rebind(module, buffers)
+        with torch.no_grad():
+            for tensor, value in self._values:
+                tensor.copy_(value)
+        self._generators.apply()
+
+
+def _changeable(model: nn.Module) -> Iterator[Tensor]:
+    """The tensors of ``model`` that a forward pass may change in place."""
+    yield from model.buffers()
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    if sum(parameter.nbytes for parameter in frozen) <= MOST_FROZEN_BYTES:
+        yield from frozen
+    for module in model.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+            yield module.weight
+
+
+def _rebind(module: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
+    """Give ``module`` its former buffers where the forward pass replaced, added or removed some."""
+    present = module._buffers
+    for name in [name for name in present if name not in buffers]:
+        del present[name]
+    for name, buffer in buffers.items():
+        if name not in present or present[name] is not buffer:
+            present[name] = buffer
+
+
+def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A numpy state as values that compare with ``==``."""
+    inner = {name: np.asarray(value).tolist() for name, value in state["state"].items()}
+    return {**state, "state": inner}

@@ -1,0 +1,202 @@
+"""Which precision the steps run in: switches at step boundaries, and the stretches of steps between them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from amptui.control import Control
+from amptui.engine.allocator import AllocatorWatch
+from amptui.engine.alternating import Alternation
+from amptui.engine.failure import explain
+from amptui.engine.precision import PrecisionMode
+from amptui.engine.settling import Settling
+from amptui.engine.setup import Prepared
+from amptui.engine.snapshot import Snapshot
+from amptui.records import BlockFinished, Note, PrecisionChanged, Record, Severity, StepRecord
+
+T = TypeVar("T")
+
+_BREAKDOWN_STEPS = 5
+"""Counted steps after which the allocator has seen the stretch's peak: it restarts with the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A precision's first step after a switch: what to go back to should it fail."""
+
+    previous: str
+    before: Snapshot
+
+
+class ModeSwitch:
+    """The mode that runs, changed by a person's request or by a comparison in turns.
+
+    A precision whose first step fails is left again: a switch is a question, and must not cost the run.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        control: Control,
+        allocator: AllocatorWatch,
+        emit: Callable[[Record], object],
+    ) -> None:
+        self._prepared = prepared
+        self._control = control
+        self._allocator = allocator
+        self._emit = emit
+        self._alternation: Alternation | None = None
+        self._trial: _Trial | None = None
+        self.mode: PrecisionMode = prepared.modes[prepared.precision]
+        """What the next step runs in."""
+        self._first_step = 1
+        self._steps = self._counted = 0
+        self._settling = Settling()
+        self._settled = False
+
+    @property
+    def settled(self) -> bool:
+        """Whether the newest step of this stretch counts in statistics."""
+        return self._settled
+
+    @property
+    def breakdown_is_due(self) -> bool:
+        """Whether this is the step of the stretch after which its memory is looked at."""
+        return self._counted == _BREAKDOWN_STEPS and self._alternation is None
+
+    def begin_step(self) -> bool:
+        """Count a step into its stretch; whether it still settles. Where it no longer does, peaks restart."""
+        self._steps += 1
+        settling = self._settling.begin_step()
+        self._counted += not settling
+        if not settling and not self._settled:
+            self._settled = True
+            self._allocator.restart_peak()
+        return settling
+
+    def take(self, record: StepRecord) -> None:
+        """Learn from a step's numbers as they arrive."""
+        if record.step >= self._first_step:
+            self._settling.add(record.step_seconds)
+        alternation = self._alternation
+        # The result is told at the boundary, where the last block's peak is known.
+        if alternation is not None and alternation.take(record) and not alternation.over:
+            self._emit(alternation.record(record.step))
+
+    def between_steps(self, step: int) -> None:
+        """Obey what was asked for; ``step`` is the last one that was sent to the device."""
+        precision = self._control.take_precision()
+        if precision is not None:
+            self._stop_comparing(step)
+            self._switch(precision, step)
+        comparison = self._control.take_comparison()
+        if comparison is not None:
+            self._compare(comparison, step)
+        if self._alternation is not None:
+            self._alternate(self._alternation, step)
+
+    def attempt(self, step: int, doing: str, run: Callable[[PrecisionMode], T]) -> T:
+        """``run`` in the mode; where it is a stretch's first and fails, again in the precision before it."""
+        trial, self._trial = self._trial, None
+        try:
+            return run(self.mode)
+        except Exception as error:
+            if trial is None:
+                raise
+            why = str(explain(error, doing=doing, batch_size=None))
+        # Outside of the handler: the error's traceback would keep the failed pass's tensors alive.
+        self._undo(trial, why, step)
+        return run(self.mode)
+
+    def finish(self, step: int) -> None:
+        """Report the stretch that the run ends with."""
+        self._stop_comparing(step)
+        self._finish_stretch(step)
+
+    def _switch(self, name: str, step: int) -> None:
+        if name == self.mode.name:
+            return
+        if name in self._prepared.unsupported:
+            self._say("warning", f"no {name} here: {self._prepared.unsupported[name]}")
+            return
+        previous = self.mode.name
+        try:
+            before = Snapshot.take(self._prepared.model, self._prepared.device)
+        except torch.OutOfMemoryError:
+            self._say("error", f"no memory to try {name} and come back from it; still in {previous}")
+            self._stop_comparing(step)
+            return
+        self._enter(name, step, first_step=step + 1)
+        self._trial = _Trial(previous, before)
+
+    def _enter(self, name: str, step: int, *, first_step: int) -> None:
+        self._finish_stretch(step)
+        previous, self.mode = self.mode.name, self._prepared.modes[name]
+        self.mode.enter()
+        self.mode.hold_scale(None)
+        self.mode.restart_collapsed_scale()
+        self._first_step = first_step
+        self._steps = self._counted = 0
+        self._settling, self._settled = Settling(), False
+        self._emit(PrecisionChanged(time=time.time(), step=first_step, previous=previous, current=name))
+
+    def _undo(self, trial: _Trial, why: str, step: int) -> None:
+        failed = self.mode.name
+        self._prepared.optimizer.zero_grad(set_to_none=True)
+        trial.before.restore()
+        self._allocator.free_unused()
+        self._say("error", f"{failed} failed in its first step, back in {trial.previous}: {why}")
+        self._stop_comparing(step)
+        self._enter(trial.previous, step, first_step=step)
+        self.begin_step()
+
+    def _compare(self, precisions: tuple[str, ...], step: int) -> None:
+        """Begin to alternate between ``precisions``; none of them, or a comparison that runs, ends one."""
+        running = self._alternation
+        if running is not None:
+            self._stop_comparing(step)
+            self._switch(running.chosen, step)
+        if running is not None or not precisions:
+            return
+        for name in precisions:
+            if name in self._prepared.unsupported:
+                self._say("warning", f"no {name} here: {self._prepared.unsupported[name]}")
+                return
+        self._alternation = Alternation(precisions, chosen=self.mode.name)
+        self._emit(self._alternation.record(step))
+
+    def _alternate(self, alternation: Alternation, step: int) -> None:
+        if alternation.over:
+            self._stop_comparing(step)
+        self._switch(alternation.wanted, step)
+
+    def _stop_comparing(self, step: int) -> None:
+        """End a comparison, if one runs, and tell its result."""
+        alternation, self._alternation = self._alternation, None
+        if alternation is not None:
+            alternation.take_peak(self.mode.name, self._allocator.peak_bytes() if self._settled else None)
+            alternation.stop()
+            self._emit(alternation.record(step))
+
+    def _finish_stretch(self, step: int) -> None:
+        """Report the steps since the last switch."""
+        if not self._steps:
+            return
+        peak = self._allocator.peak_bytes() if self._settled else None
+        if self._alternation is not None:
+            self._alternation.take_peak(self.mode.name, peak)
+        self._emit(
+            BlockFinished(
+                time=time.time(),
+                step=step,
+                precision=self.mode.name,
+                steps=self._steps,
+                peak_allocated_bytes=peak,
+            )
+        )
+
+    def _say(self, severity: Severity, text: str) -> None:
+        self._emit(Note(time=time.time(), severity=severity, text=text))

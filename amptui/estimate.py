@@ -1,0 +1,149 @@
+"""How much faster, and how sure that is: a ratio of step times with a 95% interval, from blocks of steps.
+
+Step times follow each other: a slow step is often followed by slow ones, so a thousand steps say less than a
+thousand independent measurements would. Blocks of steps, each told by its median, are nearly independent, and
+they are the sample here (the method of batch means: Law and Kelton, Simulation Modeling and Analysis, 9.5.3).
+Ratios are taken between logarithms, so that "1.5 times faster" and "1.5 times slower" are equally far from 1.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK_STEPS = 20
+"""Steps of a block at least: the noise of most loops is forgotten after so many."""
+
+MOST_BLOCKS = 20
+"""Blocks that one stretch is cut into at most; a longer one gets longer blocks, not more of them."""
+
+LEAST_BLOCKS = 3
+"""Blocks of each side that an interval needs: two leave one degree of freedom, and say nothing."""
+
+_MOST_CORRELATION = 0.9
+"""Beyond that a correlation estimated from a few blocks is no guide any more."""
+
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""Student's t at 97.5%, for 1 to 30 degrees of freedom (NIST/SEMATECH e-Handbook, table 1.3.6.7.2)."""
+
+_Z_975 = 1.95996
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """One side's step time by the other's: above 1, the other is faster."""
+
+    value: float
+    low: float | None
+    """Lower end of the 95% interval; None, as ``high``, while there are too few blocks for one."""
+    high: float | None
+    blocks: int
+    """Of the side that has fewer."""
+
+    @property
+    def relative_width(self) -> float | None:
+        """Half the interval by the ratio: 0.02 is "to within 2%"."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.high - self.low) / 2 / self.value
+
+
+def block_medians(step_seconds: Sequence[float]) -> list[float]:
+    """The medians of the blocks that one stretch of settled steps is cut into; its last block may be longer.
+
+    ``step_seconds`` are the seconds of consecutive steps, positive.
+    """
+    steps = len(step_seconds)
+    blocks = min(MOST_BLOCKS, steps // BLOCK_STEPS)
+    if not blocks:
+        return []
+    length = steps // blocks
+    edges = [*range(0, blocks * length, length), steps]
+    return [float(np.median(step_seconds[start:stop])) for start, stop in pairwise(edges)]
+
+
+def ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | None:
+    """The ratio of two lists of block medians that were measured apart from each other.
+
+    Welch's interval for the difference of two means with unequal variances. None without a block of each.
+    """
+    if not slower or not faster:
+        return None
+    a, b = np.log(slower), np.log(faster)
+    difference = float(a.mean() - b.mean())
+    fewest = min(len(a), len(b))
+    if fewest < LEAST_BLOCKS:
+        return _ratio(difference, None, fewest)
+    counts = np.array([_independent(a), _independent(b)])
+    parts = np.array([a.var(ddof=1), b.var(ddof=1)]) / counts
+    freedom = _welch_freedom(parts, np.maximum(1.0, counts - 1))
+    return _ratio(difference, t_975(freedom) * math.sqrt(parts.sum()), fewest)
+
+
+def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | None:
+    """The ratio of block medians measured in turns, each pair within a short time of each other.
+
+    What drifts over minutes (clocks, heat, other users) falls on both of a pair and cancels. Both lists have
+    the same length; None when they are empty.
+    """
+    if not slower:
+        return None
+    differences = np.log(slower) - np.log(faster)
+    pairs = len(differences)
+    mean = float(differences.mean())
+    if pairs < LEAST_BLOCKS:
+        return _ratio(mean, None, pairs)
+    count = _independent(differences)
+    error = float(differences.std(ddof=1)) / math.sqrt(count)
+    return _ratio(mean, t_975(max(1.0, count - 1)) * error, pairs)
+
+
+def t_975(freedom: float) -> float:
+    """Student's t at 97.5% for ``freedom`` degrees, 1 or more; those between whole numbers count down.
+
+    Beyond 30 the first terms of its expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
+    """
+    if freedom <= len(_T_975):
+        return _T_975[max(1, math.floor(freedom)) - 1]
+    z = _Z_975
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _independent(values: npt.NDArray[np.float64]) -> float:
+    """How many independent values would say as much as these, which follow each other in time.
+
+    n (1 - r) / (1 + r) for a correlation r of neighbours, the estimate of r corrected for its bias towards
+    less (Kendall, Biometrika 41, 1954); a negative one is taken for none.
+    """
+    count = len(values)
+    apart = values - values.mean()
+    spread = float(apart @ apart)
+    if not spread:
+        return float(count)
+    r = float(apart[1:] @ apart[:-1]) / spread
+    r = min(_MOST_CORRELATION, max(0.0, r + (1 + 3 * r) / count))
+    return count * (1 - r) / (1 + r)
+
+
+def _welch_freedom(parts: npt.NDArray[np.float64], freedoms: npt.NDArray[np.float64]) -> float:
+    """Welch and Satterthwaite's degrees of freedom; both sides' together where neither varies at all."""
+    if not parts.sum():
+        return float(freedoms.sum())
+    return float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
+
+
+def _ratio(difference: float, reach: float | None, blocks: int) -> Ratio:
+    if reach is None:
+        return Ratio(value=math.exp(difference), low=None, high=None, blocks=blocks)
+    return Ratio(
+        value=math.exp(difference),
+        low=math.exp(difference - reach),
+        high=math.exp(difference + reach),
+        blocks=blocks,
+    )

@@ -1,0 +1,50 @@
+"""What every card of the page is built of: headings, facts, tables and signed sentences."""
+
+from collections.abc import Iterable
+
+from amptui.export.markup import Markup, element
+from amptui.records import Severity
+
+SIGNS: dict[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
+"""The sign before a judgement or an event: colour is never the only one."""
+
+
+def card(title: str, *children: Markup | None) -> Markup | None:
+    """A section with a heading; None where there is nothing in it."""
+    if all(child is None for child in children):
+        return None
+    return element("section", element("h2", title), *children)
+
+
+def paragraph(text: str, class_: str | None = None) -> Markup | None:
+    """A paragraph; None where there is nothing to say."""
+    return element("p", text, class_=class_) if text else None
+
+
+def signed(severity: Severity, label: str, text: str) -> Markup:
+    """``✔ X-ray  safe: 43 of 43 layers above 0.9``."""
+    sign = element("span", SIGNS[severity], class_=f"sign {severity}")
+    return element("p", sign, " ", element("b", label), " ", text, class_="verdict")
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Markup | None:
+    """Names and values side by side, those without a value left out; None where none is left."""
+    items = [element("div", element("dt", name), element("dd", value)) for name, value in pairs if value]
+    return element("dl", *items) if items else None
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
+    """A table whose first column names its rows; it scrolls within itself where the page is narrow."""
+    first, *names = head
+    lines = [element("tr", element("td", first), *(element("th", name, scope="col") for name in names))]
+    for row in rows:
+        name, *cells = row
+        lines.append(
+            element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells))
+        )
+    return element("div", element("table", *lines), class_="wide", tabindex=0)
+
+
+def opened(summary: str, *children: Markup | None) -> Markup:
+    """What opens on request."""
+    return element("details", element("summary", summary), *children)

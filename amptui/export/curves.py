@@ -1,0 +1,89 @@
+"""Which curves a page shows of a run, in which units, and what has to be known to read each."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from amptui import units
+from amptui.export.chart import Chart, Curve, Point
+from amptui.export.recording import Recording
+from amptui.records import EpochFinished
+from amptui.telemetry.view import Series
+
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def charts(recording: Recording) -> Iterator[Chart]:
+    """All of them, the one that matters most first; those without a finite value are drawn by nobody."""
+    view = recording.view
+    yield Chart(
+        title="loss",
+        curves=(Curve("loss", view.loss),),
+        height=220,
+        points=tuple(point for epoch in recording.validations for point in _validation(epoch)),
+        skips=view.skips,
+    )
+    if recording.parts:
+        parts = tuple(Curve(name, series) for name, series in recording.parts.items())
+        yield Chart(title="parts of the loss", curves=parts)
+    yield Chart(
+        title="throughput",
+        unit="samples/s",
+        curves=(Curve("throughput", view.samples_rate),),
+        format_value=units.short_count,
+        kind="linear",
+    )
+    yield Chart(
+        title="loss scale",
+        curves=(Curve("loss scale", view.loss_scale),),
+        format_value=units.short_count,
+        kind="log2",
+        skips=view.skips,
+    )
+    yield Chart(
+        title="headroom",
+        unit="doublings to overflow",
+        curves=(Curve("headroom", view.numerics.headrooms),),
+        format_value=units.doublings,
+        kind="linear",
+        sparse=True,
+        note="log2(65504 / largest scaled gradient), outside fp16 what float16 would have; × overflowed.",
+    )
+    norm = Curve("gradient norm", recording.curve("grad_norm"))
+    yield Chart(title="gradient norm", curves=(norm,), sparse=True)
+    yield Chart(title="learning rate", curves=(Curve("learning rate", recording.curve("lr")),))
+    yield from _device(recording)
+
+
+def _validation(epoch: EpochFinished) -> Iterator[Point]:
+    found = epoch.validation
+    if found is not None and found.loss is not None and math.isfinite(found.loss):
+        accuracy = "" if found.accuracy is None else f", accuracy {units.percent(found.accuracy, 1)}"
+        yield Point(
+            epoch.step,
+            found.loss,
+            f"validation after epoch {epoch.epoch}: {units.loss(found.loss)}{accuracy}",
+        )
+
+
+def _device(recording: Recording) -> Iterator[Chart]:
+    memory = {
+        "used on the GPU": recording.curve("gpu_memory"),
+        "allocated by torch": recording.curve("allocated"),
+    }
+    known = tuple(Curve(name, series) for name, series in memory.items() if series.count)
+    if known:
+        unit, unit_value = _unit(curve.series for curve in known)
+        yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=known, kind="linear")
+    busy = Curve("GPU busy", recording.curve("busy"))
+    yield Chart(title="GPU busy", unit="%", curves=(busy,), kind="linear", sparse=True)
+    power = Curve("GPU power", recording.curve("power"))
+    yield Chart(title="GPU power", unit="W", curves=(power,), kind="linear", sparse=True)
+
+
+def _unit(curves: Iterator[Series]) -> tuple[str, float]:
+    """The unit of bytes that fits the largest value."""
+    largest = max((float(np.fmax.reduce(series.maximum, initial=0.0)) for series in curves), default=0.0)
+    power = min(len(_BYTES) - 1, int(math.log(largest, 1024))) if largest >= 1 else 0
+    return _BYTES[power], 1024.0**power

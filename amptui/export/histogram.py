@@ -1,0 +1,81 @@
+"""The float16 window as a picture: the exponents of all scaled gradients against float16's range."""
+
+import math
+
+from amptui import units
+from amptui.export.markup import Markup, element
+from amptui.export.steps import percent
+from amptui.findings import Float16Window
+
+_ZONES = (("flushed", -math.inf), ("subnormal", -25.0), ("normal", -14.0), ("overflow", 16.0))
+"""Where float16's zones begin, as exponents of two: IEEE 754 binary16 rounds magnitudes up to 2^-25 to zero,
+has its smallest normal number at 2^-14, and rounds from 65520 on, just below 2^16, to infinity."""
+
+_HEIGHT = 120
+_LABELS_HEIGHT = 16
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def draw(window: Float16Window) -> Markup:
+    """Bars, one an exponent, coloured by what float16 does with them, above their shares.
+
+    The height is the logarithm of the count: a thousand lost elements among millions are to be seen.
+    """
+    first, stop = window.first_exponent, window.first_exponent + len(window.counts)
+    highest = math.log1p(max(window.counts, default=0)) or 1.0
+    bars = []
+    for exponent, count in enumerate(window.counts, first):
+        height = (_HEIGHT - 8) * math.log1p(count) / highest
+        words = element("title", f"2^{exponent} to 2^{exponent + 1}: {units.count(count)}")
+        place = {"x": percent((exponent - first) / (stop - first)), "width": percent(0.8 / (stop - first))}
+        size = {"y": f"{_HEIGHT - height:.1f}", "height": f"{height:.1f}"}
+        bars.append(element("rect", words, class_=zone(exponent), **place, **size))
+    lines = [
+        element("line", x1=percent(x), x2=percent(x), y1="0", y2=_HEIGHT, class_="grid")
+        for x in ((start - first) / (stop - first) for _, start in _ZONES[1:])
+        if 0 <= x <= 1
+    ]
+    told = "counts of scaled gradients by exponent of two, on a logarithmic scale"
+    bars_and_lines = element(
+        "svg", *lines, *bars, class_="histogram", height=_HEIGHT, role="img", aria_label=told
+    )
+    return element("div", bars_and_lines, _exponents(first, stop), _shares(window), class_="window")
+
+
+def zone(exponent: int) -> str:
+    """What float16 does with magnitudes from 2^exponent to its double."""
+    return [name for name, start in _ZONES if exponent >= start][-1]
+
+
+def _exponents(first: int, stop: int) -> Markup:
+    labels = [
+        element(
+            "text",
+            f"2{str(exponent).translate(_RAISED)}",
+            x=percent((exponent - first) / (stop - first)),
+            y=12,
+        )
+        for exponent in (-25, -14, 0, 16)
+        if first < exponent < stop
+    ]
+    return element("svg", *labels, class_="steps", height=_LABELS_HEIGHT, aria_hidden="true")
+
+
+def _shares(window: Float16Window) -> Markup:
+    """Each zone's share of the elements that are not zero, and the zeros."""
+    nonzero = window.elements - window.zeros
+    normal = nonzero - window.flushed - window.subnormal - window.overflowing - window.nonfinite
+    parts = (
+        ("flushed", "flushed to zero", window.flushed),
+        ("subnormal", "subnormal", window.subnormal),
+        ("normal", "normal", normal),
+        ("overflow", "overflow", window.overflowing),
+    )
+    items = [
+        element("li", f"{name} {units.share(count, nonzero)}", class_=class_) for class_, name, count in parts
+    ]
+    items.append(element("li", f"zeros {units.share(window.zeros, window.elements)} of all", class_="zeros"))
+    if window.nonfinite:
+        items.append(element("li", f"NaN or Inf: {units.count(window.nonfinite)}", class_="nonfinite"))
+    return element("ul", *items, class_="legend zones")

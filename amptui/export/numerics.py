@@ -1,0 +1,144 @@
+"""Is it safe? What the page says of loss scale, headroom, float16 window, trace and X-ray."""
+
+import math
+
+from amptui import units
+from amptui.export import cards, histogram
+from amptui.export.markup import Markup, element
+from amptui.export.precisions import chip
+from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
+from amptui.telemetry import health
+from amptui.telemetry.view import NumericsView, ScalerView, SessionView, Verdict
+
+
+def safety(view: SessionView) -> Markup | None:
+    """The conclusions, worst matters first as on the screen, and the numbers that they come from."""
+    numerics = view.numerics
+    said = [
+        _scaler(numerics),
+        _verdict("float16", numerics.window_verdict),
+        _verdict("trace", numerics.trace_verdict),
+        _verdict("X-ray", numerics.xray_verdict),
+    ]
+    numbers = cards.facts([*_gradients(numerics), *_scale(view.scaler)])
+    outlook = cards.paragraph(numerics.outlook, "note")
+    return cards.card("is it safe?", *said, numbers, outlook)
+
+
+def _scaler(numerics: NumericsView) -> Markup | None:
+    scaler = numerics.scaler
+    if scaler.state == "unused":
+        return None
+    said = cards.signed(scaler.severity, f"loss scaler {scaler.state}", scaler.text)
+    return element("div", said, cards.paragraph(scaler.rule, "note"))
+
+
+def _verdict(label: str, verdict: Verdict | None) -> Markup | None:
+    return None if verdict is None else cards.signed(verdict.severity, label, verdict.text)
+
+
+def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
+    if numerics.measured_step is None:
+        return []
+    at = f"at step {numerics.measured_step:,}"
+    found = [
+        ("gradient norm", f"{units.loss(numerics.grad_norm)} {at}"),
+        ("largest gradient", f"{units.loss(numerics.grad_max)} {at}"),
+    ]
+    if numerics.nonfinite_gradients:
+        found.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
+    if numerics.headroom is not None:
+        scale = units.count(numerics.headroom_scale)
+        how = f"if float16 ran at a scale of {scale}" if numerics.hypothetical else f"at a scale of {scale}"
+        found.append(
+            ("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {_least(numerics)}")
+        )
+    return found
+
+
+def _least(numerics: NumericsView) -> str:
+    if numerics.least_headroom == -math.inf:
+        return "overflowed of late"
+    return f"least of late {units.doublings(numerics.least_headroom)}"
+
+
+def _scale(scaler: ScalerView) -> list[tuple[str, str]]:
+    if scaler.scale is None:
+        return []
+    return [
+        ("loss scale", units.count(scaler.scale)),
+        ("fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"),
+        ("last move", scaler.last_change),
+    ]
+
+
+def window(found: Float16Window | None) -> Markup | None:
+    """The newest float16 window: histogram, and the parameters that lose most."""
+    if found is None or not found.counts:
+        return None
+    scale = units.count(found.loss_scale)
+    how = f"if float16 ran at {scale}" if found.hypothetical else f"at a loss scale of {scale}"
+    told = f"All gradients of step {found.step:,}, {how}, by their exponents."
+    hidden = "" if found.hypothetical else " What float16 flushed on the way is among the zeros."
+    worst = [
+        (parameter.name, *(units.share(count, parameter.elements - parameter.zeros) for count in counts))
+        for parameter in found.worst
+        for counts in [(parameter.flushed, parameter.subnormal, parameter.overflowing)]
+    ]
+    losers = cards.table(("parameter", "flushed", "subnormal", "overflow"), worst) if worst else None
+    return cards.card(
+        "gradients against float16",
+        cards.paragraph(told + hidden, "note"),
+        histogram.draw(found),
+        cards.opened("parameters that lose most", losers) if losers is not None else None,
+    )
+
+
+def trace(found: ModulesTraced | None) -> Markup | None:
+    """What the newest trace saw: who overflowed first, who came nearest to it."""
+    if found is None or (found.first is None and not found.nearest):
+        return None
+    first = health.what_overflowed_first(found)
+    rows = [(health.place_of(module), health.distance(module)) for module in found.nearest]
+    nearest = cards.table(("module", "largest value"), rows) if rows else None
+    return cards.card(
+        "modules and float16's end",
+        cards.paragraph(f"Step {found.step:,}, {units.count(found.modules)} modules.", "note"),
+        cards.signed("warning", "first", first) if first else None,
+        cards.opened("nearest to 65,504", nearest) if nearest is not None else None,
+    )
+
+
+def xray(found: XRayTaken | None) -> Markup | None:
+    """The newest X-ray: both losses, memory, and every layer."""
+    if found is None:
+        return None
+    losses = cards.facts(
+        [
+            ("loss in FP32", units.loss(found.loss_fp32)),
+            ("loss in AMP", units.loss(found.loss_amp)),
+            ("memory", health.memory_breakdown(found)),
+            ("took", units.milliseconds(found.seconds)),
+        ]
+    )
+    head = ("layer", "kind", "cosine", "relative error", "lost", "output")
+    layers = cards.table(head, map(_layer, found.layers)) if found.layers else None
+    note = "The same batch in FP32 and in AMP, from the same weights: how far each layer's gradients agree."
+    return cards.card(
+        "X-ray",
+        element("p", f"Step {found.step:,}, FP32 beside ", chip(found.precision), ". ", note, class_="note"),
+        losses,
+        cards.opened(f"layers: {units.count(len(found.layers))}", layers) if layers is not None else None,
+    )
+
+
+def _layer(layer: LayerAgreement) -> tuple[str, ...]:
+    cosine = units.NOT_AVAILABLE if layer.cosine is None else f"{layer.cosine:.5f}"
+    return (
+        layer.name or "the model",
+        layer.kind,
+        cosine,
+        units.loss(layer.relative_error),
+        units.share(layer.lost, 1),
+        layer.output_dtype,
+    )

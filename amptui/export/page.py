@@ -1,0 +1,95 @@
+"""One page that tells a run to whoever has no amptui: it needs no network and no other file."""
+
+import base64
+import hashlib
+import json
+from importlib import resources
+
+from amptui import __version__
+from amptui.export import cards, costs, numerics, sections, story
+from amptui.export.chart import draw
+from amptui.export.curves import charts
+from amptui.export.markup import Markup, element
+from amptui.export.precisions import chip
+from amptui.export.recording import Recording
+from amptui.export.steps import Steps
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
+
+
+def page(recording: Recording) -> str:
+    """The page as HTML. It tells the browser itself to load nothing and to run nothing but its own script."""
+    style, script = _resource("page.css"), _resource("page.js")
+    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    run = recording.view.run
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{recording.name if run is None else run.model} · amptui"),
+        element("style", style),
+    )
+    body = element("body", _main(recording), _footer(recording), element("script", script))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _resource(name: str) -> Markup:
+    return Markup(resources.files("amptui.export").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _hash(source: Markup) -> str:
+    """What a content security policy calls a source that it allows."""
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _main(recording: Recording) -> Markup:
+    view = recording.view
+    steps = Steps(view.loss.first_step, view.loss.last_step, view.switches)
+    curves = [draw(chart, steps) for chart in charts(recording)] if view.loss.count else []
+    loss, others = curves[:1], curves[1:]
+    cards_of_the_run = [
+        sections.figures(recording),
+        cards.card("learning", *loss, _legend(view)),
+        sections.comparison(view),
+        costs.time_spent(view),
+        costs.memory_spent(view),
+        numerics.safety(view),
+        cards.card("curves", element("div", *others, class_="charts") if any(others) else None),
+        numerics.window(view.numerics.window),
+        numerics.trace(view.numerics.trace),
+        numerics.xray(view.numerics.xray),
+        story.happened(view),
+        story.ran(recording),
+    ]
+    switches = json.dumps([[switch.step, precision_label(switch.precision)] for switch in view.switches])
+    return element(
+        "main",
+        sections.header(recording),
+        *cards_of_the_run,
+        data_first=steps.first,
+        data_last=steps.last,
+        data_switches=switches,
+    )
+
+
+def _legend(view: SessionView) -> Markup | None:
+    """The colours of the precisions that ran, and what the marks mean."""
+    used = dict.fromkeys(switch.precision for switch in view.switches)
+    if not used:
+        return None
+    items = [element("li", chip(precision)) for precision in used]
+    items += [
+        element("li", "× step skipped", class_="skip"),
+        element("li", "× NaN or Inf", class_="nonfinite"),
+        element("li", "○ validation", class_="dots"),
+    ]
+    return element("ul", *items, class_="legend")
+
+
+def _footer(recording: Recording) -> Markup:
+    run = recording.view.run
+    by = "" if run is None else f", recorded by amptui {run.versions.get('amptui', '')}".rstrip()
+    return element("footer", f"{recording.name}: written by amptui {__version__}{by}")

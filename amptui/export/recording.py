@@ -1,0 +1,130 @@
+"""All that a journal amounts to: the session's view, and the curves that only an export draws."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from amptui.records import DeviceSample, EpochFinished, Record, RunStarted, StepRecord
+from amptui.telemetry.history import Track
+from amptui.telemetry.session import Session
+from amptui.telemetry.stretch import stretches
+from amptui.telemetry.view import EMPTY_SERIES, Series, SessionView
+
+MOST_PARTS = 8
+"""Parts of the loss that have a curve; a picture of more could not be read."""
+
+_OF_STEPS: Mapping[str, Callable[[StepRecord], float | None]] = {
+    "grad_norm": lambda step: step.grad_norm,
+    "lr": lambda step: step.lr,
+}
+
+
+class Recording:
+    """Takes in a journal's records in their order; asked for the rest when all are in."""
+
+    def __init__(self, name: str, folder: str) -> None:
+        self.name = name
+        """What the run is called by its files."""
+        self.steps = 0
+        """Steps in the journal; one that was done again after a resume counts again."""
+        self.started: RunStarted | None = None
+        self.validations: list[EpochFinished] = []
+        """The epochs' ends that have a validation."""
+        self.passed_over = ""
+        """What of the journal could not be read, in one line."""
+        self._session = Session(folder)
+        self._curves: defaultdict[str, _Curve] = defaultdict(_Curve)
+        self._parts: dict[str, _Curve] = {}
+        self._step = 0
+
+    @property
+    def view(self) -> SessionView:
+        """What a screen would show at the end."""
+        return self._session.view()
+
+    @property
+    def parts(self) -> dict[str, Series]:
+        """The parts of the loss by name, one value a step."""
+        return {name: curve.series for name, curve in self._parts.items()}
+
+    def curve(self, name: str) -> Series:
+        """``grad_norm``, ``lr``, or one of the device: ``gpu_memory``, ``allocated``, ``power``, ``busy``.
+
+        One value a step; a look at the device counts for the step that was the newest then.
+        """
+        return self._curves[name].series if name in self._curves else EMPTY_SERIES
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Take in the next records."""
+        self._session.fold(records)
+        steps: list[StepRecord] = []
+        for record in records:
+            if isinstance(record, StepRecord):
+                steps.append(record)
+                continue
+            if isinstance(record, RunStarted | DeviceSample):
+                self._add_steps(steps)
+                steps = []
+            self._add(record)
+        self._add_steps(steps)
+
+    def _add(self, record: Record) -> None:
+        if isinstance(record, RunStarted):
+            self.started = record
+            for curve in self._all_curves():
+                curve.resuming = True
+        elif isinstance(record, DeviceSample):
+            self._add_sample(record)
+        elif isinstance(record, EpochFinished) and record.validation is not None:
+            self.validations.append(record)
+
+    def _add_steps(self, steps: Sequence[StepRecord]) -> None:
+        self.steps += len(steps)
+        for stretch in stretches(steps):
+            self._step = stretch.first_step + len(stretch) - 1
+            for name, value_of in _OF_STEPS.items():
+                self._curves[name].put(stretch.first_step, [value_of(step) for step in stretch.records])
+            for name in dict.fromkeys(name for step in stretch.records for name in step.losses):
+                if name in self._parts or len(self._parts) < MOST_PARTS:
+                    values = [step.losses.get(name) for step in stretch.records]
+                    self._parts.setdefault(name, _Curve()).put(stretch.first_step, values)
+
+    def _add_sample(self, sample: DeviceSample) -> None:
+        if not self._step:
+            return
+        gpu = SessionView(run=self.started, device=sample).training_gpu
+        found = {
+            "allocated": sample.allocator.allocated_bytes if sample.allocator else None,
+            "gpu_memory": gpu.memory_used_bytes if gpu else None,
+            "power": gpu.power_watts if gpu else None,
+            "busy": gpu.utilization_percent if gpu else None,
+        }
+        for name, value in found.items():
+            if value is not None:
+                self._curves[name].put(self._step, [value])
+
+    def _all_curves(self) -> Iterable["_Curve"]:
+        return [*self._curves.values(), *self._parts.values()]
+
+
+class _Curve:
+    """A track that takes its values with gaps, and again from an earlier step after a resume."""
+
+    def __init__(self) -> None:
+        self._track: Track | None = None
+        self.resuming = False
+
+    @property
+    def series(self) -> Series:
+        return EMPTY_SERIES if self._track is None else self._track.snapshot()
+
+    def put(self, first_step: int, values: Sequence[float | None]) -> None:
+        """Values of the steps from ``first_step`` on; late ones are left out."""
+        if self._track is None:
+            self._track = Track(first_step=first_step)
+        if self.resuming:
+            self._track.rewind(first_step)
+            self.resuming = False
+        gap = first_step - self._track.next_step
+        if gap >= 0:
+            self._track.skip(gap)
+            self._track.extend(values)

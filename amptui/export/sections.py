@@ -1,0 +1,149 @@
+"""The top of the page: how the run went, the numbers one looks for first, and what AMP gave."""
+
+from collections.abc import Callable, Mapping
+
+from amptui import units
+from amptui.export import cards
+from amptui.export.markup import Markup, element
+from amptui.export.precisions import chip
+from amptui.export.recording import Recording
+from amptui.records import RunFailed, RunFinished
+from amptui.summary import memory_sentence, speedup_sentence
+from amptui.telemetry.card import result_cards
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
+
+_WITHOUT_AN_END: Mapping[str, str] = {
+    "starting": "no step yet",
+    "running": "the journal ends",
+    "paused": "the journal ends in a pause",
+}
+"""How a journal without an end is told of: the run was cut off, or goes on."""
+
+
+def header(recording: Recording) -> Markup:
+    """What was trained where, how it ended, and in which precision."""
+    view, run = recording.view, recording.view.run
+    badges = [_ending(view)]
+    if view.precision:
+        badges.append(chip(view.precision))
+    if run is None:
+        return element("header", element("h1", recording.name), element("p", *badges, class_="badges"))
+    if not run.data.real:
+        badges.append(element("span", "⚠ synthetic data", class_="badge warning"))
+    where = element("p", f"{run.device_name} · {run.data.name}", class_="where")
+    return element("header", element("h1", run.model), where, element("p", *badges, class_="badges"))
+
+
+def _ending(view: SessionView) -> Markup:
+    outcome = view.outcome
+    if isinstance(outcome, RunFailed):
+        line = outcome.error.strip().partition("\n")[0]
+        return element("span", f"✖ failed at step {outcome.step:,}: {line}", class_="badge error")
+    if isinstance(outcome, RunFinished):
+        word = "done" if outcome.reason == "done" else "stopped"
+        text = f"✔ {word} after {outcome.steps:,} steps in {units.duration(outcome.seconds)}"
+        return element("span", text, class_="badge good")
+    text = _WITHOUT_AN_END[view.state]
+    if view.step:
+        text += f" at step {view.step:,}"
+    return element("span", text, class_="badge")
+
+
+def figures(recording: Recording) -> Markup:
+    """The numbers one looks for first, each with what has to stand beside it."""
+    view = recording.view
+    tiles = [("loss, smoothed", units.loss(view.smoothed_loss), _best(view))]
+    tiles += _validation(recording)
+    found = view.comparison
+    if found.speedup is not None:
+        baseline = f"the speed of {precision_label(found.baseline or '')}"
+        tiles.append((precision_label(found.amp or ""), units.ratio(found.speedup), baseline))
+    if found.memory_saving is not None:
+        word = "less" if found.memory_saving >= 0 else "more"
+        saving = units.percent(abs(found.memory_saving))
+        tiles.append((precision_label(found.amp or ""), saving, f"{word} peak memory"))
+    tiles.append(("steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"))
+    warnings = f"{units.count(view.warnings)} warning{'' if view.warnings == 1 else 's'}"
+    tiles.append(("errors", units.count(view.errors), warnings))
+    items = [
+        element("li", element("small", label), element("strong", value), element("small", beside))
+        for label, value, beside in tiles
+    ]
+    return element("ul", *items, class_="figures")
+
+
+def _best(view: SessionView) -> str:
+    if view.best_loss is None or view.best_loss_step is None:
+        return ""
+    return f"best {units.loss(view.best_loss)} at step {view.best_loss_step:,}"
+
+
+def _validation(recording: Recording) -> list[tuple[str, str, str]]:
+    last = recording.validations[-1].validation if recording.validations else None
+    if last is None:
+        return []
+    accuracy = "" if last.accuracy is None else f"accuracy {units.percent(last.accuracy, 1)}"
+    return [("validation loss", units.loss(last.loss), accuracy)]
+
+
+_ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
+    ("median step", lambda stats: units.milliseconds(stats.median_step_seconds)),
+    ("samples", lambda stats: units.rate(stats.samples_per_second)),
+    ("peak allocated", lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
+    ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
+    ("GPU busy", lambda stats: units.percent(_of_one(stats.utilization_percent))),
+    ("last loss", lambda stats: units.loss(stats.last_loss)),
+    ("skipped", lambda stats: units.count(stats.skipped)),
+    ("steps counted", lambda stats: units.count(stats.steps)),
+)
+
+
+def _of_one(percent: float | None) -> float | None:
+    return None if percent is None else percent / 100
+
+
+def comparison(view: SessionView) -> Markup | None:
+    """The precisions side by side, and what AMP gave or why that cannot be said."""
+    found = view.comparison
+    if not found.rows:
+        return None
+    first = (found.baseline, found.amp)
+    columns = sorted(
+        found.rows, key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first)
+    )
+    rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
+    measured = [row for row in rows if set(row[1:]) != {units.NOT_AVAILABLE}]
+    sides = cards.table(["", *(chip(stats.precision) for stats in columns)], measured)
+    turns = result_cards(view.compared, view.run) if view.compared is not None else []
+    gain = [cards.paragraph(line, "verdict") for line in (*turns, *_gain(found))]
+    note = cards.paragraph(_left_out(found.rows, view.unmeasured_steps), "note")
+    return cards.card("precisions side by side", sides, *gain, note)
+
+
+def _gain(found: Comparison) -> list[str]:
+    # A page has no keys.
+    explained = [text.partition("; press ")[0] for text in found.explanations]
+    if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
+        return ["FP32 and AMP did not both run: there is nothing to compare"]
+    if found.speedup is None or found.amp is None or found.baseline is None:
+        return [found.reason, *explained]
+    amp = precision_label(found.amp)
+    lines = [speedup_sentence(amp, precision_label(found.baseline), found.speedup) + _interval(found)]
+    if found.memory_saving is not None:
+        lines.append(memory_sentence(amp, found.memory_saving))
+    return [*lines, *explained]
+
+
+def _interval(found: Comparison) -> str:
+    if found.speedup_low is None or found.speedup_high is None:
+        return ""
+    return f" (95% interval {units.ratio(found.speedup_low)} to {units.ratio(found.speedup_high)})"
+
+
+def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> str:
+    """The steps that no figure counts."""
+    settling = sum(stats.settling_steps for stats in rows)
+    parts = [f"settling steps left out: {units.count(settling)}"] if settling else []
+    parts += [f"steps not measured: {units.count(unmeasured_steps)}"] if unmeasured_steps else []
+    return "; ".join(parts)

@@ -1,0 +1,108 @@
+"""The end of the page: what happened, and what ran where."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amptui import units, wire
+from amptui.export import cards
+from amptui.export.markup import Markup, element
+from amptui.export.recording import Recording
+from amptui.records import DataInfo, RunStarted
+from amptui.telemetry.view import Event, SessionView
+
+EVENTS_IN_SIGHT = 20
+"""Events that are shown at once, the newest; the others open on request."""
+
+
+def happened(view: SessionView) -> Markup | None:
+    """The events, newest first, each with its details to open."""
+    if not view.events:
+        return None
+    began = view.run.time if view.run is not None else view.events[-1].time
+    first, others = view.events[:EVENTS_IN_SIGHT], view.events[EVENTS_IN_SIGHT:]
+    older = (
+        cards.opened(f"{units.count(len(others))} older events", _events(others, began)) if others else None
+    )
+    return cards.card("events", _events(first, began), older)
+
+
+def _events(events: Sequence[Event], began: float) -> Markup:
+    return element("ol", *(_event(event, began) for event in events), class_="events")
+
+
+def _event(event: Event, began: float) -> Markup:
+    # What came before the first step has no time of the run yet.
+    when = "" if event.time < began else units.duration(event.time - began)
+    step = "" if event.step is None else f"step {event.step:,}"
+    sign = "" if event.severity == "info" else cards.SIGNS[event.severity]
+    text: Markup | str = event.text
+    if event.detail:
+        text = cards.opened(event.text, element("pre", event.detail))
+    return element(
+        "li",
+        element("time", when),
+        element("span", step, class_="step"),
+        element("span", sign, class_=f"sign {event.severity}"),
+        element("div", text),
+    )
+
+
+def ran(recording: Recording) -> Markup | None:
+    """Model, data, device, versions and every setting, as the run recorded them."""
+    run = recording.view.run
+    passed_over = cards.paragraph(recording.passed_over, "note")
+    if run is None:
+        return cards.card("what ran where", passed_over)
+    return cards.card(
+        "what ran where",
+        cards.facts(_run(recording, run)),
+        _group("settings", run.config),
+        _group("versions", run.versions),
+        _group("hardware", run.hardware),
+        passed_over,
+    )
+
+
+def _run(recording: Recording, run: RunStarted) -> list[tuple[str, str]]:
+    return [
+        ("run", recording.name),
+        ("began", _date(run.time)),
+        ("took", units.duration(recording.view.elapsed_seconds)),
+        ("model", f"{run.model}, {units.count(run.parameters)} parameters"),
+        ("data", _data(run.data)),
+        ("device", f"{run.device_name} ({run.device})"),
+        ("batch", "" if run.batch_size is None else f"{units.count(run.batch_size)} samples"),
+        ("epochs", _epochs(run)),
+        *((f"no {name}", reason) for name, reason in run.unsupported.items()),
+    ]
+
+
+def _epochs(run: RunStarted) -> str:
+    steps = "" if run.steps_per_epoch is None else f" of {units.count(run.steps_per_epoch)} steps"
+    return f"{units.count(run.total_epochs)}{steps}"
+
+
+def _data(data: DataInfo) -> str:
+    real = "" if data.real else ", synthetic"
+    samples = "" if data.samples is None else f", {units.count(data.samples)} samples"
+    return f"{data.name}{real}{samples}"
+
+
+def _date(unix_seconds: float) -> str:
+    """In UTC, whoever reads it wherever; empty for a time that no calendar has."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _group(title: str, values: Mapping[str, Any]) -> Markup | None:
+    pairs = cards.facts((name, _text(value)) for name, value in values.items())
+    return cards.opened(title, pairs) if pairs is not None else None
+
+
+def _text(value: object) -> str:
+    plain = wire.plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

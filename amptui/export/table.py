@@ -1,0 +1,93 @@
+"""Steps as a table of comma-separated values: one row a step, one column a field."""
+
+import csv
+import dataclasses
+from collections.abc import Sequence
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import TextIO
+
+from amptui.export.recording import Recording
+from amptui.records import Record, StepRecord
+
+_PARTS = "losses"
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(StepRecord) if field.name != _PARTS)
+"""The columns that every table has, in the order of the record's fields; the parts of the loss follow as
+``losses.NAME``."""
+
+_VALUES = attrgetter(*COLUMNS)
+
+_BOOLEANS = {True: "true", False: "false"}
+
+
+class StepTable:
+    """Rows in the order of the journal: a run that was resumed may have rows for the same step twice.
+
+    A number that was not measured is an empty cell, one that is not finite is ``nan``, ``inf`` or ``-inf``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = _opened(path)
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._parts: list[str] = []
+        self._named_parts: int | None = None
+        """How many parts the head in the file names; None while it has no head."""
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Write a row for each step among ``records``."""
+        steps = [record for record in records if isinstance(record, StepRecord)]
+        if not steps:
+            return
+        names = dict.fromkeys(chain.from_iterable(step.losses for step in steps))
+        self._parts += [name for name in names if name not in self._parts]
+        self._write_head()
+        self._writer.writerows(map(self._row, steps))
+
+    def finish(self, _recording: Recording) -> None:
+        """Complete the file."""
+        self._write_head()
+        self._file.close()
+        if self._named_parts != len(self._parts):
+            self._write_again()
+
+    def close(self) -> None:
+        """Let go of the file as it is."""
+        self._file.close()
+
+    def _write_head(self) -> None:
+        if self._named_parts is None:
+            self._writer.writerow(self._head())
+            self._named_parts = len(self._parts)
+
+    def _head(self) -> list[str]:
+        return [*COLUMNS, *(f"{_PARTS}.{_in_one_line(name)}" for name in self._parts)]
+
+    def _row(self, step: StepRecord) -> list[object]:
+        cells = [_BOOLEANS[value] if isinstance(value, bool) else value for value in _VALUES(step)]
+        return [*cells, *map(step.losses.get, self._parts)]
+
+    def _write_again(self) -> None:
+        """Write the table anew: a part of the loss that came late has a column from the first row on."""
+        head, older = self._head(), self._path.with_suffix(".older")
+        self._path.replace(older)
+        try:
+            with older.open(encoding="utf-8", newline="") as rows, _opened(self._path) as file:
+                reader, writer = csv.reader(rows), csv.writer(file, lineterminator="\n")
+                next(reader)
+                writer.writerow(head)
+                writer.writerows([*row, *[""] * (len(head) - len(row))] for row in reader)
+        finally:
+            older.unlink()
+
+
+def _in_one_line(name: str) -> str:
+    """A head is one line, for programs that read the first line and split it."""
+    return "".join(character if character.isprintable() else "?" for character in name)
+
+
+def _opened(path: Path) -> TextIO:
+    # A journal can hold half of a surrogate pair in a name, which no encoding knows.
+    return path.open("w", encoding="utf-8", errors="replace", newline="")

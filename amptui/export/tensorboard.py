@@ -1,0 +1,229 @@
+"""The run as an event file, written with TensorBoard's own records: without torch or TensorFlow."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from time import gmtime, strftime
+
+from amptui import units, wire
+from amptui.errors import AmptuiError
+from amptui.export.cards import SIGNS
+from amptui.export.recording import Recording
+from amptui.findings import StepTimed
+from amptui.records import (
+    AMP_PRECISIONS,
+    DeviceSample,
+    EpochFinished,
+    LossScaleChanged,
+    Record,
+    RunStarted,
+    StepRecord,
+)
+from amptui.telemetry.numerics import FIRST_SCALE, headroom
+from amptui.telemetry.view import Event
+
+try:
+    from tensorboard.compat.proto.event_pb2 import Event as EventProto
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as error:
+    raise AmptuiError(
+        f"TensorBoard cannot be imported ({error})", mend="pip install 'amptui[tensorboard]'"
+    ) from error
+
+FILE_NAME = "events.out.tfevents.amptui"
+"""The same at every export: a second one takes the first one's place. TensorBoard wants ``tfevents``."""
+
+_FILE_VERSION = "brain.Event:2"
+"""What TensorBoard's own writers begin a file with."""
+
+_LARGEST_STEP = 2**63 - 1
+"""TensorBoard counts steps in 64 bits."""
+
+Scalars = Mapping[str, float | None]
+
+
+class EventFile:
+    """Curves as scalars at the time of their records; at the end the run and its events as text.
+
+    Values that stay the same for long, a loss scale say, are written where they change and at the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._writer = RecordWriter(self._file)
+        self._begun = False
+        self._step = 0
+        self._time = 0.0
+        self._float16_scale = FIRST_SCALE
+        """What float16 would run with in a step that does not."""
+        self._gpus: dict[str, int] = {}
+        """Number by UUID, in the order of their appearance."""
+        self._steady: dict[str, tuple[float, int]] = {}
+        """By tag: the newest value and the step that it was written for."""
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Write what is a curve among ``records``."""
+        for record in records:
+            if not self._begun:
+                self._begin(record.time)
+            if isinstance(record, StepRecord):
+                self._add_step(record)
+            elif isinstance(record, DeviceSample):
+                self._write(record.time, self._step, dict(self._device(record)))
+            elif isinstance(record, EpochFinished):
+                self._write(record.time, record.step, _validation(record))
+            elif isinstance(record, StepTimed):
+                self._write(record.time, record.step, _phases(record))
+            elif isinstance(record, LossScaleChanged):
+                self._float16_scale = record.current
+
+    def finish(self, recording: Recording) -> None:
+        """Write where the steady curves end, and the texts."""
+        ends = {tag: value for tag, (value, step) in self._steady.items() if step != self._step}
+        self._write(self._time, self._step, ends)
+        view = recording.view
+        if view.run is not None:
+            self._write_text("run", _run_lines(view.run))
+        lines = [line for event in reversed(view.events) for line in _event_lines(event)]
+        self._write_text("events", [*lines, *filter(None, [recording.passed_over])])
+        self._file.close()
+
+    def close(self) -> None:
+        """Let go of the file as it is."""
+        self._file.close()
+
+    def _begin(self, time: float) -> None:
+        self._begun = True
+        self._writer.write(EventProto(wall_time=time, file_version=_FILE_VERSION).SerializeToString())
+
+    def _add_step(self, record: StepRecord) -> None:
+        ends, begins = self._changes(record)
+        self._write(self._time, self._step, ends)
+        self._step, self._time = record.step, record.time
+        self._write(record.time, record.step, {**_step_scalars(record, self._float16_scale), **begins})
+        if record.loss_scale is not None:
+            self._float16_scale = record.loss_scale
+
+    def _changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
+        """Steady values as they were until the step before, and as they are from this one on."""
+        ends, begins = {}, {}
+        for tag, value in _steady_scalars(record).items():
+            before = self._steady.get(tag)
+            if value is None or (before is not None and before[0] == value):
+                continue
+            if before is not None and before[1] != self._step:
+                ends[tag] = before[0]
+            begins[tag] = value
+            self._steady[tag] = value, record.step
+        return ends, begins
+
+    def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
+        for gpu in sample.gpus:
+            number = self._gpus.setdefault(gpu.uuid, len(self._gpus))
+            for name in _GPU_FIELDS:
+                yield f"gpu{number}/{name}", getattr(gpu, name)
+        for name in ("cpu_percent", "memory_used_bytes", "process_rss_bytes"):
+            yield f"host/{name}", getattr(sample.host, name)
+        if sample.allocator is not None:
+            for name in ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes"):
+                yield f"torch/{name}", getattr(sample.allocator, name)
+
+    def _write(self, time: float, step: int, scalars: Scalars) -> None:
+        known = ((tag, value) for tag, value in scalars.items() if value is not None)
+        self._write_values(time, step, [Summary.Value(tag=_valid(t), simple_value=v) for t, v in known])
+
+    def _write_text(self, tag: str, lines: Iterable[str]) -> None:
+        # Four blanks make a line of Markdown one of code: nothing that a model printed becomes a link.
+        text = "\n".join(f"    {_valid(line)}" for line in lines)
+        tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
+        plugin = SummaryMetadata.PluginData(plugin_name="text")
+        value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=tensor)
+        self._write_values(self._time, self._step, [value])
+
+    def _write_values(self, time: float, step: int, values: list[Summary.Value]) -> None:
+        if values:
+            event = EventProto(wall_time=time, step=min(step, _LARGEST_STEP), summary=Summary(value=values))
+            self._writer.write(event.SerializeToString())
+
+
+_GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c", "sm_clock_mhz")
+
+
+def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
+    """What is another number in each step."""
+    seconds = record.step_seconds
+    rate = record.samples / seconds if seconds else None
+    in_float16 = record.loss_scale is not None
+    scale = float16_scale if record.loss_scale is None else record.loss_scale
+    room = None if record.grad_max is None else headroom(record.grad_max, scale)
+    return {
+        "loss": record.loss,
+        **{f"loss_parts/{name}": value for name, value in record.losses.items()},
+        "throughput/samples_per_second": rate,
+        "throughput/step_seconds": seconds,
+        "throughput/data_seconds": record.data_seconds,
+        "gradients/norm": record.grad_norm,
+        "gradients/max": record.grad_max,
+        f"float16/headroom_doublings{'' if in_float16 else '_if_float16_ran'}": room,
+    }
+
+
+def _steady_scalars(record: StepRecord) -> Scalars:
+    """What mostly stays as it was."""
+    return {
+        "learning_rate": record.lr,
+        "amp/on": float(record.precision in AMP_PRECISIONS),
+        "amp/skipped": float(record.skipped),
+        "amp/loss_scale": record.loss_scale,
+    }
+
+
+def _validation(record: EpochFinished) -> Scalars:
+    found = record.validation
+    if found is None:
+        return {}
+    metrics = {f"validation/{name}": value for name, value in found.metrics.items()}
+    return {**metrics, "validation/loss": found.loss, "validation/accuracy": found.accuracy}
+
+
+def _phases(record: StepTimed) -> Scalars:
+    scalars: dict[str, float | None] = {}
+    for phase in record.phases:
+        scalars[f"phases/{phase.name}_host_seconds"] = phase.host_seconds
+        scalars[f"phases/{phase.name}_device_seconds"] = phase.device_seconds
+    return scalars
+
+
+def _run_lines(run: RunStarted) -> Iterator[str]:
+    """What ran where, a fact a line."""
+    groups = {"config": run.config, "versions": run.versions, "hardware": run.hardware}
+    yield f"model: {run.model}, {units.count(run.parameters)} parameters"
+    yield f"device: {run.device_name} ({run.device})"
+    yield f"data: {run.data.name}{'' if run.data.real else ' (synthetic)'}"
+    for title, values in groups.items():
+        for name, value in values.items():
+            yield f"{title}.{name}: {wire.plain(value)}"
+
+
+def _event_lines(event: Event) -> Iterator[str]:
+    """``12:04:31 UTC ⚠ step 612: overflow: step skipped``, its details indented below it."""
+    sign = "" if event.severity == "info" else f"{SIGNS[event.severity]} "
+    step = "" if event.step is None else f"step {event.step:,}: "
+    yield f"{_clock(event.time)} {sign}{step}{event.text}"
+    for line in event.detail.splitlines():
+        yield f"    {line}"
+
+
+def _clock(unix_seconds: float) -> str:
+    try:
+        return strftime("%H:%M:%S UTC", gmtime(unix_seconds))
+    except (ValueError, OverflowError, OSError):
+        return "--:--:-- UTC"  # no calendar has that time
+
+
+def _valid(text: str) -> str:
+    """``text`` in one line of what UTF-8 can hold."""
+    shown = "".join(character if character.isprintable() else "?" for character in text)
+    return shown.encode("utf-8", errors="replace").decode()

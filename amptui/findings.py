@@ -1,0 +1,235 @@
+"""What looking inside mixed precision found, as records: the float16 window, traced modules, the X-ray.
+
+As in all records ``None`` is a number that was not measured and ``time`` is Unix seconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterWindow:
+    """Where one parameter's gradient lies in float16's range: counts of its elements, as in the whole."""
+
+    name: str
+    elements: int
+    zeros: int
+    flushed: int
+    subnormal: int
+    overflowing: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Float16Window:
+    """All gradients of one step, multiplied by a loss scale, against the range of float16.
+
+    With g a gradient's element and s the scale: flushed 0 < |g s| <= 2^-25, subnormal what float16 rounds to
+    less than 2^-14, overflowing |g s| >= 65520 (rounded to infinity), NaN and Inf counted apart.
+    """
+
+    time: float
+    step: int
+    precision: str
+    loss_scale: float
+    """The scale that the counts are for."""
+    hypothetical: bool
+    """The step did not run in float16: the counts say what would happen. If false, what float16 flushed on
+    the way is among ``zeros`` already and cannot be told from true zeros."""
+    first_exponent: int
+    """``counts[i]`` holds elements with 2^(first_exponent + i) <= |g s| < 2^(first_exponent + i + 1)."""
+    counts: tuple[int, ...]
+    elements: int
+    zeros: int
+    flushed: int
+    subnormal: int
+    overflowing: int
+    nonfinite: int
+    worst: tuple[ParameterWindow, ...]
+    """The parameters that lose most, worst first, bounded in number; those that lose nothing are left out."""
+    seconds: float | None
+    """What the measurement took, on the device's clock."""
+    steps_since: int | None
+    """Steps since the one before; None for the first."""
+    seconds_since: float | None = None
+    """Seconds since the one before on the host's clock: the measurement's share of the time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleRange:
+    """The largest absolute value that one module put out, or that came back to it as a gradient."""
+
+    name: str
+    """The module's path in the model, ``features.12.conv``; the model itself is the empty string."""
+    kind: str
+    """Its class: ``Conv2d``."""
+    way: Literal["forward", "backward"]
+    dtype: str
+    """torch's name of the tensor's type: ``float16``."""
+    largest: float
+    """NaN or Inf where the tensor holds one. Backward it is the scaled gradient's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModulesTraced:
+    """What hooks on every module saw in one step: who overflowed first, or came nearest to it."""
+
+    time: float
+    step: int
+    precision: str
+    loss_scale: float | None
+    asked: bool
+    """A person asked for it; otherwise a non-finite step did."""
+    first: ModuleRange | None
+    """The first non-finite output in the order of execution, else the first non-finite gradient."""
+    nearest: tuple[ModuleRange, ...]
+    """Those nearest 65504 first, bounded in number; without the non-finite ones."""
+    modules: int
+    """How many modules were watched."""
+    seconds: float | None
+    """What the hooks cost the step on the host's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAgreement:
+    """How far one layer's gradients in AMP agree with those in FP32; None where there are no gradients."""
+
+    name: str
+    """The module that owns the parameters."""
+    kind: str
+    elements: int
+    """Elements of its gradients."""
+    cosine: float | None
+    """Of the angle between both gradients: 1 is the same direction."""
+    relative_error: float | None
+    """|AMP - FP32| / |FP32|, L2 norms."""
+    lost: float | None
+    """The fraction of the elements not zero in FP32 that are zero in AMP."""
+    output_dtype: str
+    """What its output was in AMP: ``float16``; empty if it put out no tensor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCount:
+    """How often one operator ran in one dtype during AMP's forward and backward pass."""
+
+    name: str
+    """``convolution``."""
+    dtype: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XRayTaken:
+    """One batch in FP32 (ieee) and in AMP, from the same weights and random state; neither was applied."""
+
+    time: float
+    step: int
+    """The step whose batch it was, which then ran as if nothing had been."""
+    precision: str
+    """The AMP precision beside FP32."""
+    loss_scale: float | None
+    loss_fp32: float
+    loss_amp: float
+    layers: tuple[LayerAgreement, ...]
+    """In the model's order."""
+    operators: tuple[OperatorCount, ...]
+    """By count, the most frequent first."""
+    output_dtypes: Mapping[str, str]
+    """Every module's output in AMP, by its path."""
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    buffers_bytes: int
+    saved_bytes_fp32: int | None
+    """What autograd kept of the forward pass for the backward pass, parameters not counted."""
+    saved_bytes_amp: int | None
+    random: bool
+    """Active dropout: both passes began with the same random state but may have drawn other masks."""
+    seconds: float
+    """What it took, training standing still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionMeasured:
+    """One precision in a comparison of blocks in turns, settling steps left out; None where not measured."""
+
+    precision: str
+    blocks: int
+    steps: int
+    """Steps counted in these blocks."""
+    step_seconds: float | None
+    """The median of the blocks' medians."""
+    samples_per_second: float | None
+    speedup: float | None
+    """The baseline's step time by this one's, from pairs of neighbouring blocks: above 1 is faster."""
+    speedup_low: float | None
+    """95% interval of the speed-up; None, as the other end, with fewer than three pairs."""
+    speedup_high: float | None
+    peak_allocated_bytes: int | None
+    skipped: int
+    first_loss: float | None
+    last_loss: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionsCompared:
+    """How far a comparison is, or its result: ``over`` with the reason."""
+
+    time: float
+    step: int
+    baseline: str
+    block_steps: int
+    rounds: int
+    """Rounds done, each with a block of every precision."""
+    most_rounds: int
+    rows: tuple[PrecisionMeasured, ...]
+    """The baseline first."""
+    over: bool
+    reason: Literal["running", "narrow", "limit", "stopped"]
+    """Why it is over: the intervals are narrow enough, the rounds are used up, or somebody stopped it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSeconds:
+    """One part of a step: on the host's clock, and on the device's where there is one beside it."""
+
+    name: Literal["input", "forward", "backward", "clip", "optimizer"]
+    """``input`` is waiting for the batch; on the device it is copying it there."""
+    host_seconds: float
+    device_seconds: float | None
+    """Between the ends of this part's work and of the one before; None on a CPU, which is its own device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimed:
+    """Where one step's time went; taken of a few steps only."""
+
+    time: float
+    step: int
+    precision: str
+    settling: bool
+    phases: tuple[PhaseSeconds, ...]
+    """In the order in which they ran; those that did not are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryKind:
+    """The tensors of one kind and dtype."""
+
+    kind: Literal["weights", "gradients", "optimizer", "buffers", "cast copies", "activations"]
+    dtype: str
+    """torch's name: ``float32``; empty where dtypes are not told apart."""
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBreakdown:
+    """Where the memory of steps in one precision goes; what was not measured is not among ``kinds``."""
+
+    time: float
+    step: int
+    precision: str
+    kinds: tuple[MemoryKind, ...]
+    peak_allocated_bytes: int | None
+    """torch's peak of these steps; None on a CPU."""

@@ -1,0 +1,236 @@
+"""The player: folds a journal into a session as a clock says that can run, stand, hurry and jump."""
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from amptui.errors import AmptuiError, RunFolderError
+from amptui.records import Record
+from amptui.replay.span import span_of
+from amptui.runs import journal
+from amptui.runs.damage import passed_over
+from amptui.runs.rundir import reason
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
+
+SLOWEST, FASTEST = 1 / 16, 4096.0
+"""How slow and how fast keys make a replay."""
+
+LONGEST_WAIT_SECONDS = 5.0
+"""Of a longer recorded silence the rest is passed over: a run that went on the next day plays on at once."""
+
+SKIP_SHARE = 0.05
+"""The part of the run that one press goes back or on."""
+
+_RECORDS_AT_ONCE = 256
+"""Records that are read and folded before clock and keys are looked at again: some milliseconds' worth."""
+
+_LONGEST_TICK_SECONDS = 1.0
+"""A process that was suspended for longer does not find its replay at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a replay is."""
+
+    state: Literal["playing", "paused", "seeking", "ended"]
+    seconds: float
+    """Recorded time from the first record to here."""
+    total_seconds: float
+    """From the first record to the last."""
+    folded_seconds: float
+    """While seeking: how far it has come."""
+    speed: float
+    """Recorded seconds a second."""
+
+
+class Player:
+    """Plays one journal. Keys set the clock from any thread; one thread folds.
+
+    Going back reads the journal anew from its beginning, out of sight; going on hurries through what lies
+    between. Raises ``RunFolderError`` for a journal that cannot be read or holds no records.
+    """
+
+    def __init__(self, path: Path, *, speed: float) -> None:
+        self._path = path
+        self._span = span_of(path)
+        self._lock = threading.Lock()
+        # Set by keys and by the thread that folds, under the lock.
+        self._speed = speed
+        self._paused = self._seeking = self._ended = self._rewinding = False
+        self._clock = self._folded = 0.0
+        # The folding thread's own.
+        self._moved_at: float | None = None
+        self._reader = journal.read(path)
+        self._records = self._timed(self._reader)
+        self._next = next(self._records, None)
+        self._session = Session(str(path.parent))
+        self._shown = self._session
+        self._stopping = False
+        self._woken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="amptui-replay", daemon=True)
+        self.failure: AmptuiError | None = None
+        """Why the replay cannot go on."""
+
+    def start(self) -> None:
+        """Begin to play; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, if it was started."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def look(self) -> SessionView:
+        """The session as of now; nobody can answer what the recorded run paused to ask."""
+        view = self._shown.view()
+        return replace(view, pause_reason="") if view.pause_reason else view
+
+    @property
+    def position(self) -> Position:
+        """Where the replay is."""
+        with self._lock:
+            state: Literal["playing", "paused", "seeking", "ended"] = "paused" if self._paused else "playing"
+            if self._seeking:
+                state = "seeking"
+            elif self._ended:
+                state = "ended"
+            return Position(
+                state=state,
+                seconds=self._clock,
+                total_seconds=max(self._span.seconds, self._folded),
+                folded_seconds=self._folded,
+                speed=self._speed,
+            )
+
+    @property
+    def now(self) -> float:
+        """The recorded moment, in Unix seconds."""
+        return self._span.first_time + self._clock
+
+    @property
+    def passed_over(self) -> str:
+        """What of the journal so far could not be read, in one line."""
+        return passed_over(self._reader)
+
+    # ------------------------------------------------------------------------- what keys ask for
+
+    def toggle_pause(self) -> None:
+        """Stand still, or go on; at the end begin again."""
+        if self.position.state == "ended":
+            self.seek(0.0)
+        else:
+            self._paused = not self._paused
+        self._woken.set()
+
+    def change_speed(self, factor: float) -> None:
+        """Play so many times as fast."""
+        self._speed = max(SLOWEST, min(FASTEST, self._speed * factor))
+        self._woken.set()
+
+    def skip(self, shares: float) -> None:
+        """Go on by so many twentieths of the run, or back."""
+        position = self.position
+        self.seek(position.seconds + shares * SKIP_SHARE * position.total_seconds)
+
+    def seek(self, seconds: float) -> None:
+        """Go to a moment, in seconds since the first record."""
+        with self._lock:
+            self._clock = max(0.0, min(seconds, max(self._span.seconds, self._folded)))
+            self._seeking, self._ended = True, False
+            self._rewind_if_past()
+        self._woken.set()
+
+    # ------------------------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                wait_seconds = self.advance(time.monotonic())
+                if wait_seconds > 0:
+                    self._woken.wait(None if math.isinf(wait_seconds) else wait_seconds)
+                    self._woken.clear()
+        except AmptuiError as error:
+            self.failure = error
+        except OSError as error:
+            self.failure = RunFolderError(f"cannot read the journal {self._path}: {reason(error)}")
+
+    def advance(self, now: float) -> float:
+        """Move the clock to ``now`` and fold what is due, a batch at most.
+
+        ``now`` is on the monotonic clock. Returns the seconds until there is more to do: 0 when there is more
+        now, inf when nothing will be until a key asks for it. Called by one thread.
+        """
+        with self._lock:
+            rewinding, self._rewinding = self._rewinding, False
+            self._move_clock(now, behind=rewinding or self._is_behind())
+            clock = self._clock
+        if rewinding:
+            self._start_over()
+        due = self._take(clock)
+        self._session.fold(record for _, record in due)
+        with self._lock:
+            # A key may have set the clock back while this batch was folded.
+            if due and not self._rewinding:
+                self._folded = due[-1][0]
+                self._rewind_if_past()
+            return self._seconds_to_wait()
+
+    def _rewind_if_past(self) -> None:
+        """Have the journal read anew when more of it is folded than the clock allows."""
+        if self._folded > self._clock:
+            self._rewinding, self._folded = True, 0.0
+
+    def _move_clock(self, now: float, *, behind: bool) -> None:
+        """Let the clock run, unless folding has not come up with it yet."""
+        elapsed = 0.0 if self._moved_at is None else min(now - self._moved_at, _LONGEST_TICK_SECONDS)
+        self._moved_at = now
+        if not (self._paused or self._ended or behind):
+            self._clock += elapsed * self._speed
+
+    def _is_behind(self) -> bool:
+        return self._next is not None and self._next[0] <= self._clock
+
+    def _start_over(self) -> None:
+        self._session = Session(str(self._path.parent))
+        self._reader = journal.read(self._path)
+        self._records = self._timed(self._reader)
+        self._next = next(self._records, None)
+
+    def _take(self, clock: float) -> list[tuple[float, Record]]:
+        due: list[tuple[float, Record]] = []
+        while self._next is not None and self._next[0] <= clock and len(due) < _RECORDS_AT_ONCE:
+            due.append(self._next)
+            self._next = next(self._records, None)
+        return due
+
+    def _seconds_to_wait(self) -> float:
+        if self._rewinding or self._is_behind():
+            return 0.0
+        self._shown = self._session
+        self._seeking = False
+        if self._next is None:
+            self._ended, self._clock = True, self._folded
+            return math.inf
+        if self._paused:
+            return math.inf
+        come = min(self._next[0], max(self._clock, self._folded + LONGEST_WAIT_SECONDS))
+        if come <= self._clock:
+            self._clock = self._next[0]
+            return 0.0
+        return (come - self._clock) / self._speed
+
+    def _timed(self, reader: Iterator[Record]) -> Iterator[tuple[float, Record]]:
+        """Records with their seconds since the first, which never go back."""
+        seconds = 0.0
+        for record in reader:
+            since = record.time - self._span.first_time
+            if math.isfinite(since):
+                seconds = max(seconds, since)
+            yield seconds, record

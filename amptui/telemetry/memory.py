@@ -1,0 +1,205 @@
+"""What AMP changes of a step's memory, and why that is much or little: the newest breakdowns in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from amptui import units
+from amptui.findings import MemoryBreakdown, XRayTaken
+from amptui.records import AMP_PRECISIONS, PRECISIONS
+from amptui.telemetry.health import LITTLE_MEMORY, memory_breakdown
+from amptui.telemetry.labels import precision_label
+
+_KEPT = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "buffers": "buffers",
+}
+"""What autocast leaves as it is: it casts what operators take, never what is stored."""
+
+_MOST = 0.5
+"""More than this part of the peak is most of it."""
+
+
+class MemoryWatch:
+    """Keeps the newest breakdown of each precision, and the newest X-ray."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, MemoryBreakdown] = {}
+        self._xray: XRayTaken | None = None
+
+    def add(self, record: MemoryBreakdown) -> None:
+        """Take the place of the one before it in the same precision."""
+        self._newest[record.precision] = record
+
+    def add_xray(self, record: XRayTaken) -> None:
+        """Take the place of the one before it."""
+        self._xray = record
+
+    def newest(self) -> tuple[MemoryBreakdown, ...]:
+        """In the order of ``PRECISIONS``."""
+        return tuple(self._newest[name] for name in PRECISIONS if name in self._newest)
+
+    def why_little(self) -> str:
+        """Where the memory is that AMP did not lower; empty while neither breakdowns nor an X-ray tell."""
+        found = sides(self.newest())
+        if found.full is not None and found.amp is not None and _have_peaks(found.full, found.amp):
+            return f"{_owners(found.amp)}; {_differences(found.full, found.amp)}"
+        return memory_breakdown(self._xray) if self._xray is not None else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySides:
+    """The breakdowns beside each other, the newest of either side; None where none was made."""
+
+    full: MemoryBreakdown | None
+    amp: MemoryBreakdown | None
+
+
+def sides(memory: Sequence[MemoryBreakdown]) -> MemorySides:
+    """The newest without AMP and the newest with it."""
+    return MemorySides(
+        full=max((each for each in memory if each.precision not in AMP_PRECISIONS), key=_step, default=None),
+        amp=max((each for each in memory if each.precision in AMP_PRECISIONS), key=_step, default=None),
+    )
+
+
+def size_of(breakdown: MemoryBreakdown, *kinds: str) -> int | None:
+    """What these kinds take together, in bytes; None where none of them was measured."""
+    sizes = [kind.size_bytes for kind in breakdown.kinds if kind.kind in kinds]
+    return sum(sizes) if sizes else None
+
+
+def other_bytes(breakdown: MemoryBreakdown) -> int | None:
+    """What the peak holds beyond all kinds: batches, data kept on the device, workspaces; None on a CPU."""
+    if breakdown.peak_allocated_bytes is None:
+        return None
+    return max(0, breakdown.peak_allocated_bytes - sum(kind.size_bytes for kind in breakdown.kinds))
+
+
+def memory_sentences(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> tuple[str, ...]:
+    """Why AMP's memory is less, or is not, or what is missing to say so; none before the first breakdown."""
+    if not memory:
+        return ()
+    told = [_peak_sentence(sides(memory)), _kept_for_backward(memory, xray)]
+    return tuple(text for text in told if text)
+
+
+def _step(breakdown: MemoryBreakdown) -> int:
+    return breakdown.step
+
+
+def _have_peaks(*breakdowns: MemoryBreakdown) -> bool:
+    return all(each.peak_allocated_bytes for each in breakdowns)
+
+
+# ------------------------------------------------------------------------------------- the peak
+
+
+def _peak_sentence(found: MemorySides) -> str:
+    """How the peak moved and by what; with one side only, what the other could change."""
+    full, amp = found.full, found.amp
+    if full is None or amp is None:
+        return _foretold(full) if full is not None else ""
+    differences = _differences(full, amp)
+    if not _have_peaks(full, amp):
+        return "; ".join(text for text in (_kept_words(amp), differences) if text)
+    before, after = full.peak_allocated_bytes or 0, amp.peak_allocated_bytes or 0
+    saving = 1 - after / before
+    if saving >= LITTLE_MEMORY:
+        return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_kept_words(amp)}"
+    rose = saving <= -LITTLE_MEMORY
+    moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "hardly changed"
+    return f"peak {moved}: {_owners(amp)}; {differences}"
+
+
+def _foretold(full: MemoryBreakdown) -> str:
+    """What AMP could shrink of a run that has not tried it."""
+    activations = size_of(full, "activations")
+    if activations is None:
+        return ""
+    whole = units.bytes_of(activations, full.peak_allocated_bytes)
+    return f"AMP can shrink activations only, {whole} here; {_kept_words(full)}"
+
+
+def _kept_words(breakdown: MemoryBreakdown) -> str:
+    """``weights, gradients, optimizer state, buffers (236 MiB) stay float32``."""
+    kept = units.number_of_bytes(size_of(breakdown, *_KEPT) or 0)
+    return f"{_kept_names(breakdown)} ({kept}) stay {_stored_as(breakdown)}"
+
+
+def _kept_names(breakdown: MemoryBreakdown) -> str:
+    """``weights, gradients, buffers``: those that there are."""
+    return ", ".join(name for kind, name in _KEPT.items() if size_of(breakdown, kind))
+
+
+def _stored_as(breakdown: MemoryBreakdown) -> str:
+    """``float32`` where all that learns is of it."""
+    dtypes = {kind.dtype for kind in breakdown.kinds if kind.kind in ("weights", "gradients", "optimizer")}
+    return "float32" if dtypes == {"float32"} else "as they are"
+
+
+def _owners(amp: MemoryBreakdown) -> str:
+    """What most of the peak is, where that is nothing that AMP shrinks."""
+    peak = amp.peak_allocated_bytes or 0
+    other = other_bytes(amp) or 0
+    kept = size_of(amp, *_KEPT) or 0
+    if other > _MOST * peak:
+        part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
+        return f"{part} are neither the model nor its activations: data on the device, batches, workspaces"
+    if kept > _MOST * peak:
+        part = f"{units.number_of_bytes(kept)} of {units.number_of_bytes(peak)}"
+        return f"{part} are {_kept_names(amp)}, which stay {_stored_as(amp)}"
+    return _kept_words(amp)
+
+
+def _differences(full: MemoryBreakdown, amp: MemoryBreakdown) -> str:
+    """``activations -744 MiB, cast copies of weights +28.1 MiB``."""
+    words = []
+    before, after = size_of(full, "activations"), size_of(amp, "activations")
+    if before is not None and after is not None:
+        words.append(f"activations {signed_bytes(after - before)}")
+    copies = size_of(amp, "cast copies")
+    if copies:
+        words.append(f"cast copies of weights {signed_bytes(copies)}")
+    return ", ".join(words)
+
+
+def signed_bytes(change: int) -> str:
+    """``-744 MiB``, ``+28.1 MiB``, ``the same``."""
+    if not change:
+        return "the same"
+    return f"{'+' if change > 0 else ''}{units.number_of_bytes(change)}"
+
+
+# ---------------------------------------------------------------------- what autograd keeps
+
+
+def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
+    """The X-ray's sizes, which are of one batch and exact; without one, how to get them on a CPU.
+
+    What autograd keeps in AMP holds cast copies too: a layer's backward pass needs its weights as they
+    were in the forward pass.
+    """
+    if xray is None:
+        unknown = any(each.peak_allocated_bytes is None for each in memory)
+        return _NOT_ON_A_CPU if unknown else ""
+    full, half = xray.saved_bytes_fp32, xray.saved_bytes_amp
+    if full is None or half is None:
+        return ""
+    amp = next((each for each in memory if each.precision == xray.precision), None)
+    copies = size_of(amp, "cast copies") if amp is not None else None
+    among = f", at most {units.number_of_bytes(copies)} of it cast copies of weights" if copies else ""
+    change = f" ({_signed_percent(half / full - 1)})" if full else ""
+    label = precision_label(xray.precision)
+    sizes = f"{units.number_of_bytes(full)} in FP32, {units.number_of_bytes(half)} in {label}{change}"
+    return f"kept for the backward pass, by X-ray: {sizes}{among}"
+
+
+_NOT_ON_A_CPU = "activations and peak are not measured on a CPU; press x for what the backward pass keeps"
+
+
+def _signed_percent(fraction: float) -> str:
+    """``-45%``, ``+12%``, ``the same``."""
+    text = units.percent(fraction)
+    return "the same" if text == "0%" else f"{'+' if fraction > 0 else ''}{text}"

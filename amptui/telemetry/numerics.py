@@ -1,0 +1,194 @@
+"""How the gradients fit into float16: headroom step by step, and the newest finding of each kind."""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from amptui import units
+from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
+from amptui.telemetry import health
+from amptui.telemetry.scaler import ScalerWatch
+from amptui.telemetry.scaling import ScalerFacts, judge_scaler
+from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.view import NumericsView, ScalerView, Series, Verdict
+
+FIRST_SCALE = 65536.0
+"""Where ``torch.amp.GradScaler`` starts by default: the scale float16 would use before there is one, and
+again after one that collapsed."""
+
+GROWTH_FACTOR = 2.0
+"""By how much ``torch.amp.GradScaler`` grows its scale by default."""
+
+LEAST_OF = 256
+"""Measured steps, the newest ones, that the least headroom is taken over."""
+
+TRACE_HOLDS_STEPS = 300
+"""A trace still explains a skip that comes so many steps later: trouble that goes on is traced again every
+few hundred steps."""
+
+_LOG2_LARGEST = math.log2(health.LARGEST_FLOAT16)
+
+
+def headroom(grad_max: float, scale: float) -> float | None:
+    """log2(65504 / (grad_max scale)): how many doublings of the scale to overflow.
+
+    -inf where ``grad_max`` is NaN or Inf; None where all gradients are zero or the scale is no scale. Taken
+    of the weights' gradients it is an upper bound: what flows between the layers may be larger.
+    """
+    if not 0.0 < scale < math.inf:
+        return None
+    if not math.isfinite(grad_max):
+        return -math.inf
+    # Not of their product, which may leave a float's range or its precision.
+    return _LOG2_LARGEST - math.log2(grad_max) - math.log2(scale) if grad_max > 0.0 else None
+
+
+def headrooms(stretch: Stretch, float16_scale: float) -> list[float | None] | None:
+    """The headroom of each step, None for one without; None for all when no step's gradients were measured.
+
+    A step without a scale of its own did not run in float16: its headroom is what it would be at
+    ``float16_scale``.
+    """
+    if stretch.grad_maxima is None:
+        return None
+    return [
+        None if grad_max is None else headroom(grad_max, float16_scale if scale is None else scale)
+        for grad_max, scale in zip(stretch.grad_maxima, stretch.loss_scales, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """One step's gradients, and the scale that their headroom is for."""
+
+    step: int
+    norm: float | None
+    largest: float | None
+    nonfinite: int | None
+    headroom: float | None
+    scale: float
+    hypothetical: bool
+
+
+class NumericsWatch:
+    """Keeps the newest measurement of each kind and the last headrooms, and judges them."""
+
+    def __init__(self) -> None:
+        self._newest: _Measured | None = None
+        self._recent: deque[tuple[int, float, float]] = deque(maxlen=LEAST_OF)
+        """Step, headroom and the scale that it is for."""
+        self._forward_overflows: deque[int] = deque(maxlen=LEAST_OF)
+        """The steps among them whose loss was not finite: their gradients say nothing of the scale."""
+        self._window: Float16Window | None = None
+        self._window_verdict: Verdict | None = None
+        self._trace: ModulesTraced | None = None
+        self._trace_verdict: Verdict | None = None
+        self._xray: XRayTaken | None = None
+        self._xray_verdict: Verdict | None = None
+
+    def add(self, stretch: Stretch, rooms: list[float | None] | None, float16_scale: float) -> None:
+        """Take in a stretch and its :func:`headrooms`; it replaces what is known of its first step and on."""
+        while self._recent and self._recent[-1][0] >= stretch.first_step:
+            self._recent.pop()
+        if self._newest is not None and self._newest.step >= stretch.first_step:
+            self._newest = None
+        if rooms is None:
+            return
+        scales = [float16_scale if scale is None else scale for scale in stretch.loss_scales]
+        steps = range(stretch.first_step, stretch.first_step + len(stretch))
+        for step, room, scale, loss in zip(steps, rooms, scales, stretch.losses, strict=True):
+            if room is not None:
+                self._recent.append((step, room, scale))
+                if loss is not None and not math.isfinite(loss):
+                    self._forward_overflows.append(step)
+        last = max(index for index, record in enumerate(stretch.records) if record.grad_max is not None)
+        record = stretch.records[last]
+        self._newest = _Measured(
+            step=record.step,
+            norm=record.grad_norm,
+            largest=record.grad_max,
+            nonfinite=record.nonfinite_gradients,
+            headroom=rooms[last],
+            scale=scales[last],
+            hypothetical=record.loss_scale is None,
+        )
+
+    def add_window(self, window: Float16Window) -> None:
+        """Take in a float16 window."""
+        self._window, self._window_verdict = window, health.judge_window(window)
+
+    def add_trace(self, trace: ModulesTraced) -> None:
+        """Take in what hooks on the modules saw."""
+        self._trace, self._trace_verdict = trace, health.judge_trace(trace)
+
+    def add_xray(self, xray: XRayTaken) -> None:
+        """Take in an X-ray."""
+        self._xray, self._xray_verdict = xray, health.judge_xray(xray)
+
+    def view(self, watch: ScalerWatch, series: Series, precision: str | None) -> NumericsView:
+        """All of it judged; ``series`` is the run's headrooms, ``precision`` the one confirmed last."""
+        newest, facts = self._newest, watch.facts()
+        return NumericsView(
+            grad_norm=newest.norm if newest else None,
+            grad_max=newest.largest if newest else None,
+            nonfinite_gradients=newest.nonfinite if newest else None,
+            measured_step=newest.step if newest else None,
+            headroom=newest.headroom if newest else None,
+            headroom_scale=newest.scale if newest else None,
+            hypothetical=newest is not None and newest.hypothetical,
+            least_headroom=self._least(newest.scale) if newest else None,
+            headrooms=series,
+            outlook=self._outlook(watch.view()) if precision == "fp16" else "",
+            scaler=judge_scaler(facts, self._began(facts)),
+            window=self._window,
+            window_verdict=self._window_verdict,
+            trace=self._trace,
+            trace_verdict=self._trace_verdict,
+            xray=self._xray,
+            xray_verdict=self._xray_verdict,
+        )
+
+    def _least(self, scale: float) -> float | None:
+        """The least of the last headrooms, each as it would be at ``scale``; -inf if any step overflowed."""
+        if not 0 < scale < math.inf:
+            return None
+        return min((_moved(room, at, scale) for _, room, at in self._recent), default=None)
+
+    def _outlook(self, scaler: ScalerView) -> str:
+        """When the scale grows next, and whether the gradients of late would fit then."""
+        newest = self._newest
+        if newest is None or newest.hypothetical or newest.headroom == -math.inf:
+            return ""
+        scale, tracker, interval = scaler.scale, scaler.growth_tracker, scaler.growth_interval
+        if tracker is None or interval is None or interval <= tracker:
+            return ""
+        if scale is None or not 0 < scale < math.inf:
+            return ""
+        after = self._after_growth(scale)
+        steps = interval - tracker
+        return f"×2 in {units.count(steps)} step{'s' if steps > 1 else ''}, {after}" if after else ""
+
+    def _after_growth(self, scale: float) -> str:
+        grown = GROWTH_FACTOR * scale
+        for step, room, at in reversed(self._recent):
+            if room == -math.inf and at <= grown and step not in self._forward_overflows:
+                return f"probably a skip: {units.count(at)} overflowed at step {units.count(step)}"
+        finite = [_moved(room, at, scale) for _, room, at in self._recent if room > -math.inf]
+        if not finite:
+            return ""
+        least = min(finite)
+        if least < math.log2(GROWTH_FACTOR):
+            return f"probably a skip: least headroom {units.doublings(least)} doublings"
+        return f"headroom then {units.doublings(least - math.log2(GROWTH_FACTOR))}"
+
+    def _began(self, facts: ScalerFacts) -> ModuleRange | None:
+        """Whom a trace found to overflow first, if it still explains the newest skip."""
+        trace, skip_step = self._trace, facts.newest_skip_step
+        if trace is None or trace.precision != "fp16" or skip_step is None:
+            return None
+        return trace.first if skip_step - trace.step <= TRACE_HOLDS_STEPS else None
+
+
+def _moved(room: float, at: float, scale: float) -> float:
+    """What a headroom at the scale ``at`` is at ``scale``."""
+    return room + (math.log2(at) - math.log2(scale))

@@ -1,0 +1,72 @@
+"""What is known of the steps in a row that the scaler skipped, as lines to read."""
+
+import math
+from collections import deque
+
+from amptui import units
+from amptui.findings import ModuleRange, ModulesTraced
+from amptui.records import StepSkipped
+from amptui.telemetry.health import what_overflowed_first
+from amptui.telemetry.nonfinite import by_module
+
+KEPT = 5
+"""Skips that are kept from each end of a row: a collapse has hundreds that say the same."""
+
+TRACE_WITHIN_STEPS = 10
+"""A trace that begins so soon after a skip tells of it: hooks go on after the skip has reached the host."""
+
+
+class PostMortem:
+    """The first and the last skips of a row, and what a trace found in it or right after it."""
+
+    def __init__(self) -> None:
+        self._first: list[StepSkipped] = []
+        self._last: deque[StepSkipped] = deque(maxlen=KEPT)
+        self._count = 0
+        self._trace: ModulesTraced | None = None
+
+    def add(self, skip: StepSkipped) -> None:
+        """Take in the row's next skip."""
+        self._count += 1
+        if len(self._first) < KEPT:
+            self._first.append(skip)
+        else:
+            self._last.append(skip)
+
+    def add_trace(self, trace: ModulesTraced) -> bool:
+        """Take in a trace if it tells of these skips and no earlier one named a module."""
+        if not self._first or (self._trace is not None and self._trace.first is not None):
+            return False
+        newest = (self._last or self._first)[-1]
+        if not self._first[0].step <= trace.step <= newest.step + TRACE_WITHIN_STEPS:
+            return False
+        self._trace = trace
+        return True
+
+    @property
+    def began(self) -> ModuleRange | None:
+        """Whom a trace found to overflow first."""
+        return self._trace.first if self._trace is not None else None
+
+    def lines(self) -> list[str]:
+        """A line for each skip that is kept, and one for the trace."""
+        left_out = self._count - len(self._first) - len(self._last)
+        lines = [_line(skip) for skip in self._first]
+        if left_out:
+            lines.append(f"{units.count(left_out)} more")
+        lines += [_line(skip) for skip in self._last]
+        if self._trace is not None:
+            found = what_overflowed_first(self._trace) or "nothing overflowed"
+            lines.append(f"trace of step {units.count(self._trace.step)}: {found}")
+        return lines
+
+
+def _line(skip: StepSkipped) -> str:
+    """``step 612, scale 131,072, loss 0.503: Inf in features.13.conv (weight); 2 more``."""
+    loss = "not measured" if skip.loss is None else units.loss(skip.loss)
+    finite = "" if skip.loss is None or math.isfinite(skip.loss) else " (not finite)"
+    step = f"step {units.count(skip.step)}, scale {units.count(skip.loss_scale)}, loss {loss}{finite}"
+    found = by_module(skip.names, skip.kinds, skip.count)
+    if not found and skip.count:
+        found = f"NaN or Inf in {units.count(skip.count)} gradients"
+    return f"{step}: {found}" if found else step

@@ -1,0 +1,104 @@
+"""The choice when the trainer paused by itself because the loss scale came to its floor."""
+
+from typing import ClassVar, NamedTuple
+
+from amptui import units
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_glyph, precision_ink
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
+from amptui.tui.panels.phrases import wrapped
+from amptui.tui.panels.state import ScreenState
+
+_PRECISIONS = {"b": "bf16", "f": "fp32"}
+"""Key to the precision that it goes on in."""
+
+_LABEL_WIDTH = 12
+_REASON_LINES = 3
+
+
+class _Choice(NamedTuple):
+    """One line of the choice."""
+
+    key: str
+    label: str
+    ink: int
+    meaning: str
+
+
+class FloorChoice:
+    """Why training stands still, and the ways out of it: another precision, the same one, or the end."""
+
+    covers_all: ClassVar[bool] = False
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
+        """See :class:`Overlay`."""
+        width = min(74, canvas.width)
+        choices = _choices(view)
+        # The ways out matter more than the last words on the cause.
+        why = _why(view, width - 8)[: max(1, canvas.height - len(choices) - 6)]
+        inner = open_box(canvas, "training is paused", width=width, height=len(why) + len(choices) + 6)
+        sign, sign_ink = VERDICT_SIGNS["error"]
+        inner.text(1, 0, sign, sign_ink | BOLD)
+        for y, (line, ink) in enumerate(why):
+            inner.text(3, y, line, ink)
+        y = len(why) + 1
+        for choice in choices:
+            x = inner.text(1, y, choice.key, Ink.KEY | BOLD) + 2
+            inner.text(x, y, choice.label, choice.ink, width=_LABEL_WIDTH)
+            x += _LABEL_WIDTH + 1
+            inner.text(x, y, choice.meaning, width=max(0, inner.width - x))
+            y += 1
+        stay = "esc leaves it paused, space resumes it later"
+        inner.text(1, y + 1, stay, Ink.DIM, width=max(0, inner.width - 1))
+
+    def press(self, key: str, view: SessionView) -> Answer:
+        """A precision is asked for before the pause ends, so that no step runs in the one that failed."""
+        if key in _PRECISIONS:
+            unsupported = view.run.unsupported if view.run is not None else {}
+            if _PRECISIONS[key] in unsupported:
+                return STAY
+            return Answer(close=True, precision=_PRECISIONS[key], action="resume")
+        if key == "g":
+            return Answer(close=True, action="resume")
+        if key in ("q", "ctrl+q"):
+            return Answer(action="ask_quit")
+        return CLOSE if key == "escape" else STAY
+
+
+def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
+    """The trainer's reason, then what is known of the cause."""
+    causes = [view.numerics.scaler.text]
+    if view.numerics.trace_verdict is not None:
+        causes.append(view.numerics.trace_verdict.text)
+    lines = [(line, Ink.STRONG) for line in _sentence(view.pause_reason, width)]
+    lines += [(line, Ink.TEXT) for cause in causes for line in _sentence(cause, width)]
+    return [(line, int(ink)) for line, ink in lines]
+
+
+def _sentence(text: str, width: int) -> list[str]:
+    return wrapped(text[:1].upper() + text[1:], width, lines=_REASON_LINES)
+
+
+def _choices(view: SessionView) -> list[_Choice]:
+    now, scale = view.precision or "fp16", units.count(view.scaler.scale)
+    unsupported = view.run.unsupported if view.run is not None else {}
+    meanings = {
+        "b": ("bf16", "float32's range: nothing to scale"),
+        "f": ("fp32", "nothing overflows at 65,504"),
+    }
+    choices = [
+        _in_precision(key, name, unsupported.get(name) or meaning, known=name not in unsupported)
+        for key, (name, meaning) in meanings.items()
+    ]
+    return [
+        *choices,
+        _in_precision("g", now, f"go on, the loss scale held at {scale}"),
+        _Choice("q", "  quit", Ink.TEXT, "stop the run; asks once more"),
+    ]
+
+
+def _in_precision(key: str, name: str, meaning: str, *, known: bool = True) -> _Choice:
+    label = f"{precision_glyph(name)} {precision_label(name)}"
+    return _Choice(key, label, precision_ink(name) if known else Ink.DIM, meaning)

@@ -1,0 +1,102 @@
+"""What an overlay is: it draws on the dashboard's own canvas, takes key presses and answers them.
+
+The training stays in sight around a small overlay, and nothing is laid out anew.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.ink import Ink
+from amptui.tui.panels.footer import NOTICE_INKS
+from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
+from amptui.tui.panels.state import ScreenState
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a key press in an overlay leads to: the precision first, then the action."""
+
+    close: bool = False
+    action: str = ""
+    """An action of the app to run."""
+    precision: str = ""
+    """A precision to ask for."""
+
+
+Hints = Sequence[tuple[str, str]]
+"""Keys of an overlay and what they do, the most important first."""
+
+STAY = Answer()
+CLOSE = Answer(close=True)
+
+
+class Overlay(Protocol):
+    """Something over the panels that has the keyboard."""
+
+    covers_all: ClassVar[bool]
+    """Whether nothing of the panels can be seen: then they need not be drawn."""
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """Draw over what is there."""
+
+    def press(self, key: str, view: SessionView) -> Answer:
+        """Take a key press, by Textual's name."""
+
+
+def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
+    """Clear a box of at most that size in the middle, frame it, and return the canvas within."""
+    width, height = min(width, canvas.width), min(height, canvas.height)
+    box = canvas.part(Rect((canvas.width - width) // 2, (canvas.height - height) // 2, width, height))
+    box.clear()
+    right, bottom = box.width - 1, box.height - 1
+    for y in (0, bottom):
+        box.text(0, y, "─" * box.width, Ink.FRAME)
+    for y in range(1, bottom):
+        box.text(0, y, "│", Ink.FRAME)
+        box.text(right, y, "│", Ink.FRAME)
+    for x, y, corner in ((0, 0, "╭"), (right, 0, "╮"), (0, bottom, "╰"), (right, bottom, "╯")):
+        box.text(x, y, corner, Ink.FRAME)
+    box.text(2, 0, f" {title} ", Ink.STRONG, width=max(0, min(text_width(title) + 2, box.width - 4)))
+    return box.part(Rect(2, 1, max(0, box.width - 4), max(0, box.height - 2)))
+
+
+def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str = "") -> None:
+    """The lower edge of an overlay that hides the footer: its keys, or what the footer would say instead.
+
+    Where not all keys fit the last ones go first, but the first one stays; ``right`` is at the right end.
+    """
+    y, room = canvas.height - 1, max(0, canvas.width - 8)
+    if 2 * text_width(right) < room:
+        room -= text_width(right) + GAP
+        canvas.text(canvas.width - 5 - text_width(right), y, f" {right} " if right else "", Ink.DIM)
+    phrases = _edge_phrases(hints, screen, room)
+    used = max(0, min(room, line_width(phrases)))
+    edge = canvas.part(Rect(3, y, used + 2, 1))
+    edge.clear()
+    write(edge.part(Rect(1, 0, used, 1)), 0, 0, phrases)
+
+
+def _edge_phrases(hints: Hints, screen: ScreenState, room: int) -> list[Phrase]:
+    if screen.message:
+        return [Phrase((Word(line, NOTICE_INKS[screen.severity]),)) for line in _cut(screen.message, room)]
+    if screen.waiting:
+        return [Phrase((Word(line, Ink.STRONG),)) for line in _cut(screen.waiting, room)]
+    keys = enumerate(hints)
+    phrases = [Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), i) for i, (key, words) in keys]
+    return fitting(phrases, room)
+
+
+def _cut(text: str, room: int) -> list[str]:
+    return wrapped(text, room, lines=1)
+
+
+def shifted(top: int, key: str, *, page: int, last: int) -> int | None:
+    """The first line in sight after ``key``, from 0 to ``last``; None for a key that does not scroll."""
+    moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
+    ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
+    if key not in moves and key not in ends:
+        return None
+    return max(0, min(ends.get(key, top + moves.get(key, 0)), last))

@@ -1,0 +1,54 @@
+"""The menu of precisions."""
+
+from typing import ClassVar
+
+from amptui.records import PRECISIONS
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
+from amptui.tui.panels.state import ScreenState
+
+MEANINGS = {
+    "fp32": "float32 as by default: convolutions may use TF32",
+    "ieee": "float32 with TF32 off everywhere",
+    "tf32": "float32 with TF32 on everywhere",
+    "fp16": "autocast to float16, gradients scaled",
+    "bf16": "autocast to bfloat16, nothing to scale",
+}
+"""What each precision is, in half a line."""
+
+
+class PrecisionMenu:
+    """Every precision, those this device cannot run with the reason."""
+
+    covers_all: ClassVar[bool] = False
+
+    def __init__(self, view: SessionView) -> None:
+        self._chosen = PRECISIONS.index(view.precision) if view.precision in PRECISIONS else 0
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
+        """See :class:`Overlay`."""
+        inner = open_box(canvas, "precision", width=72, height=len(PRECISIONS) + 4)
+        unsupported = view.run.unsupported if view.run is not None else {}
+        for y, name in enumerate(PRECISIONS):
+            ink = Ink.DIM if name in unsupported else precision_ink(name)
+            marker = "▸" if y == self._chosen else " "
+            inner.text(0, y, marker, Ink.KEY | BOLD)
+            inner.text(2, y, f"{y + 1} {precision_glyph(name)} {precision_label(name)}", ink, width=14)
+            words = unsupported.get(name) or MEANINGS[name]
+            now = " (now)" if name == view.precision else ""
+            inner.text(17, y, f"{words}{now}", Ink.DIM, width=max(0, inner.width - 17))
+        inner.text(2, len(PRECISIONS) + 1, "enter or 1-5 switches, esc goes back", Ink.DIM)
+
+    def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments
+        """Arrows move, enter or a number chooses."""
+        if key in ("up", "down", "k", "j"):
+            self._chosen = (self._chosen + (1 if key in ("down", "j") else -1)) % len(PRECISIONS)
+            return STAY
+        if key == "enter":
+            return Answer(close=True, precision=PRECISIONS[self._chosen])
+        if key.isdecimal() and 1 <= int(key) <= len(PRECISIONS):
+            return Answer(close=True, precision=PRECISIONS[int(key) - 1])
+        return CLOSE if key in ("escape", "m", "q", "ctrl+q") else STAY

@@ -1,0 +1,227 @@
+"""The X-ray on a screen of its own: the verdict, both losses, the memory, and two tables."""
+
+import math
+from collections import Counter
+from typing import ClassVar, NamedTuple
+
+from amptui import units
+from amptui.findings import XRayTaken
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_glyph, precision_ink
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box, shifted, write_edge
+from amptui.tui.overlays.xraytables import (
+    ORDERS,
+    WHOLE_MODEL,
+    draw_layers,
+    draw_operators,
+    dtype_word,
+    operator_table,
+    share_word,
+)
+from amptui.tui.panels.phrases import Phrase, Word, flowed, wrapped, write
+from amptui.tui.panels.state import ScreenState
+
+_LABEL_WIDTH = 8
+_VERDICT_LINES = 3
+
+_LEAST_TABLE = 5
+"""Lines that the facts above leave to the table."""
+
+_HIGH = 30
+"""Lines from which on there is room to say what the columns are."""
+
+_LAYERS_LEGEND = (
+    "AMP's gradients beside FP32's: cosine 1 is the same direction, "
+    "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
+)
+_OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy is a cast to that dtype"
+
+_MOST_ISLANDS = 4
+"""Modules in FP32 that are named; of more there are the first ones, and their number."""
+
+
+class Fact(NamedTuple):
+    """A line or more above the tables."""
+
+    label: str
+    phrases: list[Phrase]
+
+
+class XRay:
+    """The newest X-ray of the session: the same batch in FP32 and in AMP, layer by layer."""
+
+    covers_all: ClassVar[bool] = True
+
+    def __init__(self) -> None:
+        self._order = 0
+        self._operators = False
+        self._top = 0
+        self._last_top = 0
+        self._page = 1
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """See :class:`Overlay`."""
+        xray = view.numerics.xray
+        inner = open_box(canvas, _title(xray), width=canvas.width, height=canvas.height)
+        if xray is None:
+            inner.text(0, 0, "no X-ray was taken yet: x takes one with the next step", Ink.DIM)
+        else:
+            y = self._draw_facts(inner, view, xray)
+            legend = self._legend(inner) if inner.height >= _HIGH else []
+            self._draw_table(inner.part(Rect(0, y, inner.width, inner.height - len(legend) - y)), xray)
+            for i, words in enumerate(legend):
+                inner.text(0, inner.height - len(legend) + i, words, Ink.DIM)
+        other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
+        rows = self._rows(xray)
+        shown = f"{self._top + 1}–{min(rows, self._top + self._page)} of {rows:,}" if self._last_top else ""
+        hints = (("esc", "goes back"), *other, ("x", "fresh one"), ("↑ ↓", "scroll"))
+        write_edge(canvas, hints, screen, right=shown)
+
+    def _legend(self, inner: Canvas) -> list[str]:
+        return wrapped(_OPERATORS_LEGEND if self._operators else _LAYERS_LEGEND, inner.width, lines=2)
+
+    def _draw_facts(self, inner: Canvas, view: SessionView, xray: XRayTaken) -> int:
+        """The verdict and the facts, as many as leave a table; return the line where the table begins."""
+        y = 0
+        verdict = view.numerics.xray_verdict
+        if verdict is not None:
+            sign, ink = VERDICT_SIGNS[verdict.severity]
+            inner.text(0, 0, sign, ink | BOLD)
+            for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
+                inner.text(2, y, words, ink | BOLD)
+                y += 1
+        for fact in facts(xray):
+            lines = flowed(fact.phrases, inner.width - _LABEL_WIDTH)
+            if y + len(lines) + _LEAST_TABLE > inner.height:
+                break
+            inner.text(0, y, fact.label, Ink.DIM)
+            for line in lines:
+                write(inner, _LABEL_WIDTH, y, line)
+                y += 1
+        return y + 1
+
+    def _draw_table(self, table: Canvas, xray: XRayTaken) -> None:
+        self._page = max(1, table.height - 1)
+        self._last_top = max(0, self._rows(xray) - self._page)
+        self._top = min(self._top, self._last_top)
+        if self._operators:
+            draw_operators(table, xray.operators, self._top)
+        else:
+            draw_layers(table, xray.layers, ORDERS[self._order], self._top)
+
+    def _rows(self, xray: XRayTaken | None) -> int:
+        if xray is None:
+            return 0
+        return len(operator_table(xray.operators)) if self._operators else len(xray.layers)
+
+    def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments
+        """Arrows scroll, letters change what is shown."""
+        if key in ("escape", "q", "ctrl+q"):
+            return CLOSE
+        if key == "x":
+            return Answer(action="take_xray")
+        if key == "o":
+            self._operators, self._top = not self._operators, 0
+        elif key == "s" and not self._operators:
+            self._order, self._top = (self._order + 1) % len(ORDERS), 0
+        top = shifted(self._top, key, page=self._page, last=self._last_top)
+        self._top = self._top if top is None else top
+        return STAY
+
+
+def _title(xray: XRayTaken | None) -> str:
+    if xray is None:
+        return "X-ray"
+    scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
+    return f"X-ray of step {xray.step:,}: FP32 beside {precision_label(xray.precision)}{scale}"
+
+
+def facts(xray: XRayTaken) -> list[Fact]:
+    """What there is to say of an X-ray beside its tables, what matters most first."""
+    some = [
+        Fact("loss", [*_losses(xray), _took(xray)]),
+        Fact("saved", _saved(xray)),
+        Fact("memory", _memory(xray)),
+        Fact("outputs", _outputs(xray)),
+    ]
+    if xray.random:
+        caveat = "dropout is active: both passes may have drawn other masks, and differ by them"
+        some.insert(1, Fact("caution", [Phrase((Word(caveat, Ink.WARNING),))]))
+    return [fact for fact in some if fact.phrases]
+
+
+def _losses(xray: XRayTaken) -> list[Phrase]:
+    """Both losses to six digits, and their difference as a part of FP32's."""
+    phrases = [
+        _in_precision("fp32", _loss_word(xray.loss_fp32)),
+        _in_precision(xray.precision, _loss_word(xray.loss_amp)),
+    ]
+    difference = abs(xray.loss_amp - xray.loss_fp32)
+    if not math.isfinite(difference) or xray.loss_fp32 == 0:
+        return phrases
+    share = share_word(difference / abs(xray.loss_fp32))
+    words = "equal" if difference == 0 else f"{share.text} apart"
+    return [*phrases, Phrase((Word(words, Ink.STRONG),))]
+
+
+def _loss_word(loss: float) -> Word:
+    return Word(f"{loss:.6g}", Ink.STRONG if math.isfinite(loss) else Ink.ERROR)
+
+
+def _took(xray: XRayTaken) -> Phrase:
+    return Phrase((Word("took ", Ink.DIM), Word(units.milliseconds(xray.seconds))))
+
+
+def _saved(xray: XRayTaken) -> list[Phrase]:
+    """What the forward pass keeps for the backward pass, in both precisions."""
+    if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None:
+        return []
+    return [
+        _in_precision("fp32", Word(units.number_of_bytes(xray.saved_bytes_fp32), Ink.STRONG)),
+        _in_precision(xray.precision, Word(units.number_of_bytes(xray.saved_bytes_amp), Ink.STRONG)),
+        Phrase((Word(f"kept for backward{_change(xray.saved_bytes_fp32, xray.saved_bytes_amp)}"),)),
+    ]
+
+
+def _memory(xray: XRayTaken) -> list[Phrase]:
+    """What AMP does not change."""
+    parts = {
+        "weights": xray.weights_bytes,
+        "gradients": xray.gradients_bytes,
+        "optimizer": xray.optimizer_bytes,
+        "buffers": xray.buffers_bytes,
+    }
+    return [
+        Phrase((Word(f"{name} ", Ink.DIM), Word(units.number_of_bytes(size)))) for name, size in parts.items()
+    ]
+
+
+def _change(before: int, after: int) -> str:
+    """``, 49% less``; nothing where there is nothing to compare."""
+    if before == 0:
+        return ""
+    share = units.percent(abs(after - before) / before)
+    return ", the same" if share == "0%" else f", {share} {'less' if after < before else 'more'}"
+
+
+def _outputs(xray: XRayTaken) -> list[Phrase]:
+    """How many modules put out which dtype in AMP, and which of them stayed in FP32."""
+    counts = Counter(dtype for dtype in xray.output_dtypes.values() if dtype)
+    phrases = [
+        Phrase((Word(f"{number:,} ", Ink.STRONG), dtype_word(dtype)))
+        for dtype, number in counts.most_common()
+    ]
+    islands = [name or WHOLE_MODEL for name, dtype in xray.output_dtypes.items() if dtype == "float32"]
+    if len(counts) > 1 and islands:
+        more = f" (+{len(islands) - _MOST_ISLANDS})" if len(islands) > _MOST_ISLANDS else ""
+        names = ", ".join(islands[:_MOST_ISLANDS]) + more
+        phrases.append(Phrase((Word("in FP32: ", Ink.DIM), Word(names, precision_ink("fp32")))))
+    return phrases
+
+
+def _in_precision(precision: str, word: Word) -> Phrase:
+    """``▲ AMP fp16 0.0312``."""
+    sign = f"{precision_glyph(precision)} {precision_label(precision)} "
+    return Phrase((Word(sign, precision_ink(precision)), word))

@@ -1,0 +1,208 @@
+"""The X-ray's two tables: how far each layer agrees with FP32, and in which dtype each operator ran."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from decimal import ROUND_DOWN, Decimal
+from typing import Literal, NamedTuple
+
+from amptui import units
+from amptui.findings import LayerAgreement, OperatorCount
+from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
+from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_glyph, precision_ink
+from amptui.tui.panels.phrases import GAP, Word
+from amptui.tui.renderables.bars import draw_bar
+
+Order = Literal["worst first", "model order", "by lost", "by size"]
+
+ORDERS: tuple[Order, ...] = ("worst first", "model order", "by lost", "by size")
+"""How layers can be sorted, in the order in which a key walks through them."""
+
+WHOLE_MODEL = "(model)"
+"""What stands for the model itself, whose path is the empty string."""
+
+_PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+_SIGN_WIDTH = 2
+_LEAST_NAME = 20
+_COUNT_WIDTH = 9
+
+_NAME_BESIDE_BAR = 28
+"""With less room for it a name is worth more than a bar."""
+
+_NINES = 6
+"""A bar of agreement is full at a cosine of 0.999999: float32's own arithmetic gives no more digits."""
+
+_BAR_WIDTH = 2 * _NINES
+
+
+class Column(NamedTuple):
+    """One column beside the names; where there is no room the highest ``rank`` goes first."""
+
+    title: str
+    width: int
+    rank: int
+    cell: Callable[[LayerAgreement], Word]
+    align: Literal["left", "right"] = "right"
+
+
+def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, top: int) -> None:
+    """A line of titles, then the layers from number ``top`` of ``order`` on, as many as there is room for."""
+    title = f"{len(layers):,} layer{'s' if len(layers) != 1 else ''}, {order}"
+    longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
+    columns, name_width, bar_width = _fitting(canvas.width, longest)
+    head = title if text_width(title) <= name_width else order
+    x = canvas.text(_SIGN_WIDTH, 0, head, Ink.STRONG, width=name_width) + GAP
+    places = []
+    for column in columns:
+        places.append((x, column))
+        x = canvas.text(x, 0, column.title, Ink.DIM, width=column.width, align=column.align) + GAP
+    if bar_width:
+        canvas.text(x, 0, "agreement", Ink.DIM)
+    for y, layer in enumerate(sorted_layers(layers, order)[top : top + canvas.height - 1], 1):
+        sign, ink = layer_sign(layer)
+        canvas.text(0, y, sign, ink)
+        canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
+        for at, column in places:
+            word = column.cell(layer)
+            canvas.text(at, y, word.text, word.ink, width=column.width, align=column.align)
+        if bar_width and layer.cosine is not None:
+            draw_bar(canvas, x, y, bar_width, nines(layer.cosine) / _NINES, ink)
+
+
+def sorted_layers(layers: Sequence[LayerAgreement], order: Order) -> list[LayerAgreement]:
+    """Layers in ``order``; those without the number asked for come last, NaN before every number."""
+    if order == "model order":
+        return list(layers)
+    if order == "by size":
+        return sorted(layers, key=lambda layer: -layer.elements)
+    if order == "by lost":
+        return sorted(layers, key=lambda layer: _worst_first(layer.lost, -1))
+    return sorted(layers, key=lambda layer: _worst_first(layer.cosine, 1))
+
+
+def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
+    if value is None:
+        return 2, 0.0
+    return (0, 0.0) if math.isnan(value) else (1, direction * value)
+
+
+def layer_sign(layer: LayerAgreement) -> tuple[str, Ink]:
+    """The sign of a layer that does not agree with FP32, by health's thresholds; none of one that does."""
+    if layer.cosine is None:
+        return "·", Ink.DIM
+    if layer.cosine >= XRAY_SAFE_COSINE:
+        return " ", Ink.GOOD
+    return VERDICT_SIGNS["warning" if layer.cosine >= XRAY_CAREFUL_COSINE else "error"]
+
+
+def nines(cosine: float) -> float:
+    """How many nines a cosine begins with, ``-log10(1 - cosine)``: 0.999 has 3; NaN and less than 0 none."""
+    if math.isnan(cosine) or cosine <= 0:
+        return 0.0
+    return float(_NINES) if cosine >= 1 else min(float(_NINES), -math.log10(1 - cosine))
+
+
+def end_of(name: str, width: int) -> str:
+    """``name`` cut at its front, where all names are alike: ``…ures.12.conv``."""
+    return name if text_width(name) <= width else "…" + name[len(name) - max(0, width - 1) :]
+
+
+def dtype_word(dtype: str) -> Word:
+    """A dtype with the sign and the ink of its precision: an FP32 island is seen at a glance."""
+    precision = _PRECISION_OF_DTYPE.get(dtype)
+    if precision is None:
+        return Word(f"  {dtype}" if dtype else "", Ink.TEXT)
+    return Word(f"{precision_glyph(precision)} {dtype}", precision_ink(precision))
+
+
+def _cosine_word(layer: LayerAgreement) -> Word:
+    """In seven cells, never rounded up: what is shown as 1.00000 is 1."""
+    if layer.cosine is None:
+        return Word(units.NOT_AVAILABLE, Ink.DIM)
+    if math.isnan(layer.cosine):
+        return Word("nan", Ink.ERROR)
+    digits = Decimal(str(layer.cosine)).quantize(
+        Decimal("0.0001" if layer.cosine < 0 else "0.00001"), ROUND_DOWN
+    )
+    safe = layer.cosine >= XRAY_SAFE_COSINE
+    return Word(str(digits), Ink.TEXT if safe else layer_sign(layer)[1])
+
+
+def share_word(fraction: float | None) -> Word:
+    """A fraction as percent: ``0.31%``; a relative error may be many times what it is relative to."""
+    if fraction is None:
+        return Word(units.NOT_AVAILABLE, Ink.DIM)
+    if not math.isfinite(fraction):
+        return Word(units.non_finite(fraction), Ink.ERROR)
+    if fraction > 1:
+        return Word(units.percent(fraction) if fraction < 10 else f"{units.short_count(fraction)}×")
+    return Word(units.share(fraction, 1.0), Ink.TEXT if fraction else Ink.DIM)
+
+
+def _size(elements: int) -> str:
+    return units.count(elements) if elements < 1000 else units.short_count(elements)
+
+
+_COLUMNS = (
+    Column("kind", 11, 3, lambda layer: Word(layer.kind, Ink.DIM), "left"),
+    Column("output", 10, 2, lambda layer: dtype_word(layer.output_dtype), "left"),
+    Column("cosine", 7, 0, _cosine_word),
+    Column("error", 7, 1, lambda layer: share_word(layer.relative_error)),
+    Column("lost", 7, 1, lambda layer: share_word(layer.lost)),
+    Column("elements", 8, 4, lambda layer: Word(_size(layer.elements))),
+)
+
+
+def _fitting(width: int, longest: int) -> tuple[list[Column], int, int]:
+    """The columns that leave names of up to ``longest`` cells room, the names' width, and the bar's."""
+    columns = list(_COLUMNS)
+
+    def taken() -> int:
+        return _SIGN_WIDTH + sum(GAP + column.width for column in columns)
+
+    while columns and width - taken() < _LEAST_NAME:
+        columns.remove(max(columns, key=lambda column: column.rank))
+    room = max(0, width - taken())
+    beside_bar = room - GAP - _BAR_WIDTH
+    if beside_bar < min(longest, _NAME_BESIDE_BAR):
+        return columns, min(longest, room), 0
+    return columns, min(longest, beside_bar), _BAR_WIDTH
+
+
+def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int) -> None:
+    """A line of titles, then one operator a line from number ``top`` on, with its count in each dtype."""
+    table = operator_table(operators)
+    dtypes = _dtypes(operators)
+    width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
+    title = f"{len(table):,} operator{'s' if len(table) != 1 else ''}, most frequent first"
+    longest = max([text_width(title), *(text_width(name) for name, _ in table)])
+    name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
+    canvas.text(0, 0, title, Ink.STRONG, width=name_width)
+    places = [(name_width + GAP + i * (width + GAP), dtype) for i, dtype in enumerate(dtypes)]
+    for x, dtype in places:
+        word = dtype_word(dtype)
+        canvas.text(x, 0, word.text, word.ink, width=width, align="right")
+    for y, (name, counts) in enumerate(table[top : top + canvas.height - 1], 1):
+        canvas.text(0, y, end_of(name, name_width), width=name_width)
+        for x, dtype in places:
+            text, ink = (f"{counts[dtype]:,}", dtype_word(dtype).ink) if counts[dtype] else ("·", Ink.DIM)
+            canvas.text(x, y, text, ink, width=width, align="right")
+
+
+def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counter[str]]]:
+    """Each operator with its count by dtype, the most frequent first."""
+    table: dict[str, Counter[str]] = {}
+    for each in operators:
+        table.setdefault(each.name, Counter())[each.dtype] += each.count
+    return sorted(table.items(), key=lambda item: -item[1].total())
+
+
+def _dtypes(operators: Sequence[OperatorCount]) -> list[str]:
+    """The dtypes of any operator: first those of precisions, then the others by count."""
+    counts: Counter[str] = Counter()
+    for each in operators:
+        counts[each.dtype] += each.count
+    first = [dtype for dtype in _PRECISION_OF_DTYPE if dtype in counts]
+    return first + [dtype for dtype, _ in counts.most_common() if dtype not in first]

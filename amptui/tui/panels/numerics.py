@@ -1,0 +1,221 @@
+"""Inside mixed precision: gradients against float16's range, headroom, and what the scaler makes of it."""
+
+from amptui import units
+from amptui.findings import Float16Window
+from amptui.telemetry.view import NumericsView, SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.panels import verdicts
+from amptui.tui.panels.phase import waiting_words
+from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, quiet, wrapped_phrases, write
+from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.verdicts import Block, Line
+from amptui.tui.renderables.digits import LINES as DIGIT_LINES
+from amptui.tui.renderables.digits import draw_digits
+from amptui.tui.renderables.exponents import LEGEND_LINES, draw_exponents, width_beside
+from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+from amptui.tui.renderables.ribbon import draw_step_axis
+
+NOTHING_YET = "no gradient measured yet"
+
+_WIDE = 104
+"""Columns from which on words stand beside the histogram."""
+
+_WORDS_WIDTH = 42
+"""What those words are given; less where the histogram could not be told from."""
+
+_HIGH = 24
+"""Lines from which on a wide panel has a second row: the headroom's curve and what was found."""
+
+_LEAST_BARS, _MOST_BARS = 3, 18
+"""Lines of bars."""
+
+_FAIR_PART = 0.45
+"""Of the lines of a narrow panel, the histogram's where there is more to say than lines."""
+
+_ROOMY = 20
+"""Lines beside the words from which on a blank one sets them apart."""
+
+_LEAST_CURVE, _MOST_CURVE = 6, 14
+"""Lines of the headroom's curve, its title and axis included."""
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """What the scaler does and how many doublings there are to overflow."""
+    state = verdicts.state_words(view.numerics.scaler)
+    phrases = [Phrase((state,))] if state is not None else []
+    if view.numerics.headroom is not None:
+        label = "if float16 ran: headroom " if view.numerics.hypothetical else "headroom "
+        words = (Word(label, Ink.DIM), *verdicts.headroom_words(view.numerics))
+        phrases.append(Phrase(words, 1))
+    return phrases
+
+
+class NumericsPanel:
+    """The headroom's curve keeps its sticky limits from frame to frame."""
+
+    def __init__(self) -> None:
+        self._limits = YLimits()
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """The histogram first, the words beside it or below it, the curve where there is room."""
+        if not _anything(view.numerics):
+            words = waiting_words(view)
+            quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
+        elif canvas.width < _WIDE:
+            self._draw_stacked(canvas, view, screen)
+        elif canvas.height < _HIGH:
+            left, right = _halves(canvas)
+            _draw_window(left, view)
+            _write_blocks(right, _all_blocks(view.numerics, right.width))
+        else:
+            self._draw_wide(canvas, view, screen)
+
+    def _draw_stacked(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """Everything in one column: the words get what a histogram of a fair height leaves over."""
+        fair = max(1 + _LEAST_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
+        blocks = _all_blocks(view.numerics, canvas.width)
+        lines = verdicts.fitting_lines(blocks, max(0, canvas.height - fair))
+        left = canvas.height - len(lines)
+        gap = int(left > _ROOMY)
+        upper = min(left - gap, 1 + _MOST_BARS + LEGEND_LINES)
+        _draw_window(canvas.part(Rect(0, 0, canvas.width, upper)), view)
+        _write_lines(canvas.part(Rect(0, upper + gap, canvas.width, len(lines))), lines)
+        used = upper + 2 * gap + len(lines)
+        curve = canvas.part(Rect(0, used, canvas.width, min(_MOST_CURVE, canvas.height - used)))
+        self._draw_curve(curve, view, screen)
+
+    def _draw_wide(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """Two rows: now, and over the run."""
+        upper = min(1 + _MOST_BARS + LEGEND_LINES, round(canvas.height * 0.55))
+        left, right = _halves(canvas.part(Rect(0, 0, canvas.width, upper)))
+        numerics = view.numerics
+        _draw_window(left, view)
+        used = _draw_headroom(right, numerics)
+        _write_blocks(
+            right.part(Rect(0, used, right.width, right.height - used)),
+            _now_blocks(numerics, right.width),
+        )
+        lower = canvas.part(Rect(0, upper + 1, canvas.width, canvas.height - upper - 1))
+        middle = lower.width // 2
+        self._draw_curve(lower.part(Rect(0, 0, middle, lower.height)), view, screen)
+        right = lower.part(Rect(middle + GAP, 0, lower.width - middle - GAP, lower.height))
+        _write_blocks(right, _found_blocks(numerics, right.width))
+
+    def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """The headroom of each measured step, at the scale of its time."""
+        series = view.numerics.headrooms
+        if canvas.height < _LEAST_CURVE or not series.count:
+            return
+        canvas.text(0, 0, "headroom of each measured step, in doublings", Ink.DIM, width=canvas.width)
+        window, rows = visible_window(series, screen.zoom), canvas.height - 2
+        draw_plot(
+            canvas.part(Rect(0, 1, canvas.width, rows)),
+            series,
+            window=window,
+            switches=view.switches,
+            limits=self._limits,
+            format_y=units.doublings,
+            band=False,
+        )
+        draw_step_axis(canvas.part(Rect(0, 1 + rows, canvas.width, 1)), window=window)
+
+
+def _anything(numerics: NumericsView) -> bool:
+    """Whether there is anything to show yet."""
+    found = (numerics.window, numerics.headroom, numerics.measured_step, numerics.trace, numerics.xray)
+    return numerics.scaler.state != "unused" or any(each is not None for each in found)
+
+
+def _halves(canvas: Canvas) -> tuple[Canvas, Canvas]:
+    """The histogram's part of ``canvas`` and the words' part right of it."""
+    left = width_beside(canvas.width, _WORDS_WIDTH + GAP)
+    return (
+        canvas.part(Rect(0, 0, left, canvas.height)),
+        canvas.part(Rect(left + GAP, 0, canvas.width - left - GAP, canvas.height)),
+    )
+
+
+def _draw_window(canvas: Canvas, view: SessionView) -> None:
+    """A title that says whether float16 ran, above the histogram."""
+    window = view.numerics.window
+    if window is None:
+        quiet(canvas, "the float16 window was not measured yet")
+        return
+    write(canvas, 0, 0, fitting(_window_title(window), canvas.width))
+    draw_exponents(canvas.part(Rect(0, 1, canvas.width, canvas.height - 1)), window)
+
+
+def _window_title(window: Float16Window) -> list[Phrase]:
+    scale = units.count(window.loss_scale)
+    at = f"if float16 ran at {scale}" if window.hypothetical else f"at scale {scale}"
+    cost = _cost(window)
+    return [
+        Phrase((Word("float16 window"),), 2),
+        Phrase((Word(at, Ink.FP16 | BOLD),)),
+        *([Phrase((Word(cost, Ink.DIM),), 1)] if cost else []),
+        Phrase((Word(f"step {units.count(window.step)}", Ink.DIM),), 3),
+    ]
+
+
+def _cost(window: Float16Window) -> str:
+    """``every 32 steps, 0.9% of the time``; only what of it was measured."""
+    if not window.steps_since:
+        return "" if window.seconds is None else f"took {units.milliseconds(window.seconds)}"
+    often = "every step" if window.steps_since == 1 else f"every {units.count(window.steps_since)} steps"
+    if window.seconds is None or not window.seconds_since:
+        return often
+    return f"{often}, {units.share(window.seconds, window.seconds_since)} of the time"
+
+
+def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
+    """The headroom large, over its gauge and what comes next; return the lines it took."""
+    canvas.text(0, 0, f"headroom {verdicts.at_which_scale(numerics).text}", Ink.DIM)
+    value = units.doublings(numerics.headroom)
+    words = verdicts.headroom_words(numerics)
+    if set(value) <= set("0123456789.-"):
+        x = draw_digits(canvas, 0, 1, value, words[0].ink)
+        canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Ink.DIM)
+    else:
+        write(canvas, 0, DIGIT_LINES, [Phrase(words)])
+    gauge = verdicts.headroom_gauge(numerics.headroom, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
+    lines = [[Phrase((gauge,))], [Phrase(verdicts.least_words(numerics))]]
+    lines += wrapped_phrases(numerics.outlook, Ink.TEXT, canvas.width)
+    for y, line in enumerate(lines, 2 + DIGIT_LINES):
+        write(canvas, 0, y, line)
+    return 3 + DIGIT_LINES + len(lines)
+
+
+def _all_blocks(numerics: NumericsView, width: int) -> list[Block]:
+    return [
+        verdicts.headroom(numerics, width),
+        *_now_blocks(numerics, width),
+        *_found_blocks(numerics, width),
+    ]
+
+
+def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
+    """What holds for the newest steps."""
+    return [verdicts.scaler(numerics.scaler, width), verdicts.gradients(numerics, width)]
+
+
+def _found_blocks(numerics: NumericsView, width: int) -> list[Block]:
+    """What was found in single steps: what float16 loses, and what a person asked for."""
+    window, trace, xray = numerics.window, numerics.trace, numerics.xray
+    # Of a step that ran in float16 the window knows less than it would have to, to be good news.
+    foretells = window is not None and window.hypothetical
+    return [
+        *verdicts.verdict("float16", numerics.window_verdict, width, rank=3, good=foretells),
+        *verdicts.worst(window, width),
+        *verdicts.verdict("trace", numerics.trace_verdict, width, rank=4, step=trace.step if trace else None),
+        *verdicts.verdict("X-ray", numerics.xray_verdict, width, rank=5, step=xray.step if xray else None),
+    ]
+
+
+def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:
+    _write_lines(canvas, verdicts.fitting_lines(blocks, canvas.height))
+
+
+def _write_lines(canvas: Canvas, lines: list[Line]) -> None:
+    for y, line in enumerate(lines):
+        write(canvas, 0, y, fitting(line.phrases, canvas.width))

@@ -1,0 +1,198 @@
+"""Where a step's time goes, precision by precision: stacked bars, what they wait for, what AMP can give."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from amptui import units
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import PrecisionTiming, SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
+from amptui.tui.panels.verdicts import Block, Line, fitting_lines
+
+_LABEL_WIDTH = 9
+"""A precision's glyph and ``device``, and a blank."""
+
+_TOTAL_WIDTH = 9
+"""A blank and ``3.91 ms``, right-aligned."""
+
+_COLUMN_GAP = 4
+"""Blanks before each column of the legend and the table."""
+
+_INDENT = 2
+
+_MOST_LINES = 3
+"""Lines of one sentence."""
+
+_BOUND_SIGNS = {"compute": ("✔", Ink.GOOD), "input": ("⚠", Ink.WARNING), "launch": ("⚠", Ink.WARNING)}
+
+_NO_VERDICT = ("·", Ink.TEXT)
+
+
+class _Part(NamedTuple):
+    """How one part of a step is drawn."""
+
+    name: str
+    cell: str
+    ascii_cell: str
+
+    def sign(self, ascii_only: bool) -> str:
+        """What its cells are filled with."""
+        return self.ascii_cell if ascii_only else self.cell
+
+
+_PARTS = (
+    _Part("input", "░", "i"),
+    _Part("forward", "█", "F"),
+    _Part("backward", "▓", "B"),
+    _Part("clip", "▞", "c"),
+    _Part("optimizer", "▒", "o"),
+)
+"""In one ink, the precision's, they differ by how much of the cell is filled."""
+
+
+class _Row(NamedTuple):
+    """One bar: a precision's parts on one clock."""
+
+    precision: str
+    clock: str
+    """``host`` or ``device``."""
+    seconds: Mapping[str, float]
+
+    @property
+    def whole(self) -> float:
+        """Seconds of all parts."""
+        return sum(self.seconds.values())
+
+
+def draw(canvas: Canvas, view: SessionView) -> int:
+    """Draw what there is room for at the foot of ``canvas``; return how many lines it took.
+
+    Bars and legend matter most, then the verdict on the precision that runs and on those that are compared,
+    then the table.
+    """
+    rows = [row for timing in view.timings for row in _rows(timing)]
+    picture = [_title(view.timings), *map(_bar_line, rows), _legend(ascii_only=canvas.ascii_only)]
+    table = [_table_line(row) for row in rows]
+    blocks = [
+        Block(picture, 0, len(picture)),
+        Block(table, 9, len(table)),
+        Block([Line([])], 8),
+        *(_verdict(timing, canvas.width, rank=1 + _rank(timing.precision, view)) for timing in view.timings),
+    ]
+    lines = fitting_lines(blocks, canvas.height)
+    top = canvas.height - len(lines)
+    for y, line in enumerate(lines, top):
+        write(canvas, 0, y, fitting(line.phrases, canvas.width))
+    if len(picture) <= canvas.height:
+        _draw_bars(canvas.part(Rect(0, top + 1, canvas.width, len(rows))), rows)
+    return len(lines)
+
+
+def _rank(precision: str, view: SessionView) -> int:
+    first = (view.precision, view.comparison.baseline, view.comparison.amp)
+    return first.index(precision) if precision in first else len(first)
+
+
+def _rows(timing: PrecisionTiming) -> list[_Row]:
+    """The host's clock, and below it the device's where there is one."""
+    on_host: dict[str, float] = {phase.name: phase.host_seconds for phase in timing.phases}
+    on_device: dict[str, float] = {
+        phase.name: phase.device_seconds for phase in timing.phases if phase.device_seconds is not None
+    }
+    clocks = (("host", on_host), ("device", on_device))
+    return [_Row(timing.precision, clock, seconds) for clock, seconds in clocks if seconds]
+
+
+def _title(timings: Sequence[PrecisionTiming]) -> Line:
+    steps = ", ".join(
+        f"{units.count(timing.steps)} {precision_label(timing.precision)}" for timing in timings
+    )
+    return Line(
+        [
+            Phrase((Word("where a step's time goes"),)),
+            Phrase((Word(f"medians of {steps} steps", Ink.DIM),), 1),
+        ]
+    )
+
+
+def _bar_line(row: _Row) -> Line:
+    """What stands left of a bar."""
+    return Line([Phrase(_row_label(row))])
+
+
+def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
+    """A line each, with its sum behind it. The longest step fills the width: what is faster is shorter."""
+    longest = max(row.whole for row in rows)
+    room = max(0, canvas.width - _LABEL_WIDTH - _TOTAL_WIDTH)
+    for y, row in enumerate(rows):
+        parts = [part for part in _PARTS if part.name in row.seconds]
+        cells = segments([row.seconds[part.name] for part in parts], longest, room)
+        x = _LABEL_WIDTH
+        for part, count in zip(parts, cells, strict=True):
+            canvas.fill(Rect(x, y, count, 1), part.sign(canvas.ascii_only), precision_ink(row.precision))
+            x += count
+        total = units.milliseconds(row.whole)
+        canvas.text(_LABEL_WIDTH + room, y, total, width=_TOTAL_WIDTH, align="right")
+
+
+def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
+    """The cells of each of ``parts`` in a bar of which ``whole`` fills ``width`` cells.
+
+    Their edges are rounded, not they themselves: together they are as long as their sum is.
+    """
+    if whole <= 0 or width <= 0:
+        return [0] * len(parts)
+    edges = [0]
+    done = 0.0
+    for part in parts:
+        done += part
+        edges.append(min(width, round(done / whole * width)))
+    return [stop - start for start, stop in pairwise(edges)]
+
+
+def _legend(*, ascii_only: bool) -> Line:
+    """What each filling means; the table has its columns here."""
+    columns = [f"{' ' * _COLUMN_GAP}{part.sign(ascii_only)} {part.name}" for part in _PARTS]
+    return Line([Phrase((Word(" " * _LABEL_WIDTH + "".join(columns)),))])
+
+
+def _table_line(row: _Row) -> Line:
+    """The same as figures, each below its part's name."""
+    cells = []
+    for part in _PARTS:
+        seconds = row.seconds.get(part.name)
+        text = "–" if seconds is None else units.milliseconds(seconds)
+        cells.append(f"{text:>{_COLUMN_GAP + 2 + len(part.name)}}")
+    return Line([Phrase((*_row_label(row), Word("".join(cells))))])
+
+
+def _row_label(row: _Row) -> tuple[Word, Word]:
+    return (
+        Word(f"{precision_glyph(row.precision)} ", precision_ink(row.precision)),
+        Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Ink.DIM),
+    )
+
+
+def _verdict(timing: PrecisionTiming, width: int, *, rank: int) -> Block:
+    """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can give."""
+    name = f"{precision_glyph(timing.precision)} {precision_label(timing.precision)}"
+    sign, ink = _BOUND_SIGNS.get(timing.bound, _NO_VERDICT)
+    bound = f"{timing.bound}-bound: " if timing.bound else ""
+    head = f"{name}  {sign}"
+    text = f"{head} {bound}{timing.evidence or 'too few steps timed yet'}"
+    first, *others = wrapped(text, width - _INDENT, lines=_MOST_LINES) or [head]
+    words = (
+        Word(name, precision_ink(timing.precision) | BOLD),
+        Word(f"  {sign}", ink | BOLD),
+        Word(first[len(head) :]),
+    )
+    limit = wrapped(timing.limit, width - _INDENT, lines=_MOST_LINES)
+    lines = [Line([Phrase(words)]), *_indented(others, Ink.TEXT), *_indented(limit, Ink.DIM)]
+    return Block(lines, rank, len(lines))
+
+
+def _indented(lines: Sequence[str], ink: int) -> list[Line]:
+    return [Line([Phrase((Word(" " * _INDENT + line, ink),))]) for line in lines]

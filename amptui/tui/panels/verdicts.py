@@ -1,0 +1,241 @@
+"""What is said of the numerics in words: headroom, verdicts with their signs, who loses most."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from amptui import units
+from amptui.findings import Float16Window, ParameterWindow
+from amptui.records import Severity
+from amptui.telemetry.view import NumericsView, ScalerVerdict, Verdict
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.panels.phrases import GAP, Gauge, Phrase, Word, flowed, wrapped
+
+
+class Line(NamedTuple):
+    """Phrases side by side; a sentence may go on in the next line."""
+
+    phrases: list[Phrase]
+    goes_on: bool = False
+
+
+DOUBLINGS = 16
+"""The range of the gauge: so many doublings lie between 1 and the largest float16."""
+
+_LABEL_WIDTH = 9
+"""Room for ``gradients``."""
+
+_STEP_AT_STAKE = 1.0
+"""With less headroom than one doubling the scaler's next growth overflows."""
+
+_MOST_LINES = 4
+"""Lines of one sentence."""
+
+_SHARE_WIDTH = 9
+"""A column's head is ``subnormal`` at most, a share has seven cells."""
+
+_ALL_COLUMNS = 50
+"""Cells from which on a name has room beside all columns; with fewer, subnormal ones are not told."""
+
+_SIGNS: dict[Severity, tuple[str, Ink]] = {
+    "info": ("✔", Ink.GOOD),
+    "warning": ("⚠", Ink.WARNING),
+    "error": ("✖", Ink.ERROR),
+}
+
+_NO_NEWS = ("·", Ink.TEXT)
+"""Neither good nor bad."""
+
+
+class Block(NamedTuple):
+    """Lines on one matter, ``least`` of them or none; of several, the lowest ``rank`` matters most."""
+
+    lines: list[Line]
+    rank: int
+    least: int = 1
+
+
+def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:
+    """The lines to show in ``height``, in the order given: as many blocks as can be, then more of each."""
+    taken: dict[int, int] = {}
+    ranked = sorted(range(len(blocks)), key=lambda i: blocks[i].rank)
+    for i in ranked:
+        least = min(blocks[i].least, len(blocks[i].lines))
+        taken[i] = least if sum(taken.values()) + least <= height else 0
+    for i in ranked:
+        if taken[i]:
+            taken[i] += min(len(blocks[i].lines) - taken[i], height - sum(taken.values()))
+    return [line for i, block in enumerate(blocks) for line in _cut(block.lines, taken[i])]
+
+
+def _cut(lines: list[Line], count: int) -> list[Line]:
+    """The first ``count`` lines; a sentence that would go on ends in ``…``."""
+    kept = lines[:count]
+    if 0 < count < len(lines) and kept[-1].goes_on:
+        *phrases, last = kept[-1].phrases
+        ink = next((word.ink for word in reversed(last.words)), Ink.TEXT)
+        kept[-1] = Line([*phrases, last._replace(words=(*last.words, Word("…", ink)))])
+    return kept
+
+
+def state_words(verdict: ScalerVerdict) -> Word | None:
+    """``✔ healthy``; None while no loss scaler is in use."""
+    if verdict.state == "unused":
+        return None
+    sign, ink = _SIGNS[verdict.severity]
+    if verdict.severity == "info" and verdict.state != "healthy":
+        sign, ink = _NO_NEWS
+    return Word(f"{sign} {verdict.state}", ink if ink == Ink.TEXT else ink | BOLD)
+
+
+def headroom_ink(headroom: float | None) -> int:
+    """Green with room for the next doubling; a warning without it; an error where float16 overflows."""
+    if headroom is None:
+        return Ink.DIM
+    if not headroom >= 0:
+        return Ink.ERROR | BOLD
+    return Ink.WARNING | BOLD if headroom < _STEP_AT_STAKE else Ink.GOOD | BOLD
+
+
+def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
+    """``3.2 doublings``; that NaN and Inf leave none."""
+    headroom, ink = numerics.headroom, headroom_ink(numerics.headroom)
+    if headroom is not None and not math.isfinite(headroom):
+        return (Word("none", ink), Word(": NaN or Inf"))
+    unit = Word(" doublings" if headroom is not None else "", Ink.DIM)
+    return Word(units.doublings(headroom), ink), unit
+
+
+def headroom_gauge(headroom: float | None, width: int) -> Gauge:
+    """How many of ``DOUBLINGS`` there are to overflow; empty where float16 overflows."""
+    fraction = None if headroom is None else max(0.0, headroom / DOUBLINGS)
+    return Gauge(width, fraction, headroom_ink(headroom), "full")
+
+
+def at_which_scale(numerics: NumericsView) -> Word:
+    """``at scale 65,536``, or ``if float16 ran at 65,536``."""
+    if numerics.headroom_scale is None:
+        return Word("")
+    at = "if float16 ran at" if numerics.hypothetical else "at scale"
+    return Word(f"{at} {units.count(numerics.headroom_scale)}", Ink.DIM)
+
+
+def least_words(numerics: NumericsView) -> tuple[Word, ...]:
+    """The least headroom of the last steps that were measured; nothing while none was."""
+    least = numerics.least_headroom
+    if least is None:
+        return ()
+    if not math.isfinite(least):
+        return (Word("NaN/Inf"), Word(" in the last 256", Ink.DIM))
+    value = Word(units.doublings(least), headroom_ink(least))
+    return Word("least ", Ink.DIM), value, Word(" of the last 256", Ink.DIM)
+
+
+def headroom(numerics: NumericsView, width: int) -> Block:
+    """Value, gauge and least, then what comes next."""
+    words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), least_words(numerics)
+    flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
+    lines = [Line(line) for line in flow]
+    return Block(_labelled("headroom", lines + _prose(numerics.outlook, Ink.TEXT, width)), 0)
+
+
+def scaler(verdict: ScalerVerdict, width: int) -> Block:
+    """State and sentence, then the rule by which that is said."""
+    state = state_words(verdict)
+    if state is None:
+        told = _prose(verdict.text or "not used", Ink.DIM, width)
+    else:
+        told = _signed(state, f"  {verdict.text}" if verdict.text else "", Ink.TEXT, width)
+    return Block(_labelled("scaler", told + _prose(verdict.rule, Ink.DIM, width)), 1, min(2, len(told)))
+
+
+def gradients(numerics: NumericsView, width: int) -> Block:
+    """Norm, largest and how many elements are not finite, of the newest step that was measured."""
+    bad = numerics.nonfinite_gradients
+    phrases = [
+        Phrase((Word("norm ", Ink.DIM), _gradient(numerics.grad_norm))),
+        Phrase((Word("max ", Ink.DIM), _gradient(numerics.grad_max))),
+        Phrase((Word("NaN/Inf ", Ink.DIM), Word(units.count(bad), Ink.ERROR | BOLD if bad else Ink.TEXT))),
+        Phrase((Word(f"step {units.count(numerics.measured_step)}", Ink.DIM),)),
+    ]
+    lines = [Line(line) for line in flowed(phrases, width - _LABEL_WIDTH - GAP)]
+    return Block(_labelled("gradients", lines), 2, len(lines))
+
+
+def verdict(
+    label: str, judged: Verdict | None, width: int, *, rank: int, good: bool = True, step: int | None = None
+) -> list[Block]:
+    """A sign and a sentence, with the step that it is about; nothing where nothing was judged.
+
+    ``good`` tells whether it is good news when it is neither warning nor error.
+    """
+    if judged is None:
+        return []
+    sign, ink = _SIGNS[judged.severity] if good or judged.severity != "info" else _NO_NEWS
+    about = "" if step is None else f" (step {units.count(step)})"
+    text_ink = Ink.TEXT if judged.severity == "info" else ink
+    lines = _signed(Word(sign, ink | BOLD), f" {judged.text}{about}", text_ink, width)
+    return [Block(_labelled(label, lines), rank)]
+
+
+def worst(window: Float16Window | None, width: int) -> list[Block]:
+    """The parameters that float16 takes most from: shares of what is not zero in them, and their names."""
+    if window is None or not window.worst:
+        return []
+    columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
+    head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
+    title = Word(f"{head} worst parameters", Ink.DIM)
+    lines = [Line([Phrase((title,)), Phrase((Word("(of nonzero)", Ink.DIM),), 1)])]
+    for parameter in window.worst:
+        nonzero = parameter.elements - parameter.zeros
+        shares = [
+            Word(f"{units.share(count, nonzero):>{_SHARE_WIDTH}} ", ink if count else Ink.DIM)
+            for count, ink in ((count_of(parameter), ink) for _, count_of, ink in columns)
+        ]
+        name = _ending(parameter.name, width - len(head) - 1)
+        lines.append(Line([Phrase((*shares, Word(f" {name}")))]))
+    return [Block(lines, 6, 2)]
+
+
+_COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], int], int], ...] = (
+    ("flushed", lambda parameter: parameter.flushed, Ink.WARNING),
+    ("subnormal", lambda parameter: parameter.subnormal, Ink.TEXT),
+    ("overflow", lambda parameter: parameter.overflowing, Ink.ERROR | BOLD),
+)
+"""What float16 does to elements of a parameter, how many, and their ink."""
+
+
+def _ending(name: str, width: int) -> str:
+    """A long name without its beginning: the end tells more."""
+    return name if len(name) <= width else f"…{name[len(name) - max(0, width - 1) :]}"
+
+
+def _gradient(value: float | None) -> Word:
+    bad = value is not None and not math.isfinite(value)
+    return Word(units.loss(value), Ink.ERROR | BOLD if bad else Ink.TEXT)
+
+
+def _prose(text: str, ink: int, width: int) -> list[Line]:
+    """``text`` wrapped beside a label, a cell kept free for the sign that it was cut."""
+    lines = wrapped(text, width - _LABEL_WIDTH - GAP - 1, lines=_MOST_LINES)
+    return [Line([Phrase((Word(line, ink),))], goes_on=i < len(lines)) for i, line in enumerate(lines, 1)]
+
+
+def _signed(sign: Word, text: str, ink: int, width: int) -> list[Line]:
+    """``_prose`` that begins with a sign or a state in an ink of its own."""
+    first, *others = _prose(sign.text + text, ink, width) or [Line([])]
+    phrase = Phrase((sign, Word(_text(first)[len(sign.text) :], ink)))
+    return [first._replace(phrases=[phrase]), *others]
+
+
+def _text(line: Line) -> str:
+    return "".join(word.text for phrase in line.phrases for word in phrase.words if isinstance(word, Word))
+
+
+def _labelled(label: str, lines: list[Line]) -> list[Line]:
+    """``lines`` behind a dim label, those after the first indented as much."""
+    labels = [label, *[""] * (len(lines) - 1)]
+    return [
+        line._replace(phrases=[Phrase((Word(f"{name:<{_LABEL_WIDTH}}", Ink.DIM),), -1), *line.phrases])
+        for name, line in zip(labels, lines, strict=True)
+    ]

@@ -1,0 +1,235 @@
+"""The exponents of all scaled gradients as a histogram, against the zones of float16's range."""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui import units
+from amptui.findings import Float16Window
+from amptui.telemetry.view import Floats
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.renderables.window import GUTTER
+
+MARGIN = 8
+"""Cells right of the last bar: one blank, then the count of NaN and Inf."""
+
+_SUBNORMAL_FROM = -25
+_NORMAL_FROM = -14
+_OVERFLOW_FROM = 16
+_END = 18
+"""First exponents of float16's zones, and of what the axis ends before: IEEE 754 binary16 rounds
+magnitudes up to 2^-25 to zero, has its smallest normal number at 2^-14, and rounds from 65520 on, just
+below 2^16, to infinity."""
+
+_FEWEST_BARS, _MOST_BARS = 50, 60
+"""Bars of one exponent each. The fewest begin at 2^-32, which gives the word ``flushed`` the room of its
+zone; the most at 2^-42: with a loss scale of its own a gradient that far down is rare."""
+
+_FEWEST_EXPONENTS = 48
+"""Where bars hold several exponents, they begin at 2^-30, as every window does."""
+
+LEGEND_LINES = 3
+"""Lines under the bars: the axis, the names of the zones, their shares."""
+
+_EIGHTHS = (" ▁▂▃▄▅▆▇█", " ...:::##")
+"""Bars to an eighth of a cell, or on a terminal without UTF-8 to about a third."""
+
+_MIDDLE_LABEL_HEIGHT = 5
+"""Lines of bars from which on there is room for a label between the top and the bottom one."""
+
+
+class _Zone(NamedTuple):
+    """What float16 does with gradients of some exponents."""
+
+    name: str
+    first: int
+    elements: int
+    ink: int
+    boundary: str
+    """Where it begins, as a person would write it; empty for the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Which exponents stand in which cells."""
+
+    first: int
+    """The exponent of the first bar, which holds all smaller ones too."""
+    joined: int
+    """Exponents in a bar; the last bar of a zone may hold fewer, none holds those of two zones."""
+    cells: int
+    """Cells a bar."""
+
+    def starts(self, zone_first: int, zone_stop: int) -> npt.NDArray[np.int64]:
+        """The first exponent of each bar of a zone."""
+        return np.arange(max(self.first, zone_first), zone_stop, self.joined)
+
+
+def width_beside(width: int, others: int) -> int:
+    """How many of ``width`` cells to give a histogram where ``others`` are wanted beside it.
+
+    It gets what it can use of the rest, and in any case the fewest in which every exponent has a bar.
+    """
+    room = max(_FEWEST_BARS, width - others - GUTTER - MARGIN)
+    cells = room // _FEWEST_BARS
+    return GUTTER + MARGIN + cells * min(_MOST_BARS, room // cells)
+
+
+def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
+    """Draw the histogram of ``window`` on a cleared canvas, its zones named and counted below the axis.
+
+    A bar's height is the logarithm of its share of all elements, from one element to all of them: so
+    what is about to be lost is seen while it is little. One element is never drawn as none. Zeros stand
+    left of the axis, in the ``GUTTER``, and NaN and Inf right of it. What lies beyond the axis is in its
+    first and last bar, beside an arrow.
+    """
+    axis = _axis(canvas.width - GUTTER - MARGIN)
+    if axis is None or canvas.height <= LEGEND_LINES:
+        return
+    zones = _zones(window, axis.first)
+    starts = [axis.starts(zone.first, stop) for zone, stop in zip(zones, _stops(zones), strict=True)]
+    edges = [axis.cells * sum(map(len, starts[:i])) for i in range(len(starts) + 1)]
+    bars = _shares(window, np.concatenate(starts))
+    rows = canvas.height - LEGEND_LINES
+    area = canvas.part(Rect(GUTTER, 0, edges[-1], rows))
+    inks = np.repeat([zone.ink for zone in zones], np.diff(edges)).astype(np.uint8)
+    decades = max(1, math.ceil(math.log10(max(1, window.elements))))
+    _draw_bars(area, np.repeat(bars, axis.cells), inks, edges[1:-1], decades)
+    _draw_labels(canvas, rows, decades)
+    legend = canvas.part(Rect(0, rows, canvas.width, LEGEND_LINES))
+    _draw_axis(legend, zones, edges, beyond=_beyond(window, axis.first))
+    if axis.joined == 1:
+        _draw_counts(legend, window, zones, edges)
+    else:
+        _draw_short_counts(legend, window, zones)
+
+
+def _axis(room: int) -> _Axis | None:
+    """The finest axis for ``room`` cells; None where nothing could be told from it."""
+    if room >= _FEWEST_BARS:
+        cells = room // _FEWEST_BARS
+        return _Axis(_END - min(_MOST_BARS, room // cells), 1, cells)
+    first = _END - _FEWEST_EXPONENTS
+    ends = (first, _SUBNORMAL_FROM, _NORMAL_FROM, _OVERFLOW_FROM, _END)
+    for joined in (2, 3, 4):
+        if sum(-(-(b - a) // joined) for a, b in pairwise(ends)) <= room:
+            return _Axis(first, joined, 1)
+    return None
+
+
+def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
+    """The zones of float16's range, with their exact counts: a bar at an edge holds some of its neighbour."""
+    elsewhere = window.zeros + window.flushed + window.subnormal + window.overflowing + window.nonfinite
+    flushed_ink = Ink.WARNING if window.flushed else Ink.DIM
+    overflow_ink = Ink.ERROR if window.overflowing else Ink.DIM
+    return (
+        _Zone("flushed", first, window.flushed, flushed_ink, ""),
+        _Zone("subnormal", _SUBNORMAL_FROM, window.subnormal, Ink.TEXT, "2^-25"),
+        _Zone("normal", _NORMAL_FROM, window.elements - elsewhere, Ink.GOOD, "2^-14"),
+        _Zone("overflow", _OVERFLOW_FROM, window.overflowing, overflow_ink, "65,520"),
+    )
+
+
+def _stops(zones: tuple[_Zone, ...]) -> list[int]:
+    """The exponent after the last one of each zone."""
+    return [*(zone.first for zone in zones[1:]), _END]
+
+
+def _shares(window: Float16Window, starts: npt.NDArray[np.int64]) -> Floats:
+    """The share of all elements in each bar, given the first exponents of the bars."""
+    exponents = window.first_exponent + np.arange(len(window.counts))
+    bar_of = np.clip(np.searchsorted(starts, exponents, side="right") - 1, 0, None)
+    counts = np.bincount(bar_of, weights=window.counts, minlength=len(starts))
+    shares: Floats = counts / max(1, window.elements)
+    return shares
+
+
+def _beyond(window: Float16Window, first: int) -> tuple[bool, bool]:
+    """Whether there are elements below ``first`` and above the end of the axis."""
+    below = max(0, first - window.first_exponent)
+    above = max(0, _END - window.first_exponent)
+    return any(window.counts[:below]), any(window.counts[above:])
+
+
+def _draw_bars(
+    area: Canvas, shares: Floats, inks: npt.NDArray[np.uint8], boundaries: list[int], decades: int
+) -> None:
+    """One column a cell, on a logarithmic axis over so many ``decades``; zones begin at a thin line."""
+    logarithms = np.log10(shares, out=np.full(len(shares), -np.inf), where=shares > 0)
+    eighths = np.rint(np.clip(1 + logarithms / decades, 0, 1) * area.height * 8)
+    eighths = np.where(shares > 0, np.maximum(eighths, 1), 0)
+    above = 8 * np.arange(area.height - 1, -1, -1)[:, np.newaxis]
+    signs = np.array([ord(sign) for sign in _EIGHTHS[area.ascii_only]], np.uint32)
+    area.chars[...] = signs[np.clip(eighths - above, 0, 8).astype(np.int64)]
+    area.inks[...] = inks
+    for x in boundaries:
+        free = area.chars[:, x] == ord(" ")
+        area.chars[free, x] = area.code_point("▏")
+        area.inks[free, x] = Ink.DIM
+
+
+def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
+    """Which share of all elements a height is: the top, the bottom, and a whole decade near the middle."""
+    labels = {rows - 1: decades, 0: 0}
+    if rows >= _MIDDLE_LABEL_HEIGHT:
+        labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
+    for y, decade in labels.items():
+        canvas.text(0, y, f"{100 / 10**decade:g}%", Ink.DIM, width=GUTTER - 1, align="right")
+
+
+def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyond: tuple[bool, bool]) -> None:
+    """The zones as a line in their inks, with the numbers where they meet."""
+    legend.text(0, 0, "log", Ink.DIM, width=GUTTER - 1, align="right")
+    for zone, (start, stop) in zip(zones, pairwise(edges), strict=True):
+        legend.fill(Rect(GUTTER + start, 0, stop - start, 1), "━", zone.ink)
+    for zone, start in zip(zones, edges[:-1], strict=True):
+        if zone.boundary and edges[-1] >= _FEWEST_BARS:
+            legend.text(GUTTER + start - len(zone.boundary) // 2, 0, zone.boundary)
+    # Beside the bars: on them an arrow would hide where the last zone begins.
+    for is_there, x, arrow, zone in (
+        (beyond[0], -1, "←", zones[0]),
+        (beyond[1], edges[-1] + 1, "→", zones[-1]),
+    ):
+        if is_there:
+            legend.text(GUTTER + x, 0, arrow, zone.ink | BOLD)
+
+
+def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...], edges: list[int]) -> None:
+    """Name and share of each zone under its bars, of zeros left of them, of NaN and Inf right of them."""
+    for zone, (start, stop) in zip(zones, pairwise(edges), strict=True):
+        for y, text in enumerate((zone.name, units.share(zone.elements, window.elements)), 1):
+            # The last zone is narrower than its name: it ends with it.
+            x = stop - len(text) if stop == edges[-1] else (start + stop - len(text) + 1) // 2
+            legend.text(GUTTER + x, y, text, Ink.DIM if y == 1 else _share_ink(zone))
+    zeros = units.share(window.zeros, window.elements)
+    for y, text in enumerate(("zeros", zeros), 1):
+        legend.text(0, y, text, Ink.DIM if y == 1 else Ink.TEXT, width=GUTTER - 1, align="right")
+    nonfinite = units.count(window.nonfinite)
+    for y, text in enumerate(("NaN/Inf", nonfinite), 1):
+        ink = Ink.DIM if y == 1 or not window.nonfinite else Ink.ERROR | BOLD
+        legend.text(GUTTER + edges[-1], y, text, ink, width=MARGIN, align="right")
+
+
+def _draw_short_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]) -> None:
+    """The same one after the other, where the zones are narrower than their names."""
+    flushed, subnormal, normal, overflow = (
+        (name, units.share(zone.elements, window.elements), _share_ink(zone))
+        for name, zone in zip(("flush", "sub", "normal", "over"), zones, strict=True)
+    )
+    zeros = ("zero", units.share(window.zeros, window.elements), int(Ink.TEXT))
+    if window.nonfinite:
+        normal = ("NaN/Inf", units.count(window.nonfinite), Ink.ERROR | BOLD)
+    for y, line in ((1, (flushed, subnormal, zeros)), (2, (normal, overflow))):
+        x = 0
+        for name, share, ink in line:
+            x = legend.text(x, y, name, Ink.DIM)
+            x = legend.text(x + 1, y, share, ink) + 1
+
+
+def _share_ink(zone: _Zone) -> int:
+    return zone.ink | BOLD if zone.ink in (Ink.WARNING, Ink.ERROR) else zone.ink

@@ -1,0 +1,70 @@
+"""resnet50: the network that mixed precision is measured with, on images in folders or on random ones."""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchvision.models import resnet50
+
+from amptui import Data, DataRequest, Experiment
+from amptui.data.folder import ImageBatches, image_folder
+
+
+class Normalize(nn.Module):
+    """Images to mean 0 and variance 1 a colour, by ImageNet's statistics.
+
+    Input [N, 3, H, W], uint8 or float32 in [0, 1]; output float32.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1))
+        self.register_buffer("deviation", torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        fractions = images.float() / 255 if images.dtype == torch.uint8 else images
+        return (fractions - self.mean) / self.deviation
+
+
+class ResNet50(Experiment):
+    """ResNet-50 as torchvision has it (v1.5: the 3x3 convolution has the stride), from random weights.
+
+    Batch size, learning rate, momentum and decay are those of torchvision's reference training and of
+    Goyal et al. (arXiv:1706.02677), here without their schedule: the learning rate stays as it is.
+    """
+
+    epochs: int = 90
+    batch_size: int = 256
+    learning_rate: float = 0.1
+    image_size: int = 224
+    """Height and width in pixels; 32 at least."""
+    classes: int = 1000
+    workers: int | None = None
+    """Processes that read images from a folder; none: one less than there are processors, 16 at most."""
+
+    cpu_batch_size = 8  # some 12 billion multiplications an image: a step takes seconds on a CPU
+
+    def build_model(self) -> nn.Module:
+        """Input [N, 3, H, W], output [N, classes] logits; 25,557,032 parameters at 1,000 classes."""
+        network = resnet50(weights=None, num_classes=self.classes, zero_init_residual=True)
+        return nn.Sequential(OrderedDict(normalize=Normalize(), resnet=network))
+
+    def build_optimizer(self, model: nn.Module) -> Optimizer:
+        """SGD with momentum, fused."""
+        return torch.optim.SGD(
+            model.parameters(), lr=self.learning_rate, momentum=0.9, weight_decay=1e-4, fused=True
+        )
+
+    def load_data(self, request: DataRequest) -> Data:
+        """``--data-dir`` with ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``, or random images."""
+        wanted = ImageBatches(
+            batch_size=self.batch_size,
+            image_size=self.image_size,
+            classes=self.classes,
+            workers=self.workers,
+        )
+        return image_folder(request, wanted)

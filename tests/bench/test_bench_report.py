@@ -1,0 +1,221 @@
+"""What is said of a measurement, from views made by hand."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amptui.bench.progress import progress_text
+from amptui.bench.report import Bench, Measured, report_json, report_lines
+from amptui.findings import PhaseSeconds, PrecisionMeasured, PrecisionsCompared
+from amptui.records import DataInfo, RunStarted
+from amptui.request import BenchRequest, TrainRequest
+from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionTiming, SessionView
+
+RUN = RunStarted(
+    time=0.0,
+    model="mnist-deep",
+    device="cuda:0",
+    device_name="NVIDIA H200",
+    gpu_uuid=None,
+    precision="fp32",
+    amp_precision="fp16",
+    unsupported={},
+    config={},
+    versions={"torch": "2.11.0"},
+    hardware={"cores": 16},
+    data=DataInfo(name="MNIST", real=True, samples=60_000),
+    parameters=14_740_522,
+    batch_size=256,
+    steps_per_epoch=234,
+    total_epochs=1,
+    total_steps=None,
+    growth_interval=2000,
+)
+
+BASELINE = PrecisionMeasured(
+    precision="fp32",
+    blocks=12,
+    steps=240,
+    step_seconds=0.02,
+    samples_per_second=12_800.0,
+    speedup=None,
+    speedup_low=None,
+    speedup_high=None,
+    peak_allocated_bytes=2**30,
+    skipped=0,
+    first_loss=2.3,
+    last_loss=0.1,
+)
+
+
+def amp(speedup: float = 1.6, **changes: Any) -> PrecisionMeasured:
+    row = replace(
+        BASELINE,
+        precision="fp16",
+        step_seconds=0.02 / speedup,
+        samples_per_second=12_800 * speedup,
+        speedup=speedup,
+        speedup_low=speedup - 0.02,
+        speedup_high=speedup + 0.02,
+        peak_allocated_bytes=2**29,
+        skipped=2,
+    )
+    return replace(row, **changes)
+
+
+def measured(*rows: PrecisionMeasured, batch_size: int = 256, error: str = "", **view: Any) -> Measured:
+    compared = PrecisionsCompared(
+        time=0.0,
+        step=900,
+        baseline="fp32",
+        block_steps=20,
+        rounds=12,
+        most_rounds=24,
+        rows=(BASELINE, *rows),
+        over=True,
+        reason="narrow",
+    )
+    shown = SessionView(run=replace(RUN, batch_size=batch_size), step=900, compared=compared)
+    return Measured(batch_size=batch_size, view=replace(shown, **view), failed={}, error=error)
+
+
+def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench:
+    asked = BenchRequest(training=TrainRequest(model=model, **training))
+    return Bench(model=model, asked=asked, left_out={}, sizes=sizes, interrupted=False)
+
+
+def lines(*sizes: Measured, **options: Any) -> list[str]:
+    return report_lines(bench(*sizes, **options))
+
+
+def test_a_measurement_reads_like_this() -> None:
+    how = "12 rounds of 20 steps each, in turns on the same weights, settling left out"
+    assert lines(measured(amp()), channels_last=True)[:6] == [
+        "mnist-deep on NVIDIA H200, MNIST, channels last",
+        "",
+        f"batch 256: {how}; every interval is narrow",
+        "precision  median step  samples/s              speed-up  peak allocated         losses  skipped",
+        "FP32           20.0 ms   12.8 k/s              baseline        1.00 GiB  2.30 to 0.100        0",
+        "AMP fp16       12.5 ms   20.5 k/s  1.60× (1.58 to 1.62)         512 MiB  2.30 to 0.100        2",
+    ]
+
+
+def test_a_gain_is_quoted_and_not_explained_away() -> None:
+    told = lines(measured(amp()))
+    assert (
+        "AMP fp16 1.60× faster than FP32 (1.58 to 1.62), 50% less peak memory, 2 skips, "
+        "12 blocks of 20 steps, mnist-deep, batch 256, H200"
+    ) in told
+    assert not [line for line in told if line.startswith("why:")]
+
+
+def test_where_amp_gives_nothing_the_report_says_what_was_measured_about_it() -> None:
+    timings = tuple(
+        PrecisionTiming(
+            precision=precision,
+            steps=40,
+            phases=(
+                PhaseSeconds(name="input", host_seconds=0.001, device_seconds=0.0),
+                PhaseSeconds(name="forward", host_seconds=0.009, device_seconds=forward),
+                PhaseSeconds(name="backward", host_seconds=0.009, device_seconds=2 * forward),
+            ),
+            bound="launch" if precision == "fp16" else "compute",
+            evidence=f"{precision} took its time",
+            limit=f"{precision} has a limit",
+        )
+        for precision, forward in (("fp32", 0.005), ("fp16", 0.004))
+    )
+    comparison = Comparison(explanations=("18% more peak memory: weights; press x for the breakdown",))
+    size = measured(amp(1.01), timings=timings, comparison=comparison)
+    assert [line for line in lines(size) if line.startswith("why: ")] == [
+        "why: 18% more peak memory: weights",
+        "why: AMP fp16 is launch-bound: fp16 took its time",
+        "why: fp32 has a limit",
+        "why: AMP fp16: forward 4.00 ms instead of 5.00 ms, backward 8.00 ms instead of 10.0 ms",
+    ]
+
+
+def test_where_nothing_explains_it_that_is_said() -> None:
+    (why,) = measured(amp(0.9)).reasons
+    assert why == "AMP fp16 did not pay here, and nothing that was measured says why; see `amptui doctor`"
+
+
+def test_a_peak_known_only_after_the_last_round_is_in_the_table_and_in_the_line_to_quote() -> None:
+    stats = PrecisionStats(
+        precision="fp16",
+        steps=20,
+        settling_steps=10,
+        median_step_seconds=None,
+        samples_per_second=None,
+        peak_allocated_bytes=2**28,
+        last_loss=None,
+        skipped=0,
+    )
+    size = measured(amp(peak_allocated_bytes=None), comparison=Comparison(rows=(stats,)))
+    assert "  256 MiB  " in lines(size)[5]
+    assert "75% less peak memory" in size.cards[0]
+
+
+def test_several_sizes_are_plotted_on_one_scale_with_a_stroke_at_1() -> None:
+    sizes = (
+        measured(amp(0.5), batch_size=32),
+        measured(amp(2.0), batch_size=1024),
+        measured(batch_size=2048, error="CUDA out of memory in step 1", compared=None),
+    )
+    told = lines(*sizes)
+    start = told.index("speed-up by batch size; | is 1×")
+    small, large = told[start + 1 : start + 3]
+    assert small.split() == ["32", "AMP", "fp16", "█" * 10, "|", "0.50×", "(0.48", "to", "0.52)"]
+    full = "█" * 19 + "|" + "█" * 20
+    assert large.split() == ["1,024", "AMP", "fp16", full, "2.00×", "(1.98", "to", "2.02)"]
+    assert small.index("|") == large.index("|")
+    assert len([line for line in told if "k/s" in line and "█" in line]) == 4
+    assert "batch 2,048: CUDA out of memory in step 1" in told
+
+
+def test_a_terminal_without_blocks_gets_number_signs() -> None:
+    sizes = (measured(amp(), batch_size=32), measured(amp(), batch_size=64))
+    text = "\n".join(report_lines(bench(*sizes), encoding="latin-1"))
+    assert "█" not in text
+    assert "#" * 20 in text
+
+
+def test_what_others_measured_stands_beside_ours_and_is_marked_as_theirs() -> None:
+    assert lines(measured(amp()))[-3:] == [
+        "to stand beside, not measured here:",
+        "  the tutorial that it comes from, GPU not named: FP32 22.1 s an epoch, AMP 12.95 s, 1.71 times",
+        "here, an epoch of 234 steps of 256: FP32 4.68 s, AMP fp16 2.92 s",
+    ]
+    assert any("A100-80G: TF32 938 images/s" in line for line in lines(measured(amp()), model="resnet50"))
+    assert not any("not measured here" in line for line in lines(measured(amp()), model="mine/resnet50.py"))
+
+
+def test_json_keeps_numbers_that_are_none_or_not_finite() -> None:
+    row = amp(last_loss=float("nan"), peak_allocated_bytes=None)
+    found = json.loads(json.dumps(report_json(bench(measured(row))), allow_nan=False))
+    (size,) = found["measured"]
+    assert size["rows"][1]["last_loss"] == "nan"
+    assert size["rows"][1]["peak_allocated_bytes"] is None
+    assert found["not_measured_here"] == [
+        "the tutorial that it comes from, GPU not named: FP32 22.1 s an epoch, AMP 12.95 s, 1.71 times"
+    ]
+
+
+def test_nothing_measured_is_an_object_too() -> None:
+    failed = Measured(batch_size=None, view=SessionView(), failed={}, error="no such layer")
+    assert report_lines(bench(failed)) == ["", "batch n/a: no such layer"]
+    found = report_json(bench(failed))
+    assert (found["machine"], found["measured"][0]["rows"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"), [(2, "batch 256  round 3 of at most 24  "), (24, "round 24 of at most 24")]
+)
+def test_progress_tells_the_round_that_runs_and_the_ratios_so_far(rounds: int, said: str) -> None:
+    view = measured(amp()).view
+    assert view.compared is not None
+    text = progress_text(replace(view, precision="fp16", compared=replace(view.compared, rounds=rounds)))
+    assert said in text
+    assert text.endswith("AMP fp16  AMP fp16 1.60× (1.58 to 1.62)")

@@ -1,0 +1,193 @@
+"""Images in folders: which are found, in which class, how they come to the model, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+
+from amptui.data.batches import open_batches
+from amptui.data.folder import ImageBatches, image_folder, random_images
+from amptui.data.sources import Arrays, Data, Progress
+from amptui.errors import DataError
+
+Watch = Callable[..., Any]
+
+CPU = torch.device("cpu")
+COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+
+
+def wanted(**options: Any) -> ImageBatches:
+    return ImageBatches(**{"batch_size": 4, "image_size": 32, "classes": 3, "workers": 0} | options)
+
+
+def paint(path: Path, colour: tuple[int, int, int], size: tuple[int, int] = (48, 40)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+
+
+@pytest.fixture
+def folder(watch: Watch) -> Path:
+    """Six images of each of three colours to train on, two to validate with."""
+    root: Path = watch().request.data_dir
+    for name, colour in COLOURS.items():
+        for number in range(6):
+            paint(root / "train" / name / f"{number}.png", colour)
+        for number in range(2):
+            paint(root / "val" / name / f"{number}.JPEG", colour)
+    return root
+
+
+def batches(data: Data, *, training: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    source = data.train if training else data.validation
+    assert source is not None
+    return list(open_batches(source, device=CPU, batch_size=1, seed=0, training=training).epoch(0))
+
+
+def test_images_come_as_bytes_with_their_class(watch: Watch, folder: Path) -> None:
+    data = image_folder(watch("real").request, wanted())
+    assert (data.name, data.real) == (folder.name, True)
+    training = batches(data, training=True)
+    assert [len(labels) for _, labels in training] == [4, 4, 4, 4]  # 18 images, and no short batch
+    assert sum(len(labels) for _, labels in batches(data, training=False)) == 6
+    for images, labels in training:
+        assert images.dtype == torch.uint8
+        assert images.shape == (4, 3, 32, 32)
+        pure = torch.tensor(list(COLOURS.values()), dtype=torch.uint8)[labels]
+        assert torch.equal(images, pure[:, :, None, None].expand_as(images))
+
+
+def test_files_and_classes_are_those_that_torchvision_finds(watch: Watch, folder: Path) -> None:
+    paint(folder / "train" / "green" / "more" / "within.BMP", COLOURS["green"])
+    (folder / "train" / "green" / "notes.txt").write_text("no image")
+    data = image_folder(watch("real").request, wanted())
+    assert isinstance(data.train, DataLoader)
+    theirs = ImageFolder(str(folder / "train"))
+    assert sorted(data.train.dataset.samples) == sorted(theirs.samples)  # type: ignore[attr-defined]
+
+
+def test_the_seed_alone_decides_the_order(watch: Watch, folder: Path) -> None:
+    del folder
+
+    def order() -> list[int]:
+        data = image_folder(watch("real").request, wanted())
+        return [label for _, labels in batches(data, training=True) for label in labels.tolist()]
+
+    first = order()
+    torch.rand(3)
+    assert order() == first != sorted(first)
+
+
+def test_workers_read_the_same_images(watch: Watch, folder: Path) -> None:
+    del folder
+    data = image_folder(watch("real").request, wanted(workers=1))
+    found = [labels for _, labels in batches(data, training=False)]
+    assert torch.cat(found).tolist() == [0, 0, 1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_image_is_named_in_one_line(watch: Watch, folder: Path, workers: int) -> None:
+    path = folder / "val" / "red" / "1.JPEG"
+    path.write_bytes(path.read_bytes()[:300])
+    data = image_folder(watch("real").request, wanted(workers=workers))
+    with pytest.raises(DataError) as refused:
+        batches(data, training=False)
+    said = str(refused.value)
+    assert said.startswith(f"{path} cannot be read as an image (")
+    assert said.endswith("; move it away")
+    assert "\n" not in said
+
+
+def test_validation_sees_the_middle_of_an_image(watch: Watch, folder: Path) -> None:
+    image = Image.new("RGB", (96, 64), (0, 0, 0))
+    image.paste((255, 255, 255), (24, 8, 72, 56))
+    for path in (folder / "val" / "blue").iterdir():
+        image.save(path, quality=95)
+    (images, labels), *_ = batches(image_folder(watch("real").request, wanted()), training=False)
+    # The shorter side becomes 37 pixels, of which 32 are kept: half of a side is white in the width of 55.5.
+    white = (images[labels == 0] > 128).float().mean()
+    assert 0.6 < white < 0.85
+    assert (images[labels == 0][:, :, 12:20, 12:20] > 250).all()
+
+
+def test_without_a_folder_auto_takes_random_images_and_says_why(watch: Watch) -> None:
+    watched = watch("auto")
+    data = image_folder(watched.request, wanted())
+    assert (data.name, data.real) == ("random images", False)
+    (warning,) = watched.warnings
+    assert warning == (
+        f"training on random images instead of {watched.request.data_dir}: "
+        f"{watched.request.data_dir / 'train'} is not there; "
+        "give a folder that has train/CLASS/IMAGE and val/CLASS/IMAGE with --data-dir"
+    )
+
+
+def test_random_images_are_always_the_same_noise(watch: Watch) -> None:
+    watched = watch("synthetic")
+    data = random_images(watched.request, wanted(batch_size=8))
+    assert isinstance(data.train, Arrays)
+    assert data.validation is None
+    images, labels = data.train.inputs, data.train.targets
+    assert (images.shape, images.dtype) == ((128, 3, 32, 32), torch.uint8)
+    assert images.float().mean().item() == pytest.approx(127.5, abs=1)
+    assert set(labels.tolist()) == {0, 1, 2}
+    again = random_images(watch("synthetic").request, wanted(batch_size=8)).train
+    assert isinstance(again, Arrays)
+    assert torch.equal(again.inputs, images)
+    assert watched.reports[0] == Progress("drawing random images", 0, 128, "samples")
+
+
+def no_classes(folder: Path) -> None:
+    for path in (folder / "val").iterdir():
+        path.rename(folder / "train" / path.name / "within")
+    paint(folder / "val" / "1.png", COLOURS["red"])
+
+
+def an_unknown_class(folder: Path) -> None:
+    (folder / "val" / "red").rename(folder / "val" / "purple")
+
+
+def no_images(folder: Path) -> None:
+    for path in (folder / "train").rglob("*.png"):
+        path.rename(path.with_suffix(".txt"))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (no_classes, r"val has no folders of classes; give a folder that has train/CLASS/IMAGE"),
+        (an_unknown_class, r"val/purple is a class that train does not have"),
+        (no_images, r"train has no images"),
+    ],
+)
+def test_a_layout_that_cannot_be_used_is_told(
+    watch: Watch, folder: Path, spoil: Callable[[Path], None], said: str
+) -> None:
+    spoil(folder)
+    with pytest.raises(DataError, match=f"{said}.*, or use --data synthetic$"):
+        image_folder(watch("real").request, wanted())
+
+
+def test_more_classes_than_the_model_has_are_refused(watch: Watch, folder: Path) -> None:
+    del folder
+    with pytest.raises(DataError, match="train has 3 classes, the model has 2; use --set classes=3"):
+        image_folder(watch("real").request, wanted(classes=2))
+
+
+def test_without_validation_images_there_is_no_validation(watch: Watch, folder: Path) -> None:
+    (folder / "val").rename(folder / "test")
+    assert image_folder(watch("real").request, wanted()).validation is None
+
+
+@pytest.mark.parametrize("kind", ["auto", "real", "synthetic"])
+def test_stopping_ends_the_search_without_a_fallback(watch: Watch, folder: Path, kind: str) -> None:
+    del folder
+    watched = watch(kind)
+    watched.stop.set()
+    with pytest.raises(DataError, match="stopped"):
+        image_folder(watched.request, wanted())
+    assert watched.warnings == []

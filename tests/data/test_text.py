@@ -1,0 +1,105 @@
+"""Text as numbers: what is read, how it is cut into windows, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.data.sources import Arrays
+from amptui.data.text import read_text, text_data
+from amptui.errors import DataError
+
+Watch = Callable[..., Any]
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+
+
+@pytest.fixture
+def alphabet(tmp_path: Path) -> Path:
+    path = tmp_path / "alphabet.txt"
+    path.write_text(ALPHABET * 20)
+    return path
+
+
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1))
+def test_a_text_can_be_told_from_its_numbers(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.txt"
+    path.write_text(text, encoding="utf-8")
+    found = read_text(path)
+    assert "".join(found.characters[number] for number in found.numbers.tolist()) == text
+    assert found.characters == "".join(sorted(set(text)))
+    assert found.numbers.dtype == torch.int64
+
+
+def test_without_a_file_python_s_reference_is_read_always_the_same() -> None:
+    found = read_text(None)
+    assert found.name == "Python's reference"
+    assert len(found.numbers) > 100_000
+    assert set(ALPHABET) < set(found.characters)
+    assert torch.equal(found.numbers, read_text(None).numbers)
+
+
+def test_a_target_is_the_character_that_follows(watch: Watch, alphabet: Path) -> None:
+    data = text_data(watch().request, alphabet, context=8)
+    assert (data.name, data.real) == ("alphabet.txt", True)
+    for arrays in (data.train, data.validation):
+        assert isinstance(arrays, Arrays)
+        assert arrays.inputs.shape[1] == 8
+        assert torch.equal((arrays.inputs + 1) % 26, arrays.targets)
+
+
+def test_training_never_sees_the_last_tenth_and_validation_sees_it_once(watch: Watch, tmp_path: Path) -> None:
+    text = "".join(map(chr, range(0x4E00, 0x4E00 + 1000)))  # each character once: its number is its place
+    (tmp_path / "chinese.txt").write_text(text, encoding="utf-8")
+    data = text_data(watch().request, tmp_path / "chinese.txt", context=16)
+    assert isinstance(data.train, Arrays)
+    assert isinstance(data.validation, Arrays)
+    assert data.train.targets.max() < 900
+    seen = data.validation.targets.flatten().tolist()
+    assert seen == list(range(901, 901 + len(seen)))
+    assert len(seen) > 80
+
+
+def test_in_training_a_character_is_predicted_eight_times_an_epoch(watch: Watch, alphabet: Path) -> None:
+    data = text_data(watch().request, alphabet, context=16)
+    assert isinstance(data.train, Arrays)
+    starts = data.train.inputs[:, 0]
+    assert starts[:4].tolist() == [0, 2, 4, 6]
+    assert data.train.inputs.untyped_storage().nbytes() == len(ALPHABET * 20) * 8
+
+
+def test_there_is_no_synthetic_text_and_the_run_is_told(watch: Watch) -> None:
+    watched = watch("synthetic")
+    assert text_data(watched.request, None, context=64).real
+    assert watched.warnings == ["there is no synthetic text: training on Python's reference"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, r"text\.txt cannot be read \(No such file or directory\); .*--set text=PATH"),
+        (b"", "is empty"),
+        (b"abc\xff", r"text\.txt is no text in UTF-8 \(byte 3\)"),
+        (b"a" * 169, r"text\.txt has 169 characters, 170 are needed at context=16; use a longer text"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_told(
+    watch: Watch, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    path = tmp_path / "text.txt"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        text_data(watch().request, path, context=16)
+
+
+def test_the_shortest_text_that_will_do(watch: Watch, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("a" * 170)
+    data = text_data(watch().request, path, context=16)
+    assert isinstance(data.validation, Arrays)
+    assert len(data.validation) == 1

@@ -1,0 +1,49 @@
+"""Make-believe drivers for the doctor, and programs that look at them in a process of their own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import fake_nvml
+
+Look = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def fake_drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``libnvidia-ml.so.1`` and ``libcuda.so.1``, for ``LD_LIBRARY_PATH``."""
+    folder = tmp_path_factory.mktemp("drivers")
+    compiler = shutil.which("cc")
+    if compiler is None or fake_nvml.build(folder) is None:
+        pytest.skip("no C compiler to build the make-believe drivers with")
+    source = Path(__file__).parent / "fake_cuda.c"
+    library = folder / "libcuda.so.1"
+    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
+    return folder
+
+
+@pytest.fixture
+def look() -> Look:
+    """Run a program that prints one JSON value, with ``environment`` added to this one's."""
+
+    def run(program: str, folder: Path | None = None, **environment: str) -> Any:
+        libraries = {} if folder is None else {"LD_LIBRARY_PATH": str(folder)}
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program],
+            env={**os.environ, **libraries, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run

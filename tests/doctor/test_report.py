@@ -1,0 +1,117 @@
+"""The whole report as a person and as a script reads it, on this machine and on sick ones."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amptui.doctor.check import Check, Section, broken, fine, poor
+from amptui.doctor.report import examine
+from tests.terminal import Terminal
+from tests.test_imports import loaded_by
+
+PROGRAM = "import sys; from amptui.doctor import doctor; sys.exit(doctor(json='--json' in sys.argv))"
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="session")
+def broken_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder for ``PYTHONPATH`` with a torch that does not load."""
+    folder = tmp_path_factory.mktemp("packages")
+    (folder / "torch.py").write_text("raise ImportError('libtorch.so: cannot open \\x1b[31m it')")
+    return str(folder)
+
+
+def test_a_machine_that_trains_has_status_0_and_every_trouble_its_mend(fake_drivers: Path) -> None:
+    done = run("--json", LD_LIBRARY_PATH=str(fake_drivers), CUDA_VISIBLE_DEVICES="", FAKE_NVML_GPUS="1")
+    assert (done.returncode, done.stderr) == (0, "")
+    *checks, verdict = map(json.loads, done.stdout.splitlines())
+    assert {check["type"] for check in checks} == {"Check"}
+    assert all(check["mend"] for check in checks if check["severity"] != "info")
+    by_name = {check["name"]: check for check in checks}
+    assert "CUDA_VISIBLE_DEVICES='' leaves no GPU visible" in by_name["cuda"]["text"]
+    assert by_name["nvml"]["text"].startswith("NVML: Fake GPU tells ")
+    assert by_name["bf16"]["facts"]["speedup"] > 0
+    warnings = sum(check["severity"] == "warning" for check in checks)
+    assert verdict == {
+        "type": "Verdict",
+        "can_train": True,
+        "device": "cpu",
+        "warnings": warnings,
+        "errors": 0,
+    }
+
+
+def test_a_torch_that_does_not_load_is_told_and_so_is_all_the_rest(broken_torch: str) -> None:
+    done = run(PYTHONPATH=broken_torch, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.isascii()
+    assert "  x torch does not load: ImportError: libtorch.so: cannot open ?[31m it\n" in done.stdout
+    assert "      -> install torch again in this environment\n" in done.stdout
+    assert (
+        "\nfolders\n  v runs are kept in " in done.stdout or "\nfolders\n  ! runs are kept in " in done.stdout
+    )
+    assert "\nCUDA\n" not in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Training does not run here: 1 thing must be mended first")
+
+
+def test_runs_that_cannot_be_kept_have_status_1(broken_torch: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run("--json", PYTHONPATH=broken_torch, HOME=str(tmp_path / "file"))
+    *checks, verdict = map(json.loads, done.stdout.splitlines())
+    assert [check["name"] for check in checks if check["severity"] == "error"] == ["torch-loads", "runs"]
+    assert (done.returncode, verdict["can_train"], verdict["errors"]) == (1, False, 2)
+
+
+def test_a_terminal_gets_colours_and_lines_of_its_width(broken_torch: str) -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    with Terminal(command, size=(60, 70), env={"PYTHONPATH": broken_torch, "NO_COLOR": ""}) as terminal:
+        terminal.wait_for(r"Training does not run here")
+        terminal.wait()
+    assert b"\x1b[91m\xe2\x9c\x96\x1b[0m torch does not load" in terminal.written
+    said = re.sub(r"\x1b\[\d+m", "", terminal.written.decode()).splitlines()
+    assert max(len(line.rstrip()) for line in said if "/" not in line) <= 60  # a path is not broken
+
+
+def fails() -> Iterator[Check]:
+    yield fine("first", "seen")
+    raise ZeroDivisionError("nobody\nexpected this")
+
+
+def test_a_look_that_fails_costs_no_other() -> None:
+    sick, well = Section(title="sick", look=fails), Section(title="well", look=lambda: [fine("b", "seen")])
+    (title, check), after = examine([sick, well])
+    assert (title, check.severity) == ("sick", "warning")
+    assert check.text == "sick could not be looked at: ZeroDivisionError: nobody"
+    assert after == ("well", fine("b", "seen"))
+
+
+def test_what_needs_torch_is_left_out_where_it_does_not_load() -> None:
+    loads = Section(title="software", look=lambda: [broken("torch-loads", "no", "mend")])
+    needs = Section(title="CUDA", look=fails, needs_torch=True)
+    assert [title for title, _ in examine([loads, needs])] == ["software"]
+
+
+def test_no_trouble_is_told_without_a_mend() -> None:
+    with pytest.raises(AssertionError, match="a trouble without a mend"):
+        poor("x", "bad", "")
+
+
+def test_the_doctor_itself_needs_nothing_that_may_be_missing() -> None:
+    assert loaded_by("import amptui.doctor") == set()

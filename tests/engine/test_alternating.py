@@ -1,0 +1,108 @@
+"""Blocks in turns: who runs next, which steps count, when enough is known."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from amptui.engine.alternating import LEAST_ROUNDS, Alternation
+from amptui.records import StepRecord
+
+STEP = StepRecord(
+    time=0.0,
+    step=1,
+    epoch=1,
+    precision="fp32",
+    loss=0.5,
+    samples=8,
+    step_seconds=0.003,
+    data_seconds=0.0,
+    lr=0.1,
+    loss_scale=None,
+    growth_tracker=None,
+    skipped=False,
+    grad_norm=None,
+    nonfinite_gradients=None,
+    settling=False,
+)
+SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004}
+
+
+def played(alternation: Alternation, *, noise: float = 0.0, steps: int = 10_000) -> list[str]:
+    """The precisions of the steps that it asked for, each of its usual length, until it is over."""
+    rng, ran = np.random.default_rng(0), list[str]()
+    while not alternation.over and len(ran) < steps:
+        ran.append(alternation.wanted)
+        seconds = SECONDS[ran[-1]] * math.exp(rng.normal(0, noise))
+        alternation.take(replace(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds))
+    return ran
+
+
+def test_rounds_go_forth_and_back() -> None:
+    ran = played(Alternation(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2), steps=12)
+    assert ran == ["fp32"] * 2 + ["bf16"] * 2 + ["fp16"] * 4 + ["bf16"] * 2 + ["fp32"] * 2
+
+
+def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() -> None:
+    alternation = Alternation(("fp32", "bf16"), chosen="bf16", block_steps=5)
+    played(alternation, noise=0.005)
+    found = alternation.record(1)
+    assert (found.over, found.reason, found.rounds) == (True, "narrow", LEAST_ROUNDS)
+    assert alternation.wanted == "bf16"
+    row = found.rows[1]
+    assert row.speedup is not None
+    assert row.speedup == pytest.approx(1.5, rel=0.02)
+    assert row.speedup_low is not None
+    assert row.speedup_high is not None
+    assert row.speedup_low <= row.speedup <= row.speedup_high
+    assert found.rows[0].speedup is None
+    assert row.samples_per_second == pytest.approx(8 / 0.002, rel=0.02)
+
+
+def test_noise_takes_more_rounds_and_the_limit_ends_it() -> None:
+    alternation = Alternation(("fp32", "bf16"), chosen="fp32", block_steps=3, most_rounds=8)
+    played(alternation, noise=0.5)
+    found = alternation.record(1)
+    assert (found.reason, found.rounds) == ("limit", 8)
+    assert [row.blocks for row in found.rows] == [8, 8]
+
+
+def test_settling_steps_and_those_on_their_way_do_not_count() -> None:
+    alternation = Alternation(("fp32", "bf16"), chosen="fp32", block_steps=2)
+    assert not alternation.take(replace(STEP, settling=True))
+    assert not alternation.take(replace(STEP, step_seconds=None))
+    alternation.take(STEP)
+    alternation.take(STEP)
+    assert alternation.wanted == "bf16"
+    alternation.take(replace(STEP, step_seconds=9.0))  # sent before the switch, delivered after
+    assert alternation.record(1).rows[0].steps == 2
+
+
+def test_skips_and_losses_of_all_steps_are_told() -> None:
+    alternation = Alternation(("fp32", "fp16"), chosen="fp32", block_steps=2)
+    alternation.take(replace(STEP, precision="fp16", settling=True, skipped=True, loss=0.9))
+    alternation.take(replace(STEP, precision="fp16", loss=0.7))
+    row = alternation.record(1).rows[1]
+    assert (row.skipped, row.first_loss, row.last_loss) == (1, 0.9, 0.7)
+    assert row.speedup is None
+
+
+def test_stopped_it_says_what_it_knows() -> None:
+    alternation = Alternation(("fp32", "bf16"), chosen="fp32", block_steps=5)
+    played(alternation, steps=10)
+    alternation.stop()
+    alternation.stop()
+    found = alternation.record(10)
+    assert (found.reason, found.rounds) == ("stopped", 1)
+    assert found.rows[1].speedup == pytest.approx(1.5)
+    assert found.rows[1].speedup_low is None
+    assert not alternation.take(STEP)
+
+
+def test_the_greatest_peak_of_all_blocks_is_kept() -> None:
+    alternation = Alternation(("fp32", "bf16"), chosen="fp32")
+    for peak in (5, 9, None, 7):
+        alternation.take_peak("bf16", peak)
+    alternation.take_peak("tf32", 100)
+    assert [row.peak_allocated_bytes for row in alternation.record(1).rows] == [None, 9]

@@ -1,0 +1,122 @@
+"""An export: one pass, files that appear whole or not at all, and troubles told in one line."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amptui.errors import AmptuiError, RunFolderError
+from amptui.export import Exported, export, export_csv, export_html, export_tensorboard
+from tests.export.recorded import write
+from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import steps
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return write(tmp_path / "small", [started(), *steps(1, 20)])
+
+
+def test_all_formats_come_of_one_call_and_of_the_journal_as_of_its_folder(
+    small: Path, tmp_path: Path
+) -> None:
+    places = {"csv": tmp_path / "out" / "a.csv", "html": tmp_path / "out" / "a.html"}
+    found = export(small / "journal.jsonl", **places)
+    assert found == export(small, **places) == Exported(steps=20, passed_over="")
+    assert names(tmp_path / "out") == ["a.csv", "a.html"]
+
+
+def test_damage_is_counted_and_told(small: Path, tmp_path: Path) -> None:
+    with (small / "journal.jsonl").open("a") as file:
+        file.write('{"type":"StepRecord"}\nnonsense\n{"type":"FromTheFuture","time":1.0}\n{"type":"Note","ti')
+    found = export(small, csv=tmp_path / "a.csv")
+    assert found.steps == 20
+    assert found.passed_over == (
+        "passed over: 2 damaged lines, 1 record of a later version, a last line that was cut off"
+    )
+
+
+def test_what_was_there_is_replaced(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("old")
+    export_html(small, tmp_path / "a.html")
+    assert "old" not in (tmp_path / "a.html").read_text()[:100]
+
+
+def test_a_link_stays_a_link(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
+    export_csv(small, tmp_path / "link.csv")
+    assert (tmp_path / "link.csv").is_symlink()
+    assert (tmp_path / "real.csv").is_file()
+
+
+@pytest.mark.parametrize("place", ["small", "small/journal.jsonl/x.csv", "/dev/null"])
+def test_a_place_that_takes_no_file_is_refused_in_one_line(small: Path, tmp_path: Path, place: str) -> None:
+    with pytest.raises(AmptuiError, match=r"cannot write .*; choose another place") as caught:
+        export_csv(small, tmp_path / place)
+    assert "\n" not in str(caught.value)
+    assert names(tmp_path) == ["small"]
+    assert names(small) == ["journal.jsonl"]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", [started(), *steps(1, 3000)])
+    (tmp_path / "a.csv").write_text("old")
+    program = (
+        "import resource, signal, sys; from pathlib import Path; from amptui.export import export\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "from amptui.errors import AmptuiError\n"
+        "try: export(Path(sys.argv[1]), csv=Path(sys.argv[2]))\n"
+        "except AmptuiError as error: print(error)"
+    )
+    command = [sys.executable, "-c", program, str(run), str(tmp_path / "a.csv")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == (
+        f"cannot write {tmp_path / 'a.csv'}: file too large; choose another place, or make room there\n"
+    )
+    assert (tmp_path / "a.csv").read_text() == "old"
+    assert names(tmp_path) == ["a.csv", "run"]
+
+
+@pytest.mark.parametrize("content", ["", "nonsense\n"])
+def test_a_journal_without_a_record_is_refused_and_nothing_is_written(tmp_path: Path, content: str) -> None:
+    (tmp_path / "journal.jsonl").write_text(content)
+    with pytest.raises(RunFolderError, match=r"journal\.jsonl holds no records"):
+        export_html(tmp_path, tmp_path / "a.html")
+    assert names(tmp_path) == ["journal.jsonl"]
+
+
+def test_a_journal_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"cannot read the journal .*no such file"):
+        export_csv(tmp_path / "none.jsonl", tmp_path / "a.csv")
+
+
+def test_without_tensorboard_the_mend_is_told_and_nothing_is_written(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "amptui.export.tensorboard", raising=False)
+    for name in [name for name in sys.modules if name.startswith("tensorboard.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(AmptuiError, match=r"; pip install 'amptui\[tensorboard\]'$"):
+        export(small, csv=tmp_path / "a.csv", tensorboard=tmp_path / "tb")
+    with pytest.raises(AmptuiError):
+        export_tensorboard(small, tmp_path / "tb")
+    assert names(tmp_path) == ["small"]
+
+
+def test_an_export_loads_neither_torch_nor_textual(small: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from amptui.export import export\n"
+        "out = Path(sys.argv[2]); export(Path(sys.argv[1]), csv=out / 'a.csv', html=out / 'a.html')\n"
+        "print([name for name in ('torch', 'textual', 'rich', 'psutil', 'pynvml') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, small, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

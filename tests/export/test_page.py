@@ -1,0 +1,157 @@
+"""The page: it tells the run in words that are the screen's, needs nothing else, and is never taken over."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from amptui.export import export_html
+from amptui.export.page import page
+from amptui.export.precisions import LETTERS, SIGNS, chip
+from amptui.export.recording import Recording
+from amptui.records import Record, StepRecord
+from amptui.telemetry.session import Session
+from amptui.tui.ink import PRECISION_GLYPHS, PRECISION_LETTERS
+from tests.export import hostile
+from tests.export.recorded import write
+from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import steps
+from tests.telemetry.record_strategies import RECORDS
+
+
+class Reading(HTMLParser):
+    """Tags, attributes and text as a browser finds them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.text += f" {data}"
+
+
+def told(*records: Record) -> str:
+    recording = Recording("a-run", "runs/a-run")
+    recording.add(records)
+    return page(recording)
+
+
+def test_the_page_of_a_trained_run_tells_what_the_screen_would(
+    run: Path, records: list[Record], tmp_path: Path
+) -> None:
+    export_html(run, tmp_path / "run.html")
+    found = Reading((tmp_path / "run.html").read_text())
+    session = Session()
+    session.fold(records)
+    view = session.view()
+    assert view.run is not None
+    assert "✔ done after 36 steps in 0:0" in found.text
+    for words in (
+        view.run.device_name,
+        "noise, synthetic, 64 samples",
+        "⚠ synthetic data",
+        "▲ AMP fp16",
+        view.comparison.reason,
+        view.numerics.scaler.text,
+        "tiny-run",
+        f"{view.run.parameters:,} parameters",
+        *(event.text for event in view.events),
+        *map(str, view.run.versions.values()),
+        "learning_rate",
+        "classify",
+        "regress",
+    ):
+        assert words in found.text, words
+    verdict = view.numerics.window_verdict
+    assert verdict is not None
+    assert verdict.text in found.text
+
+
+def test_each_measured_curve_has_a_chart_and_no_other(records: list[Record]) -> None:
+    titles = re.findall(r"<h3>([\w ]+)", told(*records))
+    assert titles == [
+        "loss",
+        "parts of the loss",
+        "throughput",
+        "loss scale",
+        "headroom",
+        "gradient norm",
+        "learning rate",
+    ]
+    bare = [record for record in records if isinstance(record, StepRecord) and record.precision == "fp32"]
+    assert "<h3>loss scale" not in told(*bare)
+
+
+def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
+    found = Reading(told(*hostile.records()))
+    assert hostile.EVIL in found.text
+    assert found.tags.count("script") == 1
+    assert "img" not in found.tags
+    assert not [name for name, _ in found.attributes if name.startswith("on")]
+    assert not [value for name, value in found.attributes if name in ("src", "href")]
+    classes = {word for name, value in found.attributes if name == "class" for word in value.split()}
+    assert all(re.fullmatch(r"[a-z]+\d?|fp32|fp16|bf16|tf32", name) for name in classes)
+
+
+def test_the_browser_is_told_to_load_nothing_and_to_run_only_the_page_s_own_script() -> None:
+    text = told(*steps(1, 3))
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
+    assert "unsafe" not in policy
+    assert " style=" not in text
+    assert not re.search(r"https?://|@import|url\(", text)
+
+
+@pytest.mark.parametrize("records", [[], [started()], steps(7, 7), [started(), *steps(1, 2)]])
+def test_there_is_a_page_of_however_little(records: list[Record]) -> None:
+    assert "<main" in told(*records)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(records=st.lists(RECORDS, max_size=20))
+def test_there_is_a_page_of_whatever_a_journal_holds(records: list[Record]) -> None:
+    assert told(*records).endswith("</html>\n")
+
+
+def test_a_long_run_is_a_page_of_bounded_size() -> None:
+    sizes = [len(told(started(total_steps=n), *steps(1, n, losses={"a": 1.0}))) for n in (2_000, 20_000)]
+    assert sizes[1] < 1.5 * sizes[0]
+
+
+def test_curves_go_on_from_where_a_run_was_resumed() -> None:
+    recording = Recording("a", "a")
+    recording.add([started(), *steps(1, 10, grad_norm=1.0)])
+    recording.add([started(time=200.0), *steps(6, 8, grad_norm=2.0)])
+    assert recording.curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3
+    assert recording.steps == 13
+
+
+def test_what_was_passed_over_is_on_the_page(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(b"".join([*lines[:5], b"{half\n", *lines[5:-1], lines[-1][:40]]))
+    export_html(folder, tmp_path / "run.html")
+    assert "passed over: 1 damaged line, a last line that was cut off" in (tmp_path / "run.html").read_text()
+
+
+def test_precisions_have_the_letters_and_signs_of_the_screen() -> None:
+    assert LETTERS == PRECISION_LETTERS
+    assert SIGNS == PRECISION_GLYPHS
+    assert chip("fp16") == '<span class="chip fp16">▲ AMP fp16</span>'
+
+
+def test_a_run_that_writes_still_is_told_as_far_as_it_is(tmp_path: Path) -> None:
+    export_html(write(tmp_path / "run", [started(), *steps(1, 5)]), tmp_path / "run.html")
+    assert "the journal ends at step 5" in (tmp_path / "run.html").read_text()

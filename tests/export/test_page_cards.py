@@ -1,0 +1,165 @@
+"""The page's cards, each from a view made by hand: what they say and what they leave out."""
+
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from amptui.export import cards, costs, histogram, numerics, sections, story
+from amptui.export.markup import Markup
+from amptui.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
+from amptui.telemetry.view import Comparison, Event, PrecisionTiming, SessionView
+from tests.tui import numerics_views, views
+
+
+def words(markup: Markup | None) -> str:
+    """What is read, the elements parted by a bar."""
+    assert markup is not None
+    return unescape(re.sub(r"[|]+", "|", re.sub(r"<[^>]*>", "|", markup)))
+
+
+def test_the_comparison_has_the_baseline_beside_amp_and_says_what_amp_gave() -> None:
+    view = views.compared()
+    turned = replace(view, comparison=replace(view.comparison, rows=view.comparison.rows[::-1]))
+    said = words(sections.comparison(turned))
+    assert "|■ FP32|▲ AMP fp16|median step|3.91 ms|2.02 ms|" in said
+    assert "AMP fp16: 1.94× the speed of FP32|AMP fp16: 38% less peak memory|" in said
+    assert "settling steps left out: 40" in said
+    assert "GPU busy" not in said, "nobody measured it"
+
+
+def test_the_interval_of_the_speed_up_stands_beside_it() -> None:
+    found = replace(views.compared().comparison, speedup_low=1.9, speedup_high=1.98)
+    said = words(sections.comparison(replace(views.compared(), comparison=found)))
+    assert "AMP fp16: 1.94× the speed of FP32 (95% interval 1.90× to 1.98×)|" in said
+
+
+def test_a_page_asks_for_no_key() -> None:
+    assert "|FP32 and AMP did not both run: there is nothing to compare|" in words(
+        sections.comparison(views.fp32_only())
+    )
+    found = replace(
+        views.compared().comparison, explanations=("weights dominate; press x for the breakdown",)
+    )
+    said = words(sections.comparison(replace(views.compared(), comparison=found)))
+    assert "weights dominate|" in said
+    assert "press" not in said
+
+
+def test_what_was_not_compared_yet_is_told_why() -> None:
+    found = replace(
+        views.compared().comparison, speedup=None, memory_saving=None, reason="20 steps: 3 so far"
+    )
+    assert "|20 steps: 3 so far|" in words(sections.comparison(replace(views.compared(), comparison=found)))
+    assert sections.comparison(SessionView(comparison=Comparison())) is None
+
+
+def test_steps_that_were_not_measured_are_told() -> None:
+    said = words(sections.comparison(replace(views.compared(), unmeasured_steps=12)))
+    assert "settling steps left out: 40; steps not measured: 12" in said
+
+
+def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:
+    view = numerics_views.healthy()
+    said = words(numerics.safety(view))
+    assert "|✔| |loss scaler healthy| the scale fits: no step was skipped lately|" in said
+    assert view.numerics.scaler.rule in said
+    for verdict in (view.numerics.window_verdict, view.numerics.trace_verdict, view.numerics.xray_verdict):
+        assert verdict is not None
+        assert verdict.text in said
+    assert "|headroom|3.6 doublings at a scale of 65,536; least of late 2.4|" in said
+    assert numerics.safety(SessionView()) is None
+
+
+def test_headroom_outside_float16_is_said_to_be_what_it_would_be() -> None:
+    view = numerics_views.numerics(views.fp32_only(), hypothetical=True, least_headroom=float("-inf"))
+    assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed of late" in words(
+        numerics.safety(view)
+    )
+
+
+def test_the_window_s_bars_stand_in_their_zones() -> None:
+    found = numerics_views.float16_window(-8, worst=numerics_views.LOSING)
+    markup = numerics.window(found)
+    assert markup is not None
+    classes = re.findall(r'<rect class="(\w+)"', markup)
+    first = found.first_exponent
+    assert classes == [histogram.zone(first + i) for i in range(len(found.counts))]
+    assert classes == sorted(classes, key=["flushed", "subnormal", "normal", "overflow"].index)
+    said = words(markup)
+    assert "All gradients of step 1,184, at a loss scale of 65,536, by their exponents." in said
+    assert "|features.13.conv.weight|3.1%|20.8%|0%|" in said
+
+
+@pytest.mark.parametrize(
+    ("exponent", "zone"),
+    [
+        (-60, "flushed"),
+        (-26, "flushed"),
+        (-25, "subnormal"),
+        (-15, "subnormal"),
+        (-14, "normal"),
+        (15, "normal"),
+        (16, "overflow"),
+        (40, "overflow"),
+    ],
+)
+def test_zones_are_those_of_float16(exponent: int, zone: str) -> None:
+    assert histogram.zone(exponent) == zone
+
+
+def test_a_trace_and_an_x_ray_list_what_they_saw() -> None:
+    assert "the output of features.12.conv (Conv2d, float16)|41,200, 0.7 doublings below 65,504|" in words(
+        numerics.trace(numerics_views.traced())
+    )
+    assert "|features.12|Conv2d|0.99910|0.0400|0.20%|float16|" in words(
+        numerics.xray(numerics_views.xrayed())
+    )
+    assert numerics.trace(None) is numerics.xray(None) is numerics.window(None) is None
+
+
+def test_time_is_told_by_its_phases_on_the_clock_that_ran_them() -> None:
+    phases = (
+        PhaseSeconds(name="input", host_seconds=0.001, device_seconds=None),
+        PhaseSeconds(name="forward", host_seconds=0.0005, device_seconds=0.002),
+    )
+    fp32 = PrecisionTiming(precision="fp32", steps=9, phases=phases, bound="compute", evidence="GPU 98% busy")
+    fp16 = PrecisionTiming(precision="fp16", steps=9, phases=phases[1:])
+    said = words(costs.time_spent(replace(views.compared(), timings=(fp32, fp16))))
+    assert "|input|1.00 ms|–|forward|2.00 ms|2.00 ms|" in said
+    assert "|■ FP32| compute-bound; GPU 98% busy|" in said
+    assert costs.time_spent(views.compared()) is None
+
+
+def test_memory_is_told_by_kind_and_dtype() -> None:
+    weights = MemoryKind(kind="weights", dtype="float32", size_bytes=1024**2)
+    copies = MemoryKind(kind="cast copies", dtype="float16", size_bytes=1024**2 // 2)
+    found = (
+        MemoryBreakdown(time=0.0, step=1, precision="fp32", kinds=(weights,), peak_allocated_bytes=None),
+        MemoryBreakdown(
+            time=0.0, step=9, precision="fp16", kinds=(weights, copies), peak_allocated_bytes=1024**3
+        ),
+    )
+    said = words(costs.memory_spent(replace(views.compared(), memory=found)))
+    assert "|weights float32|1.00 MiB|1.00 MiB|cast copies float16|–|512 KiB|peak|n/a|1.00 GiB|" in said
+    assert costs.memory_spent(views.compared()) is None
+
+
+def test_events_are_the_newest_first_and_older_ones_open_on_request() -> None:
+    events = tuple(
+        Event(views.NOW - n, 100 - n, "note", "warning", f"event {n}", "more" if n == 3 else "")
+        for n in range(story.EVENTS_IN_SIGHT + 7)
+    )
+    markup = story.happened(replace(views.compared(), events=events))
+    said = words(markup)
+    assert "|0:41|step 100|⚠|event 0|" in said
+    assert f"|7 older events|0:{41 - story.EVENTS_IN_SIGHT}|" in said
+    assert "<details><summary>event 3</summary><pre>more</pre></details>" in (markup or "")
+    assert story.happened(SessionView()) is None
+
+
+def test_an_empty_card_is_none() -> None:
+    assert cards.card("title", None, None) is None
+    assert cards.facts([("a", ""), ("b", "")]) is None
+    assert cards.paragraph("") is None

@@ -1,0 +1,83 @@
+"""The table: every field of every step, and nothing that was not measured."""
+
+import csv
+import math
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amptui.export import export_csv
+from amptui.records import Record, StepRecord
+from tests.export.recorded import write
+from tests.telemetry import record_samples
+from tests.telemetry.record_samples import step, steps
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(folder: Path, *records: Record) -> list[dict[str, str]]:
+    export_csv(write(folder / "run", records), folder / "steps.csv")
+    return rows(folder / "steps.csv")
+
+
+def test_a_trained_run_has_a_row_a_step_and_a_column_a_field(
+    run: Path, records: list[Record], tmp_path: Path
+) -> None:
+    trained = [record for record in records if isinstance(record, StepRecord)]
+    assert export_csv(run, tmp_path / "steps.csv") == len(trained) == 36
+    found = rows(tmp_path / "steps.csv")
+    assert [int(row["step"]) for row in found] == [record.step for record in trained]
+    assert [row["precision"] for row in found] == [record.precision for record in trained]
+    assert [float(row["loss"]) for row in found] == [record.loss for record in trained]
+    assert [float(row["losses.regress"]) for row in found] == [r.losses["regress"] for r in trained]
+    expected = {field.name for field in fields(StepRecord)} - {"losses"}
+    assert found[0].keys() == expected | {"losses.classify", "losses.regress"}
+
+
+def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path: Path) -> None:
+    found = table(
+        tmp_path,
+        step(1, loss=math.nan, grad_norm=None),
+        step(2, loss=math.inf, grad_norm=-math.inf, skipped=True),
+        step(3, loss=None, step_seconds=None),
+    )
+    assert [row["loss"] for row in found] == ["nan", "inf", ""]
+    assert [row["grad_norm"] for row in found] == ["", "-inf", "1.0"]
+    assert [row["skipped"] for row in found] == ["false", "true", "false"]
+    assert found[2]["step_seconds"] == ""
+
+
+def test_parts_that_come_late_have_columns_from_the_first_row_on(tmp_path: Path) -> None:
+    early = [step(n, losses={"a": float(n)}) for n in range(1, 5001)]
+    late = [step(n, losses={"a": 1.0, "b,\n": 2.0}) for n in range(5001, 9001)]
+    found = table(tmp_path, *early, *late)
+    assert [row["losses.a"] for row in found[:2]] == ["1.0", "2.0"]
+    assert [row["losses.b,?"] for row in found] == [""] * 5000 + ["2.0"] * 4000
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
+
+
+def test_steps_that_were_done_again_have_rows_again(tmp_path: Path) -> None:
+    assert [row["step"] for row in table(tmp_path, *steps(1, 3), *steps(2, 4))] == list("123234")
+
+
+def test_a_run_without_a_step_has_a_head_alone(tmp_path: Path) -> None:
+    assert table(tmp_path, record_samples.run()) == []
+    assert (tmp_path / "steps.csv").read_text().startswith("time,step,epoch,precision,loss,")
+
+
+@settings(max_examples=30)
+@given(loss=st.floats(), scale=st.none() | st.floats(), name=st.text(max_size=5), part=st.floats())
+def test_every_number_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, loss: float, scale: float | None, name: str, part: float
+) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    (row,) = table(folder, step(1, loss=loss, loss_scale=scale, losses={name: part}))
+    assert repr(float(row["loss"])) == repr(loss)
+    assert (row["loss_scale"] == "") == (scale is None)
+    assert repr(float(list(row.values())[-1])) == repr(part)

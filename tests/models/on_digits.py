@@ -1,0 +1,50 @@
+"""Experiments of model files on a few synthetic digits, trained for real."""
+
+from functools import cache
+from pathlib import Path
+
+from amptui import Data, DataRequest, Experiment
+from amptui.data.sources import Arrays
+from amptui.data.synthetic import digits
+from amptui.engine import setup
+from amptui.records import StepRecord
+from amptui.request import TrainRequest
+from tests.tiny import Log
+
+SAMPLES = 3_200
+
+
+@cache
+def _digits(samples: int, seed: int) -> Arrays:
+    return Arrays(*digits(samples, seed=seed, progress=lambda _done: None))
+
+
+def on_digits(
+    experiment: Experiment, *, steps: int, precision: str | None = None, device: str = "cpu"
+) -> setup.Prepared:
+    """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
+
+    class OnDigits(type(experiment)):  # type: ignore[misc]
+        def load_data(self, request: DataRequest) -> Data:
+            train, samples = _digits(SAMPLES, 0), steps * self.batch_size
+            # No more digits than the steps need: the last of them ends an epoch.
+            few = Arrays(train.inputs[:samples], train.targets[:samples])
+            return Data(name="digits", real=False, train=few, validation=_digits(200, 1))
+
+    request = TrainRequest(
+        model="digits", device=device, precision=precision, steps=steps, data_dir=Path("unused")
+    )
+    setup.seed_everything(request.seed)
+    asked = DataRequest(data_dir=request.data_dir, seed=request.seed)
+    return setup.assemble(request, OnDigits(**vars(experiment)), setup.choose(request), data_request=asked)
+
+
+def losses(log: Log) -> list[float]:
+    """Each step's loss, of those that were measured: on a CPU all."""
+    return [step.loss for step in log.of(StepRecord) if step.loss is not None]
+
+
+def learned(log: Log, *, steps: int = 10) -> float:
+    """The fraction by which the mean loss of the last ``steps`` lies below that of the first."""
+    found = losses(log)
+    return 1 - sum(found[-steps:]) / sum(found[:steps])

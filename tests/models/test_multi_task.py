@@ -1,0 +1,57 @@
+"""multi-task: two losses that add up, in every precision, and two heads that both learn."""
+
+import pytest
+import torch
+
+from amptui.models.multi_task import MultiTask
+from amptui.records import EpochFinished, StepRecord, StepSkipped
+from tests.models.on_digits import learned, on_digits
+from tests.tiny import Log, train
+
+
+def run(precision: str, steps: int = 60) -> Log:
+    log = Log()
+    prepared = on_digits(MultiTask(batch_size=32, learning_rate=2e-3), steps=steps, precision=precision)
+    assert train(prepared, log) == "done"
+    return log
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(precision: str) -> None:
+    steps = run(precision, steps=5).of(StepRecord)
+    assert len(steps) == 5
+    for step in steps:
+        assert list(step.losses) == ["digit", "parity"]
+        assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_both_heads_learn_with_one_scale(precision: str) -> None:
+    log = run(precision)
+    assert learned(log) > 0.2
+    assert len(log.of(StepSkipped)) <= 4
+    (epoch,) = log.of(EpochFinished)
+    assert epoch.validation is not None
+    assert epoch.validation.accuracy is not None
+    assert epoch.validation.accuracy > 0.35
+    assert 0.65 < epoch.validation.metrics["parity accuracy"] <= 1
+
+
+def test_the_second_task_s_weight_is_an_option() -> None:
+    torch.manual_seed(0)
+    experiment = MultiTask(parity_weight=0.0)
+    images, digits = torch.rand(4, 1, 28, 28), torch.arange(4)
+    parts = experiment.loss(experiment.build_model(), (images, digits))
+    assert parts["loss"] == parts["digit"]
+
+
+def test_parity_is_told_odd_above_zero() -> None:
+    class Told(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.eye(10)[:4], torch.tensor([-1.0, 1.0, -1.0, -1.0])
+
+    metrics = MultiTask().metrics(Told(), (torch.zeros(4, 1, 28, 28), torch.arange(4)))
+    assert {name: value.item() for name, value in metrics.items()} == {
+        "accuracy": 1.0,
+        "parity accuracy": 0.75,
+    }

@@ -1,0 +1,75 @@
+"""selective: its island is in FP32 whatever runs around it, and what happens without the island."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from amptui.errors import ExperimentError
+from amptui.models.selective import Selective
+from amptui.records import StepSkipped
+from tests.models.on_digits import learned, losses, on_digits
+from tests.tiny import Log, train
+
+BATCH_SIZE = 32
+
+
+def run(precision: str, *, island: bool = True, steps: int = 100) -> Log:
+    log = Log()
+    experiment = Selective(batch_size=BATCH_SIZE, island=island)
+    train(on_digits(experiment, steps=steps, precision=precision), log)
+    return log
+
+
+def output_dtypes(model: nn.Module, autocast: torch.dtype) -> dict[str, torch.dtype]:
+    """What each layer puts out, by its name."""
+    found: dict[str, torch.dtype] = {}
+    for name, module in model.named_children():
+        module.register_forward_hook(
+            lambda _module, _inputs, output, name=name: found.update({name: output.dtype})
+        )
+    with torch.autocast("cpu", dtype=autocast), torch.no_grad():
+        model(torch.rand(2, 1, 28, 28))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_island_is_float32_in_the_middle_of_autocast(dtype: torch.dtype) -> None:
+    found = output_dtypes(Selective().build_model(), dtype)
+    assert found.pop("distance") == torch.float32
+    assert found.pop("brightness") == torch.float32
+    assert set(found.values()) == {dtype}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_without_the_island_autocast_takes_the_distances_too(dtype: torch.dtype) -> None:
+    assert output_dtypes(Selective(island=False).build_model(), dtype)["distance"] == dtype
+
+
+def test_with_the_island_the_loss_falls_as_in_fp32() -> None:
+    expected = run("fp32")
+    assert learned(expected) > 0.4
+    for precision in ("bf16", "fp16"):
+        found = run(precision)
+        assert not found.of(StepSkipped)
+        assert losses(found) == pytest.approx(losses(expected), rel=0.05)
+
+
+def test_without_the_island_float16_has_no_loss_at_any_scale() -> None:
+    log = Log()
+    experiment = Selective(batch_size=BATCH_SIZE, island=False)
+    with pytest.raises(ExperimentError, match="the loss scale fell to"):
+        train(on_digits(experiment, steps=100, precision="fp16"), log)
+    assert all(math.isnan(loss) for loss in losses(log))
+    assert len(log.of(StepSkipped)) == len(losses(log))
+
+
+def test_without_the_island_bfloat16_has_the_range_and_not_the_digits() -> None:
+    log = run("bf16", island=False)
+    assert all(math.isfinite(loss) for loss in losses(log))
+    assert learned(log) < 0.05
+
+
+def test_in_fp32_the_island_makes_no_difference() -> None:
+    assert losses(run("fp32", steps=20)) == losses(run("fp32", island=False, steps=20))

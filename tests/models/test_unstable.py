@@ -1,0 +1,142 @@
+"""unstable: each trouble happens in real float16 as its line says, and neither in FP32 nor in bfloat16."""
+
+import math
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.setup import Prepared
+from amptui.errors import ExperimentError
+from amptui.models.unstable import Unstable
+from amptui.records import EpochFinished, LossScaleChanged, NonFinite, StepSkipped
+from tests.models.on_digits import learned, losses, on_digits
+from tests.tiny import Log, train
+
+TROUBLES = get_args(get_type_hints(Unstable)["trouble"])
+
+FIRST_OVERFLOW = range(40, 80)
+"""``forward``: the gain grows by a fifth at each step, from 1 to the ten thousands."""
+
+
+def run(trouble: Any, precision: str, steps: int) -> tuple[Log, Prepared]:
+    prepared = on_digits(Unstable(trouble=trouble), steps=steps, precision=precision)
+    log = Log()
+    train(prepared, log)
+    return log, prepared
+
+
+def run_to_the_floor(trouble: Any) -> Log:
+    """Without anybody to ask, the run fails where the loss scale has nothing left to fall."""
+    log = Log()
+    with pytest.raises(ExperimentError, match="the loss scale fell to"):
+        train(on_digits(Unstable(trouble=trouble), steps=200, precision="fp16"), log)
+    return log
+
+
+def skipped(log: Log) -> list[int]:
+    return [skip.step for skip in log.of(StepSkipped)]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_every_trouble_is_sound_outside_of_float16(trouble: str, precision: str) -> None:
+    log, prepared = run(trouble, precision, steps=100)
+    assert learned(log) > 0.25
+    assert not log.of(NonFinite)
+    assert log.of(EpochFinished)[0].validation is not None
+    assert all(torch.isfinite(values).all() for values in prepared.model.state_dict().values())
+
+
+def test_without_trouble_float16_is_sound_too() -> None:
+    log, _ = run("none", "fp16", steps=100)
+    assert learned(log) > 0.25
+    assert not skipped(log)
+
+
+def test_calibration_skips_the_first_steps_and_learns_at_a_lower_scale() -> None:
+    log, _ = run("calibration", "fp16", steps=100)
+    skips = skipped(log)
+    assert 2 <= len(skips) <= 4
+    assert skips[:2] == [1, 2]
+    assert log.of(LossScaleChanged)[-1].current == 65_536 / 2 ** len(skips)
+    assert all(math.isfinite(loss) for loss in losses(log))
+    assert {kind for skip in log.of(StepSkipped) for kind in skip.kinds} <= {"inf"}
+    assert learned(log) > 0.25
+
+
+def test_collapse_skips_every_step_with_a_finite_loss_and_a_gradient_of_nan() -> None:
+    log = run_to_the_floor("collapse")
+    found = losses(log)
+    assert skipped(log) == list(range(1, len(found) + 1))
+    assert all(math.isfinite(loss) for loss in found)
+    assert {skip.names for skip in log.of(StepSkipped)} == {("edges.slopes.weight",)}
+    assert log.of(LossScaleChanged)[-1].current < 2**-24
+
+
+def test_collapse_has_nothing_that_is_not_finite_in_its_forward_pass() -> None:
+    assert not overflowing(Unstable(trouble="collapse").build_model(), torch.float16)
+
+
+def test_forward_overflows_after_a_while_and_for_good() -> None:
+    log = run_to_the_floor("forward")
+    bad = [step for step, loss in enumerate(losses(log), start=1) if not math.isfinite(loss)]
+    assert bad[0] in FIRST_OVERFLOW
+    assert set(skipped(log)) == set(bad)
+    assert bad[-1] == len(losses(log))
+
+
+@pytest.mark.parametrize(("dtype", "found"), [(torch.float16, "amplifier"), (torch.bfloat16, None)])
+def test_forward_overflows_in_the_amplifier(dtype: torch.dtype, found: str | None) -> None:
+    model = Unstable(trouble="forward").build_model()
+    with torch.no_grad():
+        model.get_buffer("amplifier.gain").fill_(1e6)
+    assert next(iter(overflowing(model, dtype)), None) == found
+
+
+def overflowing(model: nn.Module, dtype: torch.dtype) -> list[str]:
+    """The modules that put out something not finite, in the order of execution."""
+    found: list[str] = []
+
+    def look(name: str, output: Tensor) -> None:
+        if not output.isfinite().all():
+            found.append(name)
+
+    for name, module in model.named_children():
+        module.register_forward_hook(lambda _module, _inputs, output, name=name: look(name, output))
+    with torch.autocast("cpu", dtype=dtype), torch.no_grad():
+        model(torch.rand(8, 1, 28, 28))
+    return found
+
+
+def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips() -> None:
+    log, prepared = run("buffers", "fp16", steps=100)
+    assert skipped(log) == [50]
+    found = losses(log)
+    assert math.isnan(found[49])
+    assert all(math.isfinite(loss) for loss in found[:49] + found[50:])
+    assert learned(log) > 0.25
+    norm = prepared.model.get_submodule("norm")
+    assert not norm.get_buffer("running_mean").isfinite().any()
+    assert norm.get_buffer("running_var").isnan().all()
+    assert all(parameter.isfinite().all() for parameter in prepared.model.parameters())
+
+
+def test_poisoned_buffers_spoil_the_validation_in_fp32_as_well() -> None:
+    log, prepared = run("buffers", "fp16", steps=100)
+    validation = log.of(EpochFinished)[0].validation
+    assert validation is not None
+    assert validation.loss is not None
+    assert math.isnan(validation.loss)
+    with torch.inference_mode():
+        assert torch.isnan(prepared.model.eval()(torch.rand(2, 1, 28, 28))).all()
+
+
+def test_underflow_learns_next_to_nothing_in_float16_without_one_skipped_step() -> None:
+    log, prepared = run("underflow", "fp16", steps=100)
+    assert not skipped(log)
+    assert learned(log) < 0.1
+    gradients = [p.grad.flatten() for p in prepared.model.parameters() if p.grad is not None]
+    zeros = (torch.cat(gradients) == 0).float().mean()
+    assert zeros > 0.5

@@ -1,0 +1,29 @@
+"""The recorded run that ships with amptui tells all that its README says of it."""
+
+from amptui.findings import ModulesTraced, XRayTaken
+from amptui.records import PrecisionChanged, StepRecord
+from amptui.runs.journal import read
+from amptui.telemetry.session import Session
+from tests.checkout import ROOT
+
+JOURNAL = ROOT / "demo" / "mnist-deep.jsonl"
+
+
+def test_the_demo_is_whole_and_small() -> None:
+    reader = read(JOURNAL)
+    records = list(reader)
+    assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (0, 0, False)
+    assert JOURNAL.stat().st_size < 1_000_000
+    assert sum(isinstance(record, StepRecord) for record in records) == 190
+    told = {type(r): r.step for r in records if isinstance(r, PrecisionChanged | XRayTaken | ModulesTraced)}
+    assert told == {PrecisionChanged: 52, XRayTaken: 116, ModulesTraced: 166}
+
+
+def test_the_demo_ends_with_an_answer() -> None:
+    session = Session()
+    session.fold(read(JOURNAL))
+    view = session.view()
+    assert view.state == "finished"
+    assert (view.comparison.speedup or 0) > 1
+    assert view.numerics.xray_verdict is not None
+    assert view.numerics.xray_verdict.text.startswith("safe: 31 of 31 layers")

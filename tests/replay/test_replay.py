@@ -1,0 +1,68 @@
+"""A replay as a program: in a real terminal, without torch, and told in one line where there is none."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from amptui.errors import RunFolderError, UsageError
+from amptui.replay import replay
+from tests.export.recorded import write
+from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import step
+from tests.terminal import Terminal
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from amptui.replay import replay
+status = replay(Path(sys.argv[1]), speed=float(sys.argv[2]))
+print("loaded", [name for name in ("torch", "psutil", "pynvml") if name in sys.modules])
+sys.exit(status)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = write(tmp_path / "run", [started(), *(step(n, time=100.0 + n) for n in range(1, 101))])
+    with (folder / "journal.jsonl").open("a") as file:
+        file.write("{half")
+    return folder
+
+
+def playing(run: Path, speed: float) -> Terminal:
+    return Terminal([sys.executable, "-c", PROGRAM, str(run), str(speed)])
+
+
+def test_a_run_is_played_moved_and_left(run: Path) -> None:
+    with playing(run, 50) as terminal:
+        terminal.wait_for("replay ended 1:40 of 1:40")
+        terminal.wait_for(r"step\s+100/")
+        terminal.press("<")
+        terminal.wait_for(r"replay ×50 1:[34]\d of 1:40|replay ended")
+        terminal.wait_for("replay ended")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert "amptui: passed over: a last line that was cut off" in terminal.text
+        assert "loaded []" in terminal.text
+        assert terminal.modes == terminal.modes_before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_the_terminal_as_it_was(run: Path, number: signal.Signals, status: int) -> None:
+    with playing(run, 1) as terminal:
+        terminal.wait_for("replay ×1")
+        terminal.process.send_signal(number)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+
+
+def test_without_a_terminal_it_says_what_else_there_is(run: Path) -> None:
+    with pytest.raises(UsageError, match="a replay needs a terminal; `amptui export` writes a run to a file"):
+        replay(run, speed=1.0)
+
+
+def test_a_folder_without_a_run_is_told_before_the_screen_comes(tmp_path: Path) -> None:
+    with pytest.raises((RunFolderError, UsageError)):
+        replay(tmp_path, speed=1.0)

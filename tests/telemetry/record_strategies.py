@@ -1,0 +1,166 @@
+"""Whatever records a run may emit, in hypothesis's words: for what has to hold of all of them."""
+
+import math
+
+from hypothesis import strategies as st
+
+from amptui.records import EpochFinished, PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
+from tests.telemetry.record_samples import (
+    backoff,
+    compared,
+    device,
+    faster,
+    growth,
+    layer,
+    measured,
+    module,
+    nonfinite,
+    parameter,
+    run,
+    skip,
+    step,
+    traced,
+    window,
+    xray,
+)
+
+
+def switch(number: int, previous: str, current: str) -> PrecisionChanged:
+    return PrecisionChanged(time=100 + number / 1000, step=number, previous=previous, current=current)
+
+
+MODULES = st.builds(
+    module,
+    st.text(max_size=3),
+    way=st.sampled_from(["forward", "backward"]),
+    dtype=st.sampled_from(["float16", "float32"]),
+    largest=st.floats(),
+)
+
+RECORDS = st.one_of(
+    st.builds(
+        step,
+        st.integers(0, 60),
+        loss=st.none() | st.floats(),
+        step_seconds=st.none() | st.floats(),
+        samples=st.integers(0, 10**6),
+        precision=st.sampled_from(["fp32", "fp16", "fp8"]),
+        epoch=st.integers(0, 3),
+        skipped=st.booleans(),
+        settling=st.booleans(),
+        loss_scale=st.none() | st.floats(),
+        growth_tracker=st.none() | st.integers(0, 3000),
+        data_seconds=st.none() | st.floats(),
+        grad_max=st.none() | st.floats() | st.floats(1e-6, 1e6),
+        grad_norm=st.none() | st.floats(),
+        time=st.floats(),
+    ),
+    st.builds(
+        run,
+        total_steps=st.none() | st.integers(0, 100),
+        steps_per_epoch=st.none() | st.integers(0, 30),
+        time=st.floats(),
+    ),
+    st.builds(
+        skip,
+        st.integers(0, 60),
+        loss_scale=st.floats(),
+        loss=st.none() | st.floats(),
+        kinds=st.sampled_from([(), ("nan",), ("inf", "nan", "inf")]),
+        consecutive=st.integers(1, 9),
+    ),
+    st.builds(backoff, st.integers(0, 60), st.floats()),
+    st.builds(growth, st.integers(0, 60), st.floats(0, 1e6)),
+    st.builds(
+        window,
+        st.integers(0, 60),
+        loss_scale=st.floats(),
+        hypothetical=st.booleans(),
+        first_exponent=st.integers(-60, 0),
+        counts=st.lists(st.integers(0, 9), max_size=120).map(tuple),
+        elements=st.integers(0, 100),
+        zeros=st.integers(0, 100),
+        flushed=st.integers(0, 9),
+        overflowing=st.integers(0, 9),
+        nonfinite=st.sampled_from([0, 0, 3]),
+        worst=st.lists(
+            st.builds(parameter, st.text(max_size=3), zeros=st.integers(0, 100), flushed=st.integers(0, 100)),
+            max_size=2,
+        ).map(tuple),
+    ),
+    st.builds(
+        traced,
+        st.integers(0, 60),
+        first=st.none() | MODULES,
+        nearest=st.lists(MODULES, max_size=3).map(tuple),
+        precision=st.sampled_from(["fp32", "fp16"]),
+        loss_scale=st.none() | st.floats(),
+        asked=st.booleans(),
+    ),
+    st.builds(
+        xray,
+        st.integers(0, 60),
+        loss_fp32=st.floats(),
+        loss_amp=st.floats(),
+        precision=st.sampled_from(["fp16", "bf16"]),
+        loss_scale=st.none() | st.floats(),
+        layers=st.lists(
+            st.builds(layer, st.text(max_size=3), st.none() | st.just(math.nan) | st.floats(-1, 1)),
+            max_size=4,
+        ).map(tuple),
+        saved_bytes_fp32=st.none() | st.integers(0, 10**9),
+        saved_bytes_amp=st.none() | st.integers(0, 10**9),
+        weights_bytes=st.integers(0, 10**9),
+        random=st.booleans(),
+    ),
+    st.builds(
+        compared,
+        st.integers(0, 60),
+        rows=st.builds(
+            lambda row: (measured("fp32"), row),
+            st.builds(
+                faster,
+                speedup=st.none() | st.floats(),
+                speedup_low=st.none() | st.floats(),
+                speedup_high=st.none() | st.floats(),
+                peak_allocated_bytes=st.none() | st.integers(0, 10**9),
+            ),
+        ),
+        over=st.booleans(),
+        reason=st.sampled_from(["limit", "stopped"]),
+    ),
+    st.builds(nonfinite, st.integers(0, 60), what=st.sampled_from(["loss", "buffer"])),
+    st.builds(
+        switch, st.integers(0, 60), st.sampled_from(["fp32", "fp16"]), st.sampled_from(["fp32", "bf16"])
+    ),
+    st.builds(
+        device,
+        st.floats(),
+        st.sampled_from(["fp32", "fp16"]),
+        st.none() | st.integers(0, 9),
+        st.none() | st.floats(0, 100),
+        st.none() | st.floats(),
+    ),
+    st.builds(
+        PauseChanged,
+        time=st.floats(),
+        step=st.integers(0, 60),
+        paused=st.booleans(),
+        reason=st.sampled_from(["", "the loss scale fell"]),
+    ),
+    st.builds(
+        PhaseChanged, time=st.floats(), phase=st.sampled_from(["first step", "training", "validating"])
+    ),
+    st.builds(
+        RunFinished, time=st.floats(), steps=st.integers(0), seconds=st.floats(), reason=st.just("done")
+    ),
+    st.builds(
+        EpochFinished,
+        time=st.floats(),
+        step=st.integers(0, 60),
+        epoch=st.integers(0, 3),
+        seconds=st.none() | st.floats(),
+        mean_loss=st.none() | st.floats(),
+        validation=st.none(),
+    ),
+)

@@ -1,0 +1,86 @@
+"""Losses of both precisions after as many steps as both had."""
+
+import math
+
+import pytest
+
+from amptui.records import StepRecord
+from amptui.telemetry.aftersteps import LEAST_STEPS, losses_after
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
+from tests.telemetry.record_samples import step, steps
+
+
+def view_of(*batches: list[StepRecord]) -> SessionView:
+    session = Session()
+    for batch in batches:
+        session.fold(batch)
+    return session.view()
+
+
+def falling(first: int, last: int, precision: str, begin: float) -> list[StepRecord]:
+    """A loss that falls by a thousandth a step from ``begin`` on."""
+    return [
+        step(n, precision=precision, loss=begin - (n - first) / 1000, step_seconds=0.004)
+        for n in range(first, last + 1)
+    ]
+
+
+def test_both_losses_are_of_the_same_number_of_steps() -> None:
+    found = losses_after(view_of(falling(1, 300, "fp32", 2.0), falling(301, 420, "fp16", 1.0)))
+    assert found is not None
+    # The mean of the last 20 of 120 steps, the 110th on average.
+    assert found.steps == 120
+    assert found.baseline == pytest.approx(2.0 - 0.1095)
+    assert found.amp == pytest.approx(1.0 - 0.1095)
+
+
+def test_the_longest_stretch_of_either_counts() -> None:
+    view = view_of(
+        falling(1, 100, "fp32", 2.0),
+        falling(101, 200, "fp16", 1.0),
+        falling(201, 230, "fp32", 5.0),
+        falling(231, 260, "fp16", 7.0),
+    )
+    found = losses_after(view)
+    assert found is not None
+    assert found.steps == 100
+    assert found.baseline == pytest.approx(1.9105)
+    assert found.amp == pytest.approx(0.9105)
+
+
+def test_early_steps_of_a_long_run_are_told_to_the_resolution_that_is_kept() -> None:
+    view = view_of(falling(1, 20_000, "fp32", 30.0), falling(20_001, 20_100, "fp16", 1.0))
+    assert view.loss.bucket_steps > 1
+    found = losses_after(view)
+    assert found is not None
+    assert found.baseline == pytest.approx(30 - 0.0895, abs=view.loss.bucket_steps / 1000)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [],
+        [steps(1, 300)],
+        [steps(1, 300), steps(301, 300 + LEAST_STEPS - 1, precision="fp16")],
+    ],
+    ids=["nothing", "one side", "too few"],
+)
+def test_too_little_is_not_compared(batches: list[list[StepRecord]]) -> None:
+    assert losses_after(view_of(*batches)) is None
+
+
+@pytest.mark.parametrize(("loss", "told"), [(math.nan, math.nan), (math.inf, math.nan), (None, None)])
+@pytest.mark.parametrize("later_steps", [0, 20_000])
+def test_what_was_not_finite_and_what_was_not_measured_are_told_apart(
+    loss: float | None, told: float | None, later_steps: int
+) -> None:
+    view = view_of(
+        steps(1, 1000),
+        steps(1001, 1504, precision="fp16", loss=loss),
+        steps(1505, 1505 + later_steps),
+    )
+    found = losses_after(view)
+    assert found is not None
+    assert found.steps == 504
+    assert found.amp == (None if told is None else pytest.approx(told, nan_ok=True))

@@ -1,0 +1,72 @@
+"""A comparison's result as it may be quoted."""
+
+from typing import Any
+
+import pytest
+
+from amptui.telemetry.card import memory_words, result_cards, speed_words
+from amptui.telemetry.session import Session
+from tests.telemetry.record_samples import compared, faster, measured, run
+
+
+def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
+    (card,) = result_cards(compared(), run(device_name="NVIDIA H200", model="mnist-deep", batch_size=256))
+    assert card == (
+        "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, "
+        "12 blocks of 20 steps, mnist-deep, batch 256, H200"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"speedup": 0.5, "speedup_low": 0.4, "speedup_high": 0.625},
+            "2.00× slower than FP32 (1.60 to 2.50)",
+        ),
+        (
+            {"speedup": 1.01, "speedup_low": 0.98, "speedup_high": 1.04},
+            "as fast as FP32 to within the noise (0.98 to 1.04)",
+        ),
+        (
+            {"speedup": 0.99, "speedup_low": 0.96, "speedup_high": 1.02},
+            "as fast as FP32 to within the noise (0.96 to 1.02)",
+        ),
+        (
+            {"speedup": 1.004, "speedup_low": 1.002, "speedup_high": 1.006},
+            "as fast as FP32 (1.00 to 1.01)",
+        ),
+        (
+            {"speedup": 1.71, "speedup_low": 0.27, "speedup_high": 11.01},
+            "not surely faster or slower than FP32 (0.27 to 11.01)",
+        ),
+        ({"speedup_low": None}, "1.71× faster than FP32 (too few blocks for an interval)"),
+    ],
+)
+def test_slower_equal_and_unsure_are_said_as_plainly(changes: dict[str, Any], words: str) -> None:
+    assert speed_words(faster(**changes), "fp32") == words
+
+
+@pytest.mark.parametrize(
+    ("peak_bytes", "words"),
+    [(None, ""), (2 * 2**30, "the same peak memory"), (3 * 2**30, "50% more peak memory")],
+)
+def test_memory_is_said_as_it_was_measured(peak_bytes: int | None, words: str) -> None:
+    assert memory_words(faster(peak_allocated_bytes=peak_bytes), measured("fp32")) == words
+
+
+def test_a_result_is_an_event_and_its_progress_none() -> None:
+    session = Session()
+    session.fold([compared(over=False, reason="running")])
+    assert session.view().events == ()
+    assert session.view().compared is not None
+    session.fold([compared()])
+    (event,) = session.view().events
+    assert (event.kind, event.severity) == ("compared", "info")
+    assert event.text.startswith("AMP fp16 1.71× faster than FP32")
+
+
+def test_stopped_before_the_first_pair_there_is_no_result() -> None:
+    session = Session()
+    session.fold([compared(rows=(measured("fp32"), measured("bf16")), reason="stopped")])
+    assert session.view().events[0].text == "comparison stopped: no precision had a whole block"

@@ -1,0 +1,237 @@
+"""Why AMP gave little: said only where something measured shows it, and not at all where AMP pays."""
+
+import math
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, Record, StepRecord
+from amptui.telemetry.comparison import PrecisionLedger, data_fraction
+from amptui.telemetry.explanations import explain
+from amptui.telemetry.session import Session
+from amptui.telemetry.stretch import stretches
+from amptui.telemetry.view import Comparison, PrecisionStats
+from tests.telemetry.record_samples import device, run, steps, xray
+
+
+def stats(precision: str, data: float | None = 0.0, busy: float | None = None) -> PrecisionStats:
+    return PrecisionStats(
+        precision=precision,
+        steps=100,
+        settling_steps=10,
+        median_step_seconds=0.002,
+        samples_per_second=1000.0,
+        peak_allocated_bytes=None,
+        last_loss=0.5,
+        skipped=0,
+        data_fraction=data,
+        utilization_percent=busy,
+    )
+
+
+def why(
+    data: tuple[float | None, float | None] = (0.0, 0.0),
+    busy: tuple[float | None, float | None] = (None, None),
+    *,
+    speedup: float | None = 1.0,
+    memory_saving: float | None = None,
+    breakdown: str = "",
+) -> tuple[str, ...]:
+    fp32, fp16 = stats("fp32", data[0], busy[0]), stats("fp16", data[1], busy[1])
+    return explain(fp32, fp16, speedup=speedup, memory_saving=memory_saving, breakdown=breakdown)
+
+
+# ----------------------------------------------------------------------------------------- reasons
+
+
+def test_a_loop_that_waits_for_data_in_both_precisions_is_input_bound() -> None:
+    assert why((0.62, 0.641)) == (
+        "input-bound: FP32 waits 62.0% of each step for data and AMP fp16 64.1%; faster input comes first",
+    )
+
+
+def test_a_gpu_that_idles_without_waiting_for_data_is_launch_bound() -> None:
+    (text,) = why(busy=(60.0, 55.0))
+    assert text.startswith("launch-bound: the GPU is idle 45.0% of the time; ")
+
+
+@pytest.mark.parametrize(
+    ("data", "busy", "speedup"),
+    [
+        ((0.62, 0.64), (None, None), 1.05),  # AMP pays all the same
+        ((0.62, 0.64), (None, None), 0.9),  # waiting does not make AMP slower
+        ((0.62, 0.29), (None, None), 1.0),
+        ((0.62, None), (None, None), 1.0),
+        ((0.62, 0.64), (95.0, 95.0), 1.0),  # the device computes while the host waits
+        ((0.0, 0.0), (60.0, 70.0), 1.0),
+        ((0.0, 0.0), (60.0, None), 1.0),
+        ((0.0, 0.0), (60.0, 60.0), 1.94),
+        ((0.62, 0.64), (None, None), None),
+    ],
+)
+def test_nothing_is_said_that_nothing_measured_shows(
+    data: tuple[float, float], busy: tuple[float, float], speedup: float | None
+) -> None:
+    assert why(data, busy, speedup=speedup) == ()
+
+
+def test_a_launch_bound_loop_that_amp_slows_is_explained_too() -> None:
+    assert why(busy=(60.0, 55.0), speedup=0.8)[0].startswith("launch-bound")
+
+
+def test_memory_that_amp_does_not_lower_is_the_weights_or_what_an_xray_says() -> None:
+    (text,) = why(speedup=2.0, memory_saving=0.02)
+    assert text.startswith("2% less peak memory: weights, gradients and optimizer state, which stay FP32, ")
+    assert text.endswith("probably dominate; press x for the breakdown")
+    assert why(speedup=2.0, memory_saving=-0.1)[0].startswith("10% more peak memory: ")
+    assert why(speedup=2.0, memory_saving=0.02, breakdown="all is weights") == (
+        "2% less peak memory: all is weights",
+    )
+    assert why(speedup=2.0, memory_saving=0.05) == ()
+
+
+SHARES = st.none() | st.floats(0, 1)
+PERCENTS = st.none() | st.floats(0, 100)
+
+
+@given(
+    data=st.tuples(SHARES, SHARES),
+    busy=st.tuples(PERCENTS, PERCENTS),
+    speedup=st.floats(1.05, 10),
+    memory_saving=st.none() | st.floats(0.05, 1),
+)
+def test_where_amp_pays_there_is_nothing_to_explain(
+    data: tuple[float | None, float | None],
+    busy: tuple[float | None, float | None],
+    speedup: float,
+    memory_saving: float | None,
+) -> None:
+    assert why(data, busy, speedup=speedup, memory_saving=memory_saving) == ()
+
+
+# ------------------------------------------------------------------------------------- data's part
+
+
+def ledger_of(*batches: list[StepRecord]) -> PrecisionLedger:
+    made = PrecisionLedger()
+    for batch in batches:
+        for stretch in stretches(batch):
+            made.add(stretch)
+    return made
+
+
+def test_the_data_s_part_is_of_the_counted_steps_alone() -> None:
+    (row,) = (
+        ledger_of(
+            steps(1, 10, settling=True, data_seconds=9.0),
+            steps(11, 20, step_seconds=0.004, data_seconds=0.001),
+            steps(21, 21, step_seconds=None, data_seconds=9.0),
+            steps(22, 22, step_seconds=0.006, data_seconds=None),
+        )
+        .comparison()
+        .rows
+    )
+    assert row.steps == 11
+    assert row.data_fraction == pytest.approx(0.25)
+
+
+def test_a_wait_that_was_never_measured_has_no_part() -> None:
+    (row,) = ledger_of(steps(1, 30, data_seconds=None)).comparison().rows
+    assert row.data_fraction is None
+
+
+@given(
+    timed=st.lists(
+        st.tuples(st.floats(0, 1) | st.just(math.nan), st.floats(1e-6, 1)), min_size=1, max_size=40
+    )
+)
+def test_the_data_s_part_equals_a_naive_count_and_is_at_most_all(timed: list[tuple[float, float]]) -> None:
+    waits, seconds = zip(*timed, strict=True)
+    found = data_fraction(deque(waits), deque(seconds))
+    known = [(wait, whole) for wait, whole in timed if not math.isnan(wait)]
+    if not known:
+        assert found is None
+        return
+    naive = sum(wait for wait, _ in known) / sum(whole for _, whole in known)
+    assert found == pytest.approx(min(1.0, naive))
+
+
+# ------------------------------------------------------------------------------------- utilization
+
+
+def compared(*records: Record) -> Comparison:
+    session = Session()
+    session.fold([run(), *records])
+    return session.view().comparison
+
+
+def test_the_utilization_is_the_mean_of_the_training_gpu_s_looks() -> None:
+    looks = [device(float(t), "fp32", None, percent) for t, percent in enumerate((10.0, 60.0, 80.0))]
+    (row,) = compared(*steps(1, 30), *looks).rows
+    assert row.utilization_percent == pytest.approx(70.0), "the first look has no look before it"
+
+
+def test_a_look_with_a_switch_a_pause_or_a_validation_in_it_counts_for_nothing() -> None:
+    def look(precision: str, percent: float) -> Record:
+        return device(1.0, precision, None, percent)
+
+    records = [
+        *steps(1, 30),
+        look("fp32", 50.0),
+        look("fp32", 50.0),
+        PrecisionChanged(time=1.0, step=31, previous="fp32", current="fp16"),
+        *steps(31, 60, precision="fp16"),
+        look("fp16", 7.0),
+        look("fp16", 90.0),
+        PauseChanged(time=1.0, step=60, paused=True),
+        look("fp16", 0.0),
+        look("fp16", 0.0),
+        PauseChanged(time=1.0, step=60, paused=False),
+        look("fp16", 3.0),
+        look("fp16", 92.0),
+        PhaseChanged(time=1.0, phase="validating"),
+        look("fp16", 12.0),
+        look("fp16", 12.0),
+        PhaseChanged(time=1.0, phase="training"),
+        look("fp16", 12.0),
+    ]
+    fp32, fp16 = compared(*records).rows
+    assert fp32.utilization_percent == pytest.approx(50.0)
+    assert fp16.utilization_percent == pytest.approx(91.0)
+
+
+def test_without_a_known_training_gpu_there_is_no_utilization() -> None:
+    session = Session()
+    session.fold([run(gpu_uuid=None), *steps(1, 30), *[device(1.0, "fp32", None, 50.0)] * 3])
+    (row,) = session.view().comparison.rows
+    assert row.utilization_percent is None
+    (row,) = compared(*steps(1, 30), *[device(1.0, "fp32", None)] * 3).rows
+    assert row.utilization_percent is None
+
+
+# --------------------------------------------------------------------------------- in a whole run
+
+
+def test_a_run_that_waits_for_its_data_is_told_why_amp_gives_nothing() -> None:
+    slow = {"step_seconds": 0.01, "data_seconds": 0.006}
+    comparison = compared(*steps(1, 30, **slow), *steps(31, 60, precision="fp16", **slow))
+    (text,) = comparison.explanations
+    assert text.startswith("input-bound: FP32 waits 60.0% of each step for data and AMP fp16 60.0%")
+
+
+def test_before_there_is_a_speed_up_nothing_is_explained() -> None:
+    slow = {"step_seconds": 0.01, "data_seconds": 0.006}
+    assert compared(*steps(1, 30, **slow), *steps(31, 49, precision="fp16", **slow)).explanations == ()
+    assert compared(*steps(1, 30, **slow)).explanations == ()
+
+
+def test_an_xray_says_where_the_memory_is() -> None:
+    both = (*steps(1, 30), *steps(31, 60, precision="fp16", step_seconds=0.002))
+    peaks = (device(1.0, "fp32", 1000), device(1.0, "fp16", 990))
+    (before,) = compared(*both, *peaks).explanations
+    assert "press x" in before
+    found = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
+    (after,) = compared(*both, *peaks, found).explanations
+    assert after.startswith("1% less peak memory: AMP cannot lower memory much: 236 MiB of 248 MiB")

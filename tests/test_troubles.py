@@ -1,0 +1,366 @@
+"""Each trouble of mixed precision, made to happen in a real training, is told in words, with what to do."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import IterableDataset
+
+from amptui import Data, DataRequest, Experiment
+from amptui.control import Control
+from amptui.engine.description import describe_run
+from amptui.engine.setup import Prepared
+from amptui.errors import ExperimentError
+from amptui.models.selective import Selective
+from amptui.models.unstable import Unstable
+from amptui.records import PauseChanged, Record, StepRecord
+from amptui.request import TrainRequest
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import Event, SessionView
+from tests.models.on_digits import learned, on_digits
+from tests.tiny import Log, Tiny, prepare, switching, train
+
+
+def view_of(log: Log) -> SessionView:
+    session = Session()
+    session.fold(log)
+    return session.view()
+
+
+def watch(prepared: Prepared) -> SessionView:
+    """What is shown after a whole training."""
+    log = started(prepared)
+    train(prepared, log)
+    return view_of(log)
+
+
+def watch_fail(prepared: Prepared) -> SessionView:
+    """What is shown after a training whose scale came to its floor, with nobody to ask."""
+    log = started(prepared)
+    with pytest.raises(ExperimentError, match="the loss scale fell to") as failed:
+        train(prepared, log)
+    assert "bf16" in failed.value.mend
+    return view_of(log)
+
+
+def started(prepared: Prepared) -> Log:
+    log = Log()
+    log.emit(describe_run("trouble", prepared, TrainRequest(model="trouble")))
+    return log
+
+
+def unstable(trouble: Any, *, steps: int = 120, precision: str = "fp16") -> Prepared:
+    return on_digits(Unstable(trouble=trouble), steps=steps, precision=precision)
+
+
+def events(view: SessionView, kind: str) -> list[Event]:
+    return [event for event in view.events if event.kind == kind]
+
+
+def told(view: SessionView) -> str:
+    """Every line of the event list and its details."""
+    return "\n".join(f"{event.text}\n{event.detail}" for event in view.events)
+
+
+# ------------------------------------------------------------------------------------- calibration
+
+
+def test_a_few_skips_at_the_start_are_normal_and_no_alarm() -> None:
+    view = watch(unstable("calibration", steps=30))
+    (skips,) = events(view, "skip")
+    assert skips.severity == "info"
+    assert "calibration, normal" in skips.text
+    assert (view.warnings, view.errors) == (0, 0)
+    assert view.numerics.scaler.state == "calibrating"
+    assert view.numerics.scaler.severity == "info"
+
+
+def test_after_the_calibration_the_scaler_is_healthy() -> None:
+    view = watch(unstable("calibration"))
+    assert view.numerics.scaler.state == "healthy"
+    assert view.numerics.headroom is not None
+    assert 0 < view.numerics.headroom < 8
+
+
+# ---------------------------------------------------------------------------------------- collapse
+
+
+def test_a_falling_scale_is_an_alarm_that_names_the_layer_and_the_way_out() -> None:
+    view = watch_fail(unstable("collapse"))
+    (skips,) = events(view, "skip")
+    assert skips.severity == "error"
+    assert "switch to bf16 or FP32" in skips.text
+    assert "edges.slopes" in skips.text
+    assert "step 1, scale 65,536" in skips.detail
+    assert view.numerics.scaler.state == "collapsing"
+    assert view.numerics.scaler.severity == "error"
+
+
+def test_what_is_nan_at_any_scale_is_traced_to_the_module_where_it_begins() -> None:
+    trace = watch_fail(unstable("collapse")).numerics.trace
+    assert trace is not None
+    assert trace.first is not None
+    assert (trace.first.name, trace.first.way, trace.first.dtype) == ("edges.slopes", "backward", "float16")
+    assert math.isnan(trace.first.largest)
+
+
+def test_the_same_model_is_no_trouble_in_fp32() -> None:
+    view = watch(unstable("collapse", precision="fp32"))
+    assert (view.warnings, view.errors) == (0, 0)
+
+
+@dataclass
+class Chooser:
+    """A person who is asked at the scale's floor; remembers what the screen showed."""
+
+    control: Control
+    precision: str | None
+    asked: int = 0
+    shown: SessionView | None = None
+
+    def watch(self, log: Log) -> Log:
+        log.watch = lambda record: self.answer(log, record)
+        return log
+
+    def answer(self, log: Log, record: Record) -> None:
+        if not isinstance(record, PauseChanged) or not record.paused:
+            return
+        self.asked += 1
+        self.shown = view_of(log)
+        if self.precision is not None:
+            self.control.request_precision(self.precision)
+        self.control.request_pause(False)
+
+
+def run_asking(prepared: Prepared, choice: str | None) -> tuple[Log, Chooser]:
+    person = Chooser(Control(), choice)
+    log = person.watch(started(prepared))
+    assert train(prepared, log, person.control, attended=True) == "done"
+    return log, person
+
+
+def test_at_the_floor_a_person_is_told_why_the_run_pauses() -> None:
+    _, person = run_asking(unstable("collapse", steps=60), "bf16")
+    assert person.asked == 1
+    assert person.shown is not None
+    assert person.shown.state == "paused"
+    assert "the loss scale fell to" in person.shown.pause_reason
+    assert events(person.shown, "pause")[0].severity == "error"
+
+
+@pytest.mark.parametrize("choice", ["bf16", "fp32"])
+def test_a_person_who_chooses_another_precision_at_the_floor_goes_on_and_learns(choice: str) -> None:
+    log, _ = run_asking(unstable("collapse", steps=140), choice)
+    view = view_of(log)
+    assert view.precision == choice
+    assert view.pause_reason == ""
+    assert learned(log) > 0.2
+
+
+def test_a_person_who_goes_on_at_the_floor_keeps_all_weights() -> None:
+    prepared = unstable("collapse", steps=200)
+    _, person = run_asking(prepared, None)
+    assert person.asked == 1
+    assert prepared.scaler.get_scale() > 0
+    assert all(parameter.isfinite().all() for parameter in prepared.model.parameters())
+
+
+# ----------------------------------------------------------------------------------------- forward
+
+
+@pytest.mark.parametrize(
+    ("experiment", "module"),
+    [(Unstable(trouble="forward"), "amplifier"), (Selective(island=False, batch_size=32), "distance")],
+    ids=["unstable", "selective"],
+)
+def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module(
+    experiment: Experiment, module: str
+) -> None:
+    view = watch_fail(on_digits(experiment, steps=120, precision="fp16"))
+    (skips,) = events(view, "skip")
+    assert "the forward pass overflowed: scaling cannot help" in skips.text
+    assert f"it began in {module} (" in skips.text
+    assert view.numerics.scaler.state == "forward overflow"
+    trace = view.numerics.trace_verdict
+    assert trace is not None
+    assert f"the output of {module} (" in trace.text
+    assert "FP32" in trace.text
+    assert "bf16" in trace.text
+
+
+def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
+    control = Control()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 90:
+            control.request_probe("trace")
+
+    prepared = unstable("forward", precision="fp32")
+    log = started(prepared)
+    log.watch = ask
+    train(prepared, log, control)
+    view = view_of(log)
+    assert view.errors == 0
+    verdict = view.numerics.trace_verdict
+    assert verdict is not None
+    assert verdict.severity == "warning"
+    assert "would overflow float16: the output of amplifier" in verdict.text
+
+
+# ----------------------------------------------------------------------------------------- buffers
+
+
+def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> None:
+    view = watch(unstable("buffers"))
+    poisoned = [event for event in view.events if "buffer" in event.text]
+    assert [event.severity for event in poisoned] == ["error"]
+    assert "norm.running_" in poisoned[0].text
+    assert "poisoned for good in every precision" in poisoned[0].text
+    assert "running_mean" in poisoned[0].detail
+    assert "running_var" in poisoned[0].detail
+    assert view.last_epoch is not None
+    assert view.last_epoch.validation is not None
+    assert math.isnan(view.last_epoch.validation.loss or 0)
+
+
+def test_buffers_that_stay_sound_are_not_spoken_of() -> None:
+    assert "buffer" not in told(watch(unstable("buffers", steps=40))).lower()
+
+
+# --------------------------------------------------------------------------------------- underflow
+
+
+def test_gradients_that_would_vanish_in_float16_are_told_while_in_fp32() -> None:
+    verdict = watch(unstable("underflow", precision="fp32", steps=30)).numerics.window_verdict
+    assert verdict is not None
+    assert verdict.severity == "warning"
+    assert "would lose gradients in float16" in verdict.text
+    assert "bf16" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("trouble", "severity", "said"), [("underflow", "error", "not safe"), ("none", "info", "safe")]
+)
+def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
+    trouble: str, severity: str, said: str
+) -> None:
+    prepared = unstable(trouble, steps=10)
+    log, control = started(prepared), Control()
+    control.request_probe("x-ray")
+    train(prepared, log, control)
+    verdict = view_of(log).numerics.xray_verdict
+    assert verdict is not None
+    assert verdict.severity == severity
+    assert verdict.text.startswith(f"{said}: ")
+
+
+# ------------------------------------------------------------------------ AMP that does not pay
+
+
+class Clock:
+    """A clock that only moves when somebody says that time has passed."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class _Disk(IterableDataset[Any]):
+    """Samples that arrive one after another, each after the same time."""
+
+    def __init__(self, clock: Clock, samples: int, seconds: float) -> None:
+        self.clock, self.samples, self.seconds = clock, samples, seconds
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(self.samples):
+            self.clock.pass_seconds(self.seconds)
+            yield torch.full((1, 4, 4), number / self.samples), torch.tensor(number % 4)
+
+
+class _ReadsFromDisk(Tiny):
+    """Its pass through the model takes 2 ms in FP32 and half of that in AMP; a batch takes 80 ms to come."""
+
+    def load_data(self, request: DataRequest) -> Data:
+        clock = time.perf_counter
+        assert isinstance(clock, Clock)
+        return Data(name="disk", real=True, train=_Disk(clock, samples=1_000, seconds=0.01))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+        clock = time.perf_counter
+        assert isinstance(clock, Clock)
+        clock.pass_seconds(0.001 if torch.is_autocast_enabled("cpu") else 0.002)
+        return super().loss(model, batch)
+
+
+def test_amp_that_waits_for_data_gains_nothing_and_the_comparison_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "perf_counter", Clock())
+    prepared = prepare(_ReadsFromDisk(batch_size=8), steps=80)
+    log, control = started(prepared), Control()
+    log.watch = switching(control, {40: "bf16"})
+    train(prepared, log, control)
+    comparison = view_of(log).comparison
+    assert comparison.speedup == pytest.approx(82 / 81)
+    assert [row.data_fraction for row in comparison.rows] == pytest.approx([80 / 82, 80 / 81])
+    (why,) = comparison.explanations
+    assert "input-bound" in why
+    assert "97.6%" in why
+    assert "faster input" in why
+
+
+class _Wide(Tiny):
+    """Four million weights and a batch of two: next to the weights, activations are nothing."""
+
+    batch_size: int = 2
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 2000), nn.Linear(2000, 2000), nn.Linear(2000, 4))
+
+
+def test_where_weights_dominate_the_x_ray_says_that_amp_cannot_lower_memory() -> None:
+    prepared = prepare(_Wide(), steps=1)
+    log, control = started(prepared), Control()
+    control.request_probe("x-ray")
+    train(prepared, log, control)
+    assert "AMP cannot lower memory much" in told(view_of(log))
+
+
+# ----------------------------------------------------------------------------------------- hazards
+
+
+class _Probabilities(Tiny):
+    """A sigmoid, then BCELoss; or the loss that has the sigmoid in it."""
+
+    logits: bool = False
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        outputs, wanted = model(inputs), nn.functional.one_hot(targets, 4).float()
+        if self.logits:
+            return nn.functional.binary_cross_entropy_with_logits(outputs, wanted)
+        return nn.functional.binary_cross_entropy(outputs.sigmoid(), wanted)
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {}
+
+
+def test_bceloss_is_warned_of_in_fp32_before_a_person_switches() -> None:
+    view = watch(prepare(_Probabilities(), steps=3))
+    (warning,) = [event for event in view.events if event.severity == "warning"]
+    assert "BCEWithLogitsLoss" in warning.text
+    assert "autocast" in warning.text
+
+
+def test_bce_with_logits_is_no_hazard() -> None:
+    assert watch(prepare(_Probabilities(logits=True), steps=3)).warnings == 0

@@ -1,0 +1,244 @@
+"""Views of what is inside mixed precision, built by hand: sound, and in each kind of trouble."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from amptui.findings import (
+    Float16Window,
+    LayerAgreement,
+    ModuleRange,
+    ModulesTraced,
+    ParameterWindow,
+    XRayTaken,
+)
+from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
+from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips
+
+
+def float16_window(
+    typical_exponent: float, *, spread: float = 3.0, zeros: float = 0.03, **changes: object
+) -> Float16Window:
+    """A window of a million scaled gradients around 2^``typical_exponent``; some are zero."""
+    elements = 1_000_000
+    normal = np.random.default_rng(9).normal(0.0, 1.0, (2, round(elements * (1 - zeros))))
+    magnitudes = np.abs(normal[0]) * 2.0 ** (typical_exponent + spread * normal[1])
+    exponents = np.clip(np.frexp(magnitudes)[1] - 1, -60, 40)
+    first = min(-30, int(exponents.min()))
+    window = Float16Window(
+        time=NOW - 1,
+        step=1184,
+        precision="fp16",
+        loss_scale=65536.0,
+        hypothetical=False,
+        first_exponent=first,
+        counts=tuple(np.bincount(exponents - first, minlength=18 - first).tolist()),
+        elements=elements,
+        zeros=elements - magnitudes.size,
+        flushed=int((magnitudes <= 2.0**-25).sum()),
+        subnormal=int(((magnitudes > 2.0**-25) & (magnitudes < 2.0**-14)).sum()),
+        overflowing=int((magnitudes >= 65520).sum()),
+        nonfinite=0,
+        worst=(),
+        seconds=0.00058,
+        steps_since=32,
+        seconds_since=0.0646,
+    )
+    return replace(window, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
+
+
+LOSING = (
+    ParameterWindow(
+        name="features.13.conv.weight",
+        elements=294_912,
+        zeros=0,
+        flushed=9142,
+        subnormal=61_200,
+        overflowing=0,
+    ),
+    ParameterWindow(
+        name="features.12.batch_norm.weight", elements=512, zeros=0, flushed=12, subnormal=96, overflowing=0
+    ),
+    ParameterWindow(name="classifier.4.bias", elements=10, zeros=0, flushed=0, subnormal=0, overflowing=1),
+)
+"""Parameters that float16 takes something from, worst first."""
+
+
+def numerics(before: SessionView, **changes: object) -> SessionView:
+    """``before`` with healthy numerics, and what each caller changes of them."""
+    noise = np.random.default_rng(10).normal(0.0, 0.5, before.step)
+    measured = [3.4 + float(v) if step % 2 else None for step, v in enumerate(noise)]
+    sound = NumericsView(
+        grad_norm=1.02,
+        grad_max=0.0831,
+        nonfinite_gradients=0,
+        measured_step=1204,
+        headroom=3.59,
+        headroom_scale=65536.0,
+        least_headroom=2.41,
+        headrooms=series(measured),
+        outlook="×2 in 760 steps, headroom then 1.4 at least",
+        scaler=ScalerVerdict(
+            state="healthy",
+            text="the scale fits: no step was skipped lately",
+            rule="fewer than 2 skips in the last 100 fp16 steps: 0 so far",
+        ),
+        window=float16_window(-8, worst=LOSING[:2]),
+        window_verdict=Verdict(
+            "info", "0.02% flushed, 3.0% zeros: which of them float16 flushed is not known"
+        ),
+    )
+    return replace(before, numerics=replace(sound, **changes))  # type: ignore[arg-type]  # its fields
+
+
+def healthy() -> SessionView:
+    """AMP fp16 with gradients that fit."""
+    return numerics(
+        compared(), trace=traced(), trace_verdict=TRACE_VERDICT, xray=xrayed(), xray_verdict=XRAY_VERDICT
+    )
+
+
+TRACE_VERDICT = Verdict(
+    "info", "nothing overflowed; nearest: features.12.conv 41,200, 0.7 doublings below 65,504"
+)
+XRAY_VERDICT = Verdict("info", "safe: 43 of 43 layers above 0.9; worst features.12 0.9991")
+
+
+def traced() -> ModulesTraced:
+    """Hooks on every module, and nothing overflowed."""
+    nearest = ModuleRange(
+        name="features.12.conv", kind="Conv2d", way="forward", dtype="float16", largest=41_200.0
+    )
+    return ModulesTraced(
+        time=NOW - 5,
+        step=1100,
+        precision="fp16",
+        loss_scale=65536.0,
+        asked=True,
+        first=None,
+        nearest=(nearest,),
+        modules=43,
+        seconds=0.004,
+    )
+
+
+def xrayed() -> XRayTaken:
+    """One batch in both precisions, which agree."""
+    layer = LayerAgreement(
+        name="features.12",
+        kind="Conv2d",
+        elements=294_912,
+        cosine=0.9991,
+        relative_error=0.04,
+        lost=0.002,
+        output_dtype="float16",
+    )
+    return XRayTaken(
+        time=NOW - 9,
+        step=1000,
+        precision="fp16",
+        loss_scale=65536.0,
+        loss_fp32=0.0312,
+        loss_amp=0.0313,
+        layers=(layer,),
+        operators=(),
+        output_dtypes={},
+        weights_bytes=59 * 1024**2,
+        gradients_bytes=59 * 1024**2,
+        optimizer_bytes=118 * 1024**2,
+        buffers_bytes=0,
+        saved_bytes_fp32=None,
+        saved_bytes_amp=None,
+        random=False,
+        seconds=0.031,
+    )
+
+
+def calibrating() -> SessionView:
+    """The first steps in fp16: the scaler looks for its scale, and no window was measured yet."""
+    verdict = ScalerVerdict(
+        state="calibrating",
+        text="the search for the first scale, normal: 2 of at most 4 skips",
+        rule="up to 4 skips before the first growth: 2 so far",
+    )
+    return numerics(
+        trained((("fp32", 40), ("fp16", 26)), skipped_steps=(41, 42)),
+        scaler=verdict,
+        headroom=0.21,
+        least_headroom=-float("inf"),
+        outlook="×2 in 1,998 steps, probably a skip: least headroom 0.2 doublings",
+        window=None,
+        window_verdict=None,
+    )
+
+
+def collapsing() -> SessionView:
+    """Every step overflows, whatever the scale."""
+    skips = range(701, 713)
+    gradients = replace(float16_window(14, zeros=0.01), nonfinite=1204, loss_scale=16.0, worst=LOSING[2:])
+    verdict = ScalerVerdict(
+        state="collapsing",
+        severity="error",
+        text="no halving helps: switch to bf16 or FP32 and look at features.13.conv",
+        rule="5 skips in a row: 12 so far",
+    )
+    return numerics(
+        trained((("fp32", 500), ("fp16", 212)), skipped_steps=skips),
+        grad_norm=float("inf"),
+        grad_max=float("nan"),
+        nonfinite_gradients=1204,
+        headroom=-float("inf"),
+        headroom_scale=16.0,
+        least_headroom=-float("inf"),
+        outlook="",
+        scaler=verdict,
+        window=gradients,
+        window_verdict=Verdict("error", "2.8% overflow at 16"),
+        trace=traced(),
+        trace_verdict=Verdict(
+            "error", "first: Inf in the gradient that came back to features.13.conv (Conv2d, float16)"
+        ),
+    )
+
+
+def forward_overflow() -> SessionView:
+    """The loss itself is not finite in float16."""
+    verdict = ScalerVerdict(
+        state="forward overflow",
+        severity="warning",
+        text="the forward pass overflowed: scaling cannot help; use bf16 or FP32",
+        rule="a skip with a non-finite loss: 1 in the last 100 fp16 steps",
+    )
+    return numerics(with_skips(), scaler=verdict, headroom=1.4, window=float16_window(-3))
+
+
+def in_fp32() -> SessionView:
+    """FP32 runs: what float16 would do to its gradients."""
+    return numerics(
+        fp32_only(),
+        scaler=ScalerVerdict(text="only AMP fp16 scales its loss", rule=""),
+        hypothetical=True,
+        headroom=6.2,
+        outlook="",
+        window=float16_window(-17, hypothetical=True, precision="fp32", worst=LOSING[:1], zeros=0.0),
+        window_verdict=Verdict("warning", "float16 would flush 1.7% to zero at 65,536"),
+    )
+
+
+def in_bf16() -> SessionView:
+    """bf16 runs with gradients that float16 could not hold unscaled, nor at any scale."""
+    return numerics(
+        trained((("fp32", 300), ("bf16", 904))),
+        scaler=ScalerVerdict(),
+        hypothetical=True,
+        headroom=-1.3,
+        least_headroom=-2.2,
+        outlook="",
+        window=float16_window(-4, spread=9.0, hypothetical=True, precision="bf16", zeros=0.2, worst=LOSING),
+        window_verdict=Verdict("error", "would not survive float16: most overflows at 65,536"),
+    )
+
+
+ALL = {
+    build.__name__: build for build in (healthy, calibrating, collapsing, forward_overflow, in_fp32, in_bf16)
+}

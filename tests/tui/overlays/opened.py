@@ -1,0 +1,96 @@
+"""One overlay on a canvas of its own, and X-rays to look at."""
+
+from dataclasses import replace
+
+from amptui.findings import LayerAgreement, OperatorCount, XRayTaken
+from amptui.telemetry.view import NumericsView, SessionView, Verdict
+from amptui.tui.canvas import Canvas
+from amptui.tui.overlays.overlay import Overlay
+from amptui.tui.panels.state import ScreenState
+from tests.tui import views
+
+MIB = 1024**2
+SCREEN = ScreenState(now=views.NOW)
+
+
+def drawn(
+    overlay: Overlay,
+    view: SessionView,
+    width: int = 120,
+    height: int = 40,
+    *,
+    screen: ScreenState = SCREEN,
+    ascii_only: bool = False,
+) -> Canvas:
+    canvas = Canvas(width, height, ascii_only=ascii_only)
+    overlay.draw(canvas, view, screen)
+    return canvas
+
+
+def lines(overlay: Overlay, view: SessionView, width: int = 120, height: int = 40) -> list[str]:
+    return drawn(overlay, view, width, height).lines()
+
+
+def text(overlay: Overlay, view: SessionView, width: int = 120, height: int = 40) -> str:
+    return "\n".join(lines(overlay, view, width, height))
+
+
+def layer(name: str, cosine: float | None = 0.99996, **changes: object) -> LayerAgreement:
+    agreement = LayerAgreement(
+        name=name,
+        kind="Conv2d",
+        elements=1728,
+        cosine=cosine,
+        relative_error=None if cosine is None else 0.009,
+        lost=None if cosine is None else 0.0031,
+        output_dtype="float16",
+    )
+    return replace(agreement, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
+
+
+LAYERS = (
+    layer("features.0.conv", 0.99987, elements=864),
+    layer("features.0.norm", 0.99961, kind="BatchNorm2d", elements=64),
+    layer("features.1.conv", 0.8973, lost=0.114, elements=4_718_592),
+    layer("features.2.conv", 0.4421, relative_error=0.34, lost=0.31),
+    layer("head.island", 0.99999, kind="Linear", output_dtype="float32", lost=0.0),
+    layer("head.blown", float("nan"), relative_error=float("nan"), lost=0.0),
+    layer("", None, kind="Net", output_dtype=""),
+)
+
+OPERATORS = (
+    OperatorCount(name="_to_copy", dtype="float16", count=1062),
+    OperatorCount(name="_to_copy", dtype="float32", count=44),
+    OperatorCount(name="convolution", dtype="float16", count=14),
+    OperatorCount(name="native_batch_norm", dtype="float32", count=14),
+    OperatorCount(name="argmax", dtype="int64", count=1),
+)
+
+
+def xray(**changes: object) -> XRayTaken:
+    taken = XRayTaken(
+        time=views.NOW - 12,
+        step=1204,
+        precision="fp16",
+        loss_scale=65536.0,
+        loss_fp32=0.031214,
+        loss_amp=0.0312295,
+        layers=LAYERS,
+        operators=OPERATORS,
+        output_dtypes={layer.name: layer.output_dtype for layer in LAYERS},
+        weights_bytes=56 * MIB,
+        gradients_bytes=56 * MIB,
+        optimizer_bytes=112 * MIB,
+        buffers_bytes=12 * 1024,
+        saved_bytes_fp32=236 * MIB,
+        saved_bytes_amp=121 * MIB,
+        random=False,
+        seconds=0.412,
+    )
+    return replace(taken, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
+
+
+def with_xray(verdict: Verdict | None = None, **changes: object) -> SessionView:
+    """A session whose newest X-ray differs from the usual one in ``changes``."""
+    verdict = verdict or Verdict("error", "not safe: 4 of 6 layers above 0.5; worst features.2.conv 0.4421")
+    return replace(views.compared(), numerics=NumericsView(xray=xray(**changes), xray_verdict=verdict))

@@ -1,0 +1,74 @@
+"""What holds for every overlay: any size, any key, any view, and terminals of ASCII."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.overlays.eventbrowser import EventBrowser
+from amptui.tui.overlays.floor import FloorChoice
+from amptui.tui.overlays.help import Help
+from amptui.tui.overlays.overlay import Overlay
+from amptui.tui.overlays.precisions import PrecisionMenu
+from amptui.tui.overlays.quitting import QuitQuestion
+from amptui.tui.overlays.xray import XRay
+from tests.tui import views
+from tests.tui.overlays.opened import SCREEN, drawn, with_xray
+from tests.tui.overlays.test_floor_choice import at_the_floor
+
+KEYS = [
+    "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x", "1",
+]  # fmt: skip
+OVERLAYS: dict[str, Callable[[], Overlay]] = {
+    "help": Help,
+    "quit": QuitQuestion,
+    "menu": lambda: PrecisionMenu(views.compared()),
+    "events": EventBrowser,
+    "floor": FloorChoice,
+    "x-ray": XRay,
+}
+VIEWS = {name: build() for name, build in views.ALL.items()} | {
+    "x-ray": with_xray(),
+    "floor": at_the_floor(),
+}
+
+
+@given(
+    name=st.sampled_from(sorted(OVERLAYS)),
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 130), st.integers(0, 50), st.sampled_from(KEYS), st.sampled_from(sorted(VIEWS))
+        ),
+        max_size=6,
+    ),
+)
+def test_no_size_no_key_and_no_view_is_ever_an_error(
+    name: str, steps: list[tuple[int, int, str, str]]
+) -> None:
+    overlay = OVERLAYS[name]()
+    for width, height, key, view in steps:
+        canvas = drawn(overlay, VIEWS[view], width, height)
+        assert canvas.chars.shape == (height, width)
+        overlay.press(key, VIEWS[view])
+
+
+@pytest.mark.parametrize("name", sorted(OVERLAYS))
+def test_an_overlay_that_covers_all_leaves_nothing_of_what_was_there(name: str) -> None:
+    overlay, canvas = OVERLAYS[name](), Canvas(80, 24)
+    canvas.fill(Rect(0, 0, 80, 24), "#")
+    overlay.draw(canvas, with_xray(), SCREEN)
+    assert overlay.covers_all is not any("#" in line for line in canvas.lines())
+
+
+@pytest.mark.parametrize("keys", [(), ("o",)], ids=str)
+@pytest.mark.parametrize("name", sorted(OVERLAYS))
+def test_a_terminal_of_ascii_has_a_stand_in_for_every_character(name: str, keys: tuple[str, ...]) -> None:
+    overlay = OVERLAYS[name]()
+    view = at_the_floor() if name == "floor" else with_xray()
+    for key in keys:
+        overlay.press(key, view)
+    shown = "".join(drawn(overlay, view, ascii_only=True).lines())
+    assert shown.isascii()
+    assert shown.count("?") == "".join(drawn(overlay, view).lines()).count("?")

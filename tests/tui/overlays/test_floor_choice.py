@@ -1,0 +1,80 @@
+"""The choice when the loss scale came to its floor."""
+
+from dataclasses import replace
+
+import pytest
+
+from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
+from amptui.tui.ink import Ink
+from amptui.tui.overlays.floor import FloorChoice
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
+from tests.tui import views
+from tests.tui.overlays.opened import drawn, lines, text
+from tests.tui.panels.drawing import ink_of
+
+
+def at_the_floor(**unsupported: str) -> SessionView:
+    before = views.with_skips()
+    return replace(
+        before,
+        state="paused",
+        run=views.run_started(unsupported=unsupported),
+        pause_reason="the loss scale fell to 9.8e-04 after 26 skipped steps in a row",
+        scaler=replace(before.scaler, scale=2.0**-10),
+        numerics=NumericsView(
+            scaler=ScalerVerdict(state="collapsing", severity="error", text="every step overflows"),
+            trace_verdict=Verdict("warning", "first: Inf in the gradient of features.13.conv"),
+        ),
+    )
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
+    shown = text(FloorChoice(), at_the_floor(), *size)
+    assert "✖ The loss scale fell to 9.8e-04 after 26 skipped steps in a row" in shown
+    assert "Every step overflows" in shown
+    assert "First: Inf in the gradient of features.13.conv" in shown
+    for choice in ("b  ● AMP bf16", "f  ■ FP32", "g  ▲ AMP fp16", "q    quit"):
+        assert choice in shown
+    assert "held at 0.000977" in shown
+    assert "esc leaves it paused" in shown
+
+
+def test_on_a_small_screen_the_choices_outlast_the_causes() -> None:
+    shown = text(FloorChoice(), at_the_floor(), 40, 12)
+    assert "✖ The loss scale fell to 9.8e-04" in shown
+    for key in ("b  ●", "f  ■", "g  ▲", "q    quit", "esc leaves it paused"):
+        assert key in shown
+
+
+def test_a_long_reason_is_wrapped_between_words() -> None:
+    view = replace(at_the_floor(), pause_reason="word " * 30)
+    shown = lines(FloorChoice(), view, 60, 24)
+    assert sum("word" in line for line in shown) == 3
+    assert not any("wor " in line or "wor…" in line for line in shown)
+
+
+@pytest.mark.parametrize(("key", "precision"), [("b", "bf16"), ("f", "fp32"), ("g", "")])
+def test_a_choice_goes_on(key: str, precision: str) -> None:
+    assert FloorChoice().press(key, at_the_floor()) == Answer(
+        close=True, precision=precision, action="resume"
+    )
+
+
+def test_quitting_asks_first_and_leaves_the_choice_open() -> None:
+    assert FloorChoice().press("q", at_the_floor()) == Answer(action="ask_quit")
+
+
+def test_escape_leaves_it_paused_and_other_keys_do_nothing() -> None:
+    assert FloorChoice().press("escape", at_the_floor()) == CLOSE
+    for key in ("enter", "space", "p", "x", "n"):
+        assert FloorChoice().press(key, at_the_floor()) == STAY
+
+
+def test_a_precision_that_the_device_cannot_run_is_told_why_and_cannot_be_chosen() -> None:
+    view = at_the_floor(bf16="no bfloat16 on this GPU")
+    canvas = drawn(FloorChoice(), view)
+    assert ink_of(canvas, "● AMP bf16") == Ink.DIM
+    assert "no bfloat16 on this GPU" in "\n".join(canvas.lines())
+    assert FloorChoice().press("b", view) == STAY
+    assert FloorChoice().press("f", view).precision == "fp32"

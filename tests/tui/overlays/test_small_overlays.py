@@ -1,0 +1,95 @@
+"""The help, the question before the end, and the menu of precisions."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records import PRECISIONS
+from amptui.telemetry.view import EMPTY_VIEW
+from amptui.tui.keys import KEYS
+from amptui.tui.overlays.help import Help
+from amptui.tui.overlays.overlay import CLOSE, STAY
+from amptui.tui.overlays.precisions import MEANINGS, PrecisionMenu
+from amptui.tui.overlays.quitting import QuitQuestion
+from tests.tui import views
+from tests.tui.overlays.opened import lines, text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_help_lists_every_key_with_its_meaning(size: tuple[int, int]) -> None:
+    shown = lines(Help(), views.compared(), *size)
+    for key in KEYS:
+        assert any(key.label in line and key.meaning in line for line in shown), key.label
+    assert any("run folder runs/mnist-deep" in line for line in shown)
+    for sign in ("■ FP32", "□", "◆", "▲ AMP fp16", "● AMP bf16"):
+        assert any(sign in line for line in shown), sign
+
+
+@pytest.mark.parametrize("key", ["question_mark", "escape", "p", "x"])
+def test_any_key_closes_help(key: str) -> None:
+    assert Help().press(key, EMPTY_VIEW) == CLOSE
+
+
+def test_the_question_names_the_step_and_both_answers() -> None:
+    shown = text(QuitQuestion(), views.compared())
+    for words in ("step 1,204", "enter", "keep the journal", "esc", "training goes on"):
+        assert words in shown
+
+
+def test_the_question_in_a_pause_promises_no_training() -> None:
+    shown = text(QuitQuestion(), views.paused())
+    assert "the run stays paused" in shown
+    assert "training goes on" not in shown
+
+
+@pytest.mark.parametrize(
+    ("key", "action", "closes"),
+    [
+        ("enter", "stop", True),
+        ("y", "stop", True),
+        ("escape", "", True),
+        ("n", "", True),
+        ("q", "", True),
+        ("p", "", False),
+    ],
+)
+def test_only_a_clear_yes_stops(key: str, action: str, *, closes: bool) -> None:
+    answer = QuitQuestion().press(key, EMPTY_VIEW)
+    assert (answer.action, answer.close, answer.precision) == (action, closes, "")
+
+
+def test_the_menu_has_every_precision_with_what_it_is_or_why_it_cannot_be() -> None:
+    run = views.run_started(unsupported={"tf32": "no TF32 on this GPU"})
+    shown = lines(PrecisionMenu(views.compared()), replace(views.compared(), run=run))
+    for name in PRECISIONS:
+        meaning = "no TF32 on this GPU" if name == "tf32" else MEANINGS[name]
+        assert any(meaning in line for line in shown)
+    assert any("▸" in line and "AMP fp16" in line and "(now)" in line for line in shown)
+
+
+@given(st.lists(st.sampled_from(["up", "down", "j", "k"])), st.sampled_from(PRECISIONS))
+def test_arrows_walk_round_the_menu(keys: list[str], now: str) -> None:
+    view = replace(views.fp32_only(), precision=now)
+    menu = PrecisionMenu(view)
+    for key in keys:
+        assert menu.press(key, view) == STAY
+    moved = sum(1 if key in ("down", "j") else -1 for key in keys)
+    answer = menu.press("enter", view)
+    assert answer.precision == PRECISIONS[(PRECISIONS.index(now) + moved) % len(PRECISIONS)]
+    assert answer.close
+
+
+def test_numbers_choose_and_others_do_nothing() -> None:
+    view = views.fp32_only()
+    for number, name in enumerate(PRECISIONS, 1):
+        assert PrecisionMenu(view).press(str(number), view).precision == name
+    for key in ("0", "6", "9", "²", "x"):
+        assert PrecisionMenu(view).press(key, view) == STAY
+    for key in ("escape", "m", "q"):
+        assert PrecisionMenu(view).press(key, view) == CLOSE
+
+
+def test_a_menu_before_the_first_record_begins_at_its_first_line() -> None:
+    assert PrecisionMenu(EMPTY_VIEW).press("enter", EMPTY_VIEW).precision == PRECISIONS[0]

@@ -1,0 +1,292 @@
+"""The X-ray's screen: what it says, how it is sorted, and that trouble is seen."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.findings import LayerAgreement
+from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
+from amptui.telemetry.view import EMPTY_VIEW, Verdict
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
+from amptui.tui.overlays.xray import XRay
+from amptui.tui.overlays.xraytables import (
+    ORDERS,
+    draw_layers,
+    end_of,
+    layer_sign,
+    nines,
+    share_word,
+    sorted_layers,
+)
+from amptui.tui.panels.state import ScreenState
+from tests.tui.overlays.opened import LAYERS, drawn, layer, lines, text, with_xray
+from tests.tui.panels.drawing import ink_of
+
+both_sizes = pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+
+
+def names(overlay: XRay, width: int = 120, height: int = 40) -> list[str]:
+    """The layers in the order in which they stand there."""
+    known = [each.name or "(model)" for each in LAYERS]
+    shown = [line for line in lines(overlay, with_xray(), width, height) if "outputs" not in line]
+    table = shown[next(i for i, line in enumerate(shown) if "7 layers" in line) :]
+    return [name for line in table for name in known if f" {name} " in line]
+
+
+@both_sizes
+def test_the_verdict_stands_first_in_its_ink(size: tuple[int, int]) -> None:
+    canvas = drawn(XRay(), with_xray(), *size)
+    assert canvas.lines()[1].startswith("│ ✖ not safe: 4 of 6 layers above 0.5")
+    assert ink_of(canvas, "not safe") == Ink.ERROR | BOLD
+    careful = drawn(XRay(), with_xray(Verdict("warning", "careful: look")), *size)
+    assert ink_of(careful, "⚠ careful") == Ink.WARNING | BOLD
+    safe = drawn(XRay(), with_xray(Verdict("info", "safe: all of it")), *size)
+    assert ink_of(safe, "✔ safe") == Ink.GOOD | BOLD
+
+
+@both_sizes
+def test_losses_memory_and_cost_are_said(size: tuple[int, int]) -> None:
+    shown = text(XRay(), with_xray(), *size)
+    assert "X-ray of step 1,204: FP32 beside AMP fp16 at loss scale 65,536" in shown
+    assert "■ FP32 0.031214  ▲ AMP fp16 0.0312295  0.050% apart  took 412 ms" in shown
+    assert "■ FP32 236 MiB  ▲ AMP fp16 121 MiB  kept for backward, 49% less" in shown
+    for part in ("weights 56.0 MiB", "gradients 56.0 MiB", "optimizer 112 MiB", "buffers 12.0 KiB"):
+        assert part in shown
+    assert "dropout" not in shown
+
+
+def test_what_was_not_measured_is_not_said() -> None:
+    shown = text(XRay(), with_xray(saved_bytes_fp32=None, saved_bytes_amp=None, loss_scale=None))
+    assert "kept for backward" not in shown
+    assert "loss scale" not in shown
+    assert "weights" in shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [(0, 0, "kept for backward "), (200, 200, "the same"), (100, 150, "50% more"), (100, 50, "50% less")],
+)
+def test_saved_memory_may_also_grow(before: int, after: int, words: str) -> None:
+    view = with_xray(saved_bytes_fp32=before, saved_bytes_amp=after)
+    assert words in text(XRay(), view)
+
+
+def test_equal_losses_are_equal() -> None:
+    assert "0.5  equal" in text(XRay(), with_xray(loss_fp32=0.5, loss_amp=0.5))
+    assert "apart" not in text(XRay(), with_xray(loss_fp32=0.0, loss_amp=0.5))
+
+
+def test_a_loss_that_overflowed_is_an_error_and_has_no_distance() -> None:
+    canvas = drawn(XRay(), with_xray(loss_amp=float("inf")))
+    assert ink_of(canvas, "inf  took") == Ink.ERROR
+    assert "apart" not in "\n".join(canvas.lines())
+
+
+def test_active_dropout_is_remarked() -> None:
+    assert ink_of(drawn(XRay(), with_xray(random=True), 80, 24), "dropout is active") == Ink.WARNING
+
+
+def test_islands_in_fp32_are_counted_and_named() -> None:
+    shown = text(XRay(), with_xray())
+    assert "5 ▲ float16  1 ■ float32  in FP32: head.island" in shown
+    everywhere = with_xray(output_dtypes={"a": "float32", "b": "float32"})
+    assert "in FP32:" not in text(XRay(), everywhere)
+    many = {"a": "float16"} | {f"norm{i}": "float32" for i in range(7)}
+    assert "in FP32: norm0, norm1, norm2, norm3 (+3)" in text(XRay(), with_xray(output_dtypes=many))
+
+
+def test_before_the_first_one_it_says_how_to_take_one() -> None:
+    assert "x takes one" in text(XRay(), EMPTY_VIEW)
+
+
+# ----------------------------------------------------------------------------------- layers
+
+
+@both_sizes
+def test_each_layer_has_its_numbers(size: tuple[int, int]) -> None:
+    shown = lines(XRay(), with_xray(), *size)
+    (row,) = (line for line in shown if "features.2.conv  " in line)
+    for cell in ("✖", "Conv2d", "▲ float16", "0.44210", "34.0%", "31.0%"):
+        assert cell in row
+    (island,) = (line for line in shown if " head.island  " in line and "outputs" not in line)
+    assert "■ float32" in island
+    assert " 0% " in island
+
+
+def test_rows_below_the_thresholds_have_sign_and_colour() -> None:
+    canvas = drawn(XRay(), with_xray())
+    assert ink_of(canvas, "0.44210") == Ink.ERROR
+    assert ink_of(canvas, "0.89730") == Ink.WARNING
+    assert ink_of(canvas, "0.99961") == Ink.TEXT
+    assert ink_of(canvas, "nan") == Ink.ERROR
+    assert ink_of(canvas, "■ float32  ") == Ink.FP32
+    assert ink_of(canvas, "▲ float16  ") == Ink.FP16
+    signs = {each.name: layer_sign(each)[0] for each in LAYERS}
+    assert signs == {
+        "features.0.conv": " ",
+        "features.0.norm": " ",
+        "features.1.conv": "⚠",
+        "features.2.conv": "✖",
+        "head.island": " ",
+        "head.blown": "✖",
+        "": "·",
+    }
+
+
+def test_the_thresholds_belong_to_the_better_side() -> None:
+    assert layer_sign(layer("a", XRAY_SAFE_COSINE))[0] == " "
+    assert layer_sign(layer("a", XRAY_CAREFUL_COSINE))[0] == "⚠"
+
+
+def test_a_cosine_is_never_rounded_up() -> None:
+    shown = text(XRay(), with_xray(layers=(layer("a", 0.999999), layer("b", 0.998999))))
+    assert "0.99999 " in shown
+    assert "0.99899 " in shown
+    assert "1.00000" not in shown
+    opposite = text(XRay(), with_xray(layers=(layer("a", -0.99996), layer("b", 1.0))), 80, 24)
+    assert " -0.9999 " in opposite
+    assert " 1.00000 " in opposite
+
+
+def test_a_key_walks_through_the_orders() -> None:
+    overlay = XRay()
+    orders = []
+    for order in ORDERS:
+        assert f"7 layers, {order}" in text(overlay, with_xray())
+        orders.append(names(overlay))
+        assert overlay.press("s", with_xray()) == STAY
+    assert names(overlay) == orders[0]
+    worst, model, lost, size = orders
+    assert worst[:3] == ["head.blown", "features.2.conv", "features.1.conv"]
+    assert worst[-1] == "(model)"
+    assert model == [each.name or "(model)" for each in LAYERS]
+    assert lost[:2] == ["features.2.conv", "features.1.conv"]
+    assert size[0] == "features.1.conv"
+
+
+maybe = st.none() | st.floats(-1, 1) | st.just(float("nan"))
+
+
+@given(st.lists(st.tuples(maybe, maybe, st.integers(0, 10**9))), st.sampled_from(ORDERS))
+def test_sorting_loses_no_layer_and_puts_the_unmeasured_last(
+    numbers: list[tuple[float | None, float | None, int]], order: str
+) -> None:
+    layers = [
+        layer(str(i), cosine, lost=lost, elements=elements)
+        for i, (cosine, lost, elements) in enumerate(numbers)
+    ]
+    result = sorted_layers(layers, next(each for each in ORDERS if each == order))
+    assert sorted(each.name for each in result) == sorted(each.name for each in layers)
+    if order == "worst first":
+        known = [each.cosine for each in result if each.cosine is not None]
+        assert [each.cosine for each in result][: len(known)] == known
+        finite = [cosine for cosine in known if not math.isnan(cosine)]
+        assert finite == sorted(finite)
+        assert known[len(known) - len(finite) :] == finite
+
+
+def test_long_names_are_cut_at_the_front_as_their_end_tells_more() -> None:
+    assert end_of("features.12.conv", 13) == "…ures.12.conv"
+    assert end_of("features.12.conv", 16) == "features.12.conv"
+    deep = layer("backbone.encoder.layers.11.attention.self.projection.out")
+    assert any("ection.out " in line for line in lines(XRay(), with_xray(layers=(deep,)), 80, 24))
+
+
+def test_where_there_is_room_a_bar_shows_the_agreement() -> None:
+    canvas = Canvas(116, 4)
+    draw_layers(canvas, (layer("a", 0.999), layer("b", 0.5)), "model order", 0)
+    assert "▰▰▰▰▰▰▱▱▱▱▱▱" in canvas.lines()[1]
+    assert "▰▱▱▱▱▱▱▱▱▱▱▱" in canvas.lines()[2]
+    assert not any("▰" in line for line in lines(XRay(), with_xray(), 80, 24))
+
+
+@given(st.floats(-1, 1.0001))
+def test_nines_grow_with_the_cosine(cosine: float) -> None:
+    assert 0 <= nines(cosine) <= nines(min(1.0, cosine + 1e-3)) <= 6
+    assert nines(float("nan")) == 0
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [(None, "n/a"), (0.0, "0%"), (0.114, "11.4%"), (2.5, "250%"), (1234.0, "1.23 k×"), (float("inf"), "inf")],
+)
+def test_shares_are_short(fraction: float | None, words: str) -> None:
+    assert share_word(fraction).text == words
+    assert len(words) <= 7
+
+
+# ------------------------------------------------------------------------ operators and keys
+
+
+def test_operators_have_a_column_a_dtype() -> None:
+    overlay = XRay()
+    assert overlay.press("o", with_xray()) == STAY
+    shown = lines(overlay, with_xray())
+    (head,) = (line for line in shown if "4 operators, most frequent first" in line)
+    assert head.index("■ float32") < head.index("▲ float16") < head.index("int64")
+    (casts,) = (line for line in shown if "│ _to_copy " in line)
+    assert casts.split()[2:5] == ["44", "1,062", "·"]
+    overlay.press("s", with_xray())
+    overlay.press("o", with_xray())
+    assert "7 layers, worst first" in text(overlay, with_xray())
+
+
+def many_layers(count: int = 100) -> tuple[LayerAgreement, ...]:
+    return tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(count))
+
+
+def test_rows_are_reached_by_arrows_pages_and_ends() -> None:
+    view, overlay = with_xray(layers=many_layers()), XRay()
+    last = lines(overlay, view, 80, 24)[-1]
+    page = int(last.split("–")[1].split()[0])
+    assert f"1–{page} of 100" in last
+    for key, first in (
+        ("down", 2),
+        ("j", 3),
+        ("up", 2),
+        ("pagedown", 2 + page),
+        ("end", 101 - page),
+        ("home", 1),
+        ("k", 1),
+    ):
+        overlay.press(key, view)
+        assert f" {first}–{first + page - 1} of 100 " in lines(overlay, view, 80, 24)[-1]
+    overlay.press("end", view)
+    overlay.press("s", view)
+    assert f" 1–{page} of 100 " in lines(overlay, view, 80, 24)[-1]
+
+
+def test_a_fresh_one_is_asked_for_and_the_edge_says_so() -> None:
+    assert XRay().press("x", with_xray()) == Answer(action="take_xray")
+    for screen, words in (
+        (ScreenState(waiting="X-ray with the next step …"), "X-ray with the next step …"),
+        (ScreenState(message="no X-ray: out of memory", waiting="x"), "no X-ray: out of memory"),
+        (ScreenState(), "esc goes back"),
+    ):
+        assert words in drawn(XRay(), with_xray(), screen=screen).lines()[-1]
+
+
+@pytest.mark.parametrize("key", ["escape", "q", "ctrl+q"])
+def test_it_is_closed(key: str) -> None:
+    assert XRay().press(key, with_xray()) == CLOSE
+
+
+def test_a_smaller_x_ray_in_its_place_is_shown_from_where_it_can_be() -> None:
+    overlay = XRay()
+    lines(overlay, with_xray(layers=many_layers()), 80, 24)
+    overlay.press("end", with_xray(layers=many_layers()))
+    assert "layer000" in text(overlay, with_xray(layers=many_layers(3)), 80, 24)
+
+
+def test_an_x_ray_of_nothing_is_an_empty_table() -> None:
+    view = with_xray(layers=(), operators=(), output_dtypes={})
+    overlay = XRay()
+    assert "0 layers" in text(overlay, view)
+    overlay.press("o", view)
+    assert "0 operators" in text(overlay, view)
+    assert "outputs" not in text(overlay, replace(view))

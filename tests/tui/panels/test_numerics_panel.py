@@ -1,0 +1,155 @@
+from dataclasses import replace
+
+import pytest
+
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.panels import numerics
+from amptui.tui.panels.phrases import Word
+from tests.tui import numerics_views, views
+from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
+
+SIZES = [(36, 8), (76, 20), (76, 46), (106, 14), (116, 36), (196, 56)]
+
+sizes = pytest.mark.parametrize(("width", "height"), SIZES)
+
+
+def drawn(view: SessionView, width: int = 76, height: int = 20) -> Canvas:
+    return draw_alone(numerics.NumericsPanel().draw, view, width, height)
+
+
+def text_of(canvas: Canvas) -> str:
+    return "\n".join(line.rstrip() for line in canvas.lines())
+
+
+def headline(view: SessionView) -> list[str]:
+    phrases = numerics.headline(view, SCREEN)
+    return ["".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in phrases]
+
+
+def with_window(view: SessionView, **changes: object) -> SessionView:
+    window = replace(view.numerics.window, **changes)  # type: ignore[type-var]  # its fields
+    return replace(view, numerics=replace(view.numerics, window=window))
+
+
+def test_the_classic_terminal_has_it_all() -> None:
+    lines = drawn(numerics_views.healthy()).lines()
+    assert lines[0].split("  ")[:3] == [
+        "float16 window",
+        "at scale 65,536",
+        "every 32 steps, 0.90% of the time",
+    ]
+    text = "\n".join(lines)
+    for line in (
+        "  zeros      flushed      subnormal             normal      overflow NaN/Inf",
+        "headroom   3.6 doublings  ▰▰▰▰▱▱▱▱▱▱▱▱▱▱▱▱  least 2.4 of the last 256",
+        "           ×2 in 760 steps, headroom then 1.4 at least",
+        "scaler     ✔ healthy  the scale fits: no step was skipped lately",
+        "           fewer than 2 skips in the last 100 fp16 steps: 0 so far",
+        "gradients  norm 1.02  max 0.0831  NaN/Inf 0  step 1,204",
+        "  flushed subnormal  overflow  worst parameters  (of nonzero)",
+        "     3.1%     20.8%        0%  features.13.conv.weight",
+        "trace      ✔ nothing overflowed; nearest: features.12.conv 41,200, 0.7",
+        "X-ray      ✔ safe: 43 of 43 layers above 0.9; worst features.12 0.9991",
+    ):
+        assert line in text
+
+
+@sizes
+@pytest.mark.parametrize("name", sorted(numerics_views.ALL))
+def test_the_headroom_is_seen_at_every_size(name: str, width: int, height: int) -> None:
+    view = numerics_views.ALL[name]()
+    text = text_of(drawn(view, width, height))
+    assert "headroom" in text
+    assert "float16" in text
+
+
+@sizes
+def test_what_did_not_run_in_float16_is_named_hypothetical(width: int, height: int) -> None:
+    hypothetical = text_of(drawn(numerics_views.in_fp32(), width, height))
+    assert "if float16 ran at 65,536" in hypothetical
+    assert "at scale" not in hypothetical
+    assert "if float16 ran" not in text_of(drawn(numerics_views.healthy(), width, height))
+
+
+@sizes
+def test_flushed_and_overflowing_gradients_are_seen_by_ink_and_number(width: int, height: int) -> None:
+    canvas = drawn(numerics_views.in_bf16(), width, height)
+    assert ink_of(canvas, "1.1%") == Ink.WARNING | BOLD
+    assert ink_of(canvas, "0.88%") == Ink.ERROR | BOLD
+
+
+def test_the_headline_has_the_state_and_the_headroom() -> None:
+    assert headline(numerics_views.healthy()) == ["✔ healthy", "headroom 3.6 doublings"]
+    assert headline(numerics_views.collapsing()) == ["✖ collapsing", "headroom none: NaN or Inf"]
+    assert headline(numerics_views.in_bf16()) == ["if float16 ran: headroom -1.3 doublings"]
+    assert headline(views.starting()) == []
+
+
+def test_before_the_first_measurement_it_says_what_is_waited_for() -> None:
+    assert "no gradient measured yet: importing torch" in text_of(drawn(views.starting()))
+    assert text_of(drawn(views.compared())).strip() == numerics.NOTHING_YET
+
+
+@sizes
+def test_what_is_known_is_shown_before_the_first_window(width: int, height: int) -> None:
+    text = text_of(drawn(numerics_views.calibrating(), width, height))
+    assert "was not measured yet" in " ".join(text.split())
+    assert "0.2" in text or "▄" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"steps_since": 1, "seconds": 0.000202, "seconds_since": 0.00202}, "every step, 10.0% of the time"),
+        ({"steps_since": 32, "seconds": None}, "every 32 steps  step 1,184"),
+        ({"steps_since": None, "seconds": 0.0031}, "took 3.10 ms"),
+        ({"steps_since": None, "seconds": None}, "at scale 65,536  step 1,184"),
+    ],
+)
+def test_the_cost_is_said_as_far_as_it_was_measured(changes: dict[str, object], text: str) -> None:
+    title = drawn(with_window(numerics_views.healthy(), **changes)).lines()[0]
+    assert text in title.rstrip()
+
+
+def test_a_narrow_title_keeps_the_scale() -> None:
+    title = drawn(numerics_views.in_bf16(), 36, 8).lines()[0]
+    assert title.strip() == "if float16 ran at 65,536  step 1,184"
+
+
+def test_a_wide_panel_has_the_headroom_large() -> None:
+    lines = drawn(numerics_views.healthy(), 116, 36).lines()
+    start = lines[0].index("headroom at scale 65,536")
+    assert [line[start : start + 9] for line in lines[1:4]] == ["▄▄▄   ▄▄▄", "▄▄█   █▄▄", "▄▄█ ▄ █▄█"]
+    assert lines[3][start:].split()[-3:] == ["doublings", "to", "overflow"]
+    assert lines[5][start:].count("▰") == 7
+
+
+def test_a_headroom_that_is_no_number_is_a_word() -> None:
+    text = text_of(drawn(numerics_views.collapsing(), 116, 36))
+    assert "none: NaN or Inf" in text
+    assert "doublings to overflow" not in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(76, 46), (116, 36), (196, 56)])
+def test_with_room_the_headroom_has_its_history(width: int, height: int) -> None:
+    lines = drawn(numerics_views.healthy(), width, height).lines()
+    title = next(y for y, line in enumerate(lines) if "headroom of each measured step" in line)
+    assert any("⠀" < sign <= "⣿" for line in lines[title:] for sign in line)
+    assert lines[-1].split()[0] == "1"
+    without = replace(numerics_views.healthy(), numerics=numerics_views.numerics(views.starting()).numerics)
+    assert "measured step" not in text_of(drawn(without, width, height))
+
+
+def test_trouble_is_said_before_what_loses_most() -> None:
+    text = text_of(drawn(numerics_views.collapsing(), 76, 12))
+    assert "✖ collapsing" in text
+    assert "worst" not in text
+
+
+def test_one_more_step_changes_few_cells() -> None:
+    view = numerics_views.healthy()
+    later = replace(view, numerics=replace(view.numerics, headroom=3.4, measured_step=1205, grad_norm=1.04))
+    before, after = drawn(view), drawn(later)
+    assert sum(span.stop - span.start for span in after.changes_since(before)) <= 12

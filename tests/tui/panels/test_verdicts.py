@@ -1,0 +1,205 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.findings import ParameterWindow
+from amptui.records import Severity
+from amptui.telemetry.view import NumericsView, ScalerState, ScalerVerdict, Verdict
+from amptui.tui.ink import BOLD, Ink
+from amptui.tui.panels import verdicts
+from amptui.tui.panels.phrases import Phrase, Word
+from amptui.tui.panels.verdicts import Block, Line
+from tests.tui import numerics_views
+
+INF = math.inf
+
+
+def text_of(lines: list[Line]) -> list[str]:
+    return [
+        "  ".join(
+            "".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in line.phrases
+        ).rstrip()
+        for line in lines
+    ]
+
+
+def words_of(block: Block) -> str:
+    return " ".join(" ".join(text_of(block.lines)).split())
+
+
+def lines(count: int, rank: int = 0, least: int = 1, name: str = "line") -> Block:
+    return Block([Line([Phrase((Word(f"{name} {i}"),))]) for i in range(count)], rank, least)
+
+
+@pytest.mark.parametrize(
+    ("state", "severity", "word"),
+    [
+        ("healthy", "info", Word("✔ healthy", Ink.GOOD | BOLD)),
+        ("calibrating", "info", Word("· calibrating", Ink.TEXT)),
+        ("backing off", "info", Word("· backing off", Ink.TEXT)),
+        ("backing off", "warning", Word("⚠ backing off", Ink.WARNING | BOLD)),
+        ("forward overflow", "warning", Word("⚠ forward overflow", Ink.WARNING | BOLD)),
+        ("collapsing", "error", Word("✖ collapsing", Ink.ERROR | BOLD)),
+        ("unused", "info", None),
+    ],
+)
+def test_the_scaler_s_state_has_a_sign_of_its_own(
+    state: ScalerState, severity: Severity, word: Word | None
+) -> None:
+    assert verdicts.state_words(ScalerVerdict(state=state, severity=severity)) == word
+
+
+@pytest.mark.parametrize(
+    ("headroom", "text", "ink"),
+    [
+        (3.59, "3.6 doublings", Ink.GOOD),
+        (1.0, "1.0 doublings", Ink.GOOD),
+        (0.99, "1.0 doublings", Ink.WARNING),
+        (-0.01, "0.0 doublings", Ink.ERROR),
+        (-1.3, "-1.3 doublings", Ink.ERROR),
+        (-INF, "none: NaN or Inf", Ink.ERROR),
+    ],
+)
+def test_headroom_is_a_warning_before_the_next_doubling_overflows(
+    headroom: float, text: str, ink: int
+) -> None:
+    words = verdicts.headroom_words(NumericsView(headroom=headroom))
+    assert "".join(word.text for word in words) == text
+    assert words[0].ink == ink | BOLD
+
+
+def test_headroom_that_was_not_measured_is_no_number() -> None:
+    words = verdicts.headroom_words(NumericsView())
+    assert [word.text for word in words] == ["n/a", ""]
+    assert verdicts.headroom_gauge(None, 16).fraction is None
+
+
+@given(st.floats(allow_nan=False))
+def test_the_gauge_is_empty_without_headroom_and_never_shrinks_with_more(headroom: float) -> None:
+    fraction = verdicts.headroom_gauge(headroom, 16).fraction
+    assert fraction is not None
+    assert (fraction == 0) == (headroom <= 0) or 0 < headroom < 1e-300
+    assert fraction <= (verdicts.headroom_gauge(headroom + 1, 16).fraction or 0)
+
+
+@pytest.mark.parametrize(
+    ("least", "text"),
+    [(2.41, "least 2.4 of the last 256"), (-INF, "NaN/Inf in the last 256"), (None, "")],
+)
+def test_the_least_headroom_says_over_how_many(least: float | None, text: str) -> None:
+    words = verdicts.least_words(NumericsView(least_headroom=least))
+    assert "".join(word.text for word in words) == text
+
+
+def test_the_scale_is_real_or_hypothetical_and_says_so() -> None:
+    real = NumericsView(headroom_scale=65536.0)
+    assert verdicts.at_which_scale(real).text == "at scale 65,536"
+    assert verdicts.at_which_scale(replace(real, hypothetical=True)).text == "if float16 ran at 65,536"
+
+
+def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
+    block = verdicts.scaler(numerics_views.collapsing().numerics.scaler, 100)
+    assert text_of(block.lines) == [
+        "scaler     ✖ collapsing  no halving helps: switch to bf16 or FP32 and look at features.13.conv",
+        "           5 skips in a row: 12 so far",
+    ]
+    first, rule = (line.phrases[-1].words for line in block.lines)
+    assert [word.ink for word in first if isinstance(word, Word)] == [Ink.ERROR | BOLD, Ink.TEXT]
+    assert rule[0].ink == Ink.DIM
+
+
+def test_a_scaler_that_is_not_used_says_only_that() -> None:
+    assert words_of(verdicts.scaler(ScalerVerdict(), 60)) == "scaler not used"
+    assert words_of(verdicts.scaler(ScalerVerdict(text="only fp16 scales"), 60)) == "scaler only fp16 scales"
+
+
+def test_gradients_that_are_not_finite_have_the_ink_of_an_error() -> None:
+    block = verdicts.gradients(numerics_views.collapsing().numerics, 76)
+    assert text_of(block.lines) == ["gradients  norm inf  max nan  NaN/Inf 1,204  step 1,204"]
+    inks = [phrase.words[-1].ink for phrase in block.lines[0].phrases[1:]]
+    assert inks == [Ink.ERROR | BOLD] * 3 + [Ink.DIM]
+
+
+def test_gradients_take_the_lines_that_they_need() -> None:
+    block = verdicts.gradients(numerics_views.healthy().numerics, 40)
+    assert text_of(block.lines) == ["gradients  norm 1.02  max 0.0831", "           NaN/Inf 0  step 1,204"]
+
+
+@pytest.mark.parametrize(
+    ("severity", "good", "sign", "inks"),
+    [
+        ("info", True, "✔", (Ink.GOOD | BOLD, Ink.TEXT)),
+        ("info", False, "·", (Ink.TEXT | BOLD, Ink.TEXT)),
+        ("warning", True, "⚠", (Ink.WARNING | BOLD, Ink.WARNING)),
+        ("error", False, "✖", (Ink.ERROR | BOLD, Ink.ERROR)),
+    ],
+)
+def test_a_verdict_has_the_sign_of_its_severity(
+    severity: Severity, good: bool, sign: str, inks: tuple[int, int]
+) -> None:
+    (block,) = verdicts.verdict("X-ray", Verdict(severity, "so it is"), 60, rank=1, good=good, step=1000)
+    assert text_of(block.lines) == [f"X-ray      {sign} so it is (step 1,000)"]
+    assert tuple(word.ink for word in block.lines[0].phrases[-1].words) == inks
+
+
+def test_without_a_verdict_there_is_no_line() -> None:
+    assert verdicts.verdict("trace", None, 60, rank=1) == []
+
+
+def test_the_worst_parameters_are_told_by_shares_of_what_is_not_zero() -> None:
+    losing = ParameterWindow(
+        name="fc.weight", elements=200, zeros=100, flushed=50, subnormal=3, overflowing=0
+    )
+    window = replace(numerics_views.float16_window(-8), worst=(losing,))
+    (block,) = verdicts.worst(window, 76)
+    assert text_of(block.lines) == [
+        "  flushed subnormal  overflow  worst parameters  (of nonzero)",
+        "    50.0%      3.0%        0%  fc.weight",
+    ]
+    shares = block.lines[1].phrases[0].words
+    assert [word.ink for word in shares] == [Ink.WARNING, Ink.TEXT, Ink.DIM, Ink.TEXT]
+    assert block.least == 2
+
+
+def test_a_long_name_keeps_its_end_and_a_narrow_table_its_losses() -> None:
+    (block,) = verdicts.worst(numerics_views.healthy().numerics.window, 40)
+    head, *rows = text_of(block.lines)
+    assert head.split()[:2] == ["flushed", "overflow"]
+    assert rows == ["     3.1%        0%  …res.13.conv.weight", "     2.3%        0%  ….batch_norm.weight"]
+
+
+def test_nothing_is_told_where_nothing_is_lost() -> None:
+    assert verdicts.worst(None, 76) == []
+    assert verdicts.worst(numerics_views.float16_window(-8), 76) == []
+
+
+def test_what_matters_most_gets_the_lines() -> None:
+    blocks = [lines(2, 1, 2, "table"), lines(3, 0, 1, "word")]
+    assert text_of(verdicts.fitting_lines(blocks, 5)) == ["table 0", "table 1", "word 0", "word 1", "word 2"]
+    assert text_of(verdicts.fitting_lines(blocks, 3)) == ["table 0", "table 1", "word 0"]
+    assert text_of(verdicts.fitting_lines(blocks, 2)) == ["word 0", "word 1"]
+    assert verdicts.fitting_lines(blocks, 0) == []
+
+
+def test_a_sentence_that_is_cut_says_so() -> None:
+    (block,) = verdicts.verdict("trace", Verdict("info", "one two three four five six"), 24, rank=1)
+    assert len(block.lines) == 3
+    assert text_of(verdicts.fitting_lines([block], 1)) == ["trace      ✔ one two…"]
+    assert text_of(verdicts.fitting_lines([block], 3))[-1].endswith("six")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 3)), max_size=6),
+    st.integers(0, 20),
+)
+def test_no_more_lines_are_told_than_there_are(shapes: list[tuple[int, int, int]], height: int) -> None:
+    blocks = [lines(count, rank, least, f"{i}") for i, (count, rank, least) in enumerate(shapes)]
+    told = text_of(verdicts.fitting_lines(blocks, height))
+    assert len(told) <= height
+    everything = text_of([line for block in blocks for line in block.lines])
+    assert told == everything or len(everything) > height
+    positions = [everything.index(line) for line in told]
+    assert positions == sorted(positions)

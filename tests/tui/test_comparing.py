@@ -1,0 +1,145 @@
+"""The key that compares in turns, over a real session: what it asks for, shows and refuses."""
+
+import time
+from typing import Any
+
+import pytest
+
+from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records import PauseChanged, PrecisionChanged, RunFinished
+from tests.telemetry import record_samples
+from tests.telemetry.record_samples import faster, measured
+from tests.tui.watching import Screen, awaited, started, step, steps, watching
+
+ROWS = (measured("fp32"), faster())
+BEGUN = (measured("fp32", blocks=0), measured("bf16", blocks=0))
+
+
+def in_turns(
+    rounds: int = 0, rows: tuple[PrecisionMeasured, ...] = BEGUN, **changes: Any
+) -> PrecisionsCompared:
+    progress = {"over": False, "reason": "running", **changes}
+    return record_samples.compared(time=time.time(), rounds=rounds, rows=rows, **progress)
+
+
+def over(**changes: Any) -> PrecisionsCompared:
+    return record_samples.compared(time=time.time(), **changes)
+
+
+def switched(number: int, previous: str, current: str) -> PrecisionChanged:
+    return PrecisionChanged(time=time.time(), step=number, previous=previous, current=current)
+
+
+async def asked_for(screen: Screen) -> tuple[str, ...] | None:
+    await screen.press("c")
+    return screen.control.take_comparison()
+
+
+@awaited
+async def test_c_asks_for_fp32_and_amp_in_turns() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        assert await asked_for(screen) == ("fp32", "bf16")
+        assert "comparing from the next step on …" in screen.footer
+        await screen.feed(in_turns())
+        assert "comparing: round  1/24, c ends it" in screen.footer
+        assert "comparing  ■ FP32 ● AMP bf16" in screen.header
+        await screen.feed(in_turns(2, ROWS))
+        assert "comparing: round  3/24, c ends it" in screen.footer
+        assert "in turns: round  3 of at most 24" in screen.text
+
+
+@awaited
+async def test_c_again_ends_it() -> None:
+    async with watching(started(), *steps(5), in_turns(2, ROWS)) as screen:
+        assert await asked_for(screen) == ()
+
+
+@awaited
+async def test_its_result_is_told_and_stays_in_the_panel() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("c")
+        await screen.feed(in_turns(2, ROWS))
+        await screen.feed(over())
+        assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74)" in screen.footer
+        await screen.feed(step(6))
+        assert any("AMP fp16 1.71× faster" in line for line in screen.lines[:-1])
+        assert "FP32" in screen.header
+        assert "comparing" not in screen.text
+
+
+@awaited
+async def test_a_result_from_before_is_not_told_again() -> None:
+    async with watching(started(), *steps(5), over()) as screen:
+        assert "1.71× faster" not in screen.footer
+        await screen.press("l")
+        assert "1.71× faster" not in screen.footer
+
+
+@awaited
+async def test_stopped_before_its_first_pair_it_says_so() -> None:
+    async with watching(started(), *steps(5), in_turns()) as screen:
+        await screen.feed(over(rows=BEGUN, rounds=0, reason="stopped"))
+        assert "comparison stopped: no precision had a whole block" in screen.footer
+
+
+@awaited
+async def test_the_precisions_are_those_that_a_person_uses() -> None:
+    first = (started(precision="ieee"), *steps(5, "ieee"))
+    async with watching(*first, switched(6, "ieee", "fp16"), step(6, "fp16")) as screen:
+        assert await asked_for(screen) == ("ieee", "fp16")
+
+
+@awaited
+async def test_in_a_run_that_began_in_amp_it_is_beside_fp32() -> None:
+    async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
+        assert await asked_for(screen) == ("fp32", "fp16")
+
+
+@pytest.mark.parametrize("running", ["fp32", "bf16"])
+@awaited
+async def test_p_in_the_middle_of_it_switches_from_what_ran_before(running: str) -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("c")
+        await screen.feed(in_turns())
+        if running == "bf16":
+            await screen.feed(switched(6, "fp32", "bf16"), step(6, "bf16"))
+        await screen.press("p")
+        assert screen.control.requested_precision == "bf16"
+
+
+@awaited
+async def test_it_needs_steps_to_come() -> None:
+    async with watching() as screen:
+        assert await asked_for(screen) is None
+        assert "not yet: training has not begun" in screen.footer
+        await screen.feed(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True))
+        assert await asked_for(screen) is None
+        assert "resume first: a comparison needs steps" in screen.footer
+        await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
+        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        assert await asked_for(screen) is None
+        assert "the run has ended" in screen.footer
+
+
+@awaited
+async def test_amp_that_the_device_cannot_run_is_refused_with_the_reason() -> None:
+    async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
+        assert await asked_for(screen) is None
+        assert "AMP bf16: no bfloat16 here" in screen.footer
+        assert "comparing" not in screen.footer
+
+
+@awaited
+async def test_a_run_that_ends_in_the_middle_of_it_waits_for_nothing() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("c")
+        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        await screen.until(lambda: "comparing" not in screen.footer)
+
+
+@awaited
+async def test_on_a_small_screen_one_line_tells_it() -> None:
+    async with watching(started(), *steps(5), in_turns(2, ROWS), size=(80, 24)) as screen:
+        assert "round  3 of at most 24  AMP fp16 1.71× faster (1.68 to 1.74)" in screen.text
+        assert "c ends it" in screen.footer
+        assert "? help  q quit" in screen.footer
