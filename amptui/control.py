@@ -22,6 +22,13 @@ class Control:
         self._left_alone = False
         self._probes: set[Probe] = set()
         self._comparison: tuple[str, ...] | None = None
+        self._checkpoint = False
+
+    def request_checkpoint(self) -> None:
+        """Ask for a checkpoint after the current step."""
+        with self._changed:
+            self._checkpoint = True
+            self._changed.notify_all()
 
     def request_probe(self, probe: Probe) -> None:
         """Ask for a measurement with the next step."""
@@ -106,9 +113,22 @@ class Control:
             self._probes.discard(probe)
             return True
 
+    def take_checkpoint(self) -> bool:
+        """Whether a checkpoint was asked for since the last call; the trainer alone calls this."""
+        if not self._checkpoint:
+            return False
+        with self._changed:
+            self._checkpoint = False
+            return True
+
     def wait_while_paused(self) -> None:
-        """Block the caller until the pause ends, a stop is asked for or another precision is."""
+        """Block the caller until the pause ends or something else is asked for that does not wait for it."""
         with self._changed:
             self._changed.wait_for(
-                lambda: not self._paused or self._stop_reason is not None or self._precision is not None
+                lambda: (
+                    not self._paused
+                    or self._stop_reason is not None
+                    or self._precision is not None
+                    or self._checkpoint
+                )
             )

@@ -286,6 +286,52 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """All that training needs to go on after ``step`` is in a file, complete and on the disk."""
+
+    time: float
+    step: int
+    name: str
+    """The file's, in the run's folder of checkpoints."""
+    size_bytes: int
+    reason: Literal["asked", "epoch", "interval", "end"]
+    blocked_seconds: float
+    """How long no step ran for it; the rest was written beside the training."""
+    seconds: float
+    """From the step boundary until the file was complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """The run goes on after ``step`` from a checkpoint, in a new process."""
+
+    time: float
+    step: int
+    checkpoint: str
+    """The file's name."""
+    device: str
+    device_name: str
+    gpu_uuid: str | None
+    precision: str
+    versions: Mapping[str, str]
+    lost_steps: int = 0
+    """Steps after the checkpoint that the process before had done; they are done again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewersChanged:
+    """A screen came to the run or left it; training goes on whatever screens do."""
+
+    time: float
+    viewers: int
+    """Screens that watch now."""
+    change: Literal["attached", "detached", "hung up", "lost", "refused"]
+    """``detached`` left on purpose, ``hung up`` had its terminal closed, ``lost`` went without a word."""
+    detail: str = ""
+    """Why one was refused, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
     """The run ended as asked."""
 
@@ -325,6 +371,9 @@ Record = (
     | PauseChanged
     | Note
     | Printed
+    | CheckpointWritten
+    | RunResumed
+    | ViewersChanged
     | RunFinished
     | RunFailed
 )

@@ -38,6 +38,12 @@ class TrainRequest:
     """Keep the weights of convolutions channels last, the layout in which Tensor Cores read them."""
     compiled: bool = False
     """Run the model through ``torch.compile``."""
+    checkpoint_dir: Path | None = None
+    """Where checkpoints are kept; None keeps none."""
+    checkpoint_every: int | None = None
+    """Steps from one checkpoint to the next, besides those at each epoch's end."""
+    resume: bool = False
+    """Go on from the newest whole checkpoint in ``checkpoint_dir``."""
 
     def as_json(self) -> dict[str, Any]:
         """The request as JSON values, for ``run.json``."""

@@ -3,6 +3,7 @@
 from amptui import units
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import (
+    CheckpointWritten,
     EpochFinished,
     LossScaleChanged,
     Note,
@@ -10,8 +11,10 @@ from amptui.records import (
     PrecisionChanged,
     RunFailed,
     RunFinished,
+    RunResumed,
     RunStarted,
     Severity,
+    ViewersChanged,
 )
 from amptui.telemetry import health
 from amptui.telemetry.card import result_cards
@@ -94,6 +97,44 @@ def note(record: Note) -> Event:
     """The note as it was written, its first line in the list and the others in the detail."""
     line, _, rest = record.text.strip().partition("\n")
     return Event(record.time, None, "note", record.severity, line, rest)
+
+
+def checkpoint_written(record: CheckpointWritten) -> Event:
+    """``checkpoint step-1200.pt: 12.3 MiB in 0.41 s, training stood still for 12 ms``."""
+    text = (
+        f"checkpoint {record.name}: {units.number_of_bytes(record.size_bytes)} in "
+        f"{_span(record.seconds)}, training stood still for "
+        f"{units.milliseconds(record.blocked_seconds)}"
+    )
+    return Event(record.time, record.step, "note", "info", text)
+
+
+def run_resumed(record: RunResumed) -> Event:
+    """``resumed after step 1,200 from step-1200.pt; 37 steps are done again``."""
+    text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
+    if record.lost_steps:
+        again = "step is" if record.lost_steps == 1 else "steps are"
+        text += f"; {units.count(record.lost_steps)} {again} done again"
+    return Event(record.time, record.step, "note", "info", text)
+
+
+_VIEWER_CHANGES = {
+    "attached": "a screen attached",
+    "detached": "a screen detached",
+    "hung up": "the terminal was closed",
+    "lost": "a screen was lost",
+    "refused": "a connection was refused",
+}
+
+
+def viewers_changed(record: ViewersChanged) -> Event:
+    """``the terminal was closed; training goes on, 0 screens watch``."""
+    text = _VIEWER_CHANGES[record.change]
+    if record.detail:
+        text += f": {record.detail}"
+    screens = "1 screen watches" if record.viewers == 1 else f"{record.viewers} screens watch"
+    goes_on = "" if record.change in ("attached", "refused") else "; training goes on"
+    return Event(record.time, None, "note", "info", f"{text}{goes_on}, {screens}")
 
 
 def run_finished(record: RunFinished) -> Event:

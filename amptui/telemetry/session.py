@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from amptui.findings import (
 from amptui.records import (
     AllocatorSample,
     BlockFinished,
+    CheckpointWritten,
     DeviceSample,
     EpochFinished,
     LossScaleChanged,
@@ -28,9 +30,11 @@ from amptui.records import (
     Record,
     RunFailed,
     RunFinished,
+    RunResumed,
     RunStarted,
     StepRecord,
     StepSkipped,
+    ViewersChanged,
 )
 from amptui.telemetry import events
 from amptui.telemetry.comparison import PrecisionLedger
@@ -53,6 +57,10 @@ MOST_AT_ONCE = 4096
 """Records folded while the lock is held once: the replay of a long journal lets views through."""
 
 
+_DIVIDERS = (RunStarted, RunResumed, PrecisionChanged, LossScaleChanged, DeviceSample)
+"""Records that must not be folded before the steps that came before them."""
+
+
 class Session:
     """Folds records as they come and shows what they amount to; safe to use from several threads.
 
@@ -69,6 +77,9 @@ class Session:
         self._phase: PhaseChanged | None = None
         self._outcome: RunFinished | RunFailed | None = None
         self._newest_time: float | None = None
+        self._away_seconds = 0.0
+        self._checkpoint: CheckpointWritten | None = None
+        self._viewers = 0
         self._epoch = 0
         self._epoch_first_step = 1
         self._last: StepRecord | None = None
@@ -110,6 +121,9 @@ class Session:
             PauseChanged: self._change_pause,
             Note: self._note,
             Printed: self._log.add_print,
+            CheckpointWritten: self._write_checkpoint,
+            RunResumed: self._resume,
+            ViewersChanged: self._change_viewers,
             RunFinished: self._finish,
             RunFailed: self._fail,
         }
@@ -137,7 +151,9 @@ class Session:
             # These tell the steps before them from those after them. All other records name the step that
             # they speak of, so that the steps around them are folded in one piece. The scale that moved is
             # the one that float16 would use from then on; a look counts the samples trained before it.
-            if isinstance(record, RunStarted | PrecisionChanged | LossScaleChanged | DeviceSample):
+            if isinstance(
+                record, RunStarted | RunResumed | PrecisionChanged | LossScaleChanged | DeviceSample
+            ):
                 self._fold_pending()
             if isinstance(record, INTERRUPTIONS):
                 self._energy.interrupt()
@@ -275,6 +291,28 @@ class Session:
     def _note(self, record: Note) -> None:
         self._log.add(events.note(record))
 
+    def _write_checkpoint(self, record: CheckpointWritten) -> None:
+        self._checkpoint = record
+        self._log.add(events.checkpoint_written(record))
+
+    def _resume(self, record: RunResumed) -> None:
+        """Another process goes on: the time between the two was nobody's."""
+        if self._newest_time is not None:
+            self._away_seconds += max(0.0, record.time - self._newest_time)
+        self._newest_time = record.time
+        self._state, self._outcome, self._pause_reason = "running", None, ""
+        if self._run is not None:
+            self._run = replace(
+                self._run, device=record.device, device_name=record.device_name, gpu_uuid=record.gpu_uuid
+            )
+        self._viewers = 0
+        self._tracks.expect_resume()
+        self._log.add(events.run_resumed(record))
+
+    def _change_viewers(self, record: ViewersChanged) -> None:
+        self._viewers = record.viewers
+        self._log.add(events.viewers_changed(record))
+
     def _finish(self, record: RunFinished) -> None:
         self._state, self._outcome, self._pause_reason = "finished", record, ""
         self._log.add(events.run_finished(record))
@@ -290,7 +328,7 @@ class Session:
     def _elapsed_seconds(self) -> float | None:
         if self._run is None or self._newest_time is None:
             return None
-        return max(0.0, self._newest_time - self._run.time)
+        return max(0.0, self._newest_time - self._run.time - self._away_seconds)
 
     def _eta_seconds(self) -> float | None:
         total_steps = self._run.total_steps if self._run else None
@@ -336,5 +374,7 @@ class Session:
             errors=self._log.errors,
             unmeasured_steps=self._losses.unmeasured_steps,
             run_dir=self._run_dir,
+            checkpoint=self._checkpoint,
+            viewers=self._viewers,
             outcome=self._outcome,
         )

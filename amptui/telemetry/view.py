@@ -16,6 +16,7 @@ from amptui.findings import (
 )
 from amptui.records import (
     AllocatorSample,
+    CheckpointWritten,
     DeviceSample,
     EpochFinished,
     GpuSample,
@@ -295,6 +296,10 @@ class SessionView:
     unmeasured_steps: int = 0
     """Steps whose numbers never reached the host because the readback ring was full."""
     run_dir: str = ""
+    checkpoint: CheckpointWritten | None = None
+    """The newest that is complete."""
+    viewers: int = 0
+    """Screens that watch the run, this one among them."""
     outcome: RunFinished | RunFailed | None = None
 
     @property
