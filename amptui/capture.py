@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import stat
 import sys
 import threading
 import time
@@ -23,7 +24,8 @@ class OutputCapture:
     """While entered, file descriptors 1 and 2 are pipes, and ``sys.__stdout__`` is the terminal.
 
     Pipes rather than a file: printing to a full disk would raise in the person's code. A thread reads
-    them without pause, so that no print ever waits. A standard error that was redirected stays so.
+    them without pause, so that no print ever waits. A standard error that was redirected to where somebody
+    may read it stays so.
     """
 
     def __init__(self, emit: Callable[[Record], object], log_path: Path) -> None:
@@ -40,7 +42,7 @@ class OutputCapture:
         self._streams = sys.__stdout__, sys.__stderr__
         self._own_streams = sys.stdout, sys.stderr
         self._redirect(1, "stdout")
-        if os.isatty(2):
+        if os.isatty(2) or _is_null_device(2):
             self._redirect(2, "stderr")
         # Textual draws on sys.__stderr__ and asks sys.__stdout__ for the terminal's size.
         sys.__stdout__ = sys.__stderr__ = terminal  # type: ignore[misc]
@@ -71,6 +73,11 @@ class OutputCapture:
         reader = _PipeReader(reading, name, self._log)
         self._readers.append(reader)
         reader.start()
+
+
+def _is_null_device(descriptor: int) -> bool:
+    found, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path of ours
+    return stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev
 
 
 def _close_quietly(stream: IO[str] | None) -> None:

@@ -7,10 +7,15 @@ import argparse
 import gc
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from amptui.errors import AmptuiError, UsageError
 from amptui.options import build_parser, settings
+from amptui.prompt import complain, say
 from amptui.request import BenchRequest, TrainRequest
+
+if TYPE_CHECKING:
+    from amptui.launch import Plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = build_parser().parse_args(arguments)
         return _COMMANDS[options.command](options)
     except AmptuiError as error:
-        print(f"amptui: {error}", file=sys.stderr)  # noqa: T201
+        complain(str(error))
         return error.exit_status
     except KeyboardInterrupt:
         return 130
@@ -42,38 +47,74 @@ def _train(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from amptui import launch
 
-    request = TrainRequest(
-        model=options.model,
-        precision=options.precision,
-        amp_precision=options.amp_dtype,
-        device=options.device,
-        epochs=options.epochs,
-        steps=options.steps,
-        batch_size=options.batch_size,
-        learning_rate=options.lr,
-        clip_norm=options.clip_norm,
-        seed=options.seed,
-        data_dir=options.data_dir or launch.default_data_dir(),
-        data=options.data,
-        settings=settings(options.set),
-        attended=launch.wants_screen(headless=options.headless or options.json),
-    )
-    return launch.train(request, run_dir=options.run_dir, json=options.json, frames_per_second=options.fps)
+    if options.detach and (options.headless or options.json):
+        raise UsageError("--detach shows nothing", mend="leave --headless and --json out")
+    screen = launch.wants_screen(headless=options.headless or options.json)
+    plan = _plan(options, _given(options) | {"attended": screen or options.detach})
+    return launch.train(plan, json=options.json, detach=options.detach, frames_per_second=options.fps)
+
+
+def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
+    from amptui import launch
+
+    resumes = options.resume is not None
+    if resumes and options.run_dir is not None:
+        if options.resume:
+            raise UsageError("--resume RUN and --run-dir name two folders", mend="give one of them")
+        # The same command line may start a run and, after a requeue, go on with it.
+        resumes, options.resume = launch.can_go_on(options.run_dir), str(options.run_dir)
+    if resumes:
+        text = options.resume or (launch.newest_of(options.model) if options.model else "")
+        return launch.plan_resumed(given, text)
+    if options.model is None:
+        raise UsageError(
+            "MODEL is missing", mend="`amptui models` lists some, or --resume goes on with a run"
+        )
+    defaults = {"data_dir": launch.default_data_dir()}
+    return launch.plan_new(TrainRequest(**defaults | given), options.run_dir)
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """What the command line says of the training, by the fields of ``TrainRequest``; the rest is left out."""
+    values = {
+        "model": options.model,
+        "epochs": getattr(options, "epochs", None),
+        "steps": getattr(options, "steps", None),
+        "batch_size": options.batch_size,
+        "precision": getattr(options, "precision", None),
+        "amp_precision": getattr(options, "amp_dtype", None),
+        "checkpoint_every": getattr(options, "checkpoint_every", None),
+        "device": options.device,
+        "learning_rate": options.lr,
+        "clip_norm": options.clip_norm,
+        "seed": options.seed,
+        "data_dir": options.data_dir,
+        "data": options.data,
+        "settings": settings(options.set) or None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _attach(options: argparse.Namespace) -> int:
+    from amptui.launch import attach
+
+    return attach(options.run, frames_per_second=options.fps)
+
+
+def _runs(options: argparse.Namespace) -> int:
+    from amptui.listing import list_runs
+
+    return list_runs(json=options.json, out=sys.stdout)
 
 
 def _bench(options: argparse.Namespace) -> int:
     from amptui.bench import bench
     from amptui.launch import default_data_dir
 
+    given = _given(options)
+    del given["batch_size"]
     training = TrainRequest(
-        model=options.model,
-        device=options.device,
-        learning_rate=options.lr,
-        clip_norm=options.clip_norm,
-        seed=options.seed,
-        data_dir=options.data_dir or default_data_dir(),
-        data=options.data,
-        settings=settings(options.set),
+        **{"data_dir": default_data_dir()} | given,
         channels_last=options.channels_last,
         compiled=options.compile,
     )
@@ -104,9 +145,9 @@ def _export(options: argparse.Namespace) -> int:
     journal = find_run(options.run)
     found = export(journal, **places)
     written = ", ".join(str(place) for place in places.values() if place is not None)
-    print(f"{journal}: {found.steps:,} steps to {written}")  # noqa: T201
+    say(f"{journal}: {found.steps:,} steps to {written}")
     if found.passed_over:
-        print(f"amptui: {found.passed_over}", file=sys.stderr)  # noqa: T201
+        complain(found.passed_over)
     return 0
 
 
@@ -121,12 +162,14 @@ def _models(_options: argparse.Namespace) -> int:
 
     width = max(map(len, CATALOGUE))
     for name, (_, lesson) in CATALOGUE.items():
-        print(f"{name:{width}}  {lesson}")  # noqa: T201
+        say(f"{name:{width}}  {lesson}")
     return 0
 
 
 _COMMANDS = {
     "train": _train,
+    "attach": _attach,
+    "runs": _runs,
     "bench": _bench,
     "replay": _replay,
     "export": _export,

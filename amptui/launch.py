@@ -1,84 +1,135 @@
-"""Puts one training together: thread, sampler, recorder and a front; ends it cleanly however it ends."""
+"""What `train` and `attach` do: plan a run, start it where it belongs, show it, say how it ended.
 
-import gc
+A run forks off before anything heavy is imported: its process imports torch while this one draws the screen.
+"""
+
 import os
+import shlex
 import signal
+import socket
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any
 
-from amptui.capture import OutputCapture
-from amptui.control import Control
-from amptui.device.sampler import Sampler
-from amptui.engine.worker import TrainingThread
-from amptui.modelspec import parse_model
-from amptui.plain import JsonLines, PlainFront, printable, separate_stdout
-from amptui.recorder import Listener, Recorder
+from amptui.errors import RunFolderError, UsageError
+from amptui.forking import Offspring, fork
+from amptui.modelspec import ModelSpec, parse_model
+from amptui.prompt import complain, say
 from amptui.records import RunFailed
 from amptui.request import TrainRequest
-from amptui.runs.rundir import RunDir, create_run_dir
-from amptui.signals import StopSignals
-from amptui.summary import summary_lines
-from amptui.telemetry.session import Session
+from amptui.runs.find import live_run, resumable
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir, create_run_dir, default_base, expanded, folder_name, read_run_json
 
-STOP_PATIENCE_SECONDS = 5.0
-"""How long a trainer may take to stop when asked; then we say so and leave anyway."""
+if TYPE_CHECKING:
+    from amptui.watching import Watched
 
-_CLOSING_SECONDS = 5.0
+_ENDING_SECONDS = 20.0
+"""How long a run's process may take after its last record, with a file that will not close say."""
 
-_LOOK_INTERVAL_SECONDS = 0.5
-"""How often lines are written where there is no screen."""
-
-_SWITCH_INTERVAL_SECONDS = 0.0005
-"""How long one thread may hold the interpreter: a tenth of the default keeps the screen's frame rate
-beside a trainer that never lets go, at no measured cost to it."""
+_MAY_CHANGE = ("epochs", "steps", "device", "checkpoint_every", "data_dir", "attended")
+"""What another process may do differently in the same run: how long, where, and who watches."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Training:
-    """One training's parts, wired."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is about to start or to go on."""
 
-    session: Session
-    control: Control
-    thread: TrainingThread
-    recorder: Recorder
-    sampler: Sampler
+    request: TrainRequest
+    spec: ModelSpec
     run_dir: RunDir
 
-    def start(self) -> None:
-        """Start every thread."""
-        gc.enable()
-        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-        self.recorder.start()
-        self.sampler.start()
-        self.thread.start()
 
-    def wait_for_end(self) -> bool:
-        """Wait as long as a trainer may take to stop; whether it did."""
-        return self.thread.join(STOP_PATIENCE_SECONDS)
-
-    def close(self) -> None:
-        """Stop sampling, drain the records, close the journal."""
-        self.sampler.stop(timeout=1.0)
-        self.recorder.close(_CLOSING_SECONDS)
-
-
-def train(request: TrainRequest, *, run_dir: Path | None, json: bool, frames_per_second: float | None) -> int:
-    """Run one training behind the front that fits; return the exit status."""
+def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
+    """A new run; makes its folder. Raises UsageError and RunFolderError."""
     spec = parse_model(request.model)
     folder = create_run_dir(run_dir, spec.name)
-    listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
-    session, control = Session(str(folder.path)), Control()
-    recorder = Recorder(session, folder, asked=request.as_json(), listeners=listeners)
-    thread = TrainingThread(request, spec, control, recorder.emit)
-    sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
-    training = Training(session, control, thread, recorder, sampler, folder)
-    if request.attended:
-        return _train_on_screen(training, frames_per_second)
-    return _train_plainly(training, json=json)
+    kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
+    return Plan(kept, spec, folder)
+
+
+def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
+    """The run that ``text`` names, going on from its newest checkpoint, as it was asked for at first.
+
+    ``given`` is what the command line says now, by the fields of ``TrainRequest``. Raises UsageError where
+    that is another training, and RunFolderError for a run that cannot go on.
+    """
+    folder = resumable(text)
+    asked = _asked_at_first(folder)
+    if "model" in given:
+        given = {**given, "model": parse_model(given["model"]).anywhere}
+    for name, value in given.items():
+        before = getattr(asked, name)
+        if name not in _MAY_CHANGE and value != before:
+            what = f"{folder.path.name} was started with {_words(name, before)}, not {_words(name, value)}"
+            raise UsageError(what, mend="leave that out, or start a new run without --resume")
+    changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
+    request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
+    return Plan(request, parse_model(request.model), folder)
+
+
+def _asked_at_first(folder: RunDir) -> TrainRequest:
+    try:
+        return TrainRequest.from_json(read_run_json(folder.path)["asked"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"{folder.run_json_path} does not say what was asked for"
+        raise RunFolderError(what, mend="start a new run") from error
+
+
+def newest_of(model: str) -> str:
+    """What names the newest run of ``model``. Raises UsageError."""
+    return folder_name(parse_model(model).name)
+
+
+def can_go_on(run_dir: Path) -> bool:
+    """Whether a run can go on there; one that died before its first checkpoint makes room for another.
+
+    Raises RunFolderError where it is running, or the folder cannot be written.
+    """
+    folder = RunDir(expanded(run_dir))
+    if not folder.path.is_dir() or not folder.holds_a_run:
+        return False
+    if not folder.holds_checkpoints:
+        with RunLock.take(folder.path):
+            folder.set_aside()
+    return folder.holds_a_run
+
+
+def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None) -> int:
+    """Run one training behind the front that fits; return the exit status."""
+    if not detach and not plan.request.attended:
+        from amptui.running import run_plainly
+
+        return run_plainly(plan.request, plan.spec, plan.run_dir, json=json)
+    ours, theirs = socket.socketpair()
+
+    def work() -> int:
+        from amptui.running import run_for_viewers
+
+        ours.close()
+        return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
+
+    offspring = fork(work)
+    theirs.close()
+    folder = plan.run_dir.path
+    if detach:
+        from amptui.watching import see_off
+
+        return _conclude(see_off(ours, folder), folder, offspring)
+    return _conclude(_watch(ours, folder, frames_per_second, attached=False), folder, offspring)
+
+
+def attach(text: str, *, frames_per_second: float | None) -> int:
+    """Watch a run that is under way; return the exit status. Raises UsageError and RunFolderError."""
+    if not wants_screen(headless=False):
+        raise UsageError("attach needs a terminal", mend="`amptui runs` lists runs in plain lines")
+    from amptui.runs.client import connect
+
+    folder = live_run(text).path
+    watched = _watch(connect(folder), folder, frames_per_second, attached=True)
+    return _conclude(watched, folder, None)
 
 
 def wants_screen(*, headless: bool) -> bool:
@@ -99,94 +150,74 @@ def default_data_dir() -> Path:
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "amptui"
 
 
-def _train_plainly(training: Training, *, json: bool) -> int:
-    with StopSignals(training.control) as signals:
-        training.start()
-        if json:
-            _follow(training, lambda: None)
-            return _finish(training, signals, lambda: None)
-        front = PlainFront(training.session.view, sys.stdout)
-        _follow(training, front.update)
-        return _finish(training, signals, front.finish)
+def _watch(
+    connection: socket.socket, folder: Path, frames_per_second: float | None, *, attached: bool
+) -> "Watched":
+    from amptui.tui.opening import Opening
+
+    # The boxes of the panels stand while Textual is imported. Not before the fork: numpy starts threads.
+    with Opening() as opening:
+        from amptui.watching import watch
+
+        return watch(
+            connection, folder, attached=attached, frames_per_second=frames_per_second, opening=opening
+        )
 
 
-def _follow(training: Training, look: Callable[[], None]) -> None:
-    """Look now and then until the trainer has ended, or was asked to: then ``_finish`` waits for it."""
-    while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
-        look()
+def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
+    """Say what a person should know who is back at the prompt."""
+    if watched.left == "hung up":
+        return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
+    if watched.left == "detached" and not watched.over:
+        say("", f"detached at step {watched.view.step:,}; training goes on")
+        say(f"watch it again: amptui attach {_said(folder)}")
+        return 0
+    ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
+    if not watched.over:
+        say("", f"the run is still ending (step {watched.view.step:,}): `amptui runs` tells when it has")
+        return 128 + (watched.signal or signal.SIGINT)
+    from amptui.summary import summary_lines
 
-
-def _train_on_screen(training: Training, frames_per_second: float | None) -> int:
-    from amptui.tui.app import WatchApp
-
-    with StopSignals(training.control) as signals:
-        with OutputCapture(training.recorder.emit, training.run_dir.path / "output.log") as capture:
-
-            def start() -> None:
-                capture.reclaim()
-                training.start()
-
-            app = WatchApp(
-                look=training.session.view,
-                control=training.control,
-                ended=training.thread.ended,
-                start=start,
-                patience_seconds=STOP_PATIENCE_SECONDS,
-                frames_per_second=frames_per_second,
-            )
-            app.run()
-        if not training.thread.started:
-            training.start()  # the screen ended before its first frame; the journal shall have an end too
-        if app.interrupted:
-            signals.received = signals.received or signal.SIGINT
-        if app.return_code and training.control.stop_reason is None:
-            _go_on_without_screen(training)
-        return _finish(training, signals, lambda: _print_summary(training))
-
-
-def _go_on_without_screen(training: Training) -> None:
-    """A fault of the screen is ours: it must not cost anybody's run."""
-    training.control.leave_alone()
-    _complain("the screen failed (output.log in the run folder says why); training goes on in plain lines")
-    _follow(training, PlainFront(training.session.view, sys.stdout).update)
-
-
-def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
-    """Wait for the trainer, close everything, tell how it ended; leave hard if the trainer will not end."""
-    ended = training.wait_for_end()
-    if not ended:
-        doing, step = training.thread.doing, training.session.view().step
-        text = f"the trainer did not stop within {STOP_PATIENCE_SECONDS:g} s ({doing}); leaving anyway"
-        training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
-    training.close()
-    tell()
-    if not ended:
-        _complain(text)
-        # A thread inside torch would abort the interpreter's own way out.
-        os._exit(1)
-    error = training.thread.error
-    if error is not None:
-        _complain(str(error))
-        return error.exit_status
-    if training.recorder.trouble:
-        _complain(f"journal: {training.recorder.trouble}")
-    return 128 + signals.received if signals.received else 0
-
-
-def _print_summary(training: Training) -> None:
     # The first line ends the one the cursor was left in by a terminal without an alternate screen.
-    for line in ("", *summary_lines(training.session.view())):
-        _write(sys.stdout, printable(line))
+    say("", *summary_lines(watched.view))
+    return _status(watched, folder, ended)
 
 
-def _complain(text: str) -> None:
-    _write(sys.stderr, f"amptui: {printable(text)}")
+def _status(watched: "Watched", folder: Path, ended: int | None) -> int:
+    outcome = watched.view.outcome
+    if outcome is None:
+        complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))
+        return ended if ended is not None and ended > 0 else RunFolderError.exit_status
+    if isinstance(outcome, RunFailed):
+        complain(outcome.error)
+        return ended or 1
+    if watched.view.not_kept:
+        complain(f"{' and '.join(watched.view.not_kept)} could not be kept to the end")
+    if watched.left == "interrupted" or watched.signal is not None:
+        return 128 + (watched.signal or signal.SIGINT)
+    return ended or 0
 
 
-def _write(stream: TextIO, line: str) -> None:
-    """Write a line to a stream whose other end may be gone."""
+def _killed(number: int, folder: Path) -> str:
     try:
-        stream.write(f"{line}\n")
-        stream.flush()
-    except OSError:
-        pass  # nobody is there to read it; the journal has it all
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return (
+        f"the run's process was ended by {name}; its last checkpoint: amptui train --resume {_said(folder)}"
+    )
+
+
+def _said(folder: Path) -> str:
+    """What a person types to mean that run."""
+    return shlex.quote(folder.name if folder.parent == default_base() else str(folder))
+
+
+def _words(name: str, value: object) -> str:
+    """An option and its value as a person wrote them: ``--lr 0.01``."""
+    option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
+    if value is None or value == {}:
+        return f"no --{option.replace('_', '-')}"
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key}={each}" for key, each in value.items())
+    return f"{value}" if name == "model" else f"--{option.replace('_', '-')} {value}"

@@ -1,5 +1,6 @@
 """What MODEL on the command line means, told without importing the model: a name, a file or a module."""
 
+import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -21,6 +22,13 @@ class ModelSpec:
     class_name: str = ""
     """Empty: the one experiment that the module defines."""
 
+    @property
+    def anywhere(self) -> str:
+        """The text that means the same model in whatever folder it is typed."""
+        if self.path is None:
+            return self.text
+        return f"{self.path.resolve()}:{self.class_name}".rstrip(":")
+
 
 def parse_model(text: str) -> ModelSpec:
     """``mnist-deep``, ``path/to/file.py[:Class]`` or ``package.module:Class``; raises UsageError."""
@@ -29,7 +37,7 @@ def parse_model(text: str) -> ModelSpec:
     place, _, class_name = text.partition(":")
     if place.endswith(".py") or "/" in place:
         path = Path(place).expanduser()
-        if not path.is_file():
+        if not os.path.isfile(path):  # noqa: PTH113 - unlike is_file() it raises nothing of what is too long
             raise UsageError(
                 f"no model file {place}", mend="check the path, or see `amptui models` for names"
             )

@@ -28,6 +28,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands.add_parser("train", help="train a model and watch it"))
+    _add_attach(commands.add_parser("attach", help="watch a run that is under way, from any terminal"))
+    _add_runs(commands.add_parser("runs", help="list the runs that are kept, and whether they live"))
     _add_bench(commands.add_parser("bench", help="measure which precision pays for a model here"))
     _add_replay(commands.add_parser("replay", help="watch a recorded run again"))
     _add_export(commands.add_parser("export", help="write a recorded run in another format"))
@@ -52,7 +54,7 @@ def settings(pairs: list[str]) -> dict[str, str]:
 
 def _add_train(train: argparse.ArgumentParser) -> None:
     train.description = "Train a model and watch it live; without a terminal, in plain lines."
-    _add_model(train)
+    _add_model(train, needed=False)
     add = train.add_argument_group("what is trained").add_argument
     add("--epochs", type=_positive_int, metavar="N", help="epochs to train (default: the model's)")
     add("--steps", type=_positive_int, metavar="N", help="stop after that many steps")
@@ -65,15 +67,35 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     add = train.add_argument_group("what it reads and writes").add_argument
     _add_data(add)
     add("--run-dir", type=Path, metavar="DIR", help="folder of this run (default: a new one)")
+    add(
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="RUN",
+        help="go on with a run from its last checkpoint (default: the newest)",
+    )
+    add(
+        "--checkpoint-every",
+        type=_positive_int,
+        metavar="N",
+        help="a checkpoint every N steps too (default: at each epoch's end)",
+    )
     add = train.add_argument_group("how it is shown").add_argument
+    add("--detach", action="store_true", help="train in the background; `amptui attach` shows it")
     add("--headless", action="store_true", help="plain lines instead of the screen")
     add("--json", action="store_true", help="every record as one JSON line on standard output")
-    add(
-        "--fps",
-        type=_positive_float,
-        metavar="X",
-        help="fix the frames a second (default: at most 4, by cost)",
-    )
+    _add_fps(add)
+
+
+def _add_attach(attach: argparse.ArgumentParser) -> None:
+    attach.description = "Show a run that is under way; leaving it again does nothing to the training."
+    _add_run(attach, default="the newest that is under way")
+    _add_fps(attach.add_argument)
+
+
+def _add_runs(runs: argparse.ArgumentParser) -> None:
+    runs.description = "List the kept runs, the newest first: what they are, how far, and whether they live."
+    runs.add_argument("--json", action="store_true", help="every run as one JSON line on standard output")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
@@ -134,38 +156,49 @@ def _add_doctor(doctor: argparse.ArgumentParser) -> None:
 # --------------------------------------------------------------- options of several commands
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def _add_model(parser: argparse.ArgumentParser, *, needed: bool = True) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", help="a name, path/to/file.py[:Class] or package.module:Class"
+        "model",
+        metavar="MODEL",
+        nargs=None if needed else "?",
+        help="a name, path/to/file.py[:Class] or package.module:Class",
     )
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
+def _add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") -> None:
     parser.add_argument(
         "run",
         metavar="RUN",
         nargs="?",
         default="",
-        help="a folder, a journal or a name (default: the newest)",
+        help=f"a folder, a journal or a name (default: {default})",
+    )
+
+
+def _add_fps(add: _Add) -> None:
+    add(
+        "--fps",
+        type=_positive_float,
+        metavar="X",
+        help="fix the frames a second (default: at most 4, by cost)",
     )
 
 
 def _add_recipe(add: _Add) -> None:
     add("--lr", type=_positive_float, metavar="X", help="learning rate (default: the model's)")
     add("--clip-norm", type=_positive_float, metavar="X", help="clip the gradients' norm, after unscaling")
-    add("--seed", type=_natural_int, default=0, metavar="N", help="seed of everything random (default: 0)")
+    add("--seed", type=_natural_int, metavar="N", help="seed of everything random (default: 0)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="set any field of the experiment")
 
 
 def _add_device(add: _Add) -> None:
-    add("--device", type=_device, default="auto", metavar="DEVICE", help="auto, cpu, cuda or cuda:N")
+    add("--device", type=_device, metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
 
 
 def _add_data(add: _Add) -> None:
     add(
         "--data",
         choices=("auto", "real", "synthetic"),
-        default="auto",
         help="default: auto, real if it is to be had",
     )
     add("--data-dir", type=Path, metavar="DIR", help="where data sets are (default: your cache folder)")

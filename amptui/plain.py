@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from amptui import units, wire
+from amptui.inert import write_line
 from amptui.records import Record
 from amptui.summary import summary_lines
 from amptui.telemetry.labels import precision_label
@@ -79,13 +80,7 @@ class PlainFront:
         return fresh
 
     def _write(self, line: str) -> None:
-        if self._gone:
-            return
-        try:
-            self._out.write(printable(line) + "\n")
-            self._out.flush()
-        except OSError:
-            self._gone = True
+        self._gone = self._gone or not write_line(self._out, line)
 
 
 def event_line(event: Event) -> str:
@@ -117,11 +112,6 @@ def status_line(view: SessionView) -> str:
     if run is not None and not run.data.real:
         parts.append("synthetic data")
     return "  ".join(parts)
-
-
-def printable(text: str) -> str:
-    """Control characters and escape sequences made inert: a terminal may read this."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _memory_parts(view: SessionView) -> list[str]:

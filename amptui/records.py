@@ -314,8 +314,21 @@ class RunResumed:
     gpu_uuid: str | None
     precision: str
     versions: Mapping[str, str]
+    total_epochs: int | None = None
+    total_steps: int | None = None
+    """The run's end as of now: it may be longer than at first."""
     lost_steps: int = 0
     """Steps after the checkpoint that the process before had done; they are done again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingChanged:
+    """A part of the run is not kept any more, or is again; training goes on whatever the disk does."""
+
+    time: float
+    what: Literal["journal", "checkpoints"]
+    trouble: str
+    """What is not kept and why, in one line; empty when all is kept again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +386,7 @@ Record = (
     | Printed
     | CheckpointWritten
     | RunResumed
+    | KeepingChanged
     | ViewersChanged
     | RunFinished
     | RunFailed

@@ -1,9 +1,12 @@
 """What a person asked to have trained or measured, as the command line understood it; torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
+
+_NOT_ASKED = frozenset({"checkpoint_dir", "resume", "attended"})
+"""What is a process's own and not the run's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +49,21 @@ class TrainRequest:
     """Go on from the newest whole checkpoint in ``checkpoint_dir``."""
 
     def as_json(self) -> dict[str, Any]:
-        """The request as JSON values, for ``run.json``."""
-        return asdict(self) | {"data_dir": str(self.data_dir), "settings": dict(self.settings)}
+        """What was asked for as JSON values, for ``run.json``; where and how it is run is left out."""
+        asked = asdict(self) | {"data_dir": str(self.data_dir), "settings": dict(self.settings)}
+        return {name: value for name, value in asked.items() if name not in _NOT_ASKED}
+
+    @classmethod
+    def from_json(cls, asked: Mapping[str, Any]) -> "TrainRequest":
+        """The request that :meth:`as_json` wrote; fields of other versions are left out.
+
+        Raises ValueError where it names no model.
+        """
+        if not isinstance(asked.get("model"), str):
+            raise ValueError("no model is named")
+        known = {each.name for each in fields(cls)} - _NOT_ASKED
+        values = {name: value for name, value in asked.items() if name in known}
+        return cls(**values | {"data_dir": Path(str(values.get("data_dir", "")))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,57 +1,85 @@
-"""Stop signals: the first asks for a clean end, the second leaves at once."""
+"""Stop signals: the first asks for a clean end, the second leaves at once; a hangup may mean otherwise."""
 
 import os
 import signal
 import sys
 import termios
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from amptui.control import Control
-
 LEAVE_AFTER_SECONDS = 15.0
 """After a signal the process is gone by then, even if its terminal blocks every write."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
     """While entered, SIGINT, SIGTERM and SIGHUP stop the run instead of killing the process.
 
-    A signal that was ignored when we started stays ignored: that is how nohup asks for it.
+    ``stop`` is called with the first signal's name, in the main thread. With ``hung_up`` SIGHUP calls that
+    and stops nothing. While ``busy`` says so, the process is not left for having taken long. A signal that
+    was ignored when we started stays ignored: that is how nohup asks for it.
     """
 
-    def __init__(self, control: Control) -> None:
-        self._control = control
+    def __init__(
+        self,
+        stop: Callable[[str], object],
+        *,
+        hung_up: Callable[[], object] | None = None,
+        busy: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._stop = stop
+        self._hung_up = hung_up
+        self._busy = busy
         self._before: dict[signal.Signals, object] = {}
         self._terminal = _terminal_state()
-        self._last_resort = threading.Timer(LEAVE_AFTER_SECONDS, self._leave)
+        self._last_resort: threading.Timer | None = None
         self.received: int | None = None
-        """The number of the first signal."""
+        """The number of the first signal that stops."""
 
     def __enter__(self) -> "StopSignals":
-        for number in _SIGNALS:
-            before = signal.getsignal(number)
-            if before is not signal.SIG_IGN:
-                self._before[number] = before
-                signal.signal(number, self._handle)
+        self._catch(signal.SIGHUP, self._handle if self._hung_up is None else self._hang_up)
+        for number in _STOPPING:
+            self._catch(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._last_resort.cancel()
+        if self._last_resort is not None:
+            self._last_resort.cancel()
         for number, before in self._before.items():
             signal.signal(number, before)  # type: ignore[arg-type]
+
+    def _catch(self, number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> None:
+        before = signal.getsignal(number)
+        if before is not signal.SIG_IGN:
+            self._before[number] = before
+            signal.signal(number, handle)
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        if self._hung_up is not None:
+            self._hung_up()
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.received is not None:
             self._leave()
         self.received = number
-        self._control.request_stop(signal.Signals(number).name)
-        # The main thread may be stuck in a write to a terminal that takes nothing any more.
+        self._stop(signal.Signals(number).name)
+        self._leave_in_time()
+
+    def _leave_in_time(self) -> None:
+        """The main thread may be stuck in a write to a terminal that takes nothing any more."""
+        self._last_resort = threading.Timer(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
         self._last_resort.daemon = True
         self._last_resort.start()
+
+    def _leave_unless_busy(self) -> None:
+        if self._busy():
+            self._leave_in_time()
+        else:
+            self._leave()
 
     def _leave(self) -> None:
         if self._terminal is not None:

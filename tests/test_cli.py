@@ -35,7 +35,7 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
     [
         ([], "the following arguments are required: COMMAND"),
         (["fly"], "invalid choice: 'fly'"),
-        (["train"], "the following arguments are required: MODEL"),
+        (["train"], "MODEL is missing; `amptui models` lists some"),
         (["train", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
         (
             ["train", "zzz"],

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui import wire
-from amptui.plain import JsonLines, PlainFront, event_line, printable, status_line
+from amptui.plain import JsonLines, PlainFront, event_line, status_line
 from amptui.records import NonFinite, Note, PauseChanged, Record, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.telemetry.session import Session
@@ -123,14 +123,6 @@ def test_an_event_line_has_clock_sign_and_step() -> None:
     line = event_line(failed)
     assert line[8:].startswith(" x step 1,204: CUDA out of memory")
     assert line[2] == line[5] == ":"
-
-
-@given(st.text())
-def test_nothing_written_can_steer_a_terminal(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    assert len(shown) == len(text)
-    assert printable(shown) == shown
 
 
 def test_the_end_is_told_with_the_summary() -> None:

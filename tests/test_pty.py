@@ -1,43 +1,45 @@
 """The whole program in a real pseudo-terminal, with a real training on the CPU."""
 
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from amptui.records import (
+    CheckpointWritten,
     PauseChanged,
     PrecisionChanged,
     Printed,
-    Record,
     RunFailed,
     RunFinished,
     StepRecord,
+    ViewersChanged,
 )
 from amptui.runs.journal import read
+from tests.living import ended_afterwards, last_step, outcome, run_pid, steps_of, wait_for_end, wait_until
 from tests.terminal import KNOBS, Terminal, amptui_command
 
 ALT_SCREEN_OFF = b"\x1b[?1049l"
 CURSOR_ON = b"\x1b[?25h"
 
 
-def train(run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)) -> Terminal:
-    return Terminal(amptui_command(*train_arguments(run_dir, *options)), size=size)
+@contextmanager
+def train(run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)) -> Iterator[Terminal]:
+    """A training in ``run_dir`` with its screen, neither of which outlives the block."""
+    command = amptui_command(*train_arguments(run_dir, *options))
+    with ended_afterwards(run_dir), Terminal(command, size=size) as terminal:
+        yield terminal
 
 
 def train_arguments(run_dir: Path, *options: str) -> list[str]:
     return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
-
-
-def outcome(records: Iterable[Record]) -> type[Record]:
-    """How the run ended: the journal's one last word on it."""
-    (last,) = [r for r in records if isinstance(r, RunFinished | RunFailed)]
-    return type(last)
 
 
 def assert_restored(terminal: Terminal) -> None:
@@ -71,7 +73,6 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
     assert (change.previous, change.current) == ("fp32", "bf16")
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
     assert all((r.precision == "bf16") == (r.step >= change.step) for r in steps)
-    assert outcome(records) is RunFinished
     assert [r.reason for r in records if isinstance(r, RunFinished)] == ["stopped"]
 
 
@@ -131,9 +132,8 @@ def test_a_failure_stays_readable_until_the_person_leaves(tmp_path: Path) -> Non
         assert terminal.wait() == 1
         assert_restored(terminal)
         assert "failed at step 40" in terminal.text
-    records = list(read(tmp_path / "run" / "journal.jsonl"))
-    assert outcome(records) is RunFailed
-    assert len([r for r in records if isinstance(r, StepRecord)]) == 39
+    assert outcome(tmp_path / "run") is RunFailed
+    assert len(steps_of(tmp_path / "run")) == 39
 
 
 def test_a_failure_before_the_first_step_leaves_at_once(tmp_path: Path) -> None:
@@ -150,15 +150,91 @@ def test_a_signal_ends_the_run_cleanly(number: signal.Signals, tmp_path: Path) -
         os.kill(terminal.process.pid, number)
         assert terminal.wait() == 128 + number
         assert_restored(terminal)
-    assert outcome(read(tmp_path / "run" / "journal.jsonl")) is RunFinished
+    assert outcome(tmp_path / "run") is RunFinished
 
 
-def test_a_closed_terminal_ends_the_run_cleanly(tmp_path: Path) -> None:
-    with train(tmp_path / "run") as terminal:
+def test_a_closed_terminal_ends_the_screen_and_not_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(run) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         terminal.hang_up()
         assert terminal.wait() == 128 + signal.SIGHUP
-    assert outcome(read(tmp_path / "run" / "journal.jsonl")) is RunFinished
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before + 100, "training did not go on")
+        changes = [r.change for r in read(run / "journal.jsonl") if isinstance(r, ViewersChanged)]
+        assert changes == ["attached", "hung up"]
+        pid = run_pid(run)
+        assert pid is not None
+        os.kill(pid, signal.SIGTERM)
+        wait_for_end(run)
+    assert outcome(run) is RunFinished
+
+
+def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(run, size=(80, 24)) as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert_restored(terminal)
+        assert "training goes on" in terminal.text
+        assert "amptui attach" in terminal.text
+        step = last_step(run)
+        attach = amptui_command("attach", str(run))
+        with Terminal(attach, size=(120, 40)) as first, Terminal(attach, size=(80, 24)) as second:
+            for viewer in (first, second):
+                viewer.wait_for("FP32 .*running")
+            shown = first.wait_for(r"step\s+([\d,]+)")[1]
+            assert int(shown.replace(",", "")) >= step
+            first.press("s")
+            wait_until(
+                lambda: any(isinstance(r, CheckpointWritten) for r in read(run / "journal.jsonl")),
+                "no checkpoint was written",
+            )
+            first.press("p")
+            second.wait_for("AMP bf16 .*running")
+            second.press("q")
+            second.wait_for("Stop it")
+            second.press("y")
+            assert second.wait() == 0
+            first.wait_for("stopped")
+            first.press("q")
+            assert first.wait() == 0
+    wait_for_end(run)
+    assert outcome(run) is RunFinished
+    steps = steps_of(run)
+    assert [r.step for r in steps] == list(range(1, len(steps) + 1))
+
+
+def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(run, "--detach") as terminal:
+        assert terminal.wait(seconds=60) == 0
+        assert f"amptui attach {run}" in "".join(terminal.text.split("\n"))
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before, "training did not go on")
+
+
+def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--detach", "--set", "stepms=1") as terminal:
+        assert terminal.wait(seconds=60) == 2
+        assert "did you mean step_ms?" in " ".join(terminal.text.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    with train(tmp_path / "run") as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        pid = run_pid(tmp_path / "run")
+        assert pid is not None
+        os.kill(pid, number)
+        terminal.wait_for("lost")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert_restored(terminal)
+        assert f"was ended by {number.name}" in " ".join(terminal.text.split())
 
 
 def test_a_stalled_link_does_not_stop_the_training(tmp_path: Path) -> None:
@@ -202,7 +278,10 @@ def test_a_trainer_that_does_not_stop_is_left_after_five_seconds(tmp_path: Path)
 @pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "linux"}, {"LC_ALL": "C"}])
 def test_poor_terminals_are_readable(environment: dict[str, str], tmp_path: Path) -> None:
     command = amptui_command(*train_arguments(tmp_path / "run"))
-    with Terminal(command, size=(80, 24), env=environment) as terminal:
+    with (
+        ended_afterwards(tmp_path / "run"),
+        Terminal(command, size=(80, 24), env=environment) as terminal,
+    ):
         terminal.wait_for(r"FP32")
         terminal.wait_for(r"step\s+[1-9]")
         terminal.press("\x03")
@@ -235,5 +314,6 @@ def test_a_fault_of_the_screen_does_not_cost_the_run(good_frames: int, tmp_path:
         assert terminal.modes == terminal.modes_before
         assert terminal.wait(seconds=60) == 0
         assert "done after 800 steps" in terminal.text
-    assert outcome(read(tmp_path / "run" / "journal.jsonl")) is RunFinished
-    assert "ZeroDivisionError: a fault of the screen" in (tmp_path / "run" / "output.log").read_text()
+    assert outcome(tmp_path / "run") is RunFinished
+    log = re.sub(r"\x1b\[[\d;]*m", "", (tmp_path / "run" / "output.log").read_text())
+    assert "ZeroDivisionError: a fault of the screen" in log

@@ -27,7 +27,10 @@ def test_the_key_table_is_the_key_table() -> None:
     [
         ("`amptui train`", ("train",)),
         ("`amptui bench`", ("bench",)),
-        ("`amptui replay`, `export` and `doctor`", ("replay", "export", "doctor")),
+        (
+            "`amptui attach`, `runs`, `replay`, `export` and `doctor`",
+            ("attach", "runs", "replay", "export", "doctor"),
+        ),
     ],
 )
 def test_every_option_is_described_and_none_besides(title: str, commands: tuple[str, ...]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amptui.recorder import Recorder
-from amptui.records import Note, Record
+from amptui.records import KeepingChanged, Note, Record
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
@@ -127,6 +127,7 @@ def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None
         "device_name": "NVIDIA H200",
         "hardware": {},
         "versions": {"torch": "2.15"},
+        "total_steps": started.total_steps,
     }
     assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "run.json"}
 
@@ -190,10 +191,8 @@ def test_a_full_disk_is_told_on_the_screen_and_again_when_it_is_over(*, back: bo
     if back:
         assert done.stdout.strip() == ""
         assert numbers == list(range(21))
-        assert [text.split(":")[1] for text in kept if text.startswith("journal")] == [
-            " file too large",
-            " everything is kept again",
-        ]
+        changes = [r.trouble for r in read(tmp_path / "journal.jsonl") if isinstance(r, KeepingChanged)]
+        assert [trouble.split(":")[:2] for trouble in changes] == [["journal", " file too large"], [""]]
     else:
         assert done.stdout.startswith("file too large: ")
         assert numbers == list(range(len(numbers)))

@@ -19,7 +19,7 @@ from amptui.control import Control
 from amptui.signals import StopSignals
 
 control = Control()
-with StopSignals(control) as signals:
+with StopSignals(control.request_stop) as signals:
     print("ready", flush=True)
     for line in sys.stdin:
         print(signals.received, control.stop_reason, flush=True)
@@ -109,7 +109,7 @@ RAW_TERMINAL = """
 import os, signal, sys, termios, threading, tty
 from amptui.control import Control
 from amptui.signals import StopSignals
-with StopSignals(Control()):
+with StopSignals(Control().request_stop):
     tty.setraw(0)
     print("ready", flush=True)
     threading.Event().wait()
@@ -129,3 +129,53 @@ def test_leaving_at_once_restores_the_terminal_s_modes() -> None:
         assert termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)
+
+
+HANGS_UP = """
+import signal, sys
+from amptui.control import Control
+from amptui.signals import StopSignals
+control, hangups = Control(), []
+with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(len(hangups), signals.received, control.stop_reason, flush=True)
+"""
+
+
+def test_a_hangup_may_mean_something_else_than_a_stop() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGS_UP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        assert said(process) == "ready"
+        process.send_signal(signal.SIGHUP)
+        assert ask(process) == "1 None None"
+        process.send_signal(signal.SIGHUP)
+        assert ask(process) == "2 None None"
+        process.send_signal(signal.SIGTERM)
+        assert ask(process) == "2 15 SIGTERM"
+        process.kill()
+
+
+BUSY = f"""{LAST_RESORT}
+import sys, threading
+from amptui.control import Control
+asked = threading.Semaphore(0)
+def busy():
+    asked.release()
+    return True
+with signals.StopSignals(Control().request_stop, busy=busy):
+    print("ready", flush=True)
+    for _ in range(3):
+        asked.acquire()
+    print("still here", flush=True)
+"""
+
+
+def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE, text=True) as process:
+        assert said(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert said(process) == "still here"
+        assert process.wait(30) == 0

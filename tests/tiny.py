@@ -1,18 +1,25 @@
 """Experiments small enough for tests, trained for real, and a way to run them and keep their records."""
 
+import random
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from amptui import Data, DataRequest, Experiment
 from amptui.control import Control
-from amptui.data.sources import Arrays
+from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
+from amptui.engine.keeping import Keeper
+from amptui.engine.resume import newest_checkpoint, restore
 from amptui.engine.trainer import Outcome, Trainer
-from amptui.records import Record, StepRecord
+from amptui.records import Note, Record, StepRecord
 from amptui.request import TrainRequest
 
 R = TypeVar("R")
@@ -57,10 +64,71 @@ class Exploding(Tiny):
 
 def prepare(experiment: Experiment, **options: Any) -> setup.Prepared:
     """Everything before the first step, on the CPU, as the worker does it."""
-    request = TrainRequest(model="tiny", device="cpu", data_dir=Path("unused"), **options)
+    request = TrainRequest(model="tiny", data_dir=Path("unused"), **{"device": "cpu", **options})
     setup.seed_everything(request.seed)
     asked = DataRequest(data_dir=request.data_dir, kind=request.data, seed=request.seed)
     return setup.assemble(request, experiment, setup.choose(request), data_request=asked)
+
+
+class Drawing(Tiny):
+    """Draws random numbers in every place where a training may: dropout, transforms, the data's order."""
+
+    source: Literal["arrays", "dataset", "loader", "own generator", "workers"] = "dataset"
+    optimizer: Literal["adam", "momentum"] = "momentum"
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(super().build_model(), nn.Dropout(0.2))
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.optimizer == "adam":
+            return super().build_optimizer(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate, momentum=0.9)
+        self.schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.95)
+        optimizer.register_step_post_hook(lambda *_: self.schedule.step())
+        return optimizer
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        assert isinstance(data.train, Arrays)
+        if self.source == "arrays":
+            return data
+        train: Source = Jittered(data.train)
+        if self.source != "dataset":
+            own = torch.Generator().manual_seed(9) if self.source == "own generator" else None
+            workers = 1 if self.source == "workers" else 0
+            train = DataLoader(
+                Jittered(data.train),
+                self.batch_size,
+                shuffle=True,
+                generator=own,
+                num_workers=workers,
+                persistent_workers=workers > 0,
+            )
+        return replace(data, train=train, validation=DataLoader(Jittered(data.train), 32))
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+        total = super().loss(model, batch)
+        assert isinstance(total, Tensor)
+        return {"loss": total, "half": total.detach() / 2}
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        return {**super().metrics(model, batch), "luck": torch.rand(())}
+
+
+class Jittered(Dataset[tuple[Tensor, Tensor]]):
+    """Images with noise from all three generators that people use; none of it in a worker."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image = self.arrays.inputs[index] / 255
+        if get_worker_info() is None:
+            image = image + 0.1 * torch.rand(()) + 0.1 * random.random() + 0.1 * np.random.random()
+        return image, self.arrays.targets[index]
 
 
 class Log(list[Record]):
@@ -82,15 +150,49 @@ class Log(list[Record]):
 
 
 def train(
-    prepared: setup.Prepared, log: Log, control: Control | None = None, *, attended: bool = False
+    prepared: setup.Prepared,
+    log: Log,
+    control: Control | None = None,
+    *,
+    attended: bool = False,
+    checkpoints: Path | None = None,
+    **options: Any,
 ) -> Outcome:
-    """Run the loop in this thread."""
-    return Trainer(prepared, control or Control(), log.emit, attended=attended).run()
+    """Run the loop in this thread; with a folder for checkpoints, ``options`` are the keeper's."""
+    control = control or Control()
+    keeper = Keeper(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
+    return Trainer(prepared, control, log.emit, attended=attended, keeper=keeper).run()
+
+
+def resume(
+    prepared: setup.Prepared, folder: Path, log: Log, control: Control | None = None, **options: Any
+) -> Outcome:
+    """Go on from the newest checkpoint in this thread, as the worker does it."""
+    control = control or Control()
+
+    def say(text: str) -> None:
+        log.emit(Note(time=time.time(), severity="warning", text=text))
+
+    checkpoint = newest_checkpoint(folder, say)
+    start = restore(checkpoint, prepared, say)
+    prepared = replace(prepared, precision=checkpoint.precision)
+    keeper = Keeper(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
+    return Trainer(prepared, control, log.emit, attended=False, keeper=keeper, start=start).run()
 
 
 def losses(log: Log) -> list[float | None]:
     """The loss of each step."""
     return [record.loss for record in log.of(StepRecord)]
+
+
+def stopping(control: Control, step: int) -> Callable[[Record], None]:
+    """Ask for the end when a step's record arrives."""
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == step:
+            control.request_stop("the test")
+
+    return watch
 
 
 def switching(control: Control, at: dict[int, str]) -> Callable[[Record], None]:

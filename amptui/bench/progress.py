@@ -3,11 +3,14 @@
 import shutil
 import time
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TextIO
+from unicodedata import east_asian_width
 
 from amptui import units
 from amptui.findings import PrecisionMeasured
-from amptui.plain import event_line, printable
+from amptui.inert import printable, write_line
+from amptui.plain import event_line
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 
@@ -45,25 +48,25 @@ class Progress:
             return
         if self._on_terminal:
             columns = shutil.get_terminal_size().columns
-            self._write(f"\r{printable(text)[: columns - 1]}\x1b[K")
+            self._rewrite(f"\r{_cut(printable(text), columns - 1)}\x1b[K")
         elif time.monotonic() >= self._due:
             # What comes before the first step changes seldom, and is told each time.
             self._due = time.monotonic() + _LINE_INTERVAL_SECONDS if view.step else 0.0
-            self._write(f"{printable(text)}\n")
+            self._gone = self._gone or not write_line(self.out, text)
         self._told = text
 
     def line(self, text: str) -> None:
         """Write a line that stays."""
         self.clear()
-        self._write(f"{printable(text)}\n")
+        self._gone = self._gone or not write_line(self.out, text)
 
     def clear(self) -> None:
         """Take the rewritten line away."""
         if self._on_terminal and self._told:
-            self._write("\r\x1b[K")
+            self._rewrite("\r\x1b[K")
         self._told = ""
 
-    def _write(self, text: str) -> None:
+    def _rewrite(self, text: str) -> None:
         if self._gone:
             return
         encoding = self.out.encoding or "ascii"
@@ -72,6 +75,12 @@ class Progress:
             self.out.flush()
         except OSError:
             self._gone = True  # nobody reads it; the measurement goes on
+
+
+def _cut(text: str, cells: int) -> str:
+    """As much of ``text`` as stands in so many cells: a line that wraps cannot be rewritten."""
+    ends = accumulate(2 if east_asian_width(character) in "WF" else 1 for character in text)
+    return text[: sum(end <= cells for end in ends)]
 
 
 def progress_text(view: SessionView) -> str:

@@ -20,12 +20,15 @@ from amptui.device.sampler import Sampler
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, DataError, DeviceError, UsageError
 from amptui.findings import PrecisionsCompared
-from amptui.launch import Training
+from amptui.inert import printable
 from amptui.modelspec import ModelSpec, parse_model
-from amptui.plain import printable, separate_stdout
+from amptui.plain import separate_stdout
+from amptui.prompt import complain
 from amptui.recorder import Recorder
 from amptui.records import PRECISIONS, Note, PrecisionChanged, Record
 from amptui.request import BenchRequest, TrainRequest
+from amptui.running import Training
+from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir
 from amptui.signals import StopSignals
 from amptui.telemetry.session import Session
@@ -71,7 +74,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     out = separate_stdout() if json else sys.stdout
     progress = Progress(sys.stderr if json else sys.stdout)
     stop = Control()
-    with StopSignals(stop) as signals:
+    with StopSignals(stop.request_stop) as signals:
         plan = _make_plan(request)
         ended = _measure_all(request, spec, plan, stop, progress)
         found = Bench(
@@ -226,7 +229,7 @@ def _measure_all(
             ended.append(end)
             _free_memory()
             if end.error is not None:
-                sys.stderr.write(f"amptui: {printable(_told(batch_size, end.error))}\n")
+                complain(_told(batch_size, end.error))
             if end.hangs or not isinstance(end.error, DeviceError | DataError | None):
                 break
     return ended
@@ -245,6 +248,7 @@ def _measure(
 
     run_dir = create_run_dir(folder, spec.name)
     session, control = Session(str(run_dir.path)), Control()
+    lock = RunLock.take(run_dir.path, new=True)
     recorder = Recorder(session, run_dir, asked=request.as_json())
     turns = Turns(precisions, rounds=rounds, control=control, emit=recorder.emit)
     thread = TrainingThread(request, spec, control, turns.emit)
@@ -259,6 +263,7 @@ def _measure(
         control.request_stop(stop.stop_reason)
     in_time = training.wait_for_end()
     training.close()
+    lock.release()
     # A run leaves the flags of its last precision: the next one would take them for torch's own.
     flags.apply()
     progress.clear()

@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,6 +19,14 @@ Batch = Any
 is handed on untouched."""
 
 
+Passed = Callable[[int], bool]
+"""Told how many batches a loader has passed over; false ends that where it is."""
+
+
+def _go_on(_passed: int) -> bool:
+    return True
+
+
 class Batches(Protocol):
     """A data set cut into batches on the training device."""
 
@@ -30,11 +38,20 @@ class Batches(Protocol):
     def batches_per_epoch(self) -> int | None:
         """How many batches an epoch has; None if the data set does not know."""
 
-    def epoch(self, number: int) -> Iterator[Batch]:
+    @property
+    def generators(self) -> tuple[torch.Generator, ...]:
+        """Those of its own that go on from epoch to epoch; torch's global one is not among them."""
+
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
         """The batches of one epoch, in an order that depends on the seed and ``number`` alone.
 
-        A :class:`DataLoader` of the user's keeps its own order, which depends on what came before.
+        A :class:`DataLoader` of the user's keeps its own order, which depends on what came before. The first
+        ``skip`` batches are left out: a loader has to load them, before this returns, and ``passed`` is told.
+        Raises ``DataError`` where a loader has fewer.
         """
+
+    def start_workers(self) -> None:
+        """Make ready what outlives an epoch, as one before would have: the epochs after the first find it."""
 
 
 def open_batches(
@@ -97,6 +114,8 @@ class _Order(Sampler[list[int]]):
         self.samples = samples
         self.batch_size = batch_size
         self.epoch = 0
+        self.skip = 0
+        """As an iterable, leaves out so many batches."""
         self._seed = seed
         self._training = training
 
@@ -105,7 +124,8 @@ class _Order(Sampler[list[int]]):
         return full + (rest > 0 and not self._training)
 
     def __iter__(self) -> Iterator[list[int]]:
-        return (batch.tolist() for batch in torch.split(self.indices(self.epoch), self.batch_size))
+        batches = torch.split(self.indices(self.epoch), self.batch_size)
+        return (batch.tolist() for batch in batches[self.skip :])
 
     def indices(self, epoch: int) -> Tensor:
         """The samples of an epoch's batches in a row: int64 on the CPU, hence the same for every device."""
@@ -123,6 +143,8 @@ class _Order(Sampler[list[int]]):
 class _ResidentBatches:
     """A data set that lies on the device as a whole; no step waits for the host's memory."""
 
+    generators: tuple[torch.Generator, ...] = ()
+
     def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
         self._inputs = arrays.inputs.to(device)
         self._targets = arrays.targets.to(device)
@@ -131,12 +153,15 @@ class _ResidentBatches:
         self.samples = order.samples
         self.batches_per_epoch = len(order)
 
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def start_workers(self) -> None:
+        """There are none."""
+
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         indices = self._order.indices(number)
         if self._device.type == "cuda":
             # From pinned memory the copy is queued like a kernel; from any other the host would wait for it.
             indices = indices.pin_memory().to(self._device, non_blocking=True)
-        for batch in torch.split(indices, self._order.batch_size):
+        for batch in torch.split(indices, self._order.batch_size)[skip:]:
             yield _scaled(self._inputs.index_select(0, batch)), self._targets.index_select(0, batch)
 
 
@@ -148,11 +173,26 @@ class _LoadedBatches:
         self._device = device
         self.samples = _length(loader.dataset)
         self.batches_per_epoch = _length(loader)
+        self.generators = _generators(loader)
 
-    def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 (the loader's order is its own)
+    def start_workers(self) -> None:
+        if self._loader.persistent_workers:
+            # The first iterator draws a seed for the workers, those after it do not.
+            iter(self._loader)
+
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
+        batches = self._batches()  # the loader's order is its own
+        for done in range(skip):
+            if next(batches, None) is None:
+                what = f"an epoch had more than {done:,} batches when its checkpoint was written"
+                raise DataError(what, mend="resume with the data that the run began with")
+            if not passed(done + 1):
+                break
+        return (move(batch, self._device) for batch in batches)
+
+    def _batches(self) -> Iterator[Batch]:
         try:
-            for batch in self._loader:
-                yield move(batch, self._device)
+            yield from self._loader
         except DataError as error:
             # From a worker it comes with the traceback it had there, which ends with what it said.
             raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
@@ -176,9 +216,13 @@ class _DatasetBatches(_LoadedBatches):
             pin_memory=on_gpu,
         )
         super().__init__(loader, device)
+        self.generators = ()  # seeded anew with each epoch
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        self._order.epoch = number
+    def start_workers(self) -> None:
+        """They take nothing from torch's global generator."""
+
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
+        self._order.epoch, self._order.skip = number, skip
         self._generator.manual_seed(self._order.epoch_seed(number))
         return super().epoch(number)
 
@@ -198,9 +242,10 @@ class _StreamedBatches(_LoadedBatches):
         )
         super().__init__(loader, device)
         self.batches_per_epoch = len(order)
+        self.generators = ()  # draws nothing that is used
 
-    def epoch(self, number: int) -> Iterator[Batch]:
-        self._order.epoch = number
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
+        self._order.epoch, self._order.skip = number, skip
         return ((_scaled(inputs), targets) for inputs, targets in super().epoch(number))
 
 
@@ -230,6 +275,13 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> 
         what = f"the training set has {samples:,} samples, fewer than one batch of {batch_size:,}"
         raise DataError(what, mend=f"use --batch-size {samples} or less")
     return samples
+
+
+def _generators(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
+    """The generators that a person gave to ``loader`` and to its samplers, each once."""
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    found = (getattr(owner, "generator", None) for owner in (loader, *samplers))
+    return tuple({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
 
 
 def _length(source: object) -> int | None:

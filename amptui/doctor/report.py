@@ -11,6 +11,7 @@ from dataclasses import asdict
 from amptui import wire
 from amptui.doctor.check import Check, Section, one_line, poor
 from amptui.doctor.software import software_checks
+from amptui.inert import printable
 from amptui.records import Severity
 
 _SIGNS: dict[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
@@ -185,8 +186,7 @@ class _PlainReport:
             self._write(line)
 
     def _wrapped(self, text: str, *, indent: int) -> list[str]:
-        # A library's words may hold escape sequences; plain.printable needs numpy, which may be absent.
-        text = "".join(character if character.isprintable() else "?" for character in text)
+        text = printable(text)  # a library's words may hold escape sequences
         if not self._width:
             return [text]
         width = max(20, self._width - indent)

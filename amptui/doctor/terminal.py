@@ -40,7 +40,7 @@ def terminal_checks() -> list[Check]:
 
 def read_terminal() -> Terminal:
     """Look at this process's streams and environment."""
-    from amptui.tui.app import terminal_speaks_utf8
+    from amptui.tui.terminal import terminal_speaks_utf8
 
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     window = os.get_terminal_size(sys.stdout.fileno()) if is_terminal else None
@@ -109,19 +109,7 @@ def check_colours(terminal: Terminal) -> list[Check]:
 
 
 def check_connection(terminal: Terminal) -> list[Check]:
-    """Over SSH a dropped connection ends the run, unless something holds the terminal meanwhile."""
-    multiplexer = "tmux" if terminal.named("TMUX") else "screen" if terminal.named("STY") else ""
+    """What becomes of a run when this terminal goes away."""
     ssh = bool(terminal.named("SSH_CONNECTION") or terminal.named("SSH_TTY"))
-    facts: dict[str, object] = {"ssh": ssh, "multiplexer": multiplexer or None}
-    if ssh and not multiplexer:
-        text = "over SSH: when the connection drops, the run ends after its step"
-        return [poor("connection", text, "start tmux or screen first, and the run goes on", **facts)]
-    if multiplexer:
-        return [
-            fine(
-                "connection",
-                f"{'over SSH, ' if ssh else ''}in {multiplexer}: a run outlives the line",
-                **facts,
-            )
-        ]
-    return [fine("connection", "not over SSH", **facts)]
+    text = "over SSH: a run outlives it, and `amptui attach` shows it again" if ssh else "not over SSH"
+    return [fine("connection", text, ssh=ssh)]

@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from amptui.engine.gradients import GradientHealth, GradientProbe
 from amptui.records import (
@@ -19,6 +19,15 @@ from amptui.records import (
 
 UNEXPLAINED_SKIPS = 5
 """Skips in a row from which on they are no search for the scale: from 65,536 it is then at 2,048."""
+
+_COUNTED = (
+    "consecutive_skips",
+    "loss_scale",
+    "finite_losses",
+    "bad_applied_steps",
+    "last_loss",
+    "loss_is_finite",
+)
 
 SCALER_VALUES = 4
 """Scale, found_inf, next scale and growth tracker: what a scaled step adds to its row."""
@@ -76,6 +85,16 @@ class StepReporter:
     unexplained_step: int = 0
     """The newest whose trouble is not the scaler's everyday search for its scale."""
     _epoch: _EpochSums = field(default_factory=_EpochSums)
+
+    def state(self) -> dict[str, Any]:
+        """What it has counted, as plain values; not where it saw trouble."""
+        return {name: getattr(self, name) for name in _COUNTED} | {"epoch": asdict(self._epoch)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from another's :meth:`state`."""
+        for name in _COUNTED:
+            setattr(self, name, state[name])
+        self._epoch = _EpochSums(**state["epoch"])
 
     def step(self, facts: StepFacts, row: Sequence[float] | None, seconds: float | None) -> None:
         """Emit what ``row`` tells of one step: loss, its parts, the scaler's values, gradients."""

@@ -54,12 +54,15 @@ class Prepared:
     model: nn.Module
     optimizer: Optimizer
     scaler: GradScaler
+    first_scale: float
+    """The loss scale that a run begins with."""
     modes: dict[str, PrecisionMode]
     unsupported: dict[str, str]
     precision: str
     amp_precision: str
     schedule: Schedule
     clip_norm: float | None
+    seed: int
     probes: bool
     """Whether gradients and modules are looked into where no step needs it."""
 
@@ -107,9 +110,12 @@ def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None
 
 
 def experiment_settings(
-    chosen: type[Experiment], request: TrainRequest, device: torch.device
+    chosen: type[Experiment], request: TrainRequest, device: torch.device, *, batch_size: int | None = None
 ) -> dict[str, str]:
-    """The fields the person set, by ``--set`` or by an option of their own, and the CPU's batch size."""
+    """The fields the person set, by ``--set`` or by an option of their own, and the CPU's batch size.
+
+    ``batch_size`` is that of a run that goes on: a device of another kind does not change it.
+    """
     settings = dict(request.settings)
     named = {
         "epochs": request.epochs,
@@ -117,8 +123,10 @@ def experiment_settings(
         "learning_rate": request.learning_rate,
     }
     settings |= {name: str(value) for name, value in named.items() if value is not None}
-    if device.type == "cpu" and chosen.cpu_batch_size is not None:
-        settings.setdefault("batch_size", str(chosen.cpu_batch_size))
+    if batch_size is None and device.type == "cpu":
+        batch_size = chosen.cpu_batch_size
+    if batch_size is not None:
+        settings.setdefault("batch_size", str(batch_size))
     return settings
 
 
@@ -210,12 +218,14 @@ def assemble(
         model=model,
         optimizer=optimizer,
         scaler=scaler,
+        first_scale=scaler.get_scale(),
         modes=modes,
         unsupported=choices.unsupported,
         precision=choices.precision,
         amp_precision=choices.amp_precision,
         schedule=schedule_for(request, experiment.epochs, training.batches_per_epoch),
         clip_norm=request.clip_norm,
+        seed=request.seed,
         probes=request.probes,
     )
 

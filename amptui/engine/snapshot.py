@@ -33,6 +33,22 @@ class Generators:
             gpus=tuple(torch.cuda.get_rng_state_all()) if device.type == "cuda" else (),
         )
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any], device: torch.device) -> "Generators":
+        """From what :meth:`plain` made; of the GPUs' those that are here, if ``device`` is one."""
+        inner = {name: np.asarray(value) for name, value in plain["numpy"]["state"].items()}
+        gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+        return cls(
+            python=plain["python"],
+            numpy={**plain["numpy"], "state": inner},
+            cpu=plain["cpu"],
+            gpus=tuple(plain["gpus"][:gpus]),
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """As numbers, texts and tensors, for a file."""
+        return {"python": self.python, "numpy": _flat(self.numpy), "cpu": self.cpu, "gpus": list(self.gpus)}
+
     def apply(self) -> None:
         """Set all of them."""
         random.setstate(self.python)

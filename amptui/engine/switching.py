@@ -52,6 +52,8 @@ class ModeSwitch:
         self._trial: _Trial | None = None
         self.mode: PrecisionMode = prepared.modes[prepared.precision]
         """What the next step runs in."""
+        self.held_scale: float | None = None
+        """What the loss scale may not fall below in this stretch."""
         self._first_step = 1
         self._steps = self._counted = 0
         self._settling = Settling()
@@ -61,6 +63,18 @@ class ModeSwitch:
     def settled(self) -> bool:
         """Whether the newest step of this stretch counts in statistics."""
         return self._settled
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether the next step is the first of its precision."""
+        return self._trial is not None
+
+    @property
+    def chosen(self) -> str:
+        """The precision to go on in after an interruption: no comparison's, and none that may yet fail."""
+        if self._alternation is not None:
+            return self._alternation.chosen
+        return self.mode.name if self._trial is None else self._trial.previous
 
     @property
     def breakdown_is_due(self) -> bool:
@@ -85,6 +99,11 @@ class ModeSwitch:
         # The result is told at the boundary, where the last block's peak is known.
         if alternation is not None and alternation.take(record) and not alternation.over:
             self._emit(alternation.record(record.step))
+
+    def hold_scale(self, least: float | None) -> None:
+        """Let the loss scale, if there is one, fall to ``least`` and no further until the next switch."""
+        self.held_scale = least
+        self.mode.hold_scale(least)
 
     def between_steps(self, step: int) -> None:
         """Obey what was asked for; ``step`` is the last one that was sent to the device."""
@@ -136,7 +155,7 @@ class ModeSwitch:
         self._finish_stretch(step)
         previous, self.mode = self.mode.name, self._prepared.modes[name]
         self.mode.enter()
-        self.mode.hold_scale(None)
+        self.hold_scale(None)
         self.mode.restart_collapsed_scale()
         self._first_step = first_step
         self._steps = self._counted = 0

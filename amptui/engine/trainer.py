@@ -15,19 +15,23 @@ from amptui.control import Control
 from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.cadence import Cadence
+from amptui.engine.checkpoint import Checkpoint
 from amptui.engine.failure import explain
 from amptui.engine.gradients import GradientProbe
+from amptui.engine.hopeless import HopelessWatch
+from amptui.engine.keeping import Keeper, Reason
 from amptui.engine.memory import break_down
+from amptui.engine.place import Bookmark, Start
 from amptui.engine.precision import LOWEST_SOUND_SCALE, PrecisionMode
 from amptui.engine.probes import Probes
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.engine.resume import take
 from amptui.engine.setup import Prepared
 from amptui.engine.switching import ModeSwitch
 from amptui.engine.timeline import Timeline
 from amptui.engine.validation import Validator, checked_loss
 from amptui.engine.xray import take_xray
-from amptui.errors import ExperimentError
 from amptui.records import (
     AMP_PRECISIONS,
     AllocatorSample,
@@ -45,43 +49,56 @@ GRADIENTS_BUDGET = 0.01
 """The part of the host's time that gradient norms may take. A large model pays that little at every step; one
 of many small layers would pay several times as much, and is measured less often."""
 
-HOPELESS_STEPS = 10
-"""After that many first steps with a non-finite loss, all applied, no weight is a number any more."""
-
-LEAST_LOSS_SCALE = 2.0**-24
-"""40 skips in a row below the start. At 0, 126 more, the next step would turn every weight into NaN."""
-
 
 class Trainer:
-    """One run of the loop; made and used in the trainer's thread."""
+    """One run of the loop; made and used in the trainer's thread.
+
+    ``keeper`` keeps checkpoints, none without; ``start`` is where a run goes on that another process began.
+    """
 
     def __init__(
-        self, prepared: Prepared, control: Control, emit: Callable[[Record], object], *, attended: bool
+        self,
+        prepared: Prepared,
+        control: Control,
+        emit: Callable[[Record], object],
+        *,
+        attended: bool,
+        keeper: Keeper | None = None,
+        start: Start | None = None,
     ) -> None:
         self._prepared = prepared
         self._control = control
         self._emit = emit
-        self._attended = attended
         self._on_cuda = prepared.device.type == "cuda"
         self._model = prepared.model
         self._optimizer = prepared.optimizer
         self._readback = open_readback(prepared.device, clock=time.perf_counter)
         self._gradients = GradientProbe(prepared.model)
         self._reporter = StepReporter(self._take_reported, self._gradients)
+        self._hopeless = HopelessWatch(self._reporter, control, attended=attended)
         self._validator = Validator(prepared, control, emit)
         self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
         self._probes = Probes(prepared, self._gradients, emit)
         self._allocator = AllocatorWatch(prepared.device)
         self._switch = ModeSwitch(prepared, control, self._allocator, emit)
         self._timeline = Timeline(prepared.device, emit)
-        self._first_scale = prepared.scaler.get_scale()
-        self._floor_accepted = False
-        self._pause_reason = ""
+        self._keeper = keeper or Keeper(None, control=control, emit=emit)
+        self._bookmark = Bookmark(prepared, start, control, emit, keeps=self._keeper.keeps)
+        self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
-        self.step = 0
-        """Steps sent to the device."""
         self.doing = ""
         """What a traceback interrupted: ``"in step 500"``."""
+        self.saving = False
+        """Whether the run is over but for a checkpoint that is being written."""
+        if start is not None:
+            self._reporter.restore(start.loop["reported"])
+            self._switch.hold_scale(start.loop["held_scale"])
+            self._hopeless.floor_accepted = start.loop["floor_accepted"]
+
+    @property
+    def step(self) -> int:
+        """Steps sent to the device."""
+        return self._bookmark.step
 
     @property
     def allocator(self) -> AllocatorSample | None:
@@ -99,8 +116,11 @@ class Trainer:
             # The steps before the fault are told; after a fault of the device itself nothing can be read.
             with suppress(RuntimeError):
                 self._flush()
+            self.saving = self._keeper.writing
+            self._keeper.wait()
             raise
         self._flush()
+        self._keep_last()
         self._switch.finish(self.step)
         return outcome
 
@@ -111,23 +131,28 @@ class Trainer:
         self._timeline.flush()
 
     def _epochs(self) -> Outcome:
-        for epoch in range(1, self._prepared.schedule.epochs + 1):
-            outcome = self._epoch(epoch)
+        while self._bookmark.epoch <= self._prepared.schedule.epochs and not self._bookmark.run_ends:
+            outcome = self._epoch(self._bookmark.epoch)
             if outcome:
                 return outcome
         return "done"
 
     def _epoch(self, epoch: int) -> Outcome | None:
-        """Run one epoch and its validation; an outcome if the run ended within it."""
-        batches = iter(self._prepared.training.epoch(epoch))
+        """Run what is left of an epoch, and its validation; an outcome if the run ended within it."""
+        self.doing = f"while loading the batch of step {self.step + 1}"
+        batches = self._bookmark.open_epoch()
         limit = self._prepared.schedule.steps
         while self._boundary():
             self.doing = f"while loading the batch of step {self.step + 1}"
+            ends = limit is not None and self.step >= limit
+            if ends:
+                self._bookmark.remember()
             asked = time.perf_counter()
             batch = next(batches, None)
             if batch is None:
                 return self._finish_epoch(epoch)
-            if limit is not None and self.step >= limit:
+            if ends:
+                self._bookmark.take_back()
                 return "done"
             data_seconds = time.perf_counter() - asked
             if self._control.take_probe("x-ray"):
@@ -139,7 +164,7 @@ class Trainer:
 
     def _train_step(self, batch: Any, epoch: int, data_seconds: float) -> None:
         """Forward, backward, clip, step: enqueued on the device, its numbers pushed, nothing waited for."""
-        self.step += 1
+        self._bookmark.count_step()
         self.doing = f"in step {self.step}"
         settling = self._switch.begin_step()
         timeline = self._timeline
@@ -239,7 +264,7 @@ class Trainer:
         """The scale that the next ``fp16`` step would begin with, as far as is known here."""
         scale = self._reporter.loss_scale
         collapsed = scale is not None and scale < LOWEST_SOUND_SCALE and not self._switch.mode.scales
-        return self._first_scale if scale is None or collapsed else scale
+        return self._prepared.first_scale if scale is None or collapsed else scale
 
     def _take_reported(self, record: Record) -> None:
         """Pass a step's record on, and learn from it."""
@@ -254,11 +279,13 @@ class Trainer:
         self._readback.drain()
         if self._reporter.delivered:
             self._enter_phase("training")
-        self._refuse_the_hopeless()
+        self._hopeless.look(self._switch.mode)
         self._allocator.look(self._switch.mode.name, settled=self._switch.settled)
         self._look_closer()
         if self._control.paused and not self._control.stop_reason:
             self._pause()
+        if not self._switch.on_trial:
+            self._keep_if_due()
         self._switch.between_steps(self.step)
         self._timeline.drain()
         return self._control.stop_reason is None
@@ -295,38 +322,17 @@ class Trainer:
     def _pause(self) -> None:
         """Stand still until asked to go on; precisions may be switched meanwhile."""
         self._flush()
-        reason, self._pause_reason = self._pause_reason, ""
+        reason = self._hopeless.take_reason()
         if reason:
             # Should the person go on, the scale stays here: at 0 a step would turn every weight into NaN.
-            self._switch.mode.hold_scale(self._reporter.loss_scale)
+            self._switch.hold_scale(self._reporter.loss_scale)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, reason=reason))
         while self._control.paused and not self._control.stop_reason:
             self._control.wait_while_paused()
             self._switch.between_steps(self.step)
+            self._keep_if_due()
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
         self._readback.begin_interval()
-
-    def _refuse_the_hopeless(self) -> None:
-        """End, or pause and ask, where going on could only waste or destroy the run."""
-        reporter = self._reporter
-        if reporter.bad_applied_steps >= HOPELESS_STEPS:
-            raise ExperimentError(
-                f"the loss is {reporter.last_loss} from step 1 on, and so is every weight",
-                mend="check the inputs and the loss, or use a smaller --lr",
-            )
-        scale = reporter.loss_scale
-        if scale is None or not self._switch.mode.scales:
-            return
-        if scale >= LEAST_LOSS_SCALE:
-            self._floor_accepted = False
-            return
-        what = f"the loss scale fell to {scale:.1e} after {reporter.consecutive_skips} skipped steps in a row"
-        if not self._attended or self._control.left_alone:
-            raise ExperimentError(what, mend="use --precision bf16 or fp32")
-        if not self._floor_accepted and not self._control.requested_precision:
-            self._floor_accepted = True
-            self._pause_reason = what
-            self._control.request_pause(True)
 
     # -------------------------------------------------------------------- epochs and blocks
 
@@ -336,8 +342,10 @@ class Trainer:
         if self._prepared.validation is not None:
             self._enter_phase("validating", "validating")
         step, finish = self.step, self._reporter.epoch
+        self._bookmark.remember()
         sums = self._validator.run(self._switch.mode)
         if sums is None:
+            self._bookmark.take_back()
             return "stopped"
         self._readback.push(
             sums.tensors(),
@@ -345,7 +353,52 @@ class Trainer:
             timed=False,
         )
         self._readback.begin_interval()
+        self._bookmark.finish_epoch()
+        self._keeper.want_epoch()
         return None
+
+    # -------------------------------------------------------------------------- checkpoints
+
+    def _keep_if_due(self) -> None:
+        reason = self._keeper.due(self.step, epoch_ends=self._bookmark.epoch_ends)
+        if reason is not None:
+            self._keep(reason)
+
+    def _keep(self, reason: Reason) -> None:
+        """Hand a checkpoint to the thread that writes it."""
+        began = time.perf_counter()
+        self._flush()
+        self._keeper.keep(self._checkpoint, reason, began=began)
+        self._readback.begin_interval()
+
+    def _keep_last(self) -> None:
+        """Write the run's last checkpoint, unless this place has one, and wait for it."""
+        keeper, place = self._keeper, self._bookmark.place(self._switch.chosen)
+        if not keeper.writing and not keeper.lacks(place):
+            return
+        self.saving, self.doing = True, f"while writing the checkpoint of step {self.step}"
+        self._enter_phase("stopping", "writing the checkpoint")
+        keeper.wait()
+        if keeper.lacks(place):
+            self._keep(keeper.last_reason())
+            keeper.wait()
+        self.saving = False
+
+    def _checkpoint(self) -> Checkpoint:
+        loop = {
+            "reported": self._reporter.state(),
+            "held_scale": self._switch.held_scale,
+            "floor_accepted": self._hopeless.floor_accepted,
+        }
+        seconds = time.monotonic() - self._began
+        return take(
+            self._prepared,
+            self._bookmark,
+            loop,
+            precision=self._switch.chosen,
+            seconds=seconds,
+            say=self._keeper.warn,
+        )
 
     def _enter_phase(self, phase: Phase, detail: str = "") -> None:
         if phase != self._phase:

@@ -6,21 +6,42 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from amptui.control import Control
 from amptui.errors import AmptuiError
 from amptui.modelspec import ModelSpec
-from amptui.records import AllocatorSample, Note, Phase, PhaseChanged, Record, RunFailed, RunFinished
+from amptui.records import (
+    AllocatorSample,
+    Note,
+    Phase,
+    PhaseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from amptui.request import TrainRequest
 
 if TYPE_CHECKING:
     from amptui.data.sources import DataRequest, Progress
+    from amptui.engine.checkpoint import Checkpoint
+    from amptui.engine.keeping import Keeper
+    from amptui.engine.place import Start
     from amptui.engine.setup import Prepared
     from amptui.engine.trainer import Trainer
 
 _REPORT_INTERVAL_SECONDS = 0.2
+
+
+def _nothing_to_wait_for(_step: int) -> None:
+    """There is no journal."""
+
+
+def _nothing_lost(_step: int) -> int:
+    return 0
 
 
 class TrainingThread:
@@ -28,15 +49,29 @@ class TrainingThread:
 
     A plain thread, joined before the process exits: leaving the interpreter while a thread is inside torch
     aborts the process. It is a daemon so that a step that never ends cannot keep a person from leaving.
+
+    ``journaled`` is asked before a checkpoint counts, and returns when the journal holds all records up to
+    that step. ``cut`` is told the step that a resumed run goes on after, before anything is emitted of what
+    follows, and says how many steps behind it are lost.
     """
 
     def __init__(
-        self, request: TrainRequest, spec: ModelSpec, control: Control, emit: Callable[[Record], object]
+        self,
+        request: TrainRequest,
+        spec: ModelSpec,
+        control: Control,
+        emit: Callable[[Record], object],
+        *,
+        journaled: Callable[[int], object] = _nothing_to_wait_for,
+        cut: Callable[[int], int] = _nothing_lost,
     ) -> None:
         self._request = request
         self._spec = spec
         self._control = control
         self._emit = emit
+        self._journaled = journaled
+        self._cut = cut
+        self._steps_before = 0
         self._thread = threading.Thread(target=self._run, name="amptui-trainer", daemon=True)
         self._trainer: Trainer | None = None
         self._doing = "while importing torch"
@@ -67,6 +102,11 @@ class TrainingThread:
         """What the thread is at, for a person who waits for it: ``"in step 500"``."""
         return (self._trainer.doing if self._trainer else "") or self._doing
 
+    @property
+    def saving(self) -> bool:
+        """Whether the run is over but for a checkpoint that is being written, which may take its time."""
+        return self._trainer is not None and self._trainer.saving
+
     def allocator(self) -> AllocatorSample | None:
         """The allocator as the trainer last saw it."""
         return self._trainer.allocator if self._trainer else None
@@ -84,20 +124,24 @@ class TrainingThread:
         from amptui.engine.description import describe_run
         from amptui.engine.trainer import Trainer
 
-        prepared = self._prepare()
+        prepared, start = self._prepare()
         if self._control.stop_reason:
-            self._emit(RunFinished(time=time.time(), steps=0, seconds=0.0, reason="stopped"))
+            self._finish_unbegun()
             return
         self._doing = "while describing the run"
         started = describe_run(self._spec.name, prepared, self._request)
-        self._emit(started)
-        self._trainer = Trainer(prepared, self._control, self._emit, attended=self._request.attended)
+        self._emit(started if start is None else self._resumed(started, start))
+        keeper = self._keeper(prepared, start)
+        self._trainer = Trainer(
+            prepared, self._control, self._emit, attended=self._request.attended, keeper=keeper, start=start
+        )
         with _frozen_garbage_collection():
             reason = self._trainer.run()
         now = time.time()
-        self._emit(RunFinished(time=now, steps=self._trainer.step, seconds=now - started.time, reason=reason))
+        seconds = now - started.time + (start.seconds if start else 0.0)
+        self._emit(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
 
-    def _prepare(self) -> "Prepared":
+    def _prepare(self) -> "tuple[Prepared, Start | None]":
         """Do everything before the first step, saying what it is that takes so long."""
         from amptui.engine import setup
         from amptui.engine.loading import build_experiment, load_class
@@ -106,15 +150,70 @@ class TrainingThread:
         choices = setup.choose(request)
         setup.enter_device(choices.device)
         setup.seed_everything(request.seed)
+        checkpoint = self._read_checkpoint() if request.resume else None
         self._doing = f"while importing {self._spec.text}"
         chosen = load_class(self._spec)
-        experiment = build_experiment(chosen, setup.experiment_settings(chosen, request, choices.device))
+        batch_size = checkpoint.identity.get("batch_size") if checkpoint else None
+        settings = setup.experiment_settings(chosen, request, choices.device, batch_size=batch_size)
+        experiment = build_experiment(chosen, settings)
         self._batch_size = experiment.batch_size
         prepared = setup.assemble(
             request, experiment, choices, data_request=self._data_request(), announce=self._announce
         )
+        if checkpoint is not None:
+            return self._restore(checkpoint, prepared)
         self._note_choices(chosen.cpu_batch_size, choices.device.type)
-        return prepared
+        return prepared, None
+
+    def _read_checkpoint(self) -> "Checkpoint":
+        from amptui.engine.resume import newest_checkpoint
+
+        folder = self._request.checkpoint_dir
+        assert folder is not None, "a run that goes on has a folder of checkpoints"
+        self._announce("data", "reading the checkpoint", "while reading the checkpoint")
+        checkpoint = newest_checkpoint(folder, self._warn)
+        self._steps_before = checkpoint.step
+        return checkpoint
+
+    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
+        from amptui.engine.resume import restore
+
+        self._doing = "while restoring the checkpoint"
+        start = restore(checkpoint, prepared, self._warn)
+        precision = checkpoint.precision
+        if precision in prepared.unsupported:
+            why = prepared.unsupported[precision]
+            self._warn(f"no {precision} here: {why}; going on in {prepared.precision}")
+            precision = prepared.precision
+        return replace(prepared, precision=precision), start
+
+    def _resumed(self, started: RunStarted, start: "Start") -> RunResumed:
+        self._doing = "while cutting the journal"
+        return RunResumed(
+            time=started.time,
+            step=start.step,
+            checkpoint=start.checkpoint,
+            device=started.device,
+            device_name=started.device_name,
+            gpu_uuid=started.gpu_uuid,
+            precision=started.precision,
+            versions=started.versions,
+            lost_steps=self._cut(start.step),
+        )
+
+    def _keeper(self, prepared: "Prepared", start: "Start | None") -> "Keeper":
+        from amptui.engine.keeping import Keeper
+
+        request = self._request
+        kept = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
+        return Keeper(
+            request.checkpoint_dir,
+            control=self._control,
+            emit=self._emit,
+            every=request.checkpoint_every,
+            journaled=self._journaled,
+            kept=kept,
+        )
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
         self._say(phase, detail)
@@ -129,7 +228,7 @@ class TrainingThread:
             seed=self._request.seed,
             report=self._report,
             stopping=lambda: self._control.stop_reason is not None,
-            warn=lambda text: self._emit(Note(time=time.time(), severity="warning", text=text)),
+            warn=self._warn,
         )
 
     def _note_choices(self, cpu_batch_size: int | None, device_type: str) -> None:
@@ -147,14 +246,21 @@ class TrainingThread:
             self._report_due, self._reported = now + _REPORT_INTERVAL_SECONDS, progress.detail
             self._emit(PhaseChanged(time=time.time(), phase="data", **asdict(progress)))
 
+    def _warn(self, text: str) -> None:
+        self._emit(Note(time=time.time(), severity="warning", text=text))
+
     def _say(self, phase: Phase, detail: str) -> None:
         self._emit(PhaseChanged(time=time.time(), phase=phase, detail=detail))
 
+    def _finish_unbegun(self) -> None:
+        """End a run that was stopped before its first step in this process."""
+        self._emit(RunFinished(time=time.time(), steps=self._steps_before, seconds=0.0, reason="stopped"))
+
     def _fail(self, error: BaseException) -> None:
-        step = self._trainer.step if self._trainer else 0
+        step = self._trainer.step if self._trainer else self._steps_before
         if self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
             # Long preparations leave by raising when they are asked to stop.
-            self._emit(RunFinished(time=time.time(), steps=0, seconds=0.0, reason="stopped"))
+            self._finish_unbegun()
             return
         trace = "".join(traceback.format_exception(error))
         self.error = _explained(error, self.doing, self._batch_size)

@@ -42,7 +42,7 @@ def axis(values: Floats, kind: Kind | None = None) -> Axis | None:
     """
     values = values[np.isfinite(values)]
     if kind is None:
-        wide = len(values) > 0 and values.min() > 0 and values.max() >= _WIDE * values.min()
+        wide = len(values) > 0 and values.min() > 0 and values.max() / _WIDE >= values.min()
         kind = "log10" if wide else "linear"
     shown = _measured(values, kind)
     shown = shown[np.isfinite(shown)]

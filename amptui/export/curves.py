@@ -8,6 +8,7 @@ import numpy as np
 from amptui import units
 from amptui.export.chart import Chart, Curve, Point
 from amptui.export.recording import Recording
+from amptui.inert import printable
 from amptui.records import EpochFinished
 from amptui.telemetry.view import Series
 
@@ -25,7 +26,7 @@ def charts(recording: Recording) -> Iterator[Chart]:
         skips=view.skips,
     )
     if recording.parts:
-        parts = tuple(Curve(name, series) for name, series in recording.parts.items())
+        parts = tuple(Curve(printable(name), series) for name, series in recording.parts.items())
         yield Chart(title="parts of the loss", curves=parts)
     yield Chart(
         title="throughput",

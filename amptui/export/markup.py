@@ -2,6 +2,8 @@
 
 import html
 
+from amptui.inert import printable
+
 _WITHOUT_END = frozenset({"meta"})
 
 
@@ -28,8 +30,13 @@ def joined(*children: str | None) -> Markup:
 
 
 def _escaped(text: str) -> str:
-    return text if isinstance(text, Markup) else html.escape(text)
+    return text if isinstance(text, Markup) else html.escape(_inert(text))
 
 
 def _attribute(key: str, value: object) -> str:
-    return f'{key.removesuffix("_").replace("_", "-")}="{html.escape(str(value))}"'
+    return f'{key.removesuffix("_").replace("_", "-")}="{html.escape(_inert(str(value)))}"'
+
+
+def _inert(text: str) -> str:
+    """Lines stay lines; no text turns the reading direction of what stands beside it."""
+    return "\n".join(map(printable, text.expandtabs(4).split("\n")))

@@ -13,6 +13,7 @@ from amptui.export.markup import Markup, element
 from amptui.export.precisions import chip
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
+from amptui.inert import printable
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 
@@ -64,14 +65,15 @@ def _main(recording: Recording) -> Markup:
         story.happened(view),
         story.ran(recording),
     ]
-    switches = json.dumps([[switch.step, precision_label(switch.precision)] for switch in view.switches])
+    # Escaped once more by JSON, these reach the page's script past what makes text inert.
+    labels = [[switch.step, printable(precision_label(switch.precision))] for switch in view.switches]
     return element(
         "main",
         sections.header(recording),
         *cards_of_the_run,
         data_first=steps.first,
         data_last=steps.last,
-        data_switches=switches,
+        data_switches=json.dumps(labels),
     )
 
 

@@ -2,13 +2,15 @@
 
 import csv
 import dataclasses
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from amptui.export.recording import Recording
+from amptui.inert import printable
 from amptui.records import Record, StepRecord
 
 _PARTS = "losses"
@@ -19,13 +21,19 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(StepRecord) if field.
 
 _VALUES = attrgetter(*COLUMNS)
 
-_BOOLEANS = {True: "true", False: "false"}
+_LONGEST_TEXT = 1000
+"""Characters of a name; readers of such tables have limits of their own."""
+
+_FORMULA = re.compile(r'(^|[;,|\s])(?="*[=+\-@＝＋－＠])')
+"""Where a spreadsheet would see a formula begin: at a cell's beginning, or after what separates cells in the
+tables of other countries, which quotes do not protect (owasp.org/www-community/attacks/CSV_Injection)."""
 
 
 class StepTable:
     """Rows in the order of the journal: a run that was resumed may have rows for the same step twice.
 
     A number that was not measured is an empty cell, one that is not finite is ``nan``, ``inf`` or ``-inf``.
+    Names are text in every spreadsheet: what would begin a formula has an apostrophe before it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,10 +71,10 @@ class StepTable:
             self._named_parts = len(self._parts)
 
     def _head(self) -> list[str]:
-        return [*COLUMNS, *(f"{_PARTS}.{_in_one_line(name)}" for name in self._parts)]
+        return [*COLUMNS, *(_text(f"{_PARTS}.{name}") for name in self._parts)]
 
     def _row(self, step: StepRecord) -> list[object]:
-        cells = [_BOOLEANS[value] if isinstance(value, bool) else value for value in _VALUES(step)]
+        cells = [_CELLS[kind](value) if (kind := type(value)) in _CELLS else value for value in _VALUES(step)]
         return [*cells, *map(step.losses.get, self._parts)]
 
     def _write_again(self) -> None:
@@ -83,9 +91,13 @@ class StepTable:
             older.unlink()
 
 
-def _in_one_line(name: str) -> str:
-    """A head is one line, for programs that read the first line and split it."""
-    return "".join(character if character.isprintable() else "?" for character in name)
+def _text(text: str) -> str:
+    """In one line, for programs that read a line and split it, and nothing that a spreadsheet would run."""
+    return _FORMULA.sub(r"\1'", printable(text[:_LONGEST_TEXT]))
+
+
+_CELLS: Mapping[type, Callable[[Any], str]] = {bool: {True: "true", False: "false"}.__getitem__, str: _text}
+"""How values are written that are no numbers."""
 
 
 def _opened(path: Path) -> TextIO:

@@ -9,6 +9,7 @@ from amptui.errors import AmptuiError
 from amptui.export.cards import SIGNS
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
+from amptui.inert import printable
 from amptui.records import (
     AMP_PRECISIONS,
     DeviceSample,
@@ -132,11 +133,11 @@ class EventFile:
 
     def _write(self, time: float, step: int, scalars: Scalars) -> None:
         known = ((tag, value) for tag, value in scalars.items() if value is not None)
-        self._write_values(time, step, [Summary.Value(tag=_valid(t), simple_value=v) for t, v in known])
+        self._write_values(time, step, [Summary.Value(tag=printable(t), simple_value=v) for t, v in known])
 
     def _write_text(self, tag: str, lines: Iterable[str]) -> None:
         # Four blanks make a line of Markdown one of code: nothing that a model printed becomes a link.
-        text = "\n".join(f"    {_valid(line)}" for line in lines)
+        text = "\n".join(f"    {printable(line)}" for line in lines)
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
         plugin = SummaryMetadata.PluginData(plugin_name="text")
         value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=tensor)
@@ -221,9 +222,3 @@ def _clock(unix_seconds: float) -> str:
         return strftime("%H:%M:%S UTC", gmtime(unix_seconds))
     except (ValueError, OverflowError, OSError):
         return "--:--:-- UTC"  # no calendar has that time
-
-
-def _valid(text: str) -> str:
-    """``text`` in one line of what UTF-8 can hold."""
-    shown = "".join(character if character.isprintable() else "?" for character in text)
-    return shown.encode("utf-8", errors="replace").decode()

@@ -3,13 +3,15 @@
 import os
 import sys
 from pathlib import Path
-from signal import SIGINT
+from signal import SIGHUP, SIGINT
 
 from amptui.control import Control
 from amptui.errors import UsageError
+from amptui.prompt import complain, say
 from amptui.replay.player import Player
 from amptui.runs.find import journal_of
 from amptui.signals import StopSignals
+from amptui.tui.opening import Opening
 
 
 def replay(run: Path, *, speed: float) -> int:
@@ -21,26 +23,25 @@ def replay(run: Path, *, speed: float) -> int:
     if not _has_screen():
         raise UsageError("a replay needs a terminal", mend="`amptui export` writes a run to a file")
     player = Player(journal_of(run), speed=speed)
-    from amptui.replay.screen import ReplayApp
-
     control = Control()
-    with StopSignals(control) as signals:
-        app = ReplayApp(player, control)
-        app.run()
-        player.stop()
+    with Opening() as opening:
+        from amptui.replay.screen import ReplayApp
+
+        app = ReplayApp(player, control, opening)
+        with StopSignals(control.request_stop, hung_up=app.hang_up) as signals:
+            app.run()
+            player.stop()
+    if app.left == "hung up":
+        return 128 + SIGHUP  # nobody is there to read
     if player.passed_over:
-        _complain(player.passed_over)
+        say("")  # ends the line the cursor was left in by a terminal without an alternate screen
+        complain(player.passed_over)
     if player.failure is not None:
         raise player.failure
-    if app.interrupted:
+    if app.left == "interrupted":
         signals.received = signals.received or SIGINT
     return 128 + signals.received if signals.received else app.return_code or 0
 
 
 def _has_screen() -> bool:
     return os.environ.get("TERM", "dumb") not in ("", "dumb") and sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _complain(text: str) -> None:
-    # The first line ends the one the cursor was left in by a terminal without an alternate screen.
-    sys.stderr.write(f"\namptui: {text}\n")

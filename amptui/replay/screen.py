@@ -10,17 +10,18 @@ from amptui.control import Control
 from amptui.replay.keys import MOVING, REPLAY_KEYS
 from amptui.replay.player import Player, Position
 from amptui.telemetry.view import SessionView
-from amptui.tui import app
+from amptui.tui import screen as screens
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.keys import ACTIONS
+from amptui.tui.opening import Opening
 from amptui.tui.overlays.overlay import CLOSE, Answer, open_box
-from amptui.tui.overlays.xray import XRay
 from amptui.tui.panels.state import ScreenState
+from amptui.tui.screen import Left
 
 FRAMES_PER_SECOND = 8.0
-"""Smoother than beside a training: no trainer waits for the interpreter that a frame takes."""
+"""Smoother than beside a training, which has a better use for the machine's cores."""
 
 _MOVES = {press: key.action for key in MOVING for press in key.presses}
 
@@ -32,9 +33,9 @@ _HINTS = tuple((key.label, key.hint) for key in REPLAY_KEYS if key.hint)
 class ReplayApp(WatchApp):
     """Shows what ``player`` plays; keys move the player, and nothing can be asked of the run itself."""
 
-    CSS_PATH = str(Path(app.__file__).with_name("dashboard.tcss"))
+    CSS_PATH = str(Path(screens.__file__).with_name("dashboard.tcss"))
 
-    def __init__(self, player: Player, control: Control) -> None:
+    def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
         super().__init__(
             look=player.look,
             control=control,
@@ -42,6 +43,7 @@ class ReplayApp(WatchApp):
             start=player.start,
             patience_seconds=0.0,
             frames_per_second=FRAMES_PER_SECOND,
+            opening=opening,
         )
         self._player = player
         self._state = replace(self._state, hints=_HINTS)
@@ -64,8 +66,8 @@ class ReplayApp(WatchApp):
         words = "" if self._overlay is not None else position_words(self._player.position)
         self._state = replace(self._state, now=self._player.now, waiting=words)
 
-    def _should_leave(self) -> bool:
-        return self._player.failure is not None or super()._should_leave()
+    def _way_out(self) -> Left | None:
+        return "" if self._player.failure is not None else super()._way_out()
 
     def action_toggle_pause(self) -> None:
         """Stand still, or go on."""
@@ -100,7 +102,7 @@ class ReplayApp(WatchApp):
         if self._view.numerics.xray is None:
             self._say("a replay: no X-ray was taken up to here")
         elif self._overlay is None:
-            self._overlay = XRay()
+            self._open_xray()
 
     def action_show_help(self) -> None:
         """Open the help."""
@@ -108,17 +110,17 @@ class ReplayApp(WatchApp):
 
     def action_ask_quit(self) -> None:
         """Leave; nothing is lost."""
-        self._leave()
+        self._leave("")
 
     def action_interrupt(self) -> None:
         """Leave."""
-        self.interrupted = True
-        self._leave()
+        self._leave("interrupted")
 
 
 class ReplayHelp:
     """All keys of a replay and what they do."""
 
+    name: ClassVar[str] = "help"
     covers_all: ClassVar[bool] = False
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's

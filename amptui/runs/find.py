@@ -1,30 +1,70 @@
-"""Which recorded run a person means: by its folder, its journal, or the name it has among the kept runs."""
+"""Which run a person means: by its folder, its journal, or the name it has among the kept runs."""
 
+import os
 import re
 from pathlib import Path
 
 from amptui.errors import RunFolderError, UsageError
-from amptui.runs.rundir import RunDir, default_base, reason
+from amptui.runs.listing import KeptRun, look_at
+from amptui.runs.lock import holder
+from amptui.runs.rundir import RunDir, default_base, expanded, kept_runs, open_run_dir
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
 """What a kept run's name has after its model's, as ``create_run_dir`` gives it."""
+
+_MOST_NAMED = 3
+"""Runs that a message names of those that are meant."""
+
+_GIVE = "give a run's folder, its journal.jsonl or its name"
+
+_NOTHING = "there is nothing to go on from: start a new run, or give another with --resume RUN"
 
 
 def find_run(text: str) -> Path:
     """The journal of the run that ``text`` names; the newest kept run's when it is empty.
 
-    ``text`` is a run's folder, a journal file, the name of a kept run, or the name of a model, for its newest
-    run. Raises ``UsageError`` where there is no such run, ``RunFolderError`` for a folder without a journal.
+    ``text`` is a run's folder, a journal file, the name of a kept run or as much of it as no other has, or
+    the name of a model, for its newest run. Raises ``UsageError`` where there is no such run,
+    ``RunFolderError`` for a folder without a journal.
     """
-    if not text:
-        return _newest(_kept_runs(), f"no run is kept in {default_base()} yet")
-    path = Path(text).expanduser()
-    if path.exists():
-        return journal_of(path)
-    if len(path.parts) == 1:
-        kept = [run for run in _kept_runs() if _is_called(run.path.name, text)]
-        return _newest(kept, f"no run {text!r}")
-    raise UsageError(f"no run {text!r}", mend="check the path")
+    path = _existing(text)
+    return journal_of(_kept(text).path if path is None else path)
+
+
+def resumable(text: str) -> RunDir:
+    """The run that ``text`` names as for :func:`find_run`, if training can go on there.
+
+    Raises ``UsageError`` where there is no such run, and ``RunFolderError`` where it is running or holds
+    nothing to go on from.
+    """
+    path = _existing(text)
+    run_dir = _kept(text) if path is None else _folder(path)
+    trains = holder(run_dir.path)
+    if trains is not None:
+        watch = f"watch it with `amptui attach {_said(run_dir.path)}`"
+        raise RunFolderError(f"{_said(run_dir.path)} is still running, {trains}", mend=watch)
+    if not run_dir.run_json_path.is_file():
+        raise RunFolderError(f"{run_dir.path} holds no {run_dir.run_json_path.name}", mend=_NOTHING)
+    if not run_dir.checkpoints_path.is_dir():
+        raise RunFolderError(f"{run_dir.path} holds no checkpoints", mend=_NOTHING)
+    return open_run_dir(run_dir.path)
+
+
+def live_run(text: str) -> RunDir:
+    """The run under way that ``text`` names as for :func:`find_run`; the one started last when it is empty.
+
+    Raises ``UsageError``, with what to do instead, where none is under way here, or where several are meant.
+    """
+    runs = _candidates(text)
+    live = [look_at(run) for run in runs if holder(run.path) is not None]
+    if not live:
+        raise _not_live(look_at(runs[0]) if runs else None, is_named=bool(text))
+    if text and len(live) > 1:
+        raise _several([run.name for run in live], f"{text!r} may be {len(live)} live runs")
+    run = max(live, key=lambda run: (run.is_here, run.began or 0.0))
+    if not run.is_here:
+        raise UsageError(f"{run.name} is running on {run.host}", mend="log in there to watch it")
+    return RunDir(run.folder)
 
 
 def journal_of(run: Path) -> Path:
@@ -49,22 +89,77 @@ def name_of(journal: Path) -> str:
     return journal.resolve().parent.name or journal.stem
 
 
-def _kept_runs() -> list[RunDir]:
-    base = default_base()
-    try:
-        folders = [RunDir(path) for path in base.iterdir()] if base.is_dir() else []
-    except OSError as error:
-        raise RunFolderError(f"cannot read {base}: {reason(error)}") from error
-    return [folder for folder in folders if folder.journal_path.is_file()]
+def _existing(text: str) -> Path | None:
+    """The path that ``text`` is, if there is something."""
+    path = expanded(Path(text))
+    # Unlike Path.exists this says no, and raises nothing, of what is too long or out of bounds.
+    return path if text and os.path.exists(path) else None  # noqa: PTH110
+
+
+def _folder(path: Path) -> RunDir:
+    return RunDir(path if path.is_dir() else path.parent)
+
+
+def _candidates(text: str) -> list[RunDir]:
+    """All that ``text`` may mean, newest first: every kept run when it is empty. Raises ``UsageError``."""
+    path = _existing(text)
+    if path is not None:
+        return [_folder(path)]
+    return _meant(text) if text else kept_runs()
+
+
+def _kept(text: str) -> RunDir:
+    """The kept run that ``text`` names; the newest of all, or of a model's. Raises ``UsageError``."""
+    if not text:
+        runs = kept_runs()
+        if not runs:
+            raise UsageError(f"no run is kept in {default_base()} yet", mend=_GIVE)
+        return runs[0]
+    runs = _meant(text)
+    if len(runs) > 1 and not _is_called(runs[0].path.name, text):
+        raise _several([run.path.name for run in runs], f"{text!r} may be {len(runs)} runs")
+    return runs[0]
+
+
+def _meant(text: str) -> list[RunDir]:
+    """The kept runs that ``text`` may mean, newest first, at least one. Raises ``UsageError``.
+
+    The one of that name, else those of that model, else those whose names begin so.
+    """
+    if len(Path(text).parts) != 1:
+        raise UsageError(f"no run {text!r}", mend="check the path")
+    runs = kept_runs()
+    found = (
+        [run for run in runs if run.path.name == text]
+        or [run for run in runs if _is_called(run.path.name, text)]
+        or [run for run in runs if run.path.name.startswith(text)]
+    )
+    if not found:
+        raise UsageError(f"no run {text!r}", mend=_GIVE)
+    return found
 
 
 def _is_called(name: str, text: str) -> bool:
     return name == text or re.fullmatch(re.escape(text) + _TIME_OF_A_NAME, name) is not None
 
 
-def _newest(runs: list[RunDir], nothing: str) -> Path:
-    """The journal that was written last."""
-    journals = [run.journal_path for run in runs]
-    if not journals:
-        raise UsageError(nothing, mend="give a run's folder, its journal.jsonl or its name")
-    return max(journals, key=lambda journal: (journal.stat().st_mtime_ns, journal))
+def _several(names: list[str], what: str) -> UsageError:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return UsageError(f"{what}: {', '.join(names[:_MOST_NAMED])}{more}", mend="write more of the name")
+
+
+def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
+    if run is None:
+        return UsageError("no run is live", mend="`amptui train MODEL` starts one")
+    words = {"stopped": "was stopped", "died": "died without a last word"}
+    ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
+    said = _said(run.folder)
+    mend = f"look at it with `amptui replay {said}`"
+    if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
+        mend += f", or go on with `amptui train --resume {said}`"
+    return UsageError(ended if is_named else f"no run is live; the newest, {ended}", mend=mend)
+
+
+def _said(folder: Path) -> str:
+    """What a person writes to mean that run: its name if it is kept among the others, else its folder."""
+    return folder.name if folder.parent == default_base() else str(folder)

@@ -4,13 +4,13 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import accumulate, islice
 from pathlib import Path
 
 from amptui import units, wire
 from amptui.errors import RunFolderError
 from amptui.records import Record
+from amptui.runs.lasting import LastingFile
 from amptui.runs.rundir import reason
 
 MOST_WAITING = 100_000
@@ -24,37 +24,54 @@ class Journal:
     """Appends records to ``path``, whole lines only.
 
     A disk that is full or fails never raises here: records wait in memory, ``trouble`` says so, and each
-    later append tries again. Used by one thread at a time. Raises ``RunFolderError`` when ``path`` cannot
-    be opened.
+    later append tries again. A journal that was deleted or moved away is made again with all that it held.
+    Used by one thread at a time. Raises ``RunFolderError`` when ``path`` cannot be opened.
     """
 
     def __init__(self, path: Path, *, most_waiting: int = MOST_WAITING) -> None:
         self._waiting: deque[bytes] = deque()
         self._most_waiting = most_waiting
         self._reason = ""
+        self._kept = 0
         self._dropped = 0
+        self._torn: bool | None = None
+        """The file ends in mid-line; None while nobody looked, since what is there may still be mended."""
         try:
-            self._file: int | None = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-            self._torn = _ends_in_mid_line(self._file)
+            self._file: LastingFile | None = LastingFile(path)
         except OSError as error:
             raise RunFolderError(
                 f"cannot write the journal {path}: {reason(error)}",
                 mend="choose another folder with --run-dir",
             ) from error
+        self._name_trouble = ""
 
     @property
     def trouble(self) -> str:
         """What the file lacks and why, in one line; empty when it lacks nothing."""
+        lost = f"{units.count(self._dropped)} are lost" if self._dropped else ""
         if self._waiting:
-            lost = f", {units.count(self._dropped)} are lost" if self._dropped else ""
-            return f"{self._reason}: {units.count(len(self._waiting))} records wait in memory{lost}"
-        return f"{self._reason}: {units.count(self._dropped)} records are lost" if self._dropped else ""
+            waiting = f"{self._reason}: {units.count(len(self._waiting))} records wait in memory"
+            return f"{waiting}, {lost}" if lost else waiting
+        if self._name_trouble:
+            return self._name_trouble
+        return f"{self._reason}: {units.count(self._dropped)} records are lost" if lost else ""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether some of what was appended is not in the file, or the file has no name at the moment."""
+        return bool(self._waiting) or (self._file is not None and self._file.is_lost)
 
     def append(self, records: Iterable[Record]) -> None:
         """Write ``records``, and before them those that still wait."""
+        self.append_lines([f"{wire.dumps(record)}\n".encode() for record in records])
+
+    def append_lines(self, lines: Iterable[bytes]) -> None:
+        """Write records as lines, each with its line break, and before them those that still wait."""
         if self._file is None:
             raise ValueError("the journal is closed")
-        self._waiting.extend([f"{wire.dumps(record)}\n".encode() for record in records])
+        self._waiting.extend(lines)
+        self._file.look()
+        self._heed(self._file)
         self._flush(self._file)
         while len(self._waiting) > self._most_waiting:
             dropped = self._waiting.popleft()
@@ -66,22 +83,31 @@ class Journal:
         if self._file is None:
             return
         self._flush(self._file)
+        self._file.close()
+        self._heed(self._file)
         self._dropped += len(self._waiting)
         self._waiting.clear()  # nobody will try again
-        with suppress(OSError):
-            os.fsync(self._file)
-        with suppress(OSError):
-            os.close(self._file)
         self._file = None
 
-    def _flush(self, file: int) -> None:
+    def _heed(self, file: LastingFile) -> None:
+        """Take over what happened to the file's name."""
+        self._name_trouble = file.trouble
+        if file.forgot:
+            file.forgot, self._torn = False, False
+            self._reason = "the journal could not be read any more"
+            self._dropped, self._kept = self._dropped + self._kept, 0
+
+    def _flush(self, file: LastingFile) -> None:
+        if self._torn is None and self._waiting:
+            self._torn = _ends_in_mid_line(file.descriptor)
         while self._waiting:
             if self._torn:
                 # End the half line in the file, so that it costs no whole one.
                 self._waiting[0] = b"\n" + self._waiting[0]
                 self._torn = False
             lines = list(islice(self._waiting, LINES_A_WRITE))
-            taken = self._write(file, lines)
+            taken = self._write(file.descriptor, lines)
+            self._kept += taken
             for _ in range(taken):
                 self._waiting.popleft()
             if taken < len(lines):
@@ -161,5 +187,8 @@ def read(path: Path) -> JournalReader:
 
 
 def _ends_in_mid_line(file: int) -> bool:
-    size = os.fstat(file).st_size
-    return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+    try:
+        size = os.fstat(file).st_size
+        return size > 0 and os.pread(file, 1, size - 1) != b"\n"
+    except OSError:
+        return False

@@ -15,13 +15,18 @@ class StepBlocks:
     were whenever blocks are joined. Steps from both sides of a switch may share a block.
     """
 
+    _seconds: list[float]
+    """Of the steps that make no median yet."""
+    _medians: list[float]
+    """Logarithms of the medians that make no block yet."""
+    _blocks: list[float]
+    """Logarithms, oldest first."""
+    _medians_a_block: int
+
     def __init__(self) -> None:
-        self._seconds: list[float] = []
-        """Of the steps that make no median yet."""
-        self._medians: list[float] = []
-        """Logarithms of the medians that make no block yet."""
-        self._blocks: list[float] = []
-        """Logarithms, oldest first."""
+        self._seconds = []
+        self._medians = []
+        self._blocks = []
         self._medians_a_block = 1
 
     def add(self, step_seconds: Iterable[float]) -> None:

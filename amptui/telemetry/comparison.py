@@ -32,9 +32,12 @@ class PrecisionLedger:
     but the skips.
     """
 
+    _accounts: dict[str, "_Account"]
+    _breakdown: str
+    _comparison: Comparison | None = None
+
     def __init__(self) -> None:
-        self._accounts: dict[str, _Account] = {}
-        self._comparison: Comparison | None = None
+        self._accounts = {}
         self._breakdown = ""
 
     def add(self, stretch: Stretch) -> None:
@@ -75,23 +78,38 @@ class PrecisionLedger:
 class _Account:
     """One precision's sums."""
 
+    used: bool
+    """Whether a step ran in it; a peak alone makes no row."""
+    _precision: str
+    _steps: int
+    _settling_steps: int
+    _skipped: int
+    _peak_bytes: int | None
+    _last_loss: float | None
+    _seconds: deque[float]
+    _samples: deque[int]
+    _data_seconds: deque[float]
+    _blocks: StepBlocks
+    _percents: float
+    _looks: int
+    _energy: EnergySum
+    _stats: PrecisionStats | None = None
+
     def __init__(self, precision: str) -> None:
         self.used = False
-        """Whether a step ran in it; a peak alone makes no row."""
         self._precision = precision
         self._steps = 0
         self._settling_steps = 0
         self._skipped = 0
-        self._peak_bytes: int | None = None
-        self._last_loss: float | None = None
-        self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
-        self._samples: deque[int] = deque(maxlen=WINDOW_STEPS)
-        self._data_seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
+        self._peak_bytes = None
+        self._last_loss = None
+        self._seconds = deque(maxlen=WINDOW_STEPS)
+        self._samples = deque(maxlen=WINDOW_STEPS)
+        self._data_seconds = deque(maxlen=WINDOW_STEPS)
         self._blocks = StepBlocks()
         self._percents = 0.0
         self._looks = 0
         self._energy = EnergySum()
-        self._stats: PrecisionStats | None = None
 
     def add(self, stretch: Stretch) -> None:
         self._stats = None

@@ -4,10 +4,25 @@ import math
 from dataclasses import dataclass
 
 from amptui.findings import ModulesTraced, XRayTaken
-from amptui.records import DeviceSample, PauseChanged, PhaseChanged, PrecisionChanged, RunStarted
+from amptui.records import (
+    DeviceSample,
+    PauseChanged,
+    PhaseChanged,
+    PrecisionChanged,
+    RunResumed,
+    RunStarted,
+)
 from amptui.telemetry.view import SessionView
 
-INTERRUPTIONS = (RunStarted, PhaseChanged, PrecisionChanged, PauseChanged, ModulesTraced, XRayTaken)
+INTERRUPTIONS = (
+    RunStarted,
+    RunResumed,
+    PhaseChanged,
+    PrecisionChanged,
+    PauseChanged,
+    ModulesTraced,
+    XRayTaken,
+)
 """The records beside which a GPU does something else than the steps of one precision."""
 
 MIN_SECONDS = 10.0
@@ -47,8 +62,10 @@ class EnergyWatch:
     wait for one that does: it was a long step, unless an interruption, an X-ray say, is told before it.
     """
 
+    _before: _Look | None
+
     def __init__(self) -> None:
-        self._before: _Look | None = None
+        self._before = None
 
     def interrupt(self) -> None:
         """Count nothing from the look before to the next one."""
@@ -79,6 +96,10 @@ class EnergyWatch:
 
 class EnergySum:
     """One precision's energy over the run."""
+
+    _joules: float
+    _seconds: float
+    _samples: int
 
     def __init__(self) -> None:
         self._joules = 0.0

@@ -27,19 +27,31 @@ _BY_LAST_CHANGE = attrgetter("last_change")
 class EventLog:
     """Lines for people; one that counts on is as new as its newest count, so that trouble stays in sight."""
 
+    _prints: "deque[_AnyLine]"
+    _others: "deque[_AnyLine]"
+    _newest: "_AnyLine | None"
+    _skips: "_SkipLine | None"
+    _trace: ModulesTraced | None
+    _skip_count: int
+    _scale_has_grown: bool
+    _storms: dict[tuple[str, str], "_StormLine"]
+    _lines: Counter[Severity]
+    _sequence: int
+    _changes: int
+    _events: tuple[Event, ...] | None = None
+
     def __init__(self) -> None:
-        self._prints: deque[_Line] = deque(maxlen=PRINTS)
-        self._others: deque[_Line] = deque(maxlen=OTHERS)
-        self._newest: _Line | None = None
-        self._skips: _SkipLine | None = None
-        self._trace: ModulesTraced | None = None
+        self._prints = deque(maxlen=PRINTS)
+        self._others = deque(maxlen=OTHERS)
+        self._newest = None
+        self._skips = None
+        self._trace = None
         self._skip_count = 0
         self._scale_has_grown = False
-        self._storms: dict[tuple[str, str], _StormLine] = {}
-        self._lines: Counter[Severity] = Counter()
+        self._storms = {}
+        self._lines = Counter()
         self._sequence = 0
         self._changes = 0
-        self._events: tuple[Event, ...] | None = ()
 
     @property
     def warnings(self) -> int:
@@ -115,7 +127,7 @@ class EventLog:
             self._storms[key] = storm = _StormLine(record, nonfinite.judge_nonfinite(record, precision))
             self._append(storm)
 
-    def _append(self, line: "_Line") -> None:
+    def _append(self, line: "_AnyLine") -> None:
         self._sequence += 1
         line.sequence = self._sequence
         (self._prints if line.event.kind == "print" else self._others).append(line)
@@ -142,12 +154,17 @@ class EventLog:
 class _Line:
     """A line whose event is written when it is asked for, since a storm changes its line at each step."""
 
+    sequence: int
+    last_change: int
+    severity: Severity
+    counted_as: Severity
+    _event: Event | None = None
+
     def __init__(self, severity: Severity) -> None:
         self.sequence = 0
         self.last_change = 0
-        self.severity: Severity = severity
-        self.counted_as: Severity = severity
-        self._event: Event | None = None
+        self.severity = severity
+        self.counted_as = severity
 
     @property
     def event(self) -> Event:
@@ -161,6 +178,9 @@ class _Line:
 
 class _PlainLine(_Line):
     """An event as it is, and how often it came in a row."""
+
+    _first: Event
+    _times: int
 
     def __init__(self, event: Event) -> None:
         super().__init__(event.severity)
@@ -189,10 +209,19 @@ class _PlainLine(_Line):
 class _SkipLine(_Line):
     """Steps in a row that the scaler skipped, and how far the scale fell."""
 
+    _first: StepSkipped
+    _last: StepSkipped
+    _steps: int
+    _scale_after: float | None
+    _skips_before: int
+    _scale_has_grown: bool
+    _post_mortem: PostMortem
+    _judgement: Judgement
+
     def __init__(self, first: StepSkipped, *, skips_before: int, scale_has_grown: bool) -> None:
         self._first = self._last = first
         self._steps = 1
-        self._scale_after: float | None = None
+        self._scale_after = None
         self._skips_before = skips_before
         self._scale_has_grown = scale_has_grown
         self._post_mortem = PostMortem()
@@ -259,6 +288,11 @@ class _SkipLine(_Line):
 class _StormLine(_Line):
     """NaN or Inf of one kind, and the steps it came back in."""
 
+    _first: NonFinite
+    _judgement: Judgement
+    _last: NonFinite
+    _times: int
+
     def __init__(self, first: NonFinite, judgement: Judgement) -> None:
         super().__init__(judgement.verdict.severity)
         self._first = first
@@ -283,6 +317,9 @@ class _StormLine(_Line):
         found = dict.fromkeys(line for line in map(nonfinite.found_line, (first, last)) if line)
         detail = "\n".join([self._judgement.explanation, *found])
         return Event(last.time, last.step, "nonfinite", self.severity, text, detail)
+
+
+_AnyLine = _PlainLine | _SkipLine | _StormLine
 
 
 def _span(first_step: int, last_step: int) -> str:

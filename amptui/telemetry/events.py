@@ -5,6 +5,7 @@ from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
+    KeepingChanged,
     LossScaleChanged,
     Note,
     PauseChanged,
@@ -100,7 +101,7 @@ def note(record: Note) -> Event:
 
 
 def checkpoint_written(record: CheckpointWritten) -> Event:
-    """``checkpoint step-1200.pt: 12.3 MiB in 0.41 s, training stood still for 12 ms``."""
+    """``checkpoint step-000001200.pt: 12.3 MiB in 0.41 s, training stood still for 12 ms``."""
     text = (
         f"checkpoint {record.name}: {units.number_of_bytes(record.size_bytes)} in "
         f"{_span(record.seconds)}, training stood still for "
@@ -109,13 +110,22 @@ def checkpoint_written(record: CheckpointWritten) -> Event:
     return Event(record.time, record.step, "note", "info", text)
 
 
-def run_resumed(record: RunResumed) -> Event:
-    """``resumed after step 1,200 from step-1200.pt; 37 steps are done again``."""
+def run_resumed(record: RunResumed, device_before: str) -> Event:
+    """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are done again``."""
     text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
+    if record.device_name != device_before:
+        text += f", no longer on {device_before}: the comparison begins anew"
     if record.lost_steps:
         again = "step is" if record.lost_steps == 1 else "steps are"
         text += f"; {units.count(record.lost_steps)} {again} done again"
     return Event(record.time, record.step, "note", "info", text)
+
+
+def keeping_changed(record: KeepingChanged) -> Event:
+    """What is not kept any more, as an error, or that it is again."""
+    again = {"journal": "journal: everything is kept again", "checkpoints": "checkpoints are kept again"}
+    severity: Severity = "error" if record.trouble else "info"
+    return Event(record.time, None, "note", severity, record.trouble or again[record.what])
 
 
 _VIEWER_CHANGES = {

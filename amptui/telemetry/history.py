@@ -23,6 +23,20 @@ class Track:
     they were batched. ``buckets`` must be even. Not safe to share between threads without a lock.
     """
 
+    _first_step: int
+    _count: int
+    _bucket_steps: int
+    _minimum: Floats
+    _maximum: Floats
+    _sum: Floats
+    _finite: Counts
+    _nonfinite: Counts
+    _ring: Floats
+    _ring_nonfinite: npt.NDArray[np.bool_]
+    _ring_count: int
+    """How many of the ring's values, counted back from the newest, are the track's."""
+    _snapshot: Series | None = None
+
     def __init__(self, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> None:
         if buckets < 2 or buckets % 2:
             raise ValueError(f"buckets must be even and at least 2, not {buckets}")
@@ -31,16 +45,27 @@ class Track:
         self._first_step = first_step
         self._count = 0
         self._bucket_steps = 1
-        self._minimum: Floats = np.full(buckets, np.inf)
-        self._maximum: Floats = np.full(buckets, -np.inf)
-        self._sum: Floats = np.zeros(buckets)
-        self._finite: Counts = np.zeros(buckets, np.int64)
-        self._nonfinite: Counts = np.zeros(buckets, np.int64)
-        self._ring: Floats = np.full(recent, np.nan)
-        self._ring_nonfinite: npt.NDArray[np.bool_] = np.zeros(recent, np.bool_)
+        self._minimum = np.full(buckets, np.inf)
+        self._maximum = np.full(buckets, -np.inf)
+        self._sum = np.zeros(buckets)
+        self._finite = np.zeros(buckets, np.int64)
+        self._nonfinite = np.zeros(buckets, np.int64)
+        self._ring = np.full(recent, np.nan)
+        self._ring_nonfinite = np.zeros(recent, np.bool_)
         self._ring_count = 0
-        """How many of the ring's values, counted back from the newest, are the track's."""
-        self._snapshot: Series | None = None
+
+    def check_state(self) -> None:
+        """Raise ``ValueError`` where a track that was read from a state could not be gone on with."""
+        arrays = (self._minimum, self._maximum, self._sum, self._finite, self._nonfinite)
+        buckets, recent = len(self._sum), len(self._ring)
+        sizes = {len(array) for array in arrays}
+        if sizes != {buckets} or buckets < 2 or buckets % 2 or not recent == len(self._ring_nonfinite) > 0:
+            raise ValueError("arrays of other sizes")
+        capacity = buckets * self._bucket_steps
+        if self._bucket_steps.bit_count() != 1 or self._bucket_steps < 1 or not 0 <= self._count <= capacity:
+            raise ValueError("buckets of another size")
+        if not 0 <= self._ring_count <= min(recent, self._count):
+            raise ValueError("more recent values than there are")
 
     @property
     def next_step(self) -> int:

@@ -11,9 +11,15 @@ SMOOTHING = 0.98
 class LossSummary:
     """Exponential moving average and minimum of the finite losses, and how many were not measured."""
 
+    best: float | None
+    best_step: int | None
+    unmeasured_steps: int
+    _average: float
+    _weight: float
+
     def __init__(self) -> None:
-        self.best: float | None = None
-        self.best_step: int | None = None
+        self.best = None
+        self.best_step = None
         self.unmeasured_steps = 0
         self._average = 0.0
         self._weight = 0.0

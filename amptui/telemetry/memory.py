@@ -24,9 +24,12 @@ _MOST = 0.5
 class MemoryWatch:
     """Keeps the newest breakdown of each precision, and the newest X-ray."""
 
+    _newest: dict[str, MemoryBreakdown]
+    _xray: XRayTaken | None
+
     def __init__(self) -> None:
-        self._newest: dict[str, MemoryBreakdown] = {}
-        self._xray: XRayTaken | None = None
+        self._newest = {}
+        self._xray = None
 
     def add(self, record: MemoryBreakdown) -> None:
         """Take the place of the one before it in the same precision."""

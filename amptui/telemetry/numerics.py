@@ -73,18 +73,25 @@ class _Measured:
 class NumericsWatch:
     """Keeps the newest measurement of each kind and the last headrooms, and judges them."""
 
+    _newest: _Measured | None
+    _recent: deque[tuple[int, float, float]]
+    """Step, headroom and the scale that it is for."""
+    _forward_overflows: deque[int]
+    """The steps among them whose loss was not finite: their gradients say nothing of the scale."""
+    _window: Float16Window | None
+    _window_verdict: Verdict | None
+    _trace: ModulesTraced | None
+    _trace_verdict: Verdict | None
+    _xray: XRayTaken | None
+    _xray_verdict: Verdict | None
+
     def __init__(self) -> None:
-        self._newest: _Measured | None = None
-        self._recent: deque[tuple[int, float, float]] = deque(maxlen=LEAST_OF)
-        """Step, headroom and the scale that it is for."""
-        self._forward_overflows: deque[int] = deque(maxlen=LEAST_OF)
-        """The steps among them whose loss was not finite: their gradients say nothing of the scale."""
-        self._window: Float16Window | None = None
-        self._window_verdict: Verdict | None = None
-        self._trace: ModulesTraced | None = None
-        self._trace_verdict: Verdict | None = None
-        self._xray: XRayTaken | None = None
-        self._xray_verdict: Verdict | None = None
+        self._newest = None
+        self._recent = deque(maxlen=LEAST_OF)
+        self._forward_overflows = deque(maxlen=LEAST_OF)
+        self._window = self._window_verdict = None
+        self._trace = self._trace_verdict = None
+        self._xray = self._xray_verdict = None
 
     def add(self, stretch: Stretch, rooms: list[float | None] | None, float16_scale: float) -> None:
         """Take in a stretch and its :func:`headrooms`; it replaces what is known of its first step and on."""

@@ -12,11 +12,16 @@ WINDOW_STEPS = 50
 class Pace:
     """The newest timed steps of whatever precision, and apart from them the settled ones of the current."""
 
+    _seconds: deque[float]
+    _samples: deque[int]
+    _settled_seconds: deque[float]
+    _precision: str | None
+
     def __init__(self) -> None:
-        self._seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
-        self._samples: deque[int] = deque(maxlen=WINDOW_STEPS)
-        self._settled_seconds: deque[float] = deque(maxlen=WINDOW_STEPS)
-        self._precision: str | None = None
+        self._seconds = deque(maxlen=WINDOW_STEPS)
+        self._samples = deque(maxlen=WINDOW_STEPS)
+        self._settled_seconds = deque(maxlen=WINDOW_STEPS)
+        self._precision = None
 
     def add(self, stretch: Stretch) -> None:
         """Take in a stretch of steps; settling, or another precision, voids what was known of the future."""

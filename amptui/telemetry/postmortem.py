@@ -19,11 +19,16 @@ TRACE_WITHIN_STEPS = 10
 class PostMortem:
     """The first and the last skips of a row, and what a trace found in it or right after it."""
 
+    _first: list[StepSkipped]
+    _last: deque[StepSkipped]
+    _count: int
+    _trace: ModulesTraced | None
+
     def __init__(self) -> None:
-        self._first: list[StepSkipped] = []
-        self._last: deque[StepSkipped] = deque(maxlen=KEPT)
+        self._first = []
+        self._last = deque(maxlen=KEPT)
         self._count = 0
-        self._trace: ModulesTraced | None = None
+        self._trace = None
 
     def add(self, skip: StepSkipped) -> None:
         """Take in the row's next skip."""

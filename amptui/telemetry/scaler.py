@@ -24,16 +24,26 @@ class _Skip:
 class ScalerWatch:
     """Follows the scale, and counts what ``fp16`` steps did to the weights."""
 
+    growth_interval: int | None
+    _applied: int
+    _skipped: int
+    _skips_in_a_row: int
+    _recent: deque[_Skip]
+    _last: StepRecord | None
+    _change: LossScaleChanged | None
+    _has_grown: bool
+    _newest_skip: StepSkipped | None
+
     def __init__(self) -> None:
-        self.growth_interval: int | None = None
+        self.growth_interval = None
         self._applied = 0
         self._skipped = 0
         self._skips_in_a_row = 0
-        self._recent: deque[_Skip] = deque(maxlen=RECENT_STEPS)
-        self._last: StepRecord | None = None
-        self._change: LossScaleChanged | None = None
+        self._recent = deque(maxlen=RECENT_STEPS)
+        self._last = None
+        self._change = None
         self._has_grown = False
-        self._newest_skip: StepSkipped | None = None
+        self._newest_skip = None
 
     def add(self, stretch: Stretch) -> None:
         """Take in a stretch of steps; what was not measured counts neither as applied nor as skipped."""
@@ -66,6 +76,13 @@ class ScalerWatch:
     def add_skip(self, skip: StepSkipped) -> None:
         """Take in what a skipped step was skipped for."""
         self._newest_skip = skip
+
+    def rewind(self, next_step: int) -> None:
+        """Forget the scale that steps from ``next_step`` on ran with or moved it to; counts stay."""
+        if self._last is not None and self._last.step >= next_step:
+            self._last = None
+        if self._change is not None and self._change.step >= next_step:
+            self._change = None
 
     @property
     def scale(self) -> float | None:

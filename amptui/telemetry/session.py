@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from amptui.records import (
     CheckpointWritten,
     DeviceSample,
     EpochFinished,
+    KeepingChanged,
     LossScaleChanged,
     NonFinite,
     Note,
@@ -38,15 +40,19 @@ from amptui.records import (
 )
 from amptui.telemetry import events
 from amptui.telemetry.comparison import PrecisionLedger
+from amptui.telemetry.elapsed import RunningTime
 from amptui.telemetry.energy import INTERRUPTIONS, EnergyWatch
+from amptui.telemetry.epochs import EpochPlace
 from amptui.telemetry.eventlog import EventLog
+from amptui.telemetry.forms import StateError
 from amptui.telemetry.losses import LossSummary
 from amptui.telemetry.memory import MemoryWatch
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
-from amptui.telemetry.stretch import Stretch, stretches
+from amptui.telemetry.state import StateFormat
+from amptui.telemetry.stretch import stretches
 from amptui.telemetry.switches import SwitchList
 from amptui.telemetry.timing import TimingWatch
 from amptui.telemetry.tracks import Tracks
@@ -57,10 +63,6 @@ MOST_AT_ONCE = 4096
 """Records folded while the lock is held once: the replay of a long journal lets views through."""
 
 
-_DIVIDERS = (RunStarted, RunResumed, PrecisionChanged, LossScaleChanged, DeviceSample)
-"""Records that must not be folded before the steps that came before them."""
-
-
 class Session:
     """Folds records as they come and shows what they amount to; safe to use from several threads.
 
@@ -68,65 +70,66 @@ class Session:
     no value that a record can hold raises. ``run_dir`` is where the run is kept, for the view.
     """
 
+    _run_dir: str
+    _state: Literal["starting", "running", "paused", "finished", "failed"]
+    _run: RunStarted | None
+    _phase: PhaseChanged | None
+    _outcome: RunFinished | RunFailed | None
+    _running_time: RunningTime
+    _checkpoint: CheckpointWritten | None
+    _not_kept: list[str]
+    _viewers: int
+    _epoch: EpochPlace
+    _last: StepRecord | None
+    _last_epoch: EpochFinished | None
+    _device: DeviceSample | None
+    _allocator: AllocatorSample | None
+    _pending: list[StepRecord]
+    _pause_reason: str
+    _compared: PrecisionsCompared | None
+    _samples_trained: int
+    _tracks: Tracks
+    _losses: LossSummary
+    _pace: Pace
+    _ledger: PrecisionLedger
+    _utilization: UtilizationWatch
+    _energy: EnergyWatch
+    _timing: TimingWatch
+    _scaler: ScalerWatch
+    _numerics: NumericsWatch
+    _memory: MemoryWatch
+    _switches: SwitchList
+    _log: EventLog
+    _view: SessionView | None = None
+
     def __init__(self, run_dir: str = "") -> None:
         self._lock = threading.Lock()
         self._run_dir = run_dir
-        self._view: SessionView | None = None
-        self._state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
-        self._run: RunStarted | None = None
-        self._phase: PhaseChanged | None = None
-        self._outcome: RunFinished | RunFailed | None = None
-        self._newest_time: float | None = None
-        self._away_seconds = 0.0
-        self._checkpoint: CheckpointWritten | None = None
+        self._state = "starting"
+        self._run = self._phase = self._outcome = None
+        self._running_time = RunningTime()
+        self._checkpoint = None
+        self._not_kept = []
         self._viewers = 0
-        self._epoch = 0
-        self._epoch_first_step = 1
-        self._last: StepRecord | None = None
-        self._last_epoch: EpochFinished | None = None
-        self._device: DeviceSample | None = None
-        self._allocator: AllocatorSample | None = None
-        self._pending: list[StepRecord] = []
+        self._epoch = EpochPlace()
+        self._last = self._last_epoch = None
+        self._device = self._allocator = None
+        self._pending = []
         self._pause_reason = ""
-        self._compared: PrecisionsCompared | None = None
+        self._compared = None
+        self._samples_trained = 0
         self._tracks = Tracks()
         self._losses = LossSummary()
         self._pace = Pace()
         self._ledger = PrecisionLedger()
         self._utilization = UtilizationWatch()
         self._energy = EnergyWatch()
-        self._samples_trained = 0
         self._timing = TimingWatch()
         self._scaler = ScalerWatch()
         self._numerics = NumericsWatch()
         self._memory = MemoryWatch()
         self._switches = SwitchList()
         self._log = EventLog()
-        self._folds: Mapping[type[Any], Callable[[Any], None]] = {
-            RunStarted: self._start,
-            PhaseChanged: self._change_phase,
-            DeviceSample: self._sample_device,
-            PrecisionChanged: self._change_precision,
-            BlockFinished: self._finish_block,
-            LossScaleChanged: self._change_loss_scale,
-            StepSkipped: self._skip,
-            Float16Window: self._numerics.add_window,
-            ModulesTraced: self._trace,
-            XRayTaken: self._take_xray,
-            PrecisionsCompared: self._compare,
-            StepTimed: self._timing.add,
-            MemoryBreakdown: self._break_down_memory,
-            NonFinite: self._find_nonfinite,
-            EpochFinished: self._finish_epoch,
-            PauseChanged: self._change_pause,
-            Note: self._note,
-            Printed: self._log.add_print,
-            CheckpointWritten: self._write_checkpoint,
-            RunResumed: self._resume,
-            ViewersChanged: self._change_viewers,
-            RunFinished: self._finish,
-            RunFailed: self._fail,
-        }
 
     def fold(self, records: Iterable[Record]) -> None:
         """Take in records, in the order in which they were emitted."""
@@ -142,10 +145,32 @@ class Session:
                 self._view = self._compose()
             return self._view
 
+    def state(self) -> str:
+        """All that is known, as one line of JSON from which :meth:`restore` makes it again."""
+        with self._lock:
+            return _format().dumps(self)
+
+    def restore(self, state: Any) -> None:
+        """Know what :meth:`state` told, given as parsed JSON, instead of what was known before.
+
+        The run's folder is the run's word where it has one. Raises ``ValueError`` for what is no state of
+        this version; what is known stays as it was then.
+        """
+        restored = _format().read(state)
+        try:
+            restored._compose()
+        except Exception as error:  # a number out of place may do anything
+            raise StateError(f"the state does not hold together: {error}") from error
+        with self._lock:
+            restored._run_dir = restored._run_dir or self._run_dir
+            vars(self).update(vars(restored))
+            self._view = None
+
     def _fold_batch(self, records: Sequence[Record]) -> None:
         self._view = None
         for record in records:
             if isinstance(record, StepRecord):
+                self._running_time.see(record.time, record.step_seconds)
                 self._pending.append(record)
                 continue
             # These tell the steps before them from those after them. All other records name the step that
@@ -157,15 +182,14 @@ class Session:
                 self._fold_pending()
             if isinstance(record, INTERRUPTIONS):
                 self._energy.interrupt()
-            self._see_time(record.time)
-            self._folds[type(record)](record)
+            self._see_time(record)
+            _FOLDS[type(record)](self, record)
         self._fold_pending()
 
     def _fold_pending(self) -> None:
         records, self._pending = self._pending, []
         if not records:
             return
-        self._see_time(records[-1].time)
         if self._state == "starting":
             self._state = "running"
         for stretch in stretches(records):
@@ -187,34 +211,29 @@ class Session:
                     self._switches.observe(stretch.first_step, stretch.precision)
                 self._losses.add(stretch)
                 self._pace.add(stretch)
-                self._follow_epoch(stretch)
+                self._epoch.add(stretch, self._run.steps_per_epoch if self._run else None)
         self._last = next((record for record in reversed(records) if record.loss is not None), self._last)
 
-    def _see_time(self, time: float) -> None:
-        self._newest_time = time if self._newest_time is None else max(time, self._newest_time)
-
-    def _follow_epoch(self, stretch: Stretch) -> None:
-        if stretch.epoch == self._epoch:
-            return
-        previous, self._epoch = self._epoch, stretch.epoch
-        steps_per_epoch = self._run.steps_per_epoch if self._run else None
-        if stretch.epoch == 1:
-            self._epoch_first_step = 1
-        elif previous + 1 == stretch.epoch and previous:
-            self._epoch_first_step = stretch.first_step
-        elif steps_per_epoch is not None:
-            # The epoch's first steps were never seen: a resumed run, or a journal from its middle on.
-            self._epoch_first_step = min(stretch.first_step, (stretch.epoch - 1) * steps_per_epoch + 1)
+    def _see_time(self, record: Record) -> None:
+        if isinstance(record, RunStarted):
+            self._running_time.start(record.time)
+        elif isinstance(record, RunResumed):
+            self._running_time.resume(record.time)
         else:
-            self._epoch_first_step = stretch.first_step
+            self._running_time.see(record.time)
 
     def _start(self, record: RunStarted) -> None:
         self._run = record
-        self._state, self._outcome, self._pause_reason = "running", None, ""
-        self._newest_time = record.time
         self._scaler.growth_interval = record.growth_interval
-        self._tracks.expect_resume()
+        self._begin()
         self._log.add(events.run_started(record))
+
+    def _begin(self) -> None:
+        """A process begins to train, whatever became of the one before it."""
+        self._state, self._outcome, self._pause_reason = "running", None, ""
+        if self._compared is not None and not self._compared.over:
+            self._compared = None
+        self._tracks.expect_resume()
 
     def _change_phase(self, record: PhaseChanged) -> None:
         self._phase = record
@@ -296,18 +315,43 @@ class Session:
         self._log.add(events.checkpoint_written(record))
 
     def _resume(self, record: RunResumed) -> None:
-        """Another process goes on: the time between the two was nobody's."""
-        if self._newest_time is not None:
-            self._away_seconds += max(0.0, record.time - self._newest_time)
-        self._newest_time = record.time
-        self._state, self._outcome, self._pause_reason = "running", None, ""
+        """Another process goes on after a step, maybe on another device; no later step counts any more."""
+        before = self._run.device_name if self._run is not None else record.device_name
+        self._begin()
         if self._run is not None:
             self._run = replace(
-                self._run, device=record.device, device_name=record.device_name, gpu_uuid=record.gpu_uuid
+                self._run,
+                device=record.device,
+                device_name=record.device_name,
+                gpu_uuid=record.gpu_uuid,
+                total_epochs=record.total_epochs or self._run.total_epochs,
+                total_steps=record.total_steps or self._run.total_steps,
             )
-        self._viewers = 0
-        self._tracks.expect_resume()
-        self._log.add(events.run_resumed(record))
+        self._phase, self._viewers, self._not_kept = None, 0, []
+        self._pace, self._utilization = Pace(), UtilizationWatch()
+        self._forget_steps_after(record.step)
+        self._switches.switch(record.step + 1, record.precision)
+        if record.device_name != before:
+            # Seconds, bytes and joules of two devices do not compare.
+            self._ledger, self._timing, self._memory = PrecisionLedger(), TimingWatch(), MemoryWatch()
+            self._compared = None
+        self._log.add(events.run_resumed(record, before))
+
+    def _forget_steps_after(self, step: int) -> None:
+        self._tracks.rewind(step + 1)
+        self._scaler.rewind(step + 1)
+        if self._last is not None and self._last.step > step:
+            self._last = None
+        if self._last_epoch is not None and self._last_epoch.step > step:
+            self._last_epoch = None
+        if self._checkpoint is not None and self._checkpoint.step > step:
+            self._checkpoint = None
+
+    def _change_keeping(self, record: KeepingChanged) -> None:
+        self._not_kept = [what for what in self._not_kept if what != record.what]
+        if record.trouble:
+            self._not_kept.append(record.what)
+        self._log.add(events.keeping_changed(record))
 
     def _change_viewers(self, record: ViewersChanged) -> None:
         self._viewers = record.viewers
@@ -325,11 +369,6 @@ class Session:
         """The precision that the engine confirmed last."""
         return self._switches.current or (self._run.precision if self._run else None)
 
-    def _elapsed_seconds(self) -> float | None:
-        if self._run is None or self._newest_time is None:
-            return None
-        return max(0.0, self._newest_time - self._run.time - self._away_seconds)
-
     def _eta_seconds(self) -> float | None:
         total_steps = self._run.total_steps if self._run else None
         if self._state != "running" or total_steps is None:
@@ -344,9 +383,9 @@ class Session:
             run=self._run,
             precision=self._precision(),
             step=step,
-            epoch=self._epoch,
-            epoch_step=max(0, step - self._epoch_first_step + 1) if self._epoch else 0,
-            elapsed_seconds=self._elapsed_seconds(),
+            epoch=self._epoch.number,
+            epoch_step=self._epoch.steps_done(step),
+            elapsed_seconds=self._running_time.seconds if self._run else None,
             eta_seconds=self._eta_seconds(),
             last=self._last,
             smoothed_loss=self._losses.smoothed,
@@ -375,6 +414,40 @@ class Session:
             unmeasured_steps=self._losses.unmeasured_steps,
             run_dir=self._run_dir,
             checkpoint=self._checkpoint,
+            not_kept=tuple(self._not_kept),
             viewers=self._viewers,
             outcome=self._outcome,
         )
+
+
+_FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
+    RunStarted: Session._start,
+    PhaseChanged: Session._change_phase,
+    DeviceSample: Session._sample_device,
+    PrecisionChanged: Session._change_precision,
+    BlockFinished: Session._finish_block,
+    LossScaleChanged: Session._change_loss_scale,
+    StepSkipped: Session._skip,
+    Float16Window: lambda session, record: session._numerics.add_window(record),
+    ModulesTraced: Session._trace,
+    XRayTaken: Session._take_xray,
+    PrecisionsCompared: Session._compare,
+    StepTimed: lambda session, record: session._timing.add(record),
+    MemoryBreakdown: Session._break_down_memory,
+    NonFinite: Session._find_nonfinite,
+    EpochFinished: Session._finish_epoch,
+    PauseChanged: Session._change_pause,
+    Note: Session._note,
+    Printed: lambda session, record: session._log.add_print(record),
+    CheckpointWritten: Session._write_checkpoint,
+    RunResumed: Session._resume,
+    KeepingChanged: Session._change_keeping,
+    ViewersChanged: Session._change_viewers,
+    RunFinished: Session._finish,
+    RunFailed: Session._fail,
+}
+
+
+@cache
+def _format() -> StateFormat[Session]:
+    return StateFormat(Session)

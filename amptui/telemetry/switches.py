@@ -11,8 +11,10 @@ KEPT = 1000
 class SwitchList:
     """The run's switches in the order of their steps, the first step's precision included."""
 
+    _switches: deque[PrecisionSwitch]
+
     def __init__(self) -> None:
-        self._switches: deque[PrecisionSwitch] = deque(maxlen=KEPT)
+        self._switches = deque(maxlen=KEPT)
 
     @property
     def switches(self) -> tuple[PrecisionSwitch, ...]:

@@ -45,9 +45,11 @@ _ORDER: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimi
 class TimingWatch:
     """The newest timed steps of each precision, those that settle left out, as medians and what they say."""
 
+    _accounts: dict[str, "_Account"]
+    _told: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = None
+
     def __init__(self) -> None:
-        self._accounts: dict[str, _Account] = {}
-        self._told: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = None
+        self._accounts = {}
 
     def add(self, record: StepTimed) -> None:
         """Take in a timed step; one that settles, or that holds what is no duration, counts for nothing."""
@@ -75,11 +77,15 @@ class TimingWatch:
 class _Account:
     """One precision's newest timed steps, part by part."""
 
+    steps: int
+    _host_seconds: dict[PhaseName, deque[float]]
+    _device_seconds: dict[PhaseName, deque[float]]
+    _medians: tuple[PhaseSeconds, ...] | None = None
+
     def __init__(self) -> None:
         self.steps = 0
-        self._host_seconds: dict[PhaseName, deque[float]] = {}
-        self._device_seconds: dict[PhaseName, deque[float]] = {}
-        self._medians: tuple[PhaseSeconds, ...] | None = None
+        self._host_seconds = {}
+        self._device_seconds = {}
 
     def add(self, record: StepTimed) -> None:
         self._medians = None

@@ -8,6 +8,15 @@ from amptui.telemetry.view import EMPTY_SERIES, Series
 class Tracks:
     """Loss, samples a second, loss scale, skips and headroom of every step."""
 
+    _started: bool
+    _resuming: bool
+    _first_step: int
+    _loss: Track
+    _rate: Track
+    _scale: Track
+    _skips: Track
+    _headrooms: Track
+
     def __init__(self) -> None:
         self._started = False
         self._resuming = False
@@ -47,6 +56,13 @@ class Tracks:
     def expect_resume(self) -> None:
         """The next stretch may begin before the newest step: its steps replace those from there on."""
         self._resuming = True
+
+    def rewind(self, next_step: int) -> None:
+        """Forget the steps from ``next_step`` on: they are done again."""
+        if next_step <= self._first_step:
+            self._started = False
+        for track in (self._loss, self._rate, self._scale, self._skips, self._headrooms):
+            track.rewind(next_step)
 
     def add(self, stretch: Stretch, headrooms: list[float | None] | None = None) -> bool:
         """Add a stretch of steps; false for one that comes late, behind newer steps, and is left out.

@@ -12,8 +12,10 @@ class UtilizationWatch:
     is in it then.
     """
 
+    _precision: str | None
+
     def __init__(self) -> None:
-        self._precision: str | None = None
+        self._precision = None
 
     def add(
         self, sample: DeviceSample, run: RunStarted | None, *, training: bool

@@ -254,7 +254,7 @@ class SessionView:
     epoch_step: int = 0
     """Steps done in this epoch."""
     elapsed_seconds: float | None = None
-    """From the run's start to its newest record."""
+    """From the run's start to its newest record, without the time in which no process of it was awake."""
     eta_seconds: float | None = None
     last: StepRecord | None = None
     """The newest step with a measured loss."""
@@ -298,6 +298,8 @@ class SessionView:
     run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
     """The newest that is complete."""
+    not_kept: tuple[str, ...] = ()
+    """What of the run is not being kept now: the journal, checkpoints."""
     viewers: int = 0
     """Screens that watch the run, this one among them."""
     outcome: RunFinished | RunFailed | None = None

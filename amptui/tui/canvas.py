@@ -6,13 +6,16 @@ widget then sends only the cells that changed, because over SSH bytes are what a
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
+from unicodedata import category, normalize
 
 import numpy as np
 import numpy.typing as npt
 from rich.cells import get_character_cell_size
 
+from amptui.inert import INVISIBLE, MOST_CHARACTERS
 from amptui.tui.ink import ASCII_STAND_INS, Ink
 
 BLANK = ord(" ")
@@ -21,6 +24,9 @@ BLANK = ord(" ")
 CONTINUED = 0
 """Stands in the second cell of a character that is two cells wide."""
 _REPLACEMENT = "?"
+
+_LETTERS = {0x1F1E6 + i: chr(ord("A") + i) for i in range(26)}
+"""Regional indicators as plain letters: terminals disagree on how wide a flag is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +99,8 @@ class Canvas:
     ) -> int:
         """Write ``text`` at column ``x`` of line ``y``; return the column after it.
 
-        With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Control
-        characters and escape sequences come out inert, one ``?`` each.
+        With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Whatever it
+        holds comes out inert and in its columns: see `_cells`.
         """
         cells = _cells(text, self.ascii_only)
         if width is not None:
@@ -181,19 +187,29 @@ def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
 
 
 def _cells(text: str, ascii_only: bool) -> list[int]:
-    """One code point a cell; a wide character is followed by a continuation cell."""
+    """One code point a cell; a wide character is followed by a continuation cell.
+
+    What could steer a terminal is ``?``; marks that cannot be composed with their letter are left out, since
+    a cell has one code point and terminals disagree on who is moved by them.
+    """
+    text = text[:MOST_CHARACTERS]  # no screen is as wide
     if text.isascii() and text.isprintable():
         return list(text.encode("ascii"))
+    text = normalize("NFC", text).translate(_LETTERS)
     if ascii_only:
         text = text.translate(ASCII_STAND_INS)
-    cells: list[int] = []
-    for character in text:
-        size = get_character_cell_size(character)
-        if not character.isprintable() or (ascii_only and not character.isascii()):
-            cells += [ord(_REPLACEMENT)] * max(1, size)
-        elif size:
-            cells += [ord(character), *[CONTINUED] * (size - 1)]
-    return cells
+    return [cell for character in text for cell in _cells_of(character, ascii_only)]
+
+
+@lru_cache(maxsize=4096)
+def _cells_of(character: str, ascii_only: bool) -> tuple[int, ...]:
+    """The cells of one character: none, one or two."""
+    size = 0 if category(character).startswith("M") else get_character_cell_size(character)
+    if not character.isprintable() or character in INVISIBLE:
+        return (ord(_REPLACEMENT),) * max(1, size)
+    if ascii_only and not character.isascii():
+        return (ord(_REPLACEMENT),) * size
+    return (ord(character), *[CONTINUED] * (size - 1)) if size else ()
 
 
 def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[int]:

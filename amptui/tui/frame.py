@@ -6,6 +6,7 @@ from typing import NamedTuple
 from amptui import units
 from amptui.records import RunFailed
 from amptui.telemetry.view import SessionView
+from amptui.tui.backdrop import TITLES, draw_backdrop
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import Layout, arrange
@@ -38,9 +39,8 @@ Draw = Callable[[Canvas, SessionView, ScreenState], None]
 
 
 class _Framed(NamedTuple):
-    """A panel with a frame of its own: title on the left, headline on the right, drawing inside."""
+    """What a panel draws in a frame of its own: the headline beside its title, and the inside."""
 
-    title: str
     headline: Callable[[SessionView, ScreenState], list[Phrase]]
     draw: Draw
 
@@ -50,13 +50,13 @@ class Frame:
 
     def __init__(self) -> None:
         self._framed = {
-            "loss": _Framed("loss", loss.headline, loss.LossPanel().draw),
-            "throughput": _Framed("throughput", throughput.headline, throughput.ThroughputPanel().draw),
-            "scale": _Framed("loss scale", scale.headline, scale.ScalePanel().draw),
-            "numerics": _Framed("numerics", numerics.headline, numerics.NumericsPanel().draw),
-            "memory": _Framed("memory", memory.headline, memory.draw),
-            "comparison": _Framed("comparison", comparison.headline, comparison.draw),
-            "events": _Framed("events", events.headline, events.draw),
+            "loss": _Framed(loss.headline, loss.LossPanel().draw),
+            "throughput": _Framed(throughput.headline, throughput.ThroughputPanel().draw),
+            "scale": _Framed(scale.headline, scale.ScalePanel().draw),
+            "numerics": _Framed(numerics.headline, numerics.NumericsPanel().draw),
+            "memory": _Framed(memory.headline, memory.draw),
+            "comparison": _Framed(comparison.headline, comparison.draw),
+            "events": _Framed(events.headline, events.draw),
         }
         self._unframed: dict[str, Draw] = {
             "header": header.draw,
@@ -85,30 +85,16 @@ class Frame:
                 self._unframed[place.name](part, view, screen)
                 continue
             panel = self._framed[place.name]
-            _draw_headline(part, panel.title, panel.headline(view, screen))
+            _draw_headline(part, TITLES[place.name], panel.headline(view, screen))
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
 
     def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:
         """The boxes and titles of ``layout``, drawn once: a third of a frame's time otherwise."""
         if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
             backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
-            for place in layout.places:
-                if place.framed:
-                    _draw_box(backdrop.part(place.rect), self._framed[place.name].title)
+            draw_backdrop(backdrop, layout)
             self._last_backdrop = (layout, canvas.ascii_only), backdrop
         return self._last_backdrop[1]
-
-
-def _draw_box(canvas: Canvas, title: str) -> None:
-    """A rounded box with a title in its upper edge."""
-    right, bottom = canvas.width - 1, canvas.height - 1
-    for y in (0, bottom):
-        canvas.fill(Rect(0, y, canvas.width, 1), "─", Ink.FRAME)
-    for x in (0, right):
-        canvas.fill(Rect(x, 0, 1, canvas.height), "│", Ink.FRAME)
-    for x, y, corner in ((0, 0, "╭"), (right, 0, "╮"), (0, bottom, "╰"), (right, bottom, "╯")):
-        canvas.text(x, y, corner, Ink.FRAME)
-    canvas.text(1, 0, f" {title} ")
 
 
 def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
@@ -144,9 +130,9 @@ def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) ->
     events.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
 
 
-def _draw_notice(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What is left to say where no panel fits: the training does not mind."""
-    going = _GOING.get(view.state, "training goes on")
+    going = "the run is lost" if screen.lost else _GOING.get(view.state, "training goes on")
     size = f"{canvas.width}x{canvas.height}"
     text = f"amptui: the terminal is too small ({size}); {going} — step {units.count(view.step)}"
     for y, line in enumerate(wrapped(text, canvas.width, lines=canvas.height)):

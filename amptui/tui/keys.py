@@ -20,8 +20,10 @@ class Key:
 
 KEYS = (
     Key("p", ("p",), "toggle_precision", "precision", "switch the running training between FP32 and AMP"),
-    Key("m", ("m",), "choose_precision", "modes", "choose any precision this device can run"),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or go on"),
+    Key("d", ("d",), "detach", "detach", "leave the screen, training goes on; amptui attach comes back"),
+    Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
+    Key("m", ("m",), "choose_precision", "modes", "choose any precision this device can run"),
     Key(
         "c",
         ("c",),
@@ -40,8 +42,14 @@ KEYS = (
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key("e", ("e",), "browse_events", "events", "read all events; each with its details"),
     Key("?", ("question_mark",), "show_help", "help", "show this help, or leave it"),
-    Key("q", ("q", "ctrl+q"), "ask_quit", "quit", "quit; while training it asks before it stops the run"),
-    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run cleanly and leave, without asking"),
+    Key(
+        "q",
+        ("q", "ctrl+q"),
+        "ask_quit",
+        "quit",
+        "quit; while training it asks whether to stop the run or detach",
+    ),
+    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and leave without asking; if attached, detach"),
 )
 
 FOOTER_HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)

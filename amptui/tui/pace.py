@@ -7,8 +7,8 @@ from statistics import median
 MAX_FRAMES_PER_SECOND = 4.0
 
 CPU_BUDGET = 0.01
-"""The fraction of a core that the screen may take: beside short steps it is what the trainer loses, since
-both need the interpreter."""
+"""The fraction of a core that the screen may take: it is in a process of its own, but the training needs the
+same cores to load its batches and to launch its kernels."""
 
 MAX_INTERVAL_SECONDS = 1.0
 """However dear a frame is, a person sees that the screen lives."""

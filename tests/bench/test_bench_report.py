@@ -1,17 +1,22 @@
 """What is said of a measurement, from views made by hand."""
 
+import io
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
-from amptui.bench.progress import progress_text
+from amptui.bench.progress import Progress, progress_text
 from amptui.bench.report import Bench, Measured, report_json, report_lines
+from amptui.bench.running import _as_text
 from amptui.findings import PhaseSeconds, PrecisionMeasured, PrecisionsCompared
-from amptui.records import DataInfo, RunStarted
+from amptui.records import DataInfo, PhaseChanged, RunStarted
 from amptui.request import BenchRequest, TrainRequest
 from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionTiming, SessionView
+from tests import poison
 
 RUN = RunStarted(
     time=0.0,
@@ -219,3 +224,36 @@ def test_progress_tells_the_round_that_runs_and_the_ratios_so_far(rounds: int, s
     text = progress_text(replace(view, precision="fp16", compared=replace(view.compared, rounds=rounds)))
     assert said in text
     assert text.endswith("AMP fp16  AMP fp16 1.60× (1.58 to 1.62)")
+
+
+def test_names_and_errors_cannot_steer_what_shows_the_tables() -> None:
+    texts = poison.words()
+    run = poison.poisoned(RUN, texts)
+    sizes = [measured(amp(), error=next(texts), run=run) for _ in poison.STEERING]
+    found = replace(bench(*sizes, model=next(texts)), left_out={next(texts): next(texts)})
+    for encoding in ("utf-8", "ascii"):
+        text = _as_text(found, io.TextIOWrapper(io.BytesIO(), encoding))
+        assert not poison.strange_in_lines(text.encode(encoding))
+        assert "5;41mblink" in text
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_progress_stays_in_its_line(on_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return on_terminal
+
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Stream()
+    progress = Progress(out)
+    for text in (*poison.STEERING, poison.FORGED, "漢字" * 30):
+        phase = PhaseChanged(time=0.0, phase="data", detail=f"{text} 漢字{text * 9}")
+        progress.update(SessionView(phase=phase))
+        progress.line(text)
+    written = out.getvalue()
+    if on_terminal:
+        rewritten = re.findall("\r([^\r\n]+)\x1b\\[K", written)
+        assert len(rewritten) == len(poison.STEERING) + 2
+        assert max(map(cell_len, rewritten)) <= 39
+        written = written.replace("\x1b[K", "").replace("\r", "")
+    assert not poison.strange_in_lines(written.encode())

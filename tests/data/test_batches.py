@@ -334,3 +334,77 @@ def test_a_dataset_reaches_the_gpu_through_workers(cuda: torch.device) -> None:
     batches = opened(Numbers(64), device=cuda)
     assert targets(batches, 2) == targets(opened(Numbers(64)), 2)
     assert targets(batches, 1) == targets(opened(Numbers(64)), 1)
+
+
+class Opaque(Dataset[tuple[Tensor, int]]):
+    """The same samples as :func:`arrays`, one at a time, counting how many were asked for."""
+
+    def __init__(self, samples: int) -> None:
+        self.source = arrays(samples)
+        self.loaded = 0
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        self.loaded += 1
+        return self.source.inputs[index], int(self.source.targets[index])
+
+
+def sources(samples: int) -> list[Source]:
+    """Everything that can be trained on, with the same samples in it."""
+    return [arrays(samples), Opaque(samples), DataLoader(Opaque(samples), batch_size=4, drop_last=True)]
+
+
+@given(samples=st.integers(4, 40), data=st.data(), streamed=st.booleans())
+def test_what_is_skipped_is_the_beginning_of_the_same_epoch(
+    samples: int, data: st.DataObject, streamed: bool
+) -> None:
+    skip, epoch = data.draw(st.integers(0, samples // 4)), data.draw(st.integers(1, 3))
+    with pytest.MonkeyPatch.context() as patch:
+        if streamed:
+            patch.setattr(batches_module, "_fits", lambda _arrays, _device: False)
+        for source in sources(samples):
+            batches = opened(source)
+            whole = [numbers.tolist() for _, numbers in batches.epoch(epoch)]
+            assert [numbers.tolist() for _, numbers in batches.epoch(epoch, skip=skip)] == whole[skip:]
+            assert [numbers.tolist() for _, numbers in batches.epoch(epoch)] == whole
+
+
+def test_our_own_order_skips_without_loading_and_a_loader_of_the_user_s_has_to_load() -> None:
+    ours, theirs = Opaque(40), Opaque(40)
+    next(opened(ours).epoch(1, skip=5))
+    assert ours.loaded == 4
+    told = list[int]()
+
+    def passed(done: int) -> bool:
+        told.append(done)
+        return True
+
+    left = opened(DataLoader(theirs, batch_size=4)).epoch(1, skip=5, passed=passed)
+    assert theirs.loaded == 20
+    assert told == [1, 2, 3, 4, 5]
+    assert len(list(left)) == 5
+
+
+def test_passing_over_batches_can_be_broken_off() -> None:
+    source = Opaque(40)
+    opened(DataLoader(source, batch_size=4)).epoch(1, skip=9, passed=lambda done: done < 2)
+    assert source.loaded == 8
+
+
+def test_a_loader_with_fewer_batches_than_are_to_be_skipped_is_refused_with_the_mend() -> None:
+    with pytest.raises(DataError, match=r"more than 2 batches.*resume with the data that the run began with"):
+        opened(DataLoader(Opaque(8), batch_size=4)).epoch(1, skip=3)
+
+
+def test_a_user_s_generators_are_found_each_once() -> None:
+    own, other = torch.Generator(), torch.Generator()
+    numbers = Numbers(8)
+    assert opened(DataLoader(numbers, batch_size=4)).generators == ()
+    assert opened(DataLoader(numbers, batch_size=4, shuffle=True, generator=own)).generators == (own,)
+    sampler = torch.utils.data.RandomSampler(numbers, generator=other)
+    assert opened(DataLoader(numbers, batch_size=4, sampler=sampler)).generators == (other,)
+    batched = torch.utils.data.BatchSampler(sampler, 4, drop_last=False)
+    assert opened(DataLoader(numbers, batch_sampler=batched, generator=own)).generators == (own, other)
+    assert [opened(source).generators for source in (arrays(8), numbers)] == [(), ()]

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from amptui.doctor.check import Check, Section, broken, fine, poor
-from amptui.doctor.report import examine
+from amptui.doctor.gpus import Gpu, check_gpu, check_nvml
+from amptui.doctor.report import _JsonReport, _PlainReport, examine
+from amptui.doctor.storage import check_data_folder
+from amptui.doctor.terminal import Terminal as Described
+from amptui.doctor.terminal import check_kind
+from amptui.records import GpuSample
+from tests import poison
 from tests.terminal import Terminal
 from tests.test_imports import loaded_by
 
@@ -106,6 +112,25 @@ def test_what_needs_torch_is_left_out_where_it_does_not_load() -> None:
     loads = Section(title="software", look=lambda: [broken("torch-loads", "no", "mend")])
     needs = Section(title="CUDA", look=fails, needs_torch=True)
     assert [title for title, _ in examine([loads, needs])] == ["software"]
+
+
+@pytest.mark.parametrize("report", [_PlainReport, _JsonReport])
+def test_what_drivers_folders_and_environments_say_steers_nothing(
+    report: type[_PlainReport | _JsonReport], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts, show = poison.words(), report()
+    for _ in poison.STEERING:
+        environment = {"TERM": next(texts)}
+        terminal = Described(is_terminal=True, size=None, speaks_utf8=True, environment=environment)
+        gpu = Gpu(index=0, name=next(texts), memory_bytes=1, capability=(9, 0))
+        samples = [GpuSample(uuid="GPU-1", name=next(texts))]
+        folder = tmp_path / next(texts).replace("\0", "").encode("utf-8", "replace").decode()[:40]
+        checks = [check_kind(terminal), check_gpu(gpu, []), check_data_folder(folder)]
+        for check in [*checks, *check_nvml(samples, next(texts), expected=True)]:
+            show.check("section", check)
+    written = capsys.readouterr().out
+    assert "5;41mblink" in written
+    assert not poison.strange_in_lines(written.encode("utf-8", "surrogatepass"))
 
 
 def test_no_trouble_is_told_without_a_mend() -> None:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.control import Control
+from amptui.engine.hopeless import LEAST_LOSS_SCALE
 from amptui.engine.probes import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS
-from amptui.engine.trainer import LEAST_LOSS_SCALE
 from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, StepTimed, XRayTaken
 from amptui.records import (
     LossScaleChanged,

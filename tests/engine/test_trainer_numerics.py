@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.control import Control
-from amptui.engine.trainer import HOPELESS_STEPS, LEAST_LOSS_SCALE
+from amptui.engine.hopeless import HOPELESS_STEPS, LEAST_LOSS_SCALE
 from amptui.errors import ExperimentError
 from amptui.records import (
     EpochFinished,

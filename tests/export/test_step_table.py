@@ -71,6 +71,27 @@ def test_a_run_without_a_step_has_a_head_alone(tmp_path: Path) -> None:
     assert (tmp_path / "steps.csv").read_text().startswith("time,step,epoch,precision,loss,")
 
 
+@pytest.mark.parametrize(
+    ("name", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ('"=1', "'\"=1"),
+        ("@cmd", "'@cmd"),
+        ("＝1", "'＝1"),
+        ("a;=1", "a;'=1"),
+        ("a, -b", "a, '-b"),
+        ("a-b=c", "a-b=c"),
+        ("\x1b[31m\u202e", "?[31m?"),
+        ("x" * 5000, "x" * 1000),
+    ],
+)
+def test_no_text_is_a_formula(name: str, cell: str, tmp_path: Path) -> None:
+    (row,) = table(tmp_path, step(1, precision=name, losses={f"p;{name}": -0.5}))
+    assert row["precision"] == cell
+    assert list(row)[-1][len("losses.p;") :] == cell[: 1000 - len("losses.p;")]
+    assert list(row.values())[-1] == "-0.5"
+
+
 @settings(max_examples=30)
 @given(loss=st.floats(), scale=st.none() | st.floats(), name=st.text(max_size=5), part=st.floats())
 def test_every_number_comes_back_as_it_was(

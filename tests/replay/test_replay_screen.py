@@ -86,6 +86,7 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
             await screen.press(press, "escape")
         control = screen.control
         assert (control.requested_precision, control.paused, control.stop_reason) == (None, False, None)
+        assert not control.take_checkpoint()
         assert not control.take_probe("x-ray")
         assert not control.take_probe("trace")
         assert screen.state.requested_precision is None
@@ -95,7 +96,7 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
 @awaited
 async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
-        for key in ("p", "m", "n"):
+        for key in ("p", "m", "n", "d", "s"):
             await screen.press(key)
             assert "a replay: nothing can be asked of a run that is over" in screen.footer
 
@@ -139,7 +140,7 @@ async def test_it_is_left_without_a_question(tmp_path: Path, key: str) -> None:
     async with replaying(tmp_path) as screen:
         await screen.press(key)
         assert screen.has_left
-        assert screen.app.interrupted == (key == "ctrl+c")
+        assert screen.app.left == ("interrupted" if key == "ctrl+c" else "")
 
 
 @awaited
@@ -191,7 +192,7 @@ def test_every_key_of_the_screen_looks_moves_leaves_or_is_refused() -> None:
     actions = {key.action for key in KEYS}
     assert actions >= LOOKING, "each is a key of the screen still"
     asking = actions - LOOKING - {key.action for key in MOVING} - LEAVING
-    assert {"toggle_precision", "choose_precision", "trace_modules"} <= asking
+    assert {"toggle_precision", "choose_precision", "trace_modules", "detach", "write_checkpoint"} <= asking
     presses = [press for key in REPLAY_KEYS for press in key.presses]
     assert len(presses) == len(set(presses))
 

@@ -1,12 +1,20 @@
 """Finding a run: by folder, journal or name; what is not there is told in one line."""
 
+import contextlib
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from amptui import wire
 from amptui.errors import RunFolderError, UsageError
-from amptui.runs.find import find_run, journal_of, name_of
+from amptui.records import RunFinished
+from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
+from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_base
 
 
@@ -41,9 +49,39 @@ def test_a_kept_run_is_found_by_its_name_and_the_newest_of_a_model_by_the_model_
     assert find_run("mnist") == new
     assert find_run("mnist-deep") == other
     with pytest.raises(
-        UsageError, match=r"no run 'mni'; give a run's folder, its journal\.jsonl or its name"
+        UsageError, match=r"no run 'resnet'; give a run's folder, its journal\.jsonl or its name"
     ):
-        find_run("mni")
+        find_run("resnet")
+
+
+def test_as_much_of_a_name_as_no_other_has_is_enough() -> None:
+    old, new = kept("mnist-20261120-120000", 50), kept("mnist-20261121-090000", 10)
+    assert find_run("mnist-20261120") == old
+    assert find_run("mnist-20261121-09") == new
+    kept("mnist-20261122-080000", 30)
+    kept("mnist-20261123-080000", 40)
+    with pytest.raises(UsageError) as caught:
+        find_run("mnis")
+    assert str(caught.value) == (
+        "'mnis' may be 4 runs: mnist-20261121-090000, mnist-20261122-080000, mnist-20261123-080000 "
+        "and 1 more; write more of the name"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["x" * 300, "x/" * 3000, "a\nb", "\x1b[31m", "\udcff", "~nobody-of-that-name", ".\x00"]
+)
+def test_whatever_is_written_is_a_run_or_a_usage_error(text: str) -> None:
+    for find in (find_run, resumable, live_run):
+        with pytest.raises(UsageError, match="no run"):
+            find(text)
+
+
+@given(text=st.text(min_size=1))
+def test_no_text_breaks_the_search(text: str) -> None:
+    for find in (find_run, resumable, live_run):
+        with contextlib.suppress(UsageError, RunFolderError):
+            find(text)
 
 
 def test_a_name_is_that_of_a_run_as_training_names_it() -> None:
@@ -96,3 +134,110 @@ def test_a_journal_in_the_working_folder_has_that_folder_s_name(
     (tmp_path / "my-run").mkdir()
     monkeypatch.chdir(tmp_path / "my-run")
     assert name_of(Path("journal.jsonl")) == "my-run"
+
+
+# What --resume goes on with.
+
+
+def with_checkpoints(name: str, age_seconds: int = 0) -> RunDir:
+    run_dir = RunDir(kept(name, age_seconds).parent)
+    run_dir.write_run_json({"asked": {}})
+    run_dir.checkpoints_path.mkdir()
+    return run_dir
+
+
+def test_a_run_with_checkpoints_can_go_on(tmp_path: Path) -> None:
+    old, new = with_checkpoints("mnist-20261120-120000", 50), with_checkpoints("vit-20261120-120000", 10)
+    assert resumable("") == new
+    assert resumable("mnist") == resumable("mnist-2026") == old
+    assert resumable(str(old.path)) == resumable(str(old.journal_path)) == old
+
+
+def test_a_run_whose_journal_was_deleted_can_go_on() -> None:
+    run_dir = with_checkpoints("mnist-20261120-120000")
+    run_dir.journal_path.unlink()
+    assert resumable("mnist") == run_dir
+
+
+def test_a_run_that_is_running_cannot_be_gone_on_with() -> None:
+    run_dir = with_checkpoints("mnist-1")
+    with RunLock.take(run_dir.path), pytest.raises(RunFolderError) as caught:
+        resumable("mnist-1")
+    assert str(caught.value).startswith(f"mnist-1 is still running, pid {os.getpid()} on ")
+    assert str(caught.value).endswith("; watch it with `amptui attach mnist-1`")
+
+
+def test_a_run_without_what_it_needs_to_go_on_is_told() -> None:
+    run_dir = with_checkpoints("mnist-1")
+    run_dir.checkpoints_path.rmdir()
+    with pytest.raises(RunFolderError, match="mnist-1 holds no checkpoints; there is nothing to go on from"):
+        resumable("mnist-1")
+    run_dir.run_json_path.unlink()
+    with pytest.raises(RunFolderError, match=r"mnist-1 holds no run\.json; there is nothing to go on from"):
+        resumable("mnist-1")
+
+
+@pytest.mark.parametrize("find", [resumable, live_run])
+def test_a_run_that_is_not_there_can_neither_go_on_nor_be_watched(find: Callable[[str], RunDir]) -> None:
+    kept("mnist-1")
+    for text in ("vit", "no/such/run"):
+        with pytest.raises(UsageError, match="no run "):
+            find(text)
+
+
+# What attach shows.
+
+
+def test_the_live_run_is_found_by_nothing_by_name_and_by_folder() -> None:
+    kept("mnist-20261121-090000", 0)
+    run_dir = RunDir(kept("mnist-20261120-120000", 50).parent)
+    with RunLock.take(run_dir.path):
+        for text in (
+            "",
+            "mnist",
+            "mnist-2026",
+            run_dir.path.name,
+            str(run_dir.path),
+            str(run_dir.journal_path),
+        ):
+            assert live_run(text) == run_dir
+
+
+def test_of_several_live_runs_the_one_started_last_is_shown_unless_a_name_may_mean_both() -> None:
+    first, second = RunDir(kept("mnist-1").parent), RunDir(kept("mnist-2", 50).parent)
+    with RunLock.take(first.path), RunLock.take(second.path):
+        assert live_run("") == second
+        assert live_run("mnist-1") == first
+        with pytest.raises(UsageError, match=r"'mnist' may be 2 live runs: mnist-1, mnist-2; write more"):
+            live_run("mnist")
+
+
+def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
+    with pytest.raises(UsageError, match=r"^no run is live; `amptui train MODEL` starts one$"):
+        live_run("")
+    run_dir = with_checkpoints("mnist-1")
+    done = RunFinished(time=1.0, steps=3, seconds=1.0, reason="done")
+    run_dir.journal_path.write_text(f"{wire.dumps(done)}\n")
+    with pytest.raises(UsageError) as caught:
+        live_run("")
+    assert str(caught.value) == (
+        "no run is live; the newest, mnist-1, finished; look at it with `amptui replay mnist-1`"
+    )
+    run_dir.journal_path.write_text("")
+    with pytest.raises(UsageError) as caught:
+        live_run("mnist-1")
+    assert str(caught.value) == (
+        "mnist-1 died without a last word; look at it with `amptui replay mnist-1`, "
+        "or go on with `amptui train --resume mnist-1`"
+    )
+
+
+def test_a_live_run_of_another_machine_is_told(tmp_path: Path) -> None:
+    here, there = RunDir(kept("a").parent), RunDir(kept("b").parent)
+    with RunLock.take(there.path):
+        there.lock_path.write_text(json.dumps({"pid": 5, "host": "elsewhere", "started": 9e9}))
+        for text in ("", "b"):
+            with pytest.raises(UsageError, match=r"^b is running on elsewhere; log in there to watch it$"):
+                live_run(text)
+        with RunLock.take(here.path):
+            assert live_run("") == here

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.errors import RunFolderError
-from amptui.runs.rundir import RunDir, create_run_dir, default_base, folder_name
+from amptui.runs.rundir import (
+    RunDir,
+    create_run_dir,
+    default_base,
+    folder_name,
+    open_run_dir,
+    read_run_json,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +58,9 @@ def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert create_run_dir(path, "mnist-deep") == RunDir(path), "an empty folder may be used"
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path) -> None:
-    RunDir(tmp_path).journal_path.touch()
+@pytest.mark.parametrize("left", ["journal.jsonl", "run.json", "checkpoints"])
+def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path, left: str) -> None:
+    (tmp_path / left).touch()
     assert "holds a run already; choose another folder with --run-dir" in refused(tmp_path)
 
 
@@ -128,6 +136,52 @@ def test_a_run_json_that_is_in_the_way_leaves_nothing_beside_it(tmp_path: Path) 
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 
+def test_a_name_that_no_folder_can_have_is_refused(tmp_path: Path) -> None:
+    assert "file name too long" in refused(tmp_path / ("x" * 300))
+
+
+def test_the_home_of_nobody_is_a_folder_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    create_run_dir(Path("~nobody-of-that-name"), "m")
+    assert (tmp_path / "~nobody-of-that-name").is_dir()
+
+
+def test_run_json_is_read_back(tmp_path: Path) -> None:
+    RunDir(tmp_path).write_run_json({"asked": {"model": "m"}})
+    assert read_run_json(tmp_path) == {"asked": {"model": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot read .*: no such file"),
+        (b"{", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[1]", "not an object"),
+        (b"", "not JSON"),
+    ],
+)
+def test_a_run_json_that_cannot_be_read_is_told_in_one_line(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    if content is not None:
+        RunDir(tmp_path).run_json_path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=why) as caught:
+        read_run_json(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_folder_of_a_run_that_goes_on_has_to_be_there(tmp_path: Path) -> None:
+    assert open_run_dir(tmp_path) == RunDir(tmp_path)
+    with pytest.raises(RunFolderError, match="is no folder"):
+        open_run_dir(tmp_path / "run")
+
+
 def test_a_run_s_files_lie_in_its_folder() -> None:
     run_dir = RunDir(Path("run"))
     assert run_dir.journal_path == Path("run/journal.jsonl")
+    assert run_dir.lock_path == Path("run/run.lock")
+    assert run_dir.checkpoints_path == Path("run/checkpoints")

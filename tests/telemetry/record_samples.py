@@ -22,6 +22,7 @@ from amptui.records import (
     HostSample,
     LossScaleChanged,
     NonFinite,
+    RunResumed,
     RunStarted,
     StepRecord,
     StepSkipped,
@@ -69,6 +70,21 @@ _RUN = RunStarted(
 
 def run(**changes: Any) -> RunStarted:
     return replace(_RUN, **changes)
+
+
+def resumed(after: int, **changes: Any) -> RunResumed:
+    """``run()`` goes on after a step, on the same device, at 900 s."""
+    record = RunResumed(
+        time=900.0,
+        step=after,
+        checkpoint=f"step-{after:09}.pt",
+        device="cuda:0",
+        device_name="NVIDIA H200",
+        gpu_uuid="GPU-1",
+        precision="fp32",
+        versions={},
+    )
+    return replace(record, **changes)
 
 
 def step(number: int, **changes: Any) -> StepRecord:

@@ -4,7 +4,22 @@ import math
 
 from hypothesis import strategies as st
 
-from amptui.records import EpochFinished, PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
+from amptui.findings import PhaseSeconds, StepTimed
+from amptui.records import (
+    BlockFinished,
+    CheckpointWritten,
+    EpochFinished,
+    KeepingChanged,
+    Note,
+    PauseChanged,
+    PhaseChanged,
+    PrecisionChanged,
+    Printed,
+    RunFailed,
+    RunFinished,
+    ViewersChanged,
+)
+from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (
     backoff,
     compared,
@@ -16,6 +31,7 @@ from tests.telemetry.record_samples import (
     module,
     nonfinite,
     parameter,
+    resumed,
     run,
     skip,
     step,
@@ -35,6 +51,13 @@ MODULES = st.builds(
     way=st.sampled_from(["forward", "backward"]),
     dtype=st.sampled_from(["float16", "float32"]),
     largest=st.floats(),
+)
+
+PHASES = st.builds(
+    PhaseSeconds,
+    name=st.sampled_from(["input", "forward", "backward", "clip", "optimizer"]),
+    host_seconds=st.floats(),
+    device_seconds=st.none() | st.floats(),
 )
 
 RECORDS = st.one_of(
@@ -162,5 +185,75 @@ RECORDS = st.one_of(
         seconds=st.none() | st.floats(),
         mean_loss=st.none() | st.floats(),
         validation=st.none(),
+    ),
+    st.builds(
+        StepTimed,
+        time=st.floats(),
+        step=st.integers(0, 60),
+        precision=st.sampled_from(["fp32", "bf16"]),
+        settling=st.booleans(),
+        phases=st.lists(PHASES, max_size=3, unique_by=lambda phase: phase.name).map(tuple),
+    ),
+    st.builds(
+        memory,
+        st.sampled_from(["fp32", "fp16", "fp8"]),
+        activations=st.none() | st.integers(0, 10**9),
+        copies=st.none() | st.integers(0, 10**9),
+        peak=st.none() | st.integers(0, 10**9),
+        step=st.integers(0, 60),
+    ),
+    st.builds(
+        BlockFinished,
+        time=st.floats(),
+        step=st.integers(0, 60),
+        precision=st.sampled_from(["fp32", "fp16"]),
+        steps=st.integers(0, 60),
+        peak_allocated_bytes=st.none() | st.integers(0, 10**9),
+    ),
+    st.builds(
+        Note,
+        time=st.floats(),
+        severity=st.sampled_from(["info", "warning", "error"]),
+        text=st.text(min_size=1).filter(str.strip),
+    ),
+    st.builds(Printed, time=st.floats(), stream=st.just("stdout"), text=st.text(max_size=9)),
+    st.builds(
+        CheckpointWritten,
+        time=st.floats(),
+        step=st.integers(0, 60),
+        name=st.just("step-000000040.pt"),
+        size_bytes=st.integers(0, 10**12),
+        reason=st.sampled_from(["asked", "epoch", "interval", "end"]),
+        blocked_seconds=st.floats(),
+        seconds=st.floats(),
+    ),
+    st.builds(
+        resumed,
+        st.integers(0, 60),
+        time=st.floats(),
+        device_name=st.sampled_from(["NVIDIA H200", "CPU"]),
+        gpu_uuid=st.none() | st.just("GPU-1"),
+        precision=st.sampled_from(["fp32", "fp16"]),
+        lost_steps=st.integers(0, 60),
+    ),
+    st.builds(
+        KeepingChanged,
+        time=st.floats(),
+        what=st.sampled_from(["journal", "checkpoints"]),
+        trouble=st.sampled_from(["", "journal: no space left on device"]),
+    ),
+    st.builds(
+        ViewersChanged,
+        time=st.floats(),
+        viewers=st.integers(0, 16),
+        change=st.sampled_from(["attached", "detached", "hung up", "lost", "refused"]),
+        detail=st.text(max_size=3),
+    ),
+    st.builds(
+        RunFailed,
+        time=st.floats(),
+        step=st.integers(0, 60),
+        error=st.text(min_size=1, max_size=9),
+        traceback=st.text(max_size=9),
     ),
 )

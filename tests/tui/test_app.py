@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
-from amptui.tui import app as app_module
-from amptui.tui.app import MAX_ZOOM, terminal_speaks_utf8
+from amptui.tui import screen as screen_module
+from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keys import KEYS
 from amptui.tui.layout import PANELS
+from amptui.tui.terminal import terminal_speaks_utf8
 from tests.tui.watching import awaited, started, step, steps, watching
 
 
@@ -46,7 +47,7 @@ async def test_a_tiny_terminal_says_so_and_keys_do_no_harm() -> None:
     async with watching(started(), *steps(3), size=(20, 5)) as screen:
         assert "too small" in " ".join(screen.text.split())
         for key in KEYS:
-            if key.action != "interrupt":
+            if key.action not in ("interrupt", "detach"):
                 await screen.press(*key.presses)
         assert all(screen.app._dashboard.render_line(y).cell_length == 20 for y in range(5))
 
@@ -144,20 +145,37 @@ async def test_a_request_that_the_end_overtook_is_not_switching_for_ever() -> No
         await screen.until(lambda: "switching" not in screen.header)
 
 
-@pytest.mark.parametrize("keys", [("p",), ("space",), ("m", "2")], ids=str)
+@pytest.mark.parametrize("keys", [("p",), ("space",), ("m", "2"), ("s",), ("c",), ("x",), ("n",)], ids=str)
 @awaited
 async def test_after_the_end_nothing_is_asked_for(keys: tuple[str, ...]) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press(*keys)
         assert "the run has ended" in screen.footer
-        assert screen.control.requested_precision is None
-        assert not screen.control.paused
+        control = screen.control
+        assert (control.requested_precision, control.paused, control.take_checkpoint()) == (
+            None,
+            False,
+            False,
+        )
+        assert control.take_comparison() is None
+        assert not control.take_probe("x-ray")
+        assert not control.take_probe("trace")
+
+
+@awaited
+async def test_a_precision_that_another_screen_overruled_is_not_switching_for_ever() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("p")
+        assert "switching" in screen.header
+        change = PrecisionChanged(time=time.time(), step=6, previous="fp32", current="tf32")
+        await screen.feed(change, step(6, "tf32"))
+        assert "switching" not in screen.header
 
 
 @awaited
 async def test_a_notice_gives_the_footer_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "MESSAGE_SECONDS", 0.05)
+    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
     async with watching() as screen:
         await screen.press("p")
         await screen.until(lambda: "not yet" not in screen.footer)
@@ -174,6 +192,27 @@ async def test_space_pauses_and_goes_on() -> None:
         assert screen.control.paused
         await screen.press("space")
         assert not screen.control.paused
+
+
+@awaited
+async def test_space_goes_on_in_a_run_that_stood_still_before_the_screen_came() -> None:
+    async with watching(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True)) as screen:
+        screen.control.request_pause(True)
+        await screen.press("space")
+        assert not screen.control.paused
+        await screen.press("space")  # the run has not gone on yet: never mind
+        assert screen.control.paused
+
+
+@awaited
+async def test_a_pause_that_another_screen_ended_is_asked_for_anew() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("space")
+        await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
+        await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
+        screen.control.request_pause(False)
+        await screen.press("space")
+        assert screen.control.paused
 
 
 @awaited

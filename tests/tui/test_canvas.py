@@ -1,3 +1,4 @@
+import unicodedata
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -8,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from amptui.inert import MOST_CHARACTERS
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.ink import BOLD, STYLES, Ink
 
-ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161"
+ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161\u202e\x9b\u3164\ud83d"
 texts = st.text(max_size=12) | st.text(ODD_CHARACTERS, max_size=12) | st.text("ab ", max_size=12)
 inks = st.sampled_from([Ink.TEXT, Ink.DIM, Ink.FP16 | BOLD, Ink.ERROR])
 places = st.integers(-6, 20)
@@ -76,6 +78,40 @@ def test_text_is_fitted_to_its_width(text: str, width: int, align: str, shown: s
     draw = partial(canvas.text, 0, 0, text, width=width)
     (draw(align="right") if align == "right" else draw(align="left"))
     assert canvas.lines() == [shown]
+
+
+@given(texts)
+def test_no_cell_holds_what_moves_or_joins_another(text: str) -> None:
+    canvas = Canvas(40, 1)
+    canvas.text(0, 0, text)
+    for character in canvas.lines()[0]:
+        assert character.isprintable()
+        assert not unicodedata.category(character).startswith("M")
+        assert not "🇦" <= character <= "🇿"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("e\u0301\u0323|", "\u1eb9|"),
+        ("🇫🇷 👍🏽 ❤\ufe0f", "FR 👍 ❤"),
+        ("a\u202eb\u2066c\u200bd", "a?b?c?d"),
+        ("\x9b31m\x1b]0;t\x07", "?31m?]0;t?"),
+        ("\u3164\ud83d", "??"),
+        ("[bold]x[/]", "[bold]x[/]"),
+    ],
+)
+def test_foreign_text_keeps_its_columns_and_steers_nothing(text: str, shown: str) -> None:
+    canvas = Canvas(40, 1)
+    canvas.text(0, 0, text)
+    assert canvas.lines()[0].rstrip() == shown
+
+
+def test_a_text_without_end_is_drawn_as_quickly_as_one_that_fills_the_screen() -> None:
+    canvas = Canvas(8, 1)
+    assert canvas.text(0, 0, "x" * 10_000_000, width=8) == 8
+    assert canvas.lines() == ["xxxxxxx…"]
+    assert text_width("漢" * 10_000_000) == 2 * MOST_CHARACTERS
 
 
 def test_writing_over_half_of_a_wide_character_blanks_the_other_half() -> None:

@@ -1,14 +1,33 @@
-"""When the screen leaves: asked, interrupted, out of patience, or with nothing to show."""
+"""When the screen leaves and how: asked, detached, interrupted, out of patience, or with nothing to show."""
 
+import asyncio
+import threading
 import time
 from dataclasses import replace
 
 import pytest
 
-from amptui.records import PhaseChanged, RunFailed, RunFinished
-from tests.tui.watching import awaited, started, steps, watching
+from amptui.records import PauseChanged, PhaseChanged, RunFailed, RunFinished
+from tests.tui.watching import Screen, awaited, started, steps, watching
 
 FAILURE = RunFailed(time=0.0, step=0, error="no such layer; check build_model()", traceback="Traceback ...")
+
+
+def over(reason: str = "done") -> RunFinished:
+    return RunFinished(time=time.time(), steps=5, seconds=1.0, reason=reason)  # type: ignore[arg-type]
+
+
+def saving() -> PhaseChanged:
+    return PhaseChanged(time=time.time(), phase="stopping", detail="writing the checkpoint")
+
+
+async def left(screen: Screen) -> str:
+    """How it left, once it has."""
+    await screen.until(lambda: screen.has_left)
+    return screen.app.left
+
+
+# ------------------------------------------------------------------------------ the question
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q"])
@@ -23,17 +42,65 @@ async def test_q_asks_and_no_goes_back(key: str) -> None:
         assert not screen.has_left
 
 
-@pytest.mark.parametrize("yes", ["enter", "y"])
+@pytest.mark.parametrize(("attached", "yes"), [(False, "enter"), (False, "y"), (True, "y")])
 @awaited
-async def test_yes_stops_and_leaves_once_the_trainer_has(yes: str) -> None:
-    async with watching(started(), *steps(5)) as screen:
+async def test_yes_stops_and_leaves_once_the_trainer_has(yes: str, *, attached: bool) -> None:
+    async with watching(started(), *steps(5), attached=attached) as screen:
         await screen.press("q", yes)
         assert screen.control.stop_reason == "stopped by the user"
         await screen.until(lambda: "stopping" in screen.header)
         assert not screen.has_left
-        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="stopped"))
-        await screen.until(lambda: screen.has_left)
-        assert not screen.app.interrupted
+        await screen.end(over("stopped"))
+        assert await left(screen) == "stopped"
+
+
+@pytest.mark.parametrize(("attached", "key"), [(False, "d"), (True, "enter"), (True, "d")])
+@awaited
+async def test_the_question_offers_to_detach(key: str, *, attached: bool) -> None:
+    async with watching(started(), *steps(5), attached=attached) as screen:
+        await screen.press("q", key)
+        assert await left(screen) == "detached"
+        assert screen.control.stop_reason is None
+
+
+@awaited
+async def test_a_question_that_the_end_overtook_is_asked_no_more() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("q")
+        await screen.end(over())
+        await screen.until(lambda: "Stop it" not in screen.text)
+        assert not screen.has_left
+
+
+# -------------------------------------------------------------------------- leaving the run to itself
+
+
+@pytest.mark.parametrize("state", ["starting", "running", "at the floor", "stopping"])
+@awaited
+async def test_d_leaves_at_once_and_asks_nothing_of_the_run(state: str) -> None:
+    async with watching() as screen:
+        if state != "starting":
+            await screen.feed(started(), *steps(5))
+        if state == "at the floor":
+            await screen.feed(PauseChanged(time=time.time(), step=5, paused=True, reason="collapsed"))
+            assert "training is paused" in screen.text
+        if state == "stopping":
+            await screen.press("q", "enter")
+        stop_reason = screen.control.stop_reason
+        await screen.press("d")
+        assert await left(screen) == "detached"
+        assert screen.control.stop_reason == stop_reason
+
+
+@awaited
+async def test_ctrl_c_in_an_attached_screen_detaches() -> None:
+    async with watching(started(), *steps(5), attached=True) as screen:
+        await screen.press("ctrl+c")
+        assert await left(screen) == "detached"
+        assert screen.control.stop_reason is None
+
+
+# ---------------------------------------------------------------------------------- stopping
 
 
 @awaited
@@ -41,9 +108,20 @@ async def test_a_trainer_that_does_not_stop_is_left_when_patience_ends() -> None
     async with watching(started(), *steps(5), patience_seconds=0.2) as screen:
         began = time.monotonic()
         await screen.press("q", "y")
-        await screen.until(lambda: screen.has_left)
+        assert await left(screen) == "stopped"
         assert time.monotonic() - began >= 0.2
         assert not screen.ended.is_set()
+
+
+@awaited
+async def test_a_run_that_says_it_writes_its_checkpoint_is_waited_for() -> None:
+    async with watching(started(), *steps(5), saving(), patience_seconds=0.0) as screen:
+        await screen.press("q", "y")
+        for _ in range(3):  # a frame each
+            await screen.feed(saving())
+            assert not screen.has_left
+        await screen.end(over("stopped"))
+        assert await left(screen) == "stopped"
 
 
 @awaited
@@ -52,7 +130,19 @@ async def test_a_stop_from_outside_leaves_too() -> None:
         screen.control.request_stop("SIGTERM")
         await screen.until(lambda: "stopping" in screen.header)
         screen.ended.set()
-        await screen.until(lambda: screen.has_left)
+        assert await left(screen) == "stopped"
+
+
+@awaited
+async def test_a_stop_that_another_screen_asked_for_is_shown_and_its_end_looked_at() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.feed(saving())
+        assert "stopping" in screen.header
+        assert "writing the checkpoint" in screen.header
+        await screen.end(over("stopped"))
+        assert "stopped" in screen.header
+        assert "writing" not in screen.header
+        assert not screen.has_left
 
 
 @awaited
@@ -60,10 +150,10 @@ async def test_ctrl_c_stops_without_asking_and_twice_leaves_without_waiting() ->
     async with watching(started(), *steps(5)) as screen:
         await screen.press("ctrl+c")
         assert screen.control.stop_reason == "stopped by the user"
-        assert screen.app.interrupted
         assert not screen.has_left
         await screen.press("ctrl+c")
         assert screen.has_left
+        assert screen.app.left == "interrupted"
 
 
 @pytest.mark.parametrize("opened", ["question_mark", "m", "e", "q"])
@@ -71,21 +161,36 @@ async def test_ctrl_c_stops_without_asking_and_twice_leaves_without_waiting() ->
 async def test_ctrl_c_is_heard_whatever_is_open(opened: str) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press(opened, "ctrl+c")
-        assert screen.app.interrupted
+        assert screen.control.stop_reason == "stopped by the user"
         screen.ended.set()
-        await screen.until(lambda: screen.has_left)
+        assert await left(screen) == "interrupted"
 
 
-@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+# ------------------------------------------------------------------------------- after the end
+
+
+@pytest.mark.parametrize(("key", "how"), [("q", ""), ("d", ""), ("ctrl+c", "interrupted")])
 @awaited
-async def test_a_run_that_ended_stays_to_be_looked_at_and_is_left_without_a_question(key: str) -> None:
+async def test_a_run_that_ended_stays_to_be_looked_at_and_is_left_without_a_question(
+    key: str, how: str
+) -> None:
     async with watching(started(), *steps(5)) as screen:
-        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        await screen.end(over())
         assert "finished" in screen.header
         await screen.press("l")
         assert not screen.has_left
         await screen.press(key)
         assert screen.has_left
+        assert screen.app.left == how
+
+
+@awaited
+async def test_a_run_that_ended_is_not_detached_from() -> None:
+    async with watching(started(), *steps(5), attached=True) as screen:
+        await screen.end(over())
+        await screen.press("ctrl+c")
+        assert screen.has_left
+        assert screen.app.left == ""
 
 
 @awaited
@@ -104,3 +209,105 @@ async def test_a_failure_after_steps_stays_until_it_was_read() -> None:
         assert not screen.has_left
         await screen.press("q")
         assert screen.has_left
+
+
+# ------------------------------------------------------------------------- without a last word
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@awaited
+async def test_a_run_that_went_without_a_word_is_told_as_lost(width: int) -> None:
+    async with watching(started(), *steps(5), size=(width, 30)) as screen:
+        screen.ended.set()
+        await screen.until(lambda: "lost" in screen.header)
+        assert "the run's process ended without a word: `amptui runs` tells more" in screen.footer
+        assert "q quit" in screen.footer
+        assert "ETA" not in screen.header
+        await screen.press("p")
+        assert "the run has ended" in screen.footer
+        assert screen.control.requested_precision is None
+        screen.app._message_until = 0.0
+        await screen.until(lambda: "tells more" in screen.footer)
+        assert not screen.has_left
+        await screen.press("q")
+        assert screen.has_left
+        assert screen.app.left == ""
+
+
+@awaited
+async def test_why_it_ended_is_asked_once_and_told() -> None:
+    asked: list[str] = []
+
+    def why() -> str:
+        asked.append("why")
+        return "the run is of another version"
+
+    async with watching(why_ended=why) as screen:
+        screen.ended.set()
+        await screen.until(lambda: "the run is of another version" in screen.footer)
+        assert "waiting" not in screen.text
+        await screen.press("e")
+        assert "the run is of another version" in screen.lines[-1]
+        assert asked == ["why"]
+
+
+@awaited
+async def test_what_was_waited_for_is_not_when_the_run_is_lost() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("p", "x", "s")
+        assert "switching" in screen.header
+        screen.ended.set()
+        await screen.until(lambda: "lost" in screen.header)
+        assert "switching" not in screen.header
+        assert "…" not in screen.footer
+
+
+@awaited
+async def test_a_run_that_told_its_end_is_not_lost() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        screen.session.fold([over()])
+        screen.ended.set()
+        await screen.until(lambda: "finished" in screen.header)
+        await screen.press("l")
+        assert screen.state.lost == ""
+
+
+# ---------------------------------------------------------------------------------- hanging up
+
+
+@awaited
+async def test_a_screen_that_hangs_up_leaves_and_stops_nothing() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        screen.app.hang_up()
+        assert await left(screen) == "hung up"
+        assert screen.control.stop_reason is None
+
+
+@awaited
+async def test_it_can_hang_up_from_another_thread_and_while_it_waits_for_a_stop() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("ctrl+c")
+        thread = threading.Thread(target=screen.app.hang_up)
+        thread.start()
+        assert await left(screen) == "hung up"
+        thread.join()
+
+
+@awaited
+async def test_hung_up_before_it_stood_it_never_does() -> None:
+    screen = Screen()
+    screen.app.hang_up()
+    async with screen.app.run_test() as pilot:
+        screen.pilot = pilot
+        assert await left(screen) == "hung up"
+
+
+def test_to_hang_up_what_has_ended_is_no_error() -> None:
+    screen = Screen()
+
+    async def come_and_go() -> None:
+        async with screen.app.run_test():
+            pass
+
+    asyncio.run(come_and_go())
+    screen.app.hang_up()

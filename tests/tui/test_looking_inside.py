@@ -8,7 +8,7 @@ import pytest
 from amptui.control import Control
 from amptui.findings import ModuleRange
 from amptui.records import LossScaleChanged, Note, PauseChanged, Record, RunFinished
-from amptui.tui import app as app_module
+from amptui.tui import screen as screen_module
 from tests.tui.overlays.opened import xray
 from tests.tui.test_probing import NO_XRAY, traced
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
@@ -149,7 +149,7 @@ async def test_n_asks_for_a_trace_and_tells_its_verdict() -> None:
 
 @awaited
 async def test_a_finding_stands_longer_than_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app_module, "MESSAGE_SECONDS", 0.0)
+    monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
     async with watching(started(), *steps(5)) as screen:
         await screen.press("n")
         await screen.feed(traced(time.time()))

@@ -47,7 +47,7 @@ def steps(count: int, precision: str = "fp32") -> list[Record]:
 class Screen:
     """An app at work, with all that it stands between."""
 
-    def __init__(self, *, patience_seconds: float = ENOUGH_SECONDS) -> None:
+    def __init__(self, *, patience_seconds: float = ENOUGH_SECONDS, **options: Any) -> None:
         self.session = Session("runs/x")
         self.control = Control()
         self.ended = threading.Event()
@@ -59,6 +59,7 @@ class Screen:
             start=lambda: self.seen_at_start.append(self.text),
             patience_seconds=patience_seconds,
             frames_per_second=20,
+            **options,
         )
         self.pilot: Pilot[None]
 

@@ -22,6 +22,7 @@ _READING_KEYS = (("esc", "list"), ("↑ ↓", "scroll"), ("e", "close"))
 class EventBrowser:
     """The list with the chosen event below it; enter gives that event the whole box."""
 
+    name: ClassVar[str] = "events"
     covers_all: ClassVar[bool] = True
 
     def __init__(self) -> None:

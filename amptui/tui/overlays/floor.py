@@ -30,6 +30,7 @@ class _Choice(NamedTuple):
 class FloorChoice:
     """Why training stands still, and the ways out of it: another precision, the same one, or the end."""
 
+    name: ClassVar[str] = "floor"
     covers_all: ClassVar[bool] = False
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
@@ -62,6 +63,8 @@ class FloorChoice:
             return Answer(close=True, precision=_PRECISIONS[key], action="resume")
         if key == "g":
             return Answer(close=True, action="resume")
+        if key == "d":
+            return Answer(close=True, action="detach")
         if key in ("q", "ctrl+q"):
             return Answer(action="ask_quit")
         return CLOSE if key == "escape" else STAY
@@ -95,6 +98,7 @@ def _choices(view: SessionView) -> list[_Choice]:
     return [
         *choices,
         _in_precision("g", now, f"go on, the loss scale held at {scale}"),
+        _Choice("d", "  detach", Ink.TEXT, "leave the screen, the run stays paused"),
         _Choice("q", "  quit", Ink.TEXT, "stop the run; asks once more"),
     ]
 

@@ -15,11 +15,12 @@ from amptui.tui.panels.state import ScreenState
 class Help:
     """All keys and what they do, the signs of the precisions, and where the run is kept."""
 
+    name: ClassVar[str] = "help"
     covers_all: ClassVar[bool] = False
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
         """See :class:`Overlay`."""
-        inner = open_box(canvas, "keys", width=76, height=len(KEYS) + 6)
+        inner = open_box(canvas, "keys", width=76, height=len(KEYS) + 5)
         for y, key in enumerate(KEYS):
             inner.text(1, y, key.label, Ink.KEY | BOLD, width=7, align="right")
             inner.text(10, y, key.meaning, width=max(0, inner.width - 10))

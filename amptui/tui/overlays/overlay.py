@@ -36,6 +36,8 @@ CLOSE = Answer(close=True)
 class Overlay(Protocol):
     """Something over the panels that has the keyboard."""
 
+    name: ClassVar[str]
+    """By which the screen knows what it has open."""
     covers_all: ClassVar[bool]
     """Whether nothing of the panels can be seen: then they need not be drawn."""
 
@@ -82,6 +84,8 @@ def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str 
 def _edge_phrases(hints: Hints, screen: ScreenState, room: int) -> list[Phrase]:
     if screen.message:
         return [Phrase((Word(line, NOTICE_INKS[screen.severity]),)) for line in _cut(screen.message, room)]
+    if screen.lost:
+        return [Phrase((Word(line, Ink.ERROR),)) for line in _cut(screen.lost, room)]
     if screen.waiting:
         return [Phrase((Word(line, Ink.STRONG),)) for line in _cut(screen.waiting, room)]
     keys = enumerate(hints)

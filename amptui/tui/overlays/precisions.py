@@ -23,6 +23,7 @@ MEANINGS = {
 class PrecisionMenu:
     """Every precision, those this device cannot run with the reason."""
 
+    name: ClassVar[str] = "precisions"
     covers_all: ClassVar[bool] = False
 
     def __init__(self, view: SessionView) -> None:

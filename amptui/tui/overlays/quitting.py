@@ -1,6 +1,6 @@
-"""The question before a run is stopped."""
+"""The question before a screen goes: stop the run, or leave it running."""
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -8,24 +8,63 @@ from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
 from amptui.tui.panels.state import ScreenState
 
+_KEY_WIDTH = 5
+
+
+class _Choice(NamedTuple):
+    """One line of the question; enter takes the first."""
+
+    key: str
+    presses: tuple[str, ...]
+    """Textual's names of the presses that count as this key."""
+    words: str
+    answer: Answer
+
 
 class QuitQuestion:
-    """Asks before a run is stopped."""
+    """Asks whether to stop the run; what enter means is the least surprise for the screen that asks.
 
+    Who started the run ends it with enter; who attached to it leaves it to the others.
+    """
+
+    name: ClassVar[str] = "quit"
     covers_all: ClassVar[bool] = False
+
+    def __init__(self, *, attached: bool) -> None:
+        self._attached = attached
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
         """See :class:`Overlay`."""
-        inner = open_box(canvas, "quit", width=58, height=7)
-        inner.text(1, 0, f"Training is at step {view.step:,}. Stop it and leave?", width=inner.width - 1)
-        x = inner.text(1, 2, "enter", Ink.KEY | BOLD)
-        inner.text(x + 1, 2, "stop after this step, keep the journal", width=max(0, inner.width - x))
-        x = inner.text(1, 3, "  esc", Ink.KEY | BOLD)
-        goes_on = "the run stays paused" if view.state == "paused" else "training goes on"
-        inner.text(x + 1, 3, f"go back, {goes_on}", width=max(0, inner.width - x - 1))
+        choices = self._choices(view)
+        inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)
+        or_else = "Stop it, or only leave?" if self._attached else "Stop it and leave?"
+        inner.text(1, 0, f"Training is at step {view.step:,}. {or_else}", width=inner.width - 1)
+        for y, choice in enumerate(choices, 2):
+            ink = Ink.STRONG if y == 2 else Ink.TEXT
+            inner.text(1, y, choice.key, Ink.KEY | BOLD, width=_KEY_WIDTH, align="right")
+            x = 1 + _KEY_WIDTH + 2
+            inner.text(x, y, choice.words, ink, width=max(0, inner.width - x))
 
-    def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments
-        """Enter or y stops; anything that means no goes back."""
-        if key in ("enter", "y"):
-            return Answer(close=True, action="stop")
-        return CLOSE if key in ("escape", "n", "q", "ctrl+q") else STAY
+    def _choices(self, view: SessionView) -> tuple[_Choice, ...]:
+        goes_on = "the run stays paused" if view.state == "paused" else "training goes on"
+        leave = f"detach: leave the screen, {goes_on}"
+        stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
+        back = _Choice("esc", ("escape",), "go back", CLOSE)
+        if self._attached:
+            stop = "stop the run for all screens; checkpoint and journal are kept"
+            return (
+                _Choice("enter", ("enter", "d"), leave, detaching),
+                _Choice("y", ("y",), stop, stopping),
+                back,
+            )
+        stop = "stop after this step; checkpoint and journal are kept"
+        return (
+            _Choice("enter", ("enter", "y"), stop, stopping),
+            _Choice("d", ("d",), leave, detaching),
+            back,
+        )
+
+    def press(self, key: str, view: SessionView) -> Answer:
+        """A clear yes stops; anything that means no goes back."""
+        answers = {key: choice.answer for choice in self._choices(view) for key in choice.presses}
+        return answers.get(key, CLOSE if key in ("n", "q", "ctrl+q") else STAY)

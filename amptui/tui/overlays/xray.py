@@ -52,6 +52,7 @@ class Fact(NamedTuple):
 class XRay:
     """The newest X-ray of the session: the same batch in FP32 and in AMP, layer by layer."""
 
+    name: ClassVar[str] = "x-ray"
     covers_all: ClassVar[bool] = True
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The bottom line: what is waited for, which keys do what, or a notice; and what the screen costs."""
+"""The bottom line: what is waited for or lost, which keys do what, or a notice; and what the screen costs."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from amptui.records import Severity
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
-from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, write, write_right
+from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, wrapped, write, write_right
 from amptui.tui.panels.state import ScreenState
 
 _ALWAYS = 2
-"""The last hints are help and quit: they stay where others give way."""
+"""The last hints are help and quit: they stay where others give way, quit the longest."""
 
 NOTICE_INKS: Mapping[Severity, Ink] = {"info": Ink.STRONG, "warning": Ink.WARNING, "error": Ink.ERROR}
 """The ink of a notice; what is no trouble is only bold."""
@@ -21,19 +21,26 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
     """Hints on the left, the cost of drawing on the right; a message has the hints' place."""
     cost = _cost(screen)
     room = canvas.width - 2 - line_width(cost) - 2
-    if room < canvas.width // 2:
+    if screen.lost or room < canvas.width // 2:
         cost, room = [], canvas.width - 2
     write_right(canvas, 0, cost, margin=1)
     if screen.message:
         canvas.text(1, 0, screen.message, NOTICE_INKS[screen.severity], width=room)
         return
-    always = len(screen.hints) - _ALWAYS
-    phrases = [Phrase((Word(screen.waiting, Ink.STRONG),), -1)] if screen.waiting else []
+    last = len(screen.hints) - 1
+    phrases = _news(screen, room)
     phrases += [
-        Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), 0 if i >= always else 1)
+        Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), min(_ALWAYS, last - i))
         for i, (key, words) in enumerate(screen.hints)
     ]
     write(canvas, 1, 0, fitting(phrases, room))
+
+
+def _news(screen: ScreenState, room: int) -> list[Phrase]:
+    """What stands before the hints for as long as it holds: a run that is lost, or what is waited for."""
+    if screen.lost:
+        return [Phrase((Word(line, Ink.ERROR),), -1) for line in wrapped(screen.lost, room, lines=1)]
+    return [Phrase((Word(screen.waiting, Ink.STRONG),), -1)] if screen.waiting else []
 
 
 def _cost(screen: ScreenState) -> list[Phrase]:

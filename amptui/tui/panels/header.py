@@ -7,7 +7,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
 from amptui.tui.panels import inturns
-from amptui.tui.panels.phase import waiting_fraction, waiting_words
+from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
 from amptui.tui.panels.state import ScreenState
 
@@ -15,6 +15,9 @@ _NAME_WIDTH = 24
 """Cells for a name that a user or a driver made up."""
 
 _BAR_WIDTH = 10
+
+_SCREENS_FROM = 110
+"""Columns from which on other screens that watch are counted."""
 
 _STATE_INKS = {
     "starting": Ink.DIM,
@@ -28,6 +31,8 @@ _STATE_INKS = {
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What is trained on the left; precision, state and progress on the right, each in its own place."""
     left, right = _identity(view), _progress(view, screen)
+    if canvas.width >= _SCREENS_FROM and view.viewers > 1:
+        left.append(Phrase((Word(f"{units.count(view.viewers)} screens", Ink.DIM),), 10))
     kept = {id(each) for each in fitting([*left, *right], canvas.width - 2)}
     write(canvas, 1, 0, [each for each in left if id(each) in kept])
     write_right(canvas, 0, [each for each in right if id(each) in kept], margin=1)
@@ -52,7 +57,7 @@ def _identity(view: SessionView) -> list[Phrase]:
 def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """Trouble, precision, state, then the way through the epoch and the run."""
     phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
-    waiting = waiting_words(view)
+    waiting = waiting_words(view, screen)
     if waiting:
         bar = Gauge(_BAR_WIDTH, waiting_fraction(view), Ink.TEXT)
         phrases.append(Phrase((Word(waiting),), 2))
@@ -60,14 +65,17 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     elif view.run is not None:
         phrases += _epoch(view)
     if view.run is not None and view.state != "starting":
-        phrases += [_step(view), _time(view)]
+        phrases += [_step(view), _time(view, screen)]
     return phrases
 
 
 def _trouble(view: SessionView) -> list[Phrase]:
-    """How many warnings and errors there were, so that none is missed between two looks."""
+    """What is not kept, for as long as it is not; how many warnings and errors there were."""
     counts = ((view.errors, "✖", Ink.ERROR), (view.warnings, "⚠", Ink.WARNING))
-    return [Phrase((Word(f"{sign} {units.count(n)}", ink),), 3) for n, sign, ink in counts if n]
+    phrases = [Phrase((Word(f"{sign} {units.count(n)}", ink),), 3) for n, sign, ink in counts if n]
+    if view.not_kept:
+        phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not kept", Ink.ERROR),), 1))
+    return phrases
 
 
 def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
@@ -96,7 +104,9 @@ def _state(view: SessionView, screen: ScreenState) -> Phrase:
     state, ink = str(view.state), _STATE_INKS[view.state]
     if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason == "stopped":
         state, ink = "stopped", Ink.GOOD
-    elif state in ("starting", "running", "paused") and screen.stopping:
+    elif screen.lost:
+        state, ink = "lost", Ink.ERROR
+    elif state in ("starting", "running", "paused") and (screen.stopping or is_stopping(view)):
         state, ink = "stopping", Ink.WARNING
     elif view.pause_reason:
         ink = Ink.ERROR  # nobody asked for this pause
@@ -124,9 +134,9 @@ def _step(view: SessionView) -> Phrase:
     )
 
 
-def _time(view: SessionView) -> Phrase:
+def _time(view: SessionView, screen: ScreenState) -> Phrase:
     """What is left of the run; once it has ended, how long it took."""
-    over = view.state in ("finished", "failed")
+    over = view.state in ("finished", "failed") or bool(screen.lost)
     label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
     return Phrase((Word(f"{label} ", Ink.DIM), Word(f"{units.duration(seconds):>5}")), 5)
 

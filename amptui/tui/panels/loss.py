@@ -48,7 +48,7 @@ class LossPanel:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The curve over its ribbon of precisions and skips, over the axis of steps."""
         if not view.loss.count:
-            words = waiting_words(view)
+            words = waiting_words(view, screen)
             quiet(canvas, f"waiting for the first step: {words}" if words else "no step yet")
             return
         window = visible_window(view.loss, screen.zoom)

@@ -60,7 +60,7 @@ class NumericsPanel:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the words beside it or below it, the curve where there is room."""
         if not _anything(view.numerics):
-            words = waiting_words(view)
+            words = waiting_words(view, screen)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
         elif canvas.width < _WIDE:
             self._draw_stacked(canvas, view, screen)

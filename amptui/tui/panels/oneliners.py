@@ -27,8 +27,9 @@ _LEAST_AMOUNT = 21
 
 def loss(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The loss in place of its curve."""
-    if not view.loss.count and waiting_words(view):
-        _line(canvas, "loss", [Phrase((Word(f"waiting: {waiting_words(view)}", Ink.DIM),))])
+    waiting = "" if view.loss.count else waiting_words(view, screen)
+    if waiting:
+        _line(canvas, "loss", [Phrase((Word(f"waiting: {waiting}", Ink.DIM),))])
         return
     _line(canvas, "loss", losses.headline(view, screen))
 

@@ -3,6 +3,7 @@
 from amptui import units
 from amptui.records import PhaseChanged
 from amptui.telemetry.view import SessionView
+from amptui.tui.panels.state import ScreenState
 
 _WORDS = {
     "importing": "importing torch",
@@ -15,15 +16,21 @@ _WORDS = {
 """What to say where a phase has no detail."""
 
 
-def waiting_words(view: SessionView) -> str:
-    """``downloading train-images 3.10 / 9.50 MiB``, ``validating 12/40``; "" while steps run."""
-    if view.state in ("finished", "failed"):
+def waiting_words(view: SessionView, screen: ScreenState) -> str:
+    """``downloading train-images 3.10 / 9.50 MiB``, ``validating 12/40``; "" while steps run or none will."""
+    if view.state in ("finished", "failed") or screen.lost:
         return ""
     if view.phase is None:
         return "starting" if view.state == "starting" else ""
     if view.phase.phase == "training":
         return ""
     return " ".join(part for part in (_doing(view.phase), _progress(view.phase)) if part)
+
+
+def is_stopping(view: SessionView) -> bool:
+    """Whether the run says that it is about to end: whoever asked for that, it writes what is to be kept."""
+    over = view.state in ("finished", "failed")
+    return not over and view.phase is not None and view.phase.phase == "stopping"
 
 
 def waiting_fraction(view: SessionView) -> float | None:

@@ -23,7 +23,9 @@ class ScreenState:
     now: float = 0.0
     """Unix seconds, on the clock of the records."""
     stopping: bool = False
-    """Whether an end was asked for and is waited for."""
+    """Whether an end was asked for from this screen and is waited for."""
+    lost: str = ""
+    """What to say of a run that went without a last word; empty while it is there or has told its end."""
     hints: tuple[tuple[str, str], ...] = ()
     """Keys and what they do, the most important first, help and quit at the end."""
     message: str = ""

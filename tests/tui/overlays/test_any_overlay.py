@@ -23,7 +23,8 @@ KEYS = [
 ]  # fmt: skip
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "help": Help,
-    "quit": QuitQuestion,
+    "quit": lambda: QuitQuestion(attached=False),
+    "quit attached": lambda: QuitQuestion(attached=True),
     "menu": lambda: PrecisionMenu(views.compared()),
     "events": EventBrowser,
     "floor": FloorChoice,

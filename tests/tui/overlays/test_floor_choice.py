@@ -34,7 +34,7 @@ def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
     assert "✖ The loss scale fell to 9.8e-04 after 26 skipped steps in a row" in shown
     assert "Every step overflows" in shown
     assert "First: Inf in the gradient of features.13.conv" in shown
-    for choice in ("b  ● AMP bf16", "f  ■ FP32", "g  ▲ AMP fp16", "q    quit"):
+    for choice in ("b  ● AMP bf16", "f  ■ FP32", "g  ▲ AMP fp16", "d    detach", "q    quit"):
         assert choice in shown
     assert "held at 0.000977" in shown
     assert "esc leaves it paused" in shown
@@ -43,7 +43,7 @@ def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
 def test_on_a_small_screen_the_choices_outlast_the_causes() -> None:
     shown = text(FloorChoice(), at_the_floor(), 40, 12)
     assert "✖ The loss scale fell to 9.8e-04" in shown
-    for key in ("b  ●", "f  ■", "g  ▲", "q    quit", "esc leaves it paused"):
+    for key in ("b  ●", "f  ■", "g  ▲", "d    detach", "q    quit", "esc leaves it paused"):
         assert key in shown
 
 
@@ -63,6 +63,10 @@ def test_a_choice_goes_on(key: str, precision: str) -> None:
 
 def test_quitting_asks_first_and_leaves_the_choice_open() -> None:
     assert FloorChoice().press("q", at_the_floor()) == Answer(action="ask_quit")
+
+
+def test_a_screen_may_leave_it_paused() -> None:
+    assert FloorChoice().press("d", at_the_floor()) == Answer(close=True, action="detach")
 
 
 def test_escape_leaves_it_paused_and_other_keys_do_nothing() -> None:

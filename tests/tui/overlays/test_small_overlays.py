@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from amptui.records import PRECISIONS
 from amptui.telemetry.view import EMPTY_VIEW
+from amptui.tui.ink import Ink
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.help import Help
-from amptui.tui.overlays.overlay import CLOSE, STAY
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
 from amptui.tui.overlays.precisions import MEANINGS, PrecisionMenu
 from amptui.tui.overlays.quitting import QuitQuestion
 from tests.tui import views
-from tests.tui.overlays.opened import lines, text
+from tests.tui.overlays.opened import drawn, lines, text
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -32,32 +33,59 @@ def test_any_key_closes_help(key: str) -> None:
     assert Help().press(key, EMPTY_VIEW) == CLOSE
 
 
-def test_the_question_names_the_step_and_both_answers() -> None:
-    shown = text(QuitQuestion(), views.compared())
-    for words in ("step 1,204", "enter", "keep the journal", "esc", "training goes on"):
+@pytest.mark.parametrize("attached", [False, True])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_the_question_names_the_step_and_all_answers(size: tuple[int, int], *, attached: bool) -> None:
+    shown = text(QuitQuestion(attached=attached), views.compared(), *size)
+    for words in ("step 1,204", "Stop it", "checkpoint and journal are kept", "esc  go back"):
         assert words in shown
+    assert "detach: leave the screen, training goes on" in shown
 
 
-def test_the_question_in_a_pause_promises_no_training() -> None:
-    shown = text(QuitQuestion(), views.paused())
+@pytest.mark.parametrize(
+    ("attached", "first", "second"),
+    [
+        (False, "enter  stop after this step", "    d  detach"),
+        (True, "enter  detach", "    y  stop the run for all screens"),
+    ],
+)
+def test_what_enter_means_stands_first_and_strong(first: str, second: str, *, attached: bool) -> None:
+    canvas = drawn(QuitQuestion(attached=attached), views.compared())
+    lines = canvas.lines()
+    (y,) = (y for y, line in enumerate(lines) if first in line)
+    assert second in lines[y + 1]
+    assert canvas.inks[y, lines[y].index(first) + len("enter  ")] == Ink.STRONG
+    assert canvas.inks[y + 1, lines[y + 1].index(second) + len("enter  ")] == Ink.TEXT
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_the_question_in_a_pause_promises_no_training(*, attached: bool) -> None:
+    shown = text(QuitQuestion(attached=attached), views.paused())
     assert "the run stays paused" in shown
     assert "training goes on" not in shown
 
 
 @pytest.mark.parametrize(
-    ("key", "action", "closes"),
+    ("key", "ours", "attached"),
     [
-        ("enter", "stop", True),
-        ("y", "stop", True),
-        ("escape", "", True),
-        ("n", "", True),
-        ("q", "", True),
-        ("p", "", False),
+        ("enter", "stop", "detach"),
+        ("y", "stop", "stop"),
+        ("d", "detach", "detach"),
+        ("escape", "", ""),
+        ("n", "", ""),
+        ("q", "", ""),
+        ("ctrl+q", "", ""),
     ],
 )
-def test_only_a_clear_yes_stops(key: str, action: str, *, closes: bool) -> None:
-    answer = QuitQuestion().press(key, EMPTY_VIEW)
-    assert (answer.action, answer.close, answer.precision) == (action, closes, "")
+def test_only_a_clear_yes_stops(key: str, ours: str, attached: str) -> None:
+    for is_attached, action in ((False, ours), (True, attached)):
+        question = QuitQuestion(attached=is_attached)
+        assert question.press(key, EMPTY_VIEW) == Answer(close=True, action=action)
+
+
+@pytest.mark.parametrize("key", ["p", "space", "s", "esc"])
+def test_another_key_leaves_the_question_open(key: str) -> None:
+    assert QuitQuestion(attached=False).press(key, EMPTY_VIEW) == STAY
 
 
 def test_the_menu_has_every_precision_with_what_it_is_or_why_it_cannot_be() -> None:

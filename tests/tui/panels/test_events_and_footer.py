@@ -7,6 +7,7 @@ import pytest
 from amptui.records import Severity
 from amptui.telemetry.view import Event, EventKind
 from amptui.tui.ink import Ink
+from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import events, footer
 from amptui.tui.panels.state import ScreenState
 from tests.tui import views
@@ -89,6 +90,35 @@ def test_the_footer_has_keys_and_cost() -> None:
 def test_help_and_quit_outlast_every_other_hint() -> None:
     text = draw_alone(footer.draw, views.compared(), 24, screen=ScreenState(hints=HINTS)).lines()[0]
     assert text.split() == ["?", "help", "q", "quit"]
+
+
+def test_quit_outlasts_help() -> None:
+    text = draw_alone(footer.draw, views.compared(), 12, screen=ScreenState(hints=HINTS)).lines()[0]
+    assert text.split() == ["q", "quit"]
+
+
+@pytest.mark.parametrize(
+    ("width", "keys"),
+    [(80, "p space d s ? q"), (120, "p space d s m c x f ? q"), (160, "p space d s m c x f l e ? q")],
+)
+def test_each_width_has_the_keys_that_matter_most(width: int, keys: str) -> None:
+    screen = ScreenState(hints=FOOTER_HINTS, frames_per_second=4.0, frame_cpu_percent=0.6)
+    text = draw_alone(footer.draw, views.compared(), width, screen=screen).lines()[0]
+    assert [key for key, words in FOOTER_HINTS if f" {key} {words}" in text] == keys.split()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_a_lost_run_has_the_footer_in_the_ink_of_an_error(width: int) -> None:
+    lost = "the run's process ended without a word: `amptui runs` tells more"
+    screen = ScreenState(
+        hints=HINTS, lost=lost, waiting="X-ray …", frames_per_second=4.0, frame_cpu_percent=1.0
+    )
+    canvas = draw_alone(footer.draw, views.compared(), width, screen=screen)
+    text = canvas.lines()[0]
+    assert ink_of(canvas, "the run's process ended") == Ink.ERROR
+    assert "X-ray" not in text
+    assert (lost in text, "…" in text) == ((True, False) if width >= 80 else (False, True))
+    assert ("q quit" in text) is (width >= 80)
 
 
 def test_a_cost_that_was_not_measured_is_not_shown() -> None:

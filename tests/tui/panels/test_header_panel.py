@@ -1,8 +1,9 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from amptui.records import RunFinished
+from amptui.records import PhaseChanged, RunFinished
 from amptui.telemetry.view import SessionView
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import header
@@ -87,6 +88,36 @@ def test_each_state_has_its_word_and_ink(view: SessionView, state: str, ink: Ink
 def test_a_stop_that_was_asked_for_is_told_until_it_is_over() -> None:
     assert "stopping" in line(views.compared(), screen=ScreenState(stopping=True))
     assert "stopping" not in line(views.finished(), screen=ScreenState(stopping=True))
+
+
+def test_a_stop_that_the_run_tells_of_is_shown_whoever_asked() -> None:
+    phase = PhaseChanged(time=views.NOW, phase="stopping", detail="writing the checkpoint")
+    canvas = draw_alone(header.draw, replace(views.compared(), phase=phase), 120)
+    assert ink_of(canvas, "stopping") == Ink.WARNING
+    assert "writing the checkpoint" in canvas.lines()[0]
+    assert "stopping" not in line(replace(views.finished(), phase=phase))
+
+
+@pytest.mark.parametrize("build", [views.starting, views.compared, views.paused])
+def test_a_run_that_went_without_a_word_is_lost(build: Callable[[], SessionView]) -> None:
+    canvas = draw_alone(header.draw, build(), 120, screen=ScreenState(lost="gone"))
+    assert ink_of(canvas, "lost") == Ink.ERROR
+    assert not any(word in canvas.lines()[0] for word in ("running", "paused", "starting", "ETA"))
+
+
+@pytest.mark.parametrize(("viewers", "width", "shown"), [(2, 140, True), (1, 140, False), (2, 80, False)])
+def test_other_screens_are_counted_where_there_is_room(viewers: int, width: int, *, shown: bool) -> None:
+    canvas = draw_alone(header.draw, replace(views.compared(), viewers=viewers), width)
+    assert ("2 screens" in canvas.lines()[0]) is shown
+    if shown:
+        assert ink_of(canvas, "2 screens") == Ink.DIM
+
+
+@pytest.mark.parametrize("width", range(110, 150))
+def test_the_count_of_screens_is_the_first_to_go(width: int) -> None:
+    alone = " ".join(line(views.compared(), width).split())
+    beside = " ".join(line(replace(views.compared(), viewers=2), width).split())
+    assert beside.replace("2 screens ", "") == alone
 
 
 def test_a_run_that_was_stopped_is_not_called_finished() -> None:

@@ -5,8 +5,9 @@ import pytest
 
 from amptui.records import PhaseChanged
 from amptui.telemetry.view import SessionView
-from amptui.tui.panels.phase import waiting_fraction, waiting_words
+from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from tests.tui import views
+from tests.tui.panels.drawing import SCREEN
 
 
 def in_phase(phase: Any, **details: Any) -> SessionView:
@@ -27,13 +28,26 @@ def in_phase(phase: Any, **details: Any) -> SessionView:
         (in_phase("first step", detail="first step"), "first step"),
         (in_phase("validating", done=12, total=40), "validating 12/40"),
         (in_phase("validating", done=12), "validating 12"),
+        (in_phase("stopping", detail="writing the checkpoint"), "writing the checkpoint"),
+        (in_phase("stopping"), "stopping"),
         (in_phase("training"), ""),
         (views.compared(), ""),
         (replace(in_phase("validating"), state="failed"), ""),
     ],
 )
 def test_a_phase_is_told_in_words(view: SessionView, words: str) -> None:
-    assert waiting_words(view) == words
+    assert waiting_words(view, SCREEN) == words
+
+
+def test_a_run_that_is_lost_waits_for_nothing() -> None:
+    assert waiting_words(in_phase("validating"), replace(SCREEN, lost="gone")) == ""
+
+
+def test_a_run_is_stopping_when_it_says_so_until_it_has_ended() -> None:
+    assert is_stopping(in_phase("stopping"))
+    assert not is_stopping(in_phase("validating"))
+    assert not is_stopping(SessionView())
+    assert not is_stopping(replace(in_phase("stopping"), state="finished"))
 
 
 def test_progress_is_a_fraction_only_where_the_whole_is_known() -> None:

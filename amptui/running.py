@@ -1,0 +1,176 @@
+"""One training in this process: its threads, its recorder and its socket, wired, and ended cleanly."""
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from amptui import __version__
+from amptui.capture import OutputCapture
+from amptui.control import Control
+from amptui.device.sampler import Sampler
+from amptui.engine.worker import TrainingThread
+from amptui.errors import AmptuiError
+from amptui.modelspec import ModelSpec
+from amptui.plain import JsonLines, PlainFront, separate_stdout
+from amptui.prompt import complain
+from amptui.recorder import Listener, Recorder
+from amptui.records import Note, RunFailed
+from amptui.request import TrainRequest
+from amptui.runs import protocol
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir
+from amptui.runs.server import Server
+from amptui.signals import StopSignals
+from amptui.telemetry.session import Session
+
+STOP_PATIENCE_SECONDS = 5.0
+"""How long a trainer may take to stop when asked; then we say so and leave anyway."""
+
+_CLOSING_SECONDS = 5.0
+
+_LOOK_INTERVAL_SECONDS = 0.5
+"""How often lines are written where there is no screen."""
+
+_SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long one thread may hold the interpreter: a tenth of the default lets the pump and the socket through
+beside a trainer that never lets go, at no measured cost to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """One training's parts, wired."""
+
+    session: Session
+    control: Control
+    thread: TrainingThread
+    recorder: Recorder
+    sampler: Sampler
+    run_dir: RunDir
+    server: Server | None = None
+
+    def start(self) -> None:
+        """Start every thread."""
+        gc.enable()
+        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+        if self.server is not None:
+            self.server.start()
+        self.recorder.start()
+        self.sampler.start()
+        self.thread.start()
+
+    def wait_for_end(self) -> bool:
+        """Wait as long as a trainer may take to stop, and for what it is writing; whether it did."""
+        while not self.thread.join(STOP_PATIENCE_SECONDS):
+            if not self.thread.saving:
+                return False
+        return True
+
+    def close(self) -> None:
+        """Stop sampling, drain the records, close the journal, and let every viewer have the last word."""
+        self.sampler.stop(timeout=1.0)
+        self.recorder.close(_CLOSING_SECONDS)
+        if self.server is not None:
+            self.server.close(_CLOSING_SECONDS)
+
+
+def wire(
+    request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, listeners: Sequence[Listener] = ()
+) -> Training:
+    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start."""
+    session, control = Session(str(run_dir.path)), Control()
+    recorder = Recorder(
+        session, run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume
+    )
+    server = Server(
+        run_dir.path,
+        hello={"version": __version__, "pid": os.getpid(), "run_dir": str(run_dir.path)},
+        obey=lambda asked: protocol.apply(asked, control),
+        changed=recorder.emit,
+    )
+    recorder.show_to(server)
+    thread = TrainingThread(
+        request, spec, control, recorder.emit, cut=recorder.cut_after, journaled=recorder.wait_until_kept
+    )
+    sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
+    return Training(session, control, thread, recorder, sampler, run_dir, server)
+
+
+def run_for_viewers(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, viewer: socket.socket) -> int:
+    """Train in a process without a terminal, watched by ``viewer`` and whoever attaches; the exit status."""
+    try:
+        with RunLock.take(run_dir.path, new=not request.resume) as lock:
+            return _run_for_viewers(wire(request, spec, run_dir), lock, viewer)
+    except Exception as error:
+        # This process has no terminal: what it cannot do is told where there is one.
+        with suppress(OSError):
+            viewer.sendall(protocol.error_line(str(error)))
+        if isinstance(error, AmptuiError):
+            return error.exit_status
+        raise
+
+
+def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -> int:
+    assert training.server is not None, "wire() makes one"
+    training.server.adopt(viewer)
+    log = training.run_dir.path / "output.log"
+    with _stop_signals(training) as signals, OutputCapture(training.recorder.emit, log):
+        training.start()
+        _follow(training, lock.renew)
+        return _finish(training, signals, lambda: None)
+
+
+def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json: bool) -> int:
+    """Train in this process, in plain lines or with every record as JSON on standard output."""
+    with RunLock.take(run_dir.path, new=not request.resume) as lock:
+        listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
+        training = wire(request, spec, run_dir, listeners=listeners)
+        with _stop_signals(training) as signals:
+            training.start()
+            if json:
+                _follow(training, lock.renew)
+                return _finish(training, signals, lambda: None)
+            front = PlainFront(training.session.view, sys.stdout)
+            _follow(training, lock.renew, front.update)
+            return _finish(training, signals, front.finish)
+
+
+def _stop_signals(training: Training) -> StopSignals:
+    def hung_up() -> None:
+        text = "the terminal was closed (SIGHUP); training goes on without it"
+        training.recorder.emit(Note(time=time.time(), severity="info", text=text))
+
+    return StopSignals(training.control.request_stop, hung_up=hung_up, busy=lambda: training.thread.saving)
+
+
+def _follow(training: Training, *looks: Callable[[], object]) -> None:
+    """Look now and then until the trainer has ended, or was asked to: then ``_finish`` waits for it."""
+    while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
+        for look in looks:
+            look()
+
+
+def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
+    """Wait for the trainer, close everything, tell how it ended; leave hard if the trainer will not end."""
+    ended = training.wait_for_end()
+    if not ended:
+        doing, step = training.thread.doing, training.session.view().step
+        text = f"the trainer did not stop within {STOP_PATIENCE_SECONDS:g} s ({doing}); leaving anyway"
+        training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
+    training.close()
+    tell()
+    if not ended:
+        complain(text)
+        # A thread inside torch would abort the interpreter's own way out.
+        os._exit(1)
+    error = training.thread.error
+    if error is not None:
+        complain(str(error))
+        return error.exit_status
+    if training.recorder.trouble:
+        complain(f"journal: {training.recorder.trouble}")
+    return 128 + signals.received if signals.received else 0

@@ -1,0 +1,286 @@
+"""A screen's end of its connection to a run: what the run tells, folded as it comes, and what it is asked."""
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from amptui.control import Control, Probe
+from amptui.records import PauseChanged, Record, RunFailed, RunFinished
+from amptui.runs import place, protocol
+from amptui.runs.protocol import (
+    CheckpointAsked,
+    ComparisonAsked,
+    Hello,
+    History,
+    Leave,
+    LeaveKind,
+    PauseAsked,
+    PrecisionAsked,
+    ProbeAsked,
+    ProtocolError,
+    Request,
+    RunError,
+    RunHello,
+    StopAsked,
+)
+
+MOST_UNSENT_BYTES = 1024**2
+"""Requests that wait for a run that hears none: thousands of them."""
+
+_PIECE_BYTES = 1024**2
+
+_BATCH_BYTES = 4 * 1024**2
+"""What is folded at once of a flood."""
+
+
+def connect(folder: Path) -> socket.socket:
+    """A connection to the live run in ``folder``.
+
+    Raises ``RunFolderError`` where nobody listens there, where it is another user's, or where it is busy.
+    """
+    return place.reach(folder)
+
+
+class RemoteControl(Control):
+    """A ``Control`` whose requests reach the trainer of another process."""
+
+    def __init__(self, ask: Callable[[Request], object]) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def request_checkpoint(self) -> None:
+        super().request_checkpoint()
+        self._ask(CheckpointAsked())
+
+    def request_probe(self, probe: Probe) -> None:
+        super().request_probe(probe)
+        self._ask(ProbeAsked(probe))
+
+    def request_comparison(self, precisions: tuple[str, ...]) -> None:
+        super().request_comparison(precisions)
+        self._ask(ComparisonAsked(precisions))
+
+    def request_precision(self, precision: str) -> None:
+        super().request_precision(precision)
+        self._ask(PrecisionAsked(precision))
+
+    def request_pause(self, paused: bool) -> None:
+        super().request_pause(paused)
+        self._ask(PauseAsked(paused))
+
+    def request_stop(self, reason: str) -> None:
+        super().request_stop(reason)
+        self._ask(StopAsked(reason[: protocol.MOST_REASON_CHARACTERS]))
+
+    def follow_pause(self, paused: bool) -> None:
+        """The run says that it stands still, or goes on; nothing is asked for."""
+        super().request_pause(paused)
+
+
+class Client:
+    """Reads a run in a thread of its own: ``restore`` gets a history's state, ``fold`` the records after it.
+
+    ``ended`` is set when the run, or the connection to it, has ended and all that came is folded; not when
+    the screen itself leaves.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        restore: Callable[[Any], None],
+        fold: Callable[[Sequence[Record]], None],
+        ended: threading.Event,
+    ) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._restore = restore
+        self._fold = fold
+        self._ended = ended
+        self._lines = protocol.Lines(protocol.MOST_LINE_BYTES)
+        self._sending = threading.Condition()  # guards what follows, and the connection's sending side
+        self._unsent = bytearray()
+        self._deaf = False
+        self._left = False
+        self._last_word = False
+        self._woken, self._waker = socket.socketpair()
+        self._waker.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
+        self.control = RemoteControl(self._ask)
+        """What the screen's keys ask of the run."""
+        self.hello: RunHello | None = None
+        """What the run said of itself."""
+        self.error = ""
+        """What the run said instead of a last record, or why it ended without one; empty if all is well.
+
+        A last record may have come within a history, of which nothing is known here: ask the session first.
+        """
+        self.passed_over = 0
+        """Lines that were no records of this version."""
+
+    @property
+    def started(self) -> bool:
+        """Whether the run was spoken to."""
+        return self._thread.ident is not None
+
+    def start(self) -> None:
+        """Say hello, and begin to read."""
+        self.send(protocol.encode(Hello()))
+        self._thread.start()
+
+    def send(self, line: bytes) -> bool:
+        """Let the run have ``line`` as soon as it takes it, without waiting; false if it will not have it."""
+        with self._sending:
+            if self._deaf or len(self._unsent) + len(line) > MOST_UNSENT_BYTES:
+                return False
+            self._unsent += line
+            self._send_some()
+            if self._unsent:
+                with suppress(BlockingIOError):  # it is awake
+                    self._waker.send(b"\0")
+            return not self._deaf
+
+    def leave(self, kind: LeaveKind, timeout_seconds: float = 1.0) -> None:
+        """Tell the run that this screen goes, and how, within that time; it trains on."""
+        limit = time.monotonic() + timeout_seconds
+        self._left = True
+        self.send(protocol.encode(Leave(kind)))
+        with self._sending:
+            self._sending.wait_for(lambda: self._deaf or not self._unsent, timeout_seconds)
+            self._deaf = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # which the reading thread takes for the end
+        if self.started:
+            self._thread.join(max(0.0, limit - time.monotonic()))
+        else:
+            self._close()
+
+    def _ask(self, request: Request) -> bool:
+        return self.send(protocol.encode(request))
+
+    def _send_some(self) -> None:
+        """Send what the connection takes; the caller holds the lock."""
+        try:
+            while self._unsent:
+                del self._unsent[: self._connection.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._deaf = True  # what it said before it went is still to be read
+            self._unsent.clear()
+        if not self._unsent:
+            self._sending.notify_all()
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except ProtocolError as error:
+            self.error = str(error)
+        except Exception as error:  # noqa: BLE001 - a screen that has nothing to show says why
+            self.error = f"the run cannot be followed: {type(error).__name__}: {error}"
+        self._close()
+        if not self._left:
+            self._ended.set()
+
+    def _close(self) -> None:
+        with self._sending:
+            self._deaf = True
+            self._sending.notify_all()
+            for connection in (self._connection, self._woken, self._waker):
+                connection.close()
+
+    def _follow(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._connection, selectors.EVENT_READ)
+            selector.register(self._woken, selectors.EVENT_READ)
+            over = False
+            while not over:
+                ready = {key.fileobj for key, _ in selector.select()}
+                if self._woken in ready:
+                    self._woken.recv(4096)
+                with self._sending:
+                    self._send_some()
+                    waits = selectors.EVENT_WRITE if self._unsent else 0
+                selector.modify(self._connection, selectors.EVENT_READ | waits)
+                lines, over = self._receive()
+                self._take(lines)
+                over = over or bool(self.error)
+        if not (self._last_word or self._left or self.error):
+            self.error = (
+                "the run's process ended without a last word"
+                if self.hello is not None
+                else "the run ended before it said anything"
+            )
+
+    def _receive(self) -> tuple[list[bytes], bool]:
+        """The lines that have arrived, up to a batch of them, and whether nothing will come any more."""
+        lines: list[bytes] = []
+        received = 0
+        while received < _BATCH_BYTES:
+            try:
+                piece = self._connection.recv(_PIECE_BYTES)
+            except BlockingIOError:
+                return lines, False
+            except OSError:
+                piece = b""  # a run that closed with something unheard resets the connection
+            if not piece:
+                return lines, True
+            lines += self._lines.take(piece)
+            received += len(piece)
+        return lines, False
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        """Fold what the lines hold, in their order, in pieces as large as can be."""
+        records: list[Record] = []
+        for line in lines:
+            said = self._read(line)
+            if isinstance(said, RunHello | History | RunError):
+                self._fold_all(records)
+                records = []
+                self._obey(said)
+            elif said is not None:
+                records.append(said)
+        self._fold_all(records)
+
+    def _read(self, line: bytes) -> RunHello | History | RunError | Record | None:
+        try:
+            said = protocol.read(line)
+        except ProtocolError:
+            said = None
+        if self.hello is None and not isinstance(said, RunHello | RunError):
+            raise ProtocolError("what listens there is no run of amptui")
+        self.passed_over += said is None
+        return said
+
+    def _obey(self, said: RunHello | History | RunError) -> None:
+        match said:
+            case RunHello():
+                self.hello = said
+                if said.protocol != protocol.PROTOCOL:
+                    raise ProtocolError(
+                        f"the run speaks protocol {said.protocol}, this amptui {protocol.PROTOCOL}; "
+                        f"watch it with amptui {said.version}"
+                    )
+            case History(state):
+                self._last_word = False
+                try:
+                    self._restore(state)
+                except ValueError as error:
+                    raise ProtocolError(str(error)) from error
+            case RunError(text):
+                self.error = text
+
+    def _fold_all(self, records: Sequence[Record]) -> None:
+        if not records:
+            return
+        for record in records:
+            if isinstance(record, PauseChanged):
+                self.control.follow_pause(record.paused)
+            elif isinstance(record, RunFinished | RunFailed):
+                self._last_word = True
+        self._fold(records)

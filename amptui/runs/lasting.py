@@ -1,0 +1,216 @@
+"""An append-only file that keeps its name: deleted or moved away, it is made again with all that it held."""
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from amptui.runs.rundir import reason
+
+_LOOK_SECONDS = 1.0
+"""From one look at the file's name to the next, and from one failed attempt to the next."""
+
+_PART_BYTES = 2**20
+"""Read and written in one piece: what a copy takes of memory."""
+
+_AT_ONCE_BYTES = 64 * _PART_BYTES
+"""Copied in one :meth:`LastingFile.look`, some 50 ms of a usual disk: a long file holds nobody up."""
+
+_ALL_BYTES = 2**62
+
+_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
+
+
+class LastingFile:
+    """``path``, open for appending at its end. Used by one thread at a time.
+
+    While the name is gone, ``descriptor`` still reaches the file: nothing that is written to it meanwhile is
+    lost. Raises OSError when ``path`` cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, _FLAGS, 0o644)
+        self.trouble = ""
+        """What happened to the file's name, in one line; empty while all is well."""
+        self.is_lost = False
+        """The file has no name at the moment."""
+        self.forgot = False
+        """What the file held before could not be read any more, and is not in the one that is there now."""
+        self._path = self._place = path
+        self._identity = _identity(os.fstat(self.descriptor))
+        self._copy: _Copy | None = None
+        self._due = 0.0
+
+    def look(self) -> None:
+        """See once a second whether the name is still there, and work at getting it back; never raises."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        if self.is_lost:
+            self._make_again(_AT_ONCE_BYTES)
+            return
+        self._due = now + _LOOK_SECONDS
+        if self._has_lost_its_name():
+            self.is_lost = True
+            self.trouble = f"{self._path.name} was deleted or moved: it is written again"
+            self._due = now
+
+    def close(self) -> None:
+        """Bring the file back if it is gone, sync it and close it; never raises."""
+        if self.is_lost or self._has_lost_its_name():
+            self.is_lost = True
+            self._make_again(_ALL_BYTES)
+        if self.is_lost:
+            self._make_again(_ALL_BYTES)  # the place had changed again
+        self._drop_copy()
+        with suppress(OSError):
+            os.fsync(self.descriptor)
+        with suppress(OSError):
+            os.close(self.descriptor)
+
+    def _has_lost_its_name(self) -> bool:
+        if self._place != self._path and not os.path.lexists(self._path):
+            return True  # the name that another file had taken is free again
+        try:
+            return not os.path.samestat(self._place.stat(), os.fstat(self.descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return self._is_stale()
+
+    def _is_stale(self) -> bool:
+        try:
+            os.fstat(self.descriptor)
+        except OSError:
+            return True
+        return False  # whether the name is there cannot be known now
+
+    def _make_again(self, most_bytes: int) -> None:
+        try:
+            self._copy = self._copy or _Copy(self.descriptor, self._free_name())
+            if self._copy.advance(most_bytes):
+                self._take(*self._copy.result())
+                self._copy = None
+        except _SourceLostError:
+            self._begin_anew()
+        except _PlaceChangedError:
+            self._drop_copy()  # from the beginning, at the next look
+        except OSError as error:
+            self._fail(error)
+
+    def _begin_anew(self) -> None:
+        """Keep at least what comes from now on."""
+        self._drop_copy()
+        try:
+            if self._is_there():
+                self._take(self._path, os.open(self._path, _FLAGS, 0o644))
+                return
+            path = self._free_name()
+            self._take(path, os.open(path, _FLAGS | os.O_EXCL, 0o644))
+            self.forgot = True
+        except OSError as error:
+            self._fail(error)
+
+    def _is_there(self) -> bool:
+        """Whether the same file can be opened again: a server that came back makes descriptors stale."""
+        with suppress(OSError):
+            return _identity(self._path.stat()) == self._identity
+        return False
+
+    def _take(self, path: Path, descriptor: int) -> None:
+        with suppress(OSError):
+            if self._place != path and os.path.samestat(self._place.stat(), os.fstat(self.descriptor)):
+                self._place.unlink()  # a stand-in of our own, whose content is at its proper place now
+        with suppress(OSError):
+            os.close(self.descriptor)
+        self.descriptor, self._place, self.is_lost = descriptor, path, False
+        self._identity = _identity(os.fstat(descriptor))
+        self._due = time.monotonic() + _LOOK_SECONDS
+        self.trouble = ""
+        if path != self._path:
+            self.trouble = f"another file took the name {self._path.name}: records are kept in {path.name}"
+
+    def _free_name(self) -> Path:
+        path, number = self._path, 2
+        while os.path.lexists(path):
+            path = self._path.with_name(f"{self._path.stem}.{number}{self._path.suffix}")
+            number += 1
+        return path
+
+    def _fail(self, error: OSError) -> None:
+        self._due = time.monotonic() + _LOOK_SECONDS
+        self.trouble = f"{self._path.name} was deleted or moved and cannot be written again: {reason(error)}"
+
+    def _drop_copy(self) -> None:
+        if self._copy is not None:
+            self._copy.drop()
+            self._copy = None
+
+
+class _SourceLostError(Exception):
+    """What the file held can no longer be read."""
+
+
+class _PlaceChangedError(Exception):
+    """Another file took the name, or the new one was deleted before it got it."""
+
+
+class _Copy:
+    """All that ``source`` holds in a new file, which gets its name when it is complete.
+
+    Raises OSError where nothing can be written now; the next :meth:`advance` goes on from there.
+    """
+
+    def __init__(self, source: int, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._source = source
+        self._beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        self._file = os.open(self._beside, _FLAGS | os.O_TRUNC, 0o644)
+        self._done_bytes = 0
+
+    def advance(self, most_bytes: int) -> bool:
+        """Copy so many bytes more; whether the new file holds everything and has its name.
+
+        Raises ``_SourceLostError`` and ``_PlaceChangedError``.
+        """
+        limit = self._done_bytes + most_bytes
+        while self._done_bytes < limit:
+            try:
+                part = os.pread(self._source, _PART_BYTES, self._done_bytes)
+            except OSError as error:
+                raise _SourceLostError from error
+            if not part:
+                self._take_name()
+                return True
+            self._done_bytes += os.write(self._file, part)
+        return False
+
+    def result(self) -> tuple[Path, int]:
+        """The new file's path and its descriptor, which is the caller's now."""
+        return self._path, self._file
+
+    def drop(self) -> None:
+        """Leave nothing behind."""
+        with suppress(OSError):
+            os.close(self._file)
+        with suppress(OSError):
+            self._beside.unlink()
+
+    def _take_name(self) -> None:
+        """Never over another's file."""
+        try:
+            os.link(self._beside, self._path)
+        except (FileExistsError, FileNotFoundError) as error:
+            raise _PlaceChangedError from error
+        except OSError:  # a file system without hard links
+            if os.path.lexists(self._path):
+                raise _PlaceChangedError from None
+            self._beside.rename(self._path)
+        else:
+            with suppress(OSError):
+                self._beside.unlink()
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

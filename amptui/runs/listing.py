@@ -1,0 +1,238 @@
+"""What a run is and how it stands, from its lock and from both ends of its journal, however long that is."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TypeVar
+
+from amptui import wire
+from amptui.errors import RunFolderError
+from amptui.records import (
+    PauseChanged,
+    PrecisionChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StepRecord,
+)
+from amptui.runs.lock import Holder, holder
+from amptui.runs.rundir import RunDir, kept_runs, read_run_json, written
+
+State = Literal["starting", "running", "paused", "finished", "stopped", "failed", "died"]
+"""``died`` is a run that nobody trains any more and that left no last word."""
+
+_HEAD_BYTES = (2**16, 2**20, 2**22)
+"""How far into a journal its beginning is looked for; a long download comes before it."""
+
+_TAIL_BYTES = (2**16, 2**20, 2**24)
+"""How far back its newest step is looked for; a long pause comes after it."""
+
+_R = TypeVar("_R", bound=Record)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRun:
+    """One run at this moment; None is what its files do not tell."""
+
+    name: str
+    folder: Path
+    state: State
+    model: str | None
+    precision: str | None
+    """Of the newest step."""
+    step: int | None
+    total_steps: int | None
+    started: float | None
+    """Unix seconds, as are ``began`` and ``written``."""
+    began: float | None
+    """When the process that trains it now began."""
+    written: float | None
+    """When its journal was last written."""
+    device: str | None
+    device_name: str | None
+    host: str | None
+    """The machine that trains it now, and there the process; None if nobody does."""
+    pid: int | None
+    is_here: bool
+    """Nobody trains it on another machine."""
+    error: str | None
+    """Why it failed, in one line."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether somebody trains it now."""
+        return self.host is not None
+
+
+def list_kept_runs() -> list[KeptRun]:
+    """The user's runs, the one that was written last first. Raises ``RunFolderError``."""
+    return [look_at(run_dir) for run_dir in kept_runs()]
+
+
+def look_at(run_dir: RunDir) -> KeptRun:
+    """The run in a folder; what cannot be read of it is not known, and nothing is raised for it."""
+    trains = holder(run_dir.path)
+    begun, newest = None, _Newest()
+    with suppress(OSError), run_dir.journal_path.open("rb") as file:
+        begun, newest = _begun(file), _newest(file)
+    said = _run_json(run_dir)
+    began = trains.started if trains is not None else None
+    # What changes when a run goes on is rewritten in run.json; the journal may tell it far from both ends.
+    newer = (said, newest.resumed, begun)
+    return KeptRun(
+        name=run_dir.path.absolute().name,
+        folder=run_dir.path,
+        state=_state(trains, newest, has_begun=begun is not None),
+        model=_known("model", begun, said),
+        precision=newest.precision or _known("precision", begun),
+        step=newest.step,
+        total_steps=_known("total_steps", *newer),
+        started=_known("time", begun, said) or began,
+        began=began,
+        written=written(run_dir),
+        device=_known("device", *newer),
+        device_name=_known("device_name", *newer),
+        host=trains.host if trains is not None else None,
+        pid=trains.pid if trains is not None else None,
+        is_here=trains is None or trains.is_here,
+        error=newest.word.error if isinstance(newest.word, RunFailed) else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What ``run.json`` says, each by the name that it has in the records."""
+
+    model: str | None
+    time: float | None
+    total_steps: int | None
+    device: str | None
+    device_name: str | None
+
+
+def _run_json(run_dir: RunDir) -> _Said:
+    said: dict[str, object] = {}
+    with suppress(RunFolderError):
+        said = read_run_json(run_dir.path)
+    return _Said(
+        model=_of(str, said.get("model")),
+        time=_of(float, said.get("started")),
+        total_steps=_of(int, said.get("total_steps")),
+        device=_of(str, said.get("device")),
+        device_name=_of(str, said.get("device_name")),
+    )
+
+
+def _of(kind: type[_T], value: object) -> _T | None:
+    return value if isinstance(value, kind) else None
+
+
+def _known(name: str, *sources: RunStarted | RunResumed | _Said | None) -> Any:
+    """The first value that one of ``sources`` knows."""
+    values = (getattr(source, name) for source in sources if source is not None)
+    return next((value for value in values if value is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Newest:
+    """The newest record of each kind that tells how a run stands."""
+
+    stepped: StepRecord | None = None
+    switched: PrecisionChanged | None = None
+    pause: PauseChanged | None = None
+    resumed: RunResumed | None = None
+    word: RunFinished | RunFailed | None = None
+
+    @property
+    def step(self) -> int | None:
+        return max((each.step for each in (self.stepped, self.resumed) if each is not None), default=None)
+
+    @property
+    def precision(self) -> str | None:
+        # A switch may be told ahead of steps before it that were still being measured.
+        ran = [each for each in (self.stepped, self.resumed) if each is not None]
+        ran = sorted(ran, key=lambda each: each.step)
+        if self.switched is not None and (not ran or self.switched.step > ran[-1].step):
+            return self.switched.current
+        return ran[-1].precision if ran else None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.pause is not None and self.pause.paused and self.pause.step >= (self.step or 0)
+
+
+def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool) -> State:
+    word = newest.word
+    going_on = trains is not None and word is not None and (trains.started or 0.0) > word.time
+    if word is not None and not going_on:
+        if isinstance(word, RunFailed):
+            return "failed"
+        return "stopped" if word.reason == "stopped" else "finished"
+    if trains is None:
+        return "died"
+    if going_on or not has_begun:
+        return "starting"
+    return "paused" if newest.is_paused else "running"
+
+
+def _begun(file: BinaryIO) -> RunStarted | None:
+    for size in _HEAD_BYTES:
+        file.seek(0)
+        data = file.read(size)
+        found = _first(data, RunStarted)
+        if found is not None or len(data) < size:
+            return found
+    return None
+
+
+def _newest(file: BinaryIO) -> _Newest:
+    size = os.fstat(file.fileno()).st_size
+    found = _Newest()
+    for back in _TAIL_BYTES:
+        file.seek(max(0, size - back))
+        found = _newest_in(file.read(back))
+        if found.stepped is not None or back >= size:
+            break
+    return found
+
+
+def _newest_in(data: bytes) -> _Newest:
+    words = [_last(data, RunFinished), _last(data, RunFailed)]
+    stepped, resumed = _last(data, StepRecord), _last(data, RunResumed)
+    after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
+    # What ended a run that went on is no last word.
+    at, word = max(words, key=lambda found: found[0])
+    return _Newest(
+        stepped=stepped[1],
+        resumed=resumed[1],
+        switched=_last(data, PrecisionChanged)[1],
+        pause=_last(data, PauseChanged)[1],
+        word=word if at > after else None,
+    )
+
+
+def _first(data: bytes, kind: type[_R]) -> _R | None:
+    return _searched(data, kind, data.find)[1]
+
+
+def _last(data: bytes, kind: type[_R]) -> tuple[int, _R | None]:
+    return _searched(data, kind, data.rfind)
+
+
+def _searched(data: bytes, kind: type[_R], search: Callable[[bytes, int, int], int]) -> tuple[int, _R | None]:
+    """The record that ``search`` comes upon first, and where it begins; damaged ones are passed over."""
+    mark = f'{{"type":"{kind.__name__}"'.encode()
+    start, end = 0, len(data)
+    while (at := search(mark, start, end)) >= 0:
+        line_end = data.find(b"\n", at)
+        with suppress(ValueError):
+            record = wire.loads(data[at : line_end if line_end >= 0 else len(data)].decode())
+            if isinstance(record, kind):
+                return at, record
+        start, end = (at + 1, end) if search == data.find else (0, at)
+    return -1, None

@@ -1,0 +1,182 @@
+"""Who trains in a run's folder: a lock that the living run's process holds, and that dies with it."""
+
+import fcntl
+import json
+import os
+import socket
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amptui.errors import RunFolderError
+from amptui.runs.rundir import RunDir, reason, refuse_a_run
+
+_PATIENCE_SECONDS = 0.5
+"""Somebody who looks whether the lock is held holds it for microseconds; that refuses nobody."""
+
+_RETRY_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that trains in a folder, in its lock's words; None and empty where they are damaged."""
+
+    pid: int | None
+    host: str
+    started: float | None
+    """When it took the lock, in Unix seconds."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        pid = f"pid {self.pid}" if self.pid is not None else "a process"
+        return f"{pid} on {self.host}" if self.host else pid
+
+
+class RunLock:
+    """The lock of one run's folder, held until :meth:`release` or the end of this process.
+
+    A child of this process does not hold it, so that none that lives on keeps a dead run's folder.
+    """
+
+    def __init__(self, path: Path, file: int) -> None:
+        self._path = path
+        self._file: int | None = file
+        # A lock is shared with forked children: the last of them to go would be the one to let go.
+        os.register_at_fork(after_in_child=self._close)
+
+    @classmethod
+    def take(cls, folder: Path, *, new: bool = False) -> "RunLock":
+        """Lock ``folder`` for this process.
+
+        Raises ``RunFolderError`` where a living run holds it, and, with ``new``, where a run was begun there.
+        """
+        run_dir = RunDir(folder)
+        try:
+            file = _locked(run_dir.lock_path, _PATIENCE_SECONDS)
+        except OSError as error:
+            raise RunFolderError(f"cannot lock {folder}: {reason(error)}") from error
+        if file is None:
+            raise RunFolderError(
+                f"another run is training in {folder}, {holder(folder) or 'just begun'}",
+                mend=f"watch it with `amptui attach {folder}`",
+            )
+        lock = cls(run_dir.lock_path, file)
+        try:
+            if new:
+                refuse_a_run(run_dir)
+        except RunFolderError:
+            lock.release()
+            raise
+        return lock
+
+    def renew(self) -> None:
+        """Lock the folder again if it was deleted and made again; nothing but a look if it was not."""
+        if self._file is None:
+            return
+        with suppress(OSError):
+            if self._path.exists() and os.path.samestat(os.fstat(self._file), self._path.stat()):
+                return
+            file = _locked(self._path, 0.0)
+            if file is not None:
+                self._close()
+                self._file = file
+
+    def release(self) -> None:
+        """Let the folder go; harmless when that was done before."""
+        if self._file is not None:
+            with suppress(OSError):
+                os.ftruncate(self._file, 0)  # where there are no locks, the words are what holds
+        self._close()
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                os.close(file)
+
+    def __enter__(self) -> "RunLock":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def holder(folder: Path) -> Holder | None:
+    """Who trains in ``folder`` now; None if nobody does. Makes no file, and stands in nobody's way."""
+    try:
+        file = os.open(RunDir(folder).lock_path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _words(file)
+    except OSError:
+        return _by_its_words(file)
+    else:
+        return None
+    finally:
+        os.close(file)
+
+
+def _locked(path: Path, patience_seconds: float) -> int | None:
+    """The lock's file, locked and signed; None where a living run holds it. Raises OSError."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    limit = time.monotonic() + patience_seconds
+    while not _try_to_lock(file):
+        if time.monotonic() >= limit:
+            os.close(file)
+            return None
+        time.sleep(_RETRY_SECONDS)
+    signature = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
+    with suppress(OSError):  # the lock holds on a full disk too
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"{json.dumps(signature)}\n".encode("ascii"), 0)
+    return file
+
+
+def _try_to_lock(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system that has no locks
+        return _by_its_words(file) is None
+    return True
+
+
+def _by_its_words(file: int) -> Holder | None:
+    """The holder by what it wrote, unless it is gone; of another machine's process only its word is known."""
+    found = _words(file)
+    if found.pid is None or not found.is_here:
+        return found if found.pid is not None else None
+    if found.pid == os.getpid():
+        return None
+    try:
+        os.kill(found.pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return None
+    except OSError:
+        pass  # another user's
+    return found
+
+
+def _words(file: int) -> Holder:
+    try:
+        said: Any = json.loads(os.pread(file, 4096, 0))
+    except (OSError, ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        said = {}
+    pid, host, started = said.get("pid"), said.get("host"), said.get("started")
+    return Holder(
+        pid=pid if isinstance(pid, int) and pid > 0 else None,
+        host=host if isinstance(host, str) else "",
+        started=started if isinstance(started, float) else None,
+    )

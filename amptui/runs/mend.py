@@ -1,0 +1,173 @@
+"""Makes a journal end with the step that a run goes on from; what came after is kept beside it."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO
+
+from amptui import wire
+from amptui.errors import RunFolderError
+from amptui.records import Record, RunFailed, RunFinished, StepRecord
+from amptui.runs.rundir import reason
+
+_BLOCK_BYTES = 2**22
+"""Read in one piece; whole lines, so that a longer line makes a longer piece."""
+
+_STEP_RECORD = b'"StepRecord"'
+_A_STEP = re.compile(rb'"step": ?(\d{1,18})')
+_LAST_WORD = re.compile(rb'"type": ?"Run(?:Finished|Failed)"')
+
+
+def cut_after(journal: Path, step: int) -> int:
+    """Let ``journal`` end with what was known after ``step``; how many steps were cut off.
+
+    Everything from the first later step on is moved to ``journal.after-step-<step>-<k>.jsonl`` in the same
+    folder, with what announced that step, or ended the run, since the step before it; so is a last line that
+    was cut off. The rest is whole lines without a later step, and reads as a run that goes on. Raises
+    ``RunFolderError`` when that cannot be written; the journal is as it was then.
+    """
+    try:
+        with journal.open("r+b") as file:
+            at = _where_to_cut(file, step)
+            lost_steps = _move(file, at, journal, step) if at < _size(file) else 0
+            _end_the_line(file)
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return 0  # a journal that was deleted has nothing to be mended
+    except OSError as error:
+        raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
+    return lost_steps
+
+
+def _where_to_cut(file: BinaryIO, step: int) -> int:
+    """The first byte that has to go; the file's size if none has."""
+    cut, end = None, 0
+    for start, block in _blocks(file):
+        later, heralds = _later(block, step)
+        last_step = _last_step(block[:later])
+        if last_step is not None:
+            cut = None  # the run went on, with a step that stays
+            heralds = [position for position in heralds if position > last_step]
+        if cut is None and heralds:
+            cut = start + heralds[0]
+        if later is not None:
+            return start + later if cut is None else cut
+        end = start + _end_of_whole_lines(block)
+    return end if cut is None else cut
+
+
+def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """The file in pieces of whole lines, and where each begins."""
+    file.seek(0)
+    start = 0
+    while block := file.read(_BLOCK_BYTES):
+        block += file.readline()
+        yield start, block
+        start += len(block)
+
+
+def _later(block: bytes, step: int) -> tuple[int | None, list[int]]:
+    """Where the first later step begins, and before it what announces one or ends the run; in bytes."""
+    suspects = [match.start() for match in _LAST_WORD.finditer(block)]
+    if max(map(int, _A_STEP.findall(block)), default=0) > step:
+        suspects += [match.start() for match in _A_STEP.finditer(block) if int(match[1]) > step]
+    heralds: list[int] = []
+    for suspect in sorted(suspects):
+        start, record = _line_at(block, suspect)
+        if isinstance(record, StepRecord) and record.step > step:
+            return start, heralds
+        if isinstance(record, RunFinished | RunFailed) or getattr(record, "step", 0) > step:
+            heralds.append(start)
+    return None, heralds
+
+
+def _last_step(block: bytes) -> int | None:
+    """Where the last whole step begins."""
+    end = len(block)
+    while (found := block.rfind(_STEP_RECORD, 0, end)) >= 0:
+        start, record = _line_at(block, found)
+        if isinstance(record, StepRecord):
+            return start
+        end = found
+    return None
+
+
+def _end_of_whole_lines(block: bytes) -> int:
+    """The block's length without a last line that was cut off and is no record."""
+    start = block.rfind(b"\n") + 1
+    return len(block) if start < len(block) and _record(block[start:]) is not None else start
+
+
+def _line_at(block: bytes, position: int) -> tuple[int, Record | None]:
+    """Where the line around ``position`` begins, and the record in it."""
+    start = block.rfind(b"\n", 0, position) + 1
+    end = block.find(b"\n", position)
+    return start, _record(block[start : end if end >= 0 else len(block)])
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        return wire.loads(line.decode())
+    except ValueError:
+        return None
+
+
+def _move(file: BinaryIO, at: int, journal: Path, step: int) -> int:
+    """Take everything from ``at`` on out of the file, to one beside it; how many later steps that holds."""
+    beside, to = _new_file_beside(journal, step)
+    moved_steps = 0
+    try:
+        with os.fdopen(to, "wb") as out:
+            file.seek(at)
+            while block := file.read(_BLOCK_BYTES):
+                block += file.readline()
+                moved_steps += _later_steps(block, step)
+                out.write(block)
+            out.flush()
+            os.fsync(out.fileno())
+        _sync_folder(journal.parent)
+        file.truncate(at)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise
+    return moved_steps
+
+
+def _new_file_beside(journal: Path, step: int) -> tuple[Path, int]:
+    for number in count(1):
+        path = journal.with_name(f"{journal.stem}.after-step-{step}-{number}{journal.suffix}")
+        with suppress(FileExistsError):
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    raise AssertionError("there is always another number")
+
+
+def _later_steps(block: bytes, step: int) -> int:
+    records = (_line_at(block, match.start())[1] for match in re.finditer(_STEP_RECORD, block))
+    return sum(isinstance(record, StepRecord) and record.step > step for record in records)
+
+
+def _end_the_line(file: BinaryIO) -> None:
+    """A whole record may lack its line break."""
+    size = _size(file)
+    file.seek(max(0, size - 1))
+    if size and file.read(1) != b"\n":
+        file.write(b"\n")
+        file.flush()
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
+
+
+def _sync_folder(folder: Path) -> None:
+    """Some file systems lose a new file's name in a crash otherwise; some refuse to be asked."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

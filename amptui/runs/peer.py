@@ -1,0 +1,120 @@
+"""One connection to a run, seen from the run: what the screen at its other end is owed and what it says."""
+
+import socket
+from collections import deque
+from contextlib import suppress
+from typing import Literal
+
+from amptui.runs import protocol
+
+MOST_QUEUED_BYTES = 4 * 1024**2
+"""Lines that wait for a slow screen, beside a history it is being sent: a second of the quickest training."""
+
+_PIECE_BYTES = 64 * 1024
+
+Standing = Literal["new", "behind", "waiting", "live"]
+"""``new`` has not said hello; ``behind`` missed something and still has to take what it was being sent;
+``waiting`` is for a history; ``live`` gets what is published."""
+
+
+class Peer:
+    """A screen, or whatever else connected. Nothing here waits for it."""
+
+    def __init__(self, connection: socket.socket, *, adopted: bool, since: float) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.adopted = adopted
+        """It came with the run and not by the run's socket."""
+        self.since = since
+        """When it connected, on the monotonic clock."""
+        self.standing: Standing = "new"
+        self.blocked = False
+        """Its socket takes nothing more for now."""
+        self.gone = False
+        """The other end is closed."""
+        self._owed: deque[bytes] = deque()
+        self._owed_bytes = 0
+        self._sent_bytes = 0  # of the first that is owed
+        self._most_owed_bytes = MOST_QUEUED_BYTES
+        self._heard = protocol.Lines(protocol.MOST_REQUEST_BYTES)
+
+    @property
+    def introduced(self) -> bool:
+        """Whether it is a screen that said hello."""
+        return self.standing != "new"
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has taken all that there is for it; one that came with the run is waited for."""
+        if not self.introduced:
+            return not self.adopted
+        return self.standing == "live" and not self._owed
+
+    def introduce(self, hello: bytes) -> None:
+        """It said hello, and is owed ours."""
+        self._owe(hello)
+        self.standing = "behind"
+
+    def owe_history(self, line: bytes) -> None:
+        """All that was; what is published from now on comes after it."""
+        self._most_owed_bytes = MOST_QUEUED_BYTES + len(line)
+        self._owe(line)
+        self.standing = "live"
+
+    def owe_lines(self, lines: bytes) -> None:
+        """What is published; where that is too much by now, a new history instead."""
+        if self._owed_bytes + len(lines) > self._most_owed_bytes:
+            self.fall_behind()
+        else:
+            self._owe(lines)
+
+    def fall_behind(self) -> None:
+        """Take back what is owed, but for what the socket has a part of: no line is ever torn."""
+        begun = self._owed[0] if self._sent_bytes else b""
+        self._owed.clear()
+        self._owed_bytes = 0
+        if begun:
+            self._owe(begun)
+        self.standing = "behind"
+
+    def send(self) -> None:
+        """Let the socket have what it takes now. Raises ``OSError`` when the other end is gone."""
+        self.blocked = False
+        while self._owed and not self.blocked:
+            first = self._owed[0]
+            try:
+                self._sent_bytes += self.connection.send(memoryview(first)[self._sent_bytes :])
+            except BlockingIOError:
+                self.blocked = True
+            if self._sent_bytes == len(first):
+                self._owed.popleft()
+                self._owed_bytes -= len(first)
+                self._sent_bytes = 0
+        if not self._owed:
+            self._most_owed_bytes = MOST_QUEUED_BYTES
+            if self.standing == "behind" and not self.blocked:
+                self.standing = "waiting"
+
+    def hear(self) -> list[bytes]:
+        """The lines that arrived; sets ``gone`` after the last. Raises ``ProtocolError`` for one too long."""
+        try:
+            piece = self.connection.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            piece = b""  # a screen that closed with something unread resets the connection
+        self.gone = not piece
+        return self._heard.take(piece)
+
+    def close(self, last_word: bytes = b"") -> None:
+        """Hang up, with ``last_word`` if that tears no line."""
+        with suppress(OSError):
+            if last_word and not self._sent_bytes:
+                self.connection.send(last_word)
+            # A worker process that the training forked may hold a copy: this ends the connection for all.
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.connection.close()
+
+    def _owe(self, data: bytes) -> None:
+        self._owed.append(data)
+        self._owed_bytes += len(data)

@@ -1,0 +1,162 @@
+"""Where a run's socket is: listened at and reached at the same places, in the same order."""
+
+import errno
+import hashlib
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from amptui.errors import RunFolderError
+from amptui.runs.rundir import reason
+
+SOCKET_NAME = "run.sock"
+
+_MOST_ADDRESS_BYTES = 103
+"""What the address of a Unix socket holds on every system; Linux takes four more."""
+
+_BACKLOG = 128
+"""Connections that wait to be taken: a crowd of strangers shall not keep a screen out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A socket that listens, and the file by which it is reached."""
+
+    socket: socket.socket
+    path: Path
+    device: int
+    inode: int
+
+    def intact(self) -> bool:
+        """Whether the file is still there and still ours."""
+        try:
+            status = self.path.lstat()
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
+
+    def close(self) -> None:
+        """Listen no more, and take the file away if it is ours."""
+        if self.intact():
+            with suppress(OSError):
+                self.path.unlink()
+        self.socket.close()
+
+
+def listen(folder: Path) -> Listening:
+    """A socket for the run in ``folder``, for its user alone.
+
+    Raises ``RunFolderError`` where neither the folder nor the user's folder for sockets can hold one.
+    """
+    troubles = []
+    for path in socket_paths(folder):
+        try:
+            if path.name != SOCKET_NAME:
+                _make_private(path.parent)
+            return _listen_at(path)
+        except OSError as error:
+            troubles.append(f"cannot listen at {path}: {reason(error)}")
+    mend = "" if len(troubles) > 1 else "with XDG_RUNTIME_DIR set, screens could attach all the same"
+    raise RunFolderError(troubles[0], mend=mend)
+
+
+def reach(folder: Path) -> socket.socket:
+    """A connection to the run in ``folder``. Raises ``RunFolderError`` where there is none to be had."""
+    for path in socket_paths(folder):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # A run that is suspended takes no connections: better to say so than to wait for it.
+            connection.setblocking(False)
+            with _address(path) as address:
+                connection.connect(address)
+            if not is_ours(connection):
+                raise PermissionError(errno.EPERM, "it is another user's")
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            connection.close()
+        except OSError as error:
+            connection.close()
+            raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
+        else:
+            return connection
+    raise RunFolderError(f"no run listens in {folder}", mend="`amptui runs` shows which runs are live")
+
+
+def socket_paths(folder: Path) -> list[Path]:
+    """Where the socket of the run in ``folder`` may be: in it, or where the system keeps a user's sockets."""
+    home = folder.resolve()
+    paths = [home / SOCKET_NAME]
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    # The XDG base directory specification: a relative path is invalid and to be ignored.
+    if runtime.is_absolute():
+        name = hashlib.sha1(os.fsencode(home), usedforsecurity=False).hexdigest()[:16]
+        paths.append(runtime / "amptui" / f"{name}.sock")
+    return paths
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the other end's process runs as this user; elsewhere than on Linux the file's mode must do."""
+    if sys.platform != "linux":
+        return True
+    layout = struct.Struct("iII")  # struct ucred: process, user, group
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    _, user, _ = layout.unpack(credentials)
+    return bool(user == os.geteuid())
+
+
+def _listen_at(path: Path) -> Listening:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        with _address(path) as address:
+            _remove_stale(address)
+            listening.bind(address)
+            # Nobody can connect before listen(), whatever the umask let bind() make; a umask of ours
+            # would for a moment be that of every thread.
+            Path(address).chmod(0o600)
+            listening.listen(_BACKLOG)
+            status = Path(address).lstat()
+    except BaseException:
+        listening.close()
+        raise
+    return Listening(listening, path, status.st_dev, status.st_ino)
+
+
+def _remove_stale(address: str) -> None:
+    """Make room where a dead run left its socket; what is no socket, or is listened at, stays."""
+    try:
+        if not stat.S_ISSOCK(Path(address).lstat().st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            Path(address).unlink(missing_ok=True)
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "its folder is not private")
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """A name of ``path`` that is short enough for a socket, whatever its folder is called."""
+    if sys.platform != "linux" or len(os.fsencode(path)) <= _MOST_ADDRESS_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

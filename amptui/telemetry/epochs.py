@@ -1,0 +1,34 @@
+"""Which epoch the newest step belongs to, and how far that epoch is."""
+
+from amptui.telemetry.stretch import Stretch
+
+
+class EpochPlace:
+    """Follows the steps' epochs, and where each began as far as that was seen or can be told."""
+
+    number: int
+    """Counted from 1; 0 before the first step."""
+    _first_step: int
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._first_step = 1
+
+    def add(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
+        """Take in a stretch of steps; ``steps_per_epoch`` is None where the data do not know their length."""
+        if stretch.epoch == self.number:
+            return
+        previous, self.number = self.number, stretch.epoch
+        if stretch.epoch == 1:
+            self._first_step = 1
+        elif previous + 1 == stretch.epoch and previous:
+            self._first_step = stretch.first_step
+        elif steps_per_epoch is not None:
+            # The epoch's first steps were never seen: a resumed run, or a journal from its middle on.
+            self._first_step = min(stretch.first_step, (stretch.epoch - 1) * steps_per_epoch + 1)
+        else:
+            self._first_step = stretch.first_step
+
+    def steps_done(self, step: int) -> int:
+        """How many of the epoch's steps are done once ``step`` is."""
+        return max(0, step - self._first_step + 1) if self.number else 0

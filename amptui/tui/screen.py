@@ -1,0 +1,214 @@
+"""A run on the screen: one timer draws frame after frame and sees whether, and how, to leave."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
+
+from textual.app import App, ComposeResult
+
+from amptui.control import Control
+from amptui.records import Severity
+from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.dashboard import Dashboard
+from amptui.tui.driver import ContinuingDriver, PatientDriver
+from amptui.tui.frame import Frame
+from amptui.tui.keys import FOOTER_HINTS
+from amptui.tui.opening import Opening
+from amptui.tui.pace import Pace
+from amptui.tui.panels.phase import is_stopping
+from amptui.tui.panels.state import ScreenState
+from amptui.tui.terminal import terminal_speaks_utf8
+
+if TYPE_CHECKING:
+    from amptui.tui.overlays.overlay import Overlay
+
+MESSAGE_SECONDS = 4.0
+"""How long a notice stands in the footer."""
+
+MAX_WAITING_WRITES = 2
+"""Frames are skipped while a slow link has more than that to take."""
+
+LOST = "the run's process ended without a word: `amptui runs` tells more"
+
+Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
+"""How a screen ended: because the run had, or before it; on purpose, with its terminal, or with a stop."""
+
+
+class Parts(TypedDict):
+    """What a screen stands between: the run on one side, the person on the other."""
+
+    look: Callable[[], SessionView]
+    control: Control
+    ended: threading.Event
+    """Set once nothing of the run will come any more."""
+    start: Callable[[], None]
+    """Called when the first frame stands."""
+    patience_seconds: float
+    """How long a run that was asked to stop may be silent before the screen leaves without it."""
+    frames_per_second: NotRequired[float | None]
+    """A fixed rate; without it the frames' cost decides."""
+    why_ended: NotRequired[Callable[[], str]]
+    """Asked for one line where the run ended and its last word did not come."""
+    opening: NotRequired[Opening | None]
+    """What stands on the terminal until this screen takes it over."""
+
+
+class RunScreen(App[None]):
+    """Draws a session that is fed from elsewhere. Knows no key; a subclass turns those into requests."""
+
+    CSS_PATH = "dashboard.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    TITLE = "amptui"
+
+    def __init__(self, **parts: Unpack[Parts]) -> None:
+        self._opening = parts.get("opening")
+        driver_class = PatientDriver if self._opening is None else ContinuingDriver
+        super().__init__(driver_class=driver_class, ansi_color=True)
+        self._look = parts["look"]
+        self._control = parts["control"]
+        self._ended = parts["ended"]
+        self._start = parts["start"]
+        self._patience_seconds = parts["patience_seconds"]
+        self._why_ended = parts.get("why_ended", str)
+        self._pace = Pace(parts.get("frames_per_second"))
+        self._frame = Frame()
+        self._dashboard = Dashboard(
+            self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
+        )
+        self._overlay: Overlay | None = None
+        self._view = EMPTY_VIEW
+        self._state = ScreenState(hints=FOOTER_HINTS)
+        self._message_until = 0.0
+        self._over = False
+        self._patient_since: float | None = None
+        self._interrupted = False
+        self.left: Left = ""
+        """How the screen ended; empty too while it stands."""
+
+    def on_load(self) -> None:
+        """The terminal is taken over next."""
+        if self._opening is not None:
+            self._opening.hand_over()
+
+    def compose(self) -> ComposeResult:
+        """One widget."""
+        yield self._dashboard
+
+    def on_mount(self) -> None:
+        """Paint first, then let the run be listened to."""
+        if self.left:
+            self.hang_up()  # asked for before there was anything to end
+        self.app_resume_signal.subscribe(self, lambda _: self._dashboard.refresh())
+        self._dashboard.repaint()
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._start()
+        self._tick()
+
+    # ------------------------------------------------------------------------------- frames
+
+    def _tick(self) -> None:
+        """Draw one frame unless the link is behind, see whether to leave, and set the next tick."""
+        # In this order: when the run is over, the view has its last word.
+        self._over = self._ended.is_set()
+        self._view = self._look()
+        self._follow_session()
+        self._refresh_state()
+        if not self._link_is_behind():
+            self._dashboard.repaint()
+        how = self._way_out()
+        if how is not None:
+            self._leave(how)
+            return
+        self.set_timer(self._pace.next_interval_seconds(), self._tick)
+
+    def _follow_session(self) -> None:
+        """Do what a new view gives cause to, before it is drawn."""
+
+    def _refresh_state(self) -> None:
+        now = time.time()
+        self._state = replace(
+            self._state,
+            frames_per_second=self._pace.frames_per_second,
+            frame_cpu_percent=self._pace.cpu_percent,
+            now=now,
+            stopping=self._control.stop_reason is not None and not self._over,
+            lost=self._state.lost or self._lost_words(),
+            message=self._state.message if now < self._message_until else "",
+        )
+
+    def _lost_words(self) -> str:
+        """What to say of a run that went without a last word."""
+        told = self._view.state in ("finished", "failed")
+        return (self._why_ended() or LOST) if self._over and not told else ""
+
+    def _paint(self, canvas: Canvas) -> None:
+        if self._overlay is None or not self._overlay.covers_all:
+            self._frame.draw(canvas, self._view, self._state)
+        if self._overlay is not None:
+            self._overlay.draw(canvas, self._view, self._state)
+
+    def _redraw(self) -> None:
+        """Answer a key at once instead of at the next frame."""
+        self._follow_session()
+        self._refresh_state()
+        self._dashboard.repaint()
+
+    def _say(self, message: str, *, severity: Severity = "warning", seconds: float | None = None) -> None:
+        self._message_until = time.time() + (MESSAGE_SECONDS if seconds is None else seconds)
+        self._state = replace(self._state, message=message, severity=severity)
+
+    def _write(self, data: str) -> None:
+        if self._driver is not None:
+            self._driver.write(data)
+
+    def _link_is_behind(self) -> bool:
+        driver = self._driver
+        return isinstance(driver, PatientDriver) and driver.waiting_writes > MAX_WAITING_WRITES
+
+    # ------------------------------------------------------------------------------ leaving
+
+    def hang_up(self) -> None:
+        """Leave soon because the terminal is closed, even if it takes nothing any more; nothing is stopped.
+
+        May be called from any thread and from a signal handler, before and while the screen stands.
+        """
+        self.left = "hung up"
+        if isinstance(self._driver, PatientDriver):
+            self._driver.hurry()
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the screen has ended
+                loop.call_soon_threadsafe(self.exit)
+
+    def _leave(self, how: Left) -> None:
+        """End the screen; where there is no alternate one, what comes next stands below it."""
+        self.left = self.left or how
+        if how == "hung up" and isinstance(self._driver, PatientDriver):
+            self._driver.hurry()
+        self._write(f"\x1b[{self.size.height};1H")
+        self.exit()
+
+    def _way_out(self) -> Left | None:
+        """How to leave now; None to stay."""
+        if isinstance(self._driver, PatientDriver) and self._driver.terminal_is_gone:
+            return "hung up"
+        if self._control.stop_reason is None:
+            # A run that failed before its first step has nothing to show but its one line.
+            nothing = self._over and self._view.state == "failed" and self._view.step == 0
+            return "" if nothing else None
+        if self._over or self._is_late():
+            return "interrupted" if self._interrupted else "stopped"
+        return None
+
+    def _is_late(self) -> bool:
+        """Whether a run that was asked to stop is silent for too long; one that says what it does is not."""
+        now = time.monotonic()
+        if self._patient_since is None or is_stopping(self._view):
+            self._patient_since = now
+        return now - self._patient_since > self._patience_seconds

@@ -1,0 +1,118 @@
+"""A training that is killed at any moment goes on where it was, and its journal reads as one run."""
+
+import os
+import random
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from amptui.records import EpochFinished, RunFinished, RunResumed, RunStarted, StepRecord
+from amptui.runs.journal import read
+from tests.faults.costs import Cost
+from tests.faults.source import Lives
+from tests.living import outcome, records_of, steps_of
+from tests.recipes.witness import witnessed
+
+RECIPE = str(Path(__file__).parents[1] / "recipes" / "witness.py")
+
+KILLS = 50
+
+LIFE_SECONDS = (0.1, 1.0)
+"""From the start of a process to its end: some do not get to a step, most write a checkpoint or several."""
+
+LOST_SECONDS = 1.0
+"""What a kill may cost of the journal."""
+
+
+def arguments(folder: Path, *options: str, precision: str = "fp32") -> list[str]:
+    return [
+        *("train", RECIPE, "--device", "cpu", "--headless", "--precision", precision),
+        *("--set", f"to={folder.parent / folder.name}.steps", "--run-dir", str(folder), *options),
+    ]
+
+
+def lived(folder: Path) -> list[tuple[int, int, str, float | None, float | None, int | None]]:
+    """What the journal says of each step, without its times."""
+    return [(r.step, r.epoch, r.precision, r.loss, r.loss_scale, r.growth_tracker) for r in steps_of(folder)]
+
+
+def epochs(folder: Path) -> list[tuple[int, int, float | None]]:
+    return [(r.epoch, r.step, r.mean_loss) for r in records_of(folder) if isinstance(r, EpochFinished)]
+
+
+def test_fifty_kills_at_random_moments_cost_no_step(lives: Lives, table: list[Cost], tmp_path: Path) -> None:
+    moments, run = random.Random(20), tmp_path / "run"
+    unkept, longest = 0, 0.0
+    for _ in range(KILLS):
+        before, began = len(witnessed(tmp_path / "run.steps")), time.time()
+        pid = lives.start(*arguments(run, "--resume", "--checkpoint-every", "7", "--set", "step_ms=1"))
+        time.sleep(moments.uniform(*LIFE_SECONDS))
+        killed = time.time()
+        os.kill(pid, signal.SIGKILL)
+        assert lives.end_of(pid) == -signal.SIGKILL, lives.log.read_text()
+        # Of the steps that this life computed, those that the journal does not hold were lost with it.
+        computed = witnessed(tmp_path / "run.steps")[before:]
+        lost = computed[sum(r.time >= began for r in steps_of(run)) :]
+        unkept += len(lost)
+        longest = max([longest, *(killed - moment for moment, _ in lost)])
+    steps = max((r.step for r in steps_of(run)), default=0) + 50
+    last = lives.start(*arguments(run, "--resume", "--steps", str(steps), "--set", "step_ms=1"))
+    assert lives.end_of(last) == 0, lives.log.read_text()
+    straight = lives.start(*arguments(tmp_path / "straight", "--steps", str(steps)))
+    assert lives.end_of(straight) == 0, lives.log.read_text()
+    wrong = set(lived(run)) ^ set(lived(tmp_path / "straight"))
+    resumed = [r for r in read(run / "journal.jsonl") if isinstance(r, RunResumed)]
+    table.append(
+        Cost(
+            "kill -9 at a random moment, then --resume",
+            KILLS,
+            steps_lost=len(wrong),
+            records_lost=unkept,
+            remark=f"{steps:,} steps, {len(resumed)} resumes; the longest loss {longest:.2f} s",
+        )
+    )
+    assert lived(run) == lived(tmp_path / "straight")
+    assert epochs(run) == epochs(tmp_path / "straight")
+    assert longest <= LOST_SECONDS
+    assert [r.step for r in steps_of(run)] == list(range(1, steps + 1))
+    assert outcome(run) is RunFinished
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_each_precision_goes_on_bit_for_bit_in_the_middle_of_an_epoch(
+    precision: str, lives: Lives, tmp_path: Path
+) -> None:
+    run, straight = tmp_path / "run", tmp_path / "straight"
+    # 50 steps an epoch: 73 lies in the middle of the second.
+    first = lives.start(*arguments(run, "--steps", "73", precision=precision))
+    assert lives.end_of(first) == 0, lives.log.read_text()
+    second = lives.start("train", "--resume", str(run), "--steps", "160", "--headless")
+    assert lives.end_of(second) == 0, lives.log.read_text()
+    third = lives.start(*arguments(straight, "--steps", "160", precision=precision))
+    assert lives.end_of(third) == 0, lives.log.read_text()
+    assert lived(run) == lived(straight)
+    assert epochs(run) == epochs(straight)
+    kinds = [type(r) for r in records_of(run) if isinstance(r, RunStarted | RunResumed | RunFinished)]
+    assert kinds == [RunStarted, RunResumed, RunFinished]
+    times = [r.time for r in records_of(run) if isinstance(r, StepRecord)]
+    assert all(early <= late for early, late in pairwise(times))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_leaves_a_checkpoint_of_the_last_step(
+    number: signal.Signals, lives: Lives, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    pid = lives.start(*arguments(run, "--set", "step_ms=2"))
+    limit = time.monotonic() + 60
+    while not (run.exists() and steps_of(run)):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    os.kill(pid, number)
+    assert lives.end_of(pid) == 128 + number, lives.log.read_text()
+    last = steps_of(run)[-1].step
+    assert [each.name for each in (run / "checkpoints").iterdir()] == [f"step-{last:09}.pt"]
+    assert outcome(run) is RunFinished

@@ -1,0 +1,117 @@
+"""Screens that are closed, stopped, killed or no screens at all, while a training goes on."""
+
+import os
+import random
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amptui.records import ViewersChanged
+from amptui.runs.client import connect
+from tests.faults.costs import Cost
+from tests.faults.source import Lives
+from tests.faults.watched import headless_run, lost, stop, train_arguments
+from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, wait_until
+from tests.terminal import Terminal, amptui_command
+
+if TYPE_CHECKING:
+    import socket
+
+CLOSINGS = 20
+
+GARBAGE = 100
+
+
+def test_twenty_closed_terminals_cost_no_step(table: list[Cost], tmp_path: Path) -> None:
+    moments, run = random.Random(5), tmp_path / "run"
+    with ended_afterwards(run):
+        for closing in range(CLOSINGS):
+            command = train_arguments(run) if closing == 0 else ["attach", str(run)]
+            with Terminal(amptui_command(*command)) as terminal:
+                if closing == 0:
+                    wait_until(lambda: run_pid(run), "the run did not begin")
+                terminal.read(moments.uniform(0, 1.0))
+                terminal.hang_up()
+                assert terminal.wait() in (128 + signal.SIGHUP, -signal.SIGHUP)
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before + 20, "training did not go on")
+        stop(run)
+    steps_lost, records_lost = lost(run)
+    hung_up = [r for r in records_of(run) if isinstance(r, ViewersChanged) and r.change == "hung up"]
+    remark = f"{last_step(run):,} steps; {len(hung_up)} closings came late enough to be in the journal"
+    table.append(Cost("terminal closed at a random moment", CLOSINGS, steps_lost, records_lost, remark))
+    assert (steps_lost, records_lost) == (0, 0)
+    assert hung_up
+    assert outcome(run) is not None
+
+
+def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
+    lives: Lives, table: list[Cost], tmp_path: Path
+) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        attach = amptui_command("attach", str(run))
+        with Terminal(attach) as stopped, Terminal(attach, size=(80, 24)) as other:
+            for terminal in (stopped, other):
+                terminal.wait_for(r"step\s+[\d,]+")
+            os.kill(stopped.process.pid, signal.SIGSTOP)
+            before = last_step(run)
+            wait_until(
+                lambda: last_step(run) > before + 300, "training did not go on beside a stopped screen"
+            )
+            os.kill(stopped.process.pid, signal.SIGCONT)
+            reached = last_step(run)
+            limit = time.monotonic() + 60
+            while int(stopped.wait_for(r"step\s+([\d,]+)")[1].replace(",", "")) < reached:
+                assert time.monotonic() < limit, stopped.text
+                stopped.read(0.1)
+            os.kill(other.process.pid, signal.SIGKILL)
+            stopped.press("d")
+            assert stopped.wait() == 0
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before + 20, "training did not go on")
+        stop(run)
+        steps_lost, records_lost = lost(run)
+    table.append(Cost("screen stopped (SIGSTOP), another killed", 2, steps_lost, records_lost))
+    assert (steps_lost, records_lost) == (0, 0)
+    changes = [r.change for r in records_of(run) if isinstance(r, ViewersChanged)]
+    assert sorted(changes) == ["attached", "attached", "detached", "lost"]
+
+
+def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, table: list[Cost], tmp_path: Path) -> None:
+    noise = random.Random(7)
+    with headless_run(lives, tmp_path / "run") as run, Terminal(amptui_command("attach", str(run))) as screen:
+        screen.wait_for(r"step\s+[\d,]+")
+        half_open: list[socket.socket] = []
+        for number in range(GARBAGE):
+            with suppress(OSError):
+                connection = connect(run)
+                connection.setblocking(False)
+                connection.send(noise.randbytes(noise.choice([0, 1, 100, 100_000])))
+                if number % 10 == 0:
+                    half_open.append(connection)
+                else:
+                    connection.close()
+        before = last_step(run)
+        screen.wait_for(r"step\s+[\d,]+")
+        wait_until(lambda: last_step(run) > before + 50, "training did not go on beside garbage")
+        screen.press("d")
+        assert screen.wait() == 0
+        for connection in half_open:
+            connection.close()
+        stop(run)
+        steps_lost, records_lost = lost(run)
+    table.append(Cost("connection that sends garbage", GARBAGE, steps_lost, records_lost))
+    assert (steps_lost, records_lost) == (0, 0)
+
+
+def test_a_headless_run_survives_its_terminal(lives: Lives, tmp_path: Path) -> None:
+    with headless_run(lives, tmp_path / "run") as run:
+        pid = run_pid(run)
+        assert pid is not None
+        os.kill(pid, signal.SIGHUP)
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before + 20, "training did not go on")
+        stop(run)
+    assert any("terminal was closed" in getattr(r, "text", "") for r in records_of(run))

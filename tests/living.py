@@ -1,0 +1,70 @@
+"""The runs that tests start: found by the lock that a living run holds, and ended with the test."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from amptui.records import Record, RunFailed, RunFinished, StepRecord
+from amptui.runs.journal import read
+from amptui.runs.lock import holder
+
+T = TypeVar("T")
+
+
+def run_pid(folder: Path) -> int | None:
+    """The process that trains in ``folder``; None where no living one does."""
+    found = holder(folder)
+    return found.pid if found is not None else None
+
+
+@contextmanager
+def ended_afterwards(folder: Path) -> Iterator[None]:
+    """Whatever the test does, no run in ``folder`` outlives it."""
+    try:
+        yield
+    finally:
+        pid = run_pid(folder)
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def records_of(folder: Path) -> list[Record]:
+    """What the journal holds now."""
+    journal = folder / "journal.jsonl"
+    return list(read(journal)) if journal.exists() else []
+
+
+def steps_of(folder: Path) -> list[StepRecord]:
+    """The journal's steps so far."""
+    return [record for record in records_of(folder) if isinstance(record, StepRecord)]
+
+
+def last_step(folder: Path) -> int:
+    """The journal's newest step; 0 before the first."""
+    return max((record.step for record in steps_of(folder)), default=0)
+
+
+def outcome(folder: Path) -> type[Record] | None:
+    """How the run ended: the journal's one last word on it, if there is one."""
+    words = [r for r in records_of(folder) if isinstance(r, RunFinished | RunFailed)]
+    assert len(words) <= 1, words
+    return type(words[0]) if words else None
+
+
+def wait_until(found: Callable[[], T], what: str, *, seconds: float = 60.0) -> T:
+    """The first true answer of ``found``, asked every 20 ms; fails with ``what`` if there is none in time."""
+    limit = time.monotonic() + seconds
+    while not (answer := found()):
+        assert time.monotonic() < limit, f"in {seconds:g} s: {what}"
+        time.sleep(0.02)
+    return answer
+
+
+def wait_for_end(folder: Path, *, seconds: float = 60.0) -> None:
+    """Wait until no process trains in ``folder`` any more."""
+    wait_until(lambda: run_pid(folder) is None, f"the run in {folder} did not end", seconds=seconds)

@@ -1,0 +1,314 @@
+"""A screen's connection: what the run tells is folded in order, and what is asked never waits for the run."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui import wire
+from amptui.control import Control
+from amptui.errors import RunFolderError
+from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.runs import place, protocol
+from amptui.runs.client import Client, RemoteControl, connect
+from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
+
+FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
+NO_LAST_WORD = "the run's process ended without a last word"
+FAILED = RunFailed(time=9.0, step=3, error="out of memory", traceback="")
+RUN_HELLO = protocol.hello_line({"version": "1.2", "pid": 7, "run_dir": "/kept/run"})
+
+
+def line(record: Record) -> bytes:
+    return f"{wire.dumps(record)}\n".encode()
+
+
+class Watching:
+    """A client, and all that its session would know."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.known: list[int] = []
+        self.told: list[Record] = []
+        self.folds = self.histories = 0
+        self.ended = threading.Event()
+        self.client = Client(connection, restore=self.restore, fold=self.fold, ended=self.ended)
+
+    def restore(self, state: Any) -> None:
+        if not isinstance(state, list):
+            raise ValueError("the run was started by another version of amptui")
+        self.known = list(state)
+        self.histories += 1
+
+    def fold(self, records: Sequence[Record]) -> None:
+        self.folds += 1
+        self.told += records
+        self.known += [int(record.text.split()[0]) for record in records if isinstance(record, Note)]
+
+    def catch_up(self, run: Run) -> None:
+        until(lambda: self.histories and self.known == run.known, meanwhile=run.publish)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with running(tmp_path) as run:
+        yield run
+
+
+@pytest.fixture
+def watching(run: Run) -> Iterator[Watching]:
+    """A client that is up to date."""
+    watching = Watching(connect(run.folder))
+    watching.client.start()
+    watching.catch_up(run)
+    yield watching
+    watching.client.leave("detached", ENOUGH_SECONDS)
+
+
+class Scripted:
+    """A run of which the test says every byte."""
+
+    def __init__(self) -> None:
+        self.connection, theirs = socket.socketpair()
+        self.connection.settimeout(ENOUGH_SECONDS)
+        self.watching = Watching(theirs)
+
+    def tell(self, *pieces: bytes, end: bool = True) -> Watching:
+        """Say ``pieces`` to the started client, and hang up."""
+        self.watching.client.start()
+        for piece in pieces:
+            self.connection.sendall(piece)
+        if end:
+            self.connection.close()
+            assert self.watching.ended.wait(ENOUGH_SECONDS)
+        return self.watching
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    scripted = Scripted()
+    yield scripted
+    scripted.watching.client.leave("detached", ENOUGH_SECONDS)
+    scripted.connection.close()
+
+
+def test_a_client_knows_what_was_and_what_comes(run: Run, watching: Watching) -> None:
+    run.publish(1000)
+    watching.catch_up(run)
+    assert watching.histories == 1
+    assert watching.client.error == ""
+    assert not watching.ended.is_set()
+    assert watching.client.hello == protocol.RunHello(1, "1.2", 7, str(run.folder))
+
+
+def test_a_flood_is_folded_in_large_pieces(scripted: Scripted) -> None:
+    flood = b"".join(line(note(number, size=300)) for number in range(20_000))
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), flood, line(FINISHED))
+    assert watching.known == list(range(20_000))
+    assert watching.folds < 200
+    assert watching.client.error == ""
+
+
+def test_a_long_history_comes_in_many_pieces(scripted: Scripted) -> None:
+    state = list(range(500_000))
+    watching = scripted.tell(RUN_HELLO + protocol.history_line(json.dumps(state)), line(note(500_000)))
+    assert watching.known == [*state, 500_000]
+
+
+def test_what_comes_between_two_histories_is_folded_between_them(scripted: Scripted) -> None:
+    first, second = protocol.history_line("[0]"), protocol.history_line("[0, 1, 2]")
+    watching = scripted.tell(RUN_HELLO + first + line(note(1)) + second + line(note(3)))
+    assert watching.known == [0, 1, 2, 3]
+    assert watching.told == [note(1), note(3)]
+
+
+def test_lines_that_are_no_records_are_counted(scripted: Scripted) -> None:
+    odd = b'{"type": "OfLater", "time": 1}\n\xff\xfe\n\n{"type":"Note"}\n{"of": "later"}\n'
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), odd, line(note(0)), b"{torn")
+    assert watching.client.passed_over == 5
+    assert watching.known == [0]
+
+
+@pytest.mark.parametrize(
+    ("told", "error"),
+    [
+        ([RUN_HELLO, protocol.history_line("[]"), line(FINISHED)], ""),
+        ([RUN_HELLO, protocol.history_line("[]"), line(FAILED)], ""),
+        (
+            [RUN_HELLO, protocol.history_line("[]"), line(note(0))],
+            NO_LAST_WORD,
+        ),
+        ([RUN_HELLO], NO_LAST_WORD),
+        ([], "the run ended before it said anything"),
+        ([protocol.error_line("another run is training there")], "another run is training there"),
+        ([RUN_HELLO, protocol.error_line("too\nlong")], "too long"),
+        ([b"HTTP/1.1 400 Bad Request\r\n"], "what listens there is no run of amptui"),
+        ([protocol.history_line("[]")], "what listens there is no run of amptui"),
+        (
+            [RUN_HELLO.replace(b'"protocol":1', b'"protocol":2')],
+            "the run speaks protocol 2, this amptui 1; watch it with amptui 1.2",
+        ),
+        (
+            [RUN_HELLO, protocol.history_line("{}")],
+            "the run was started by another version of amptui",
+        ),
+    ],
+)
+def test_how_a_connection_ended_is_known(scripted: Scripted, told: list[bytes], error: str) -> None:
+    watching = scripted.tell(*told)
+    assert watching.client.error == error
+    assert not watching.client.send(b"too late\n")
+
+
+def test_a_line_without_an_end_is_not_gathered_for_ever(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripted.watching.client, "_lines", protocol.Lines(1000))
+    assert scripted.tell(RUN_HELLO, b"x" * 2000).client.error == "a line of more than 1000 bytes"
+
+
+def test_a_fault_of_the_session_ends_the_reading_with_a_word(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_records: object) -> None:
+        raise ZeroDivisionError("in a fold")
+
+    monkeypatch.setattr(scripted.watching.client, "_fold", broken)
+    watching = scripted.tell(RUN_HELLO, line(note(0)))
+    assert watching.client.error == "the run cannot be followed: ZeroDivisionError: in a fold"
+
+
+def test_a_run_that_closed_with_something_unheard_has_still_ended_well(scripted: Scripted) -> None:
+    scripted.watching.client.send(b"unheard\n")
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), line(FINISHED))
+    assert (watching.client.error, watching.told) == ("", [FINISHED])
+
+
+ASKED: list[tuple[Callable[[Control], None], Callable[[Control], object]]] = [
+    (lambda to: to.request_precision("bf16"), lambda control: control.take_precision() == "bf16"),
+    (lambda to: to.request_pause(True), lambda control: control.paused),
+    (lambda to: to.request_probe("x-ray"), lambda control: control.take_probe("x-ray")),
+    (
+        lambda to: to.request_comparison(("fp32", "bf16")),
+        lambda control: control.take_comparison() == ("fp32", "bf16"),
+    ),
+    (lambda to: to.request_comparison(()), lambda control: control.take_comparison() == ()),
+    (lambda to: to.request_checkpoint(), lambda control: control.take_checkpoint()),
+    (lambda to: to.request_stop("x" * 500), lambda control: control.stop_reason == "x" * 200),
+]
+
+
+def test_every_request_reaches_the_control_of_the_run(tmp_path: Path) -> None:
+    control = Control()
+    with running(tmp_path, obey=lambda asked: protocol.apply(asked, control)) as run:
+        watching = Watching(connect(tmp_path))
+        watching.client.start()
+        watching.catch_up(run)
+        for ask, arrived in ASKED:
+            ask(watching.client.control)
+            until(lambda arrived=arrived: arrived(control))  # type: ignore[misc]
+        assert watching.client.control.paused
+        assert watching.client.control.stop_reason == "x" * 500
+        watching.client.leave("detached", ENOUGH_SECONDS)
+
+
+def test_every_request_that_a_control_takes_is_sent(tmp_path: Path) -> None:
+    """A request that is added to Control must be added here too, or a key does nothing."""
+    requests = {name for name in vars(Control) if name.startswith("request_")}
+    assert requests == {name for name in vars(RemoteControl) if name.startswith("request_")}
+    assert len(requests) == len({type(asked) for asked in _asked_by(ASKED)})
+
+
+def _asked_by(asked: Sequence[tuple[Callable[[Control], None], object]]) -> list[protocol.Request]:
+    sent: list[protocol.Request] = []
+    control = RemoteControl(sent.append)
+    for ask, _ in asked:
+        ask(control)
+    return sent
+
+
+def test_a_pause_that_somebody_else_asked_for_is_followed(scripted: Scripted) -> None:
+    paused = PauseChanged(time=1.0, step=1, paused=True)
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), line(paused), end=False)
+    until(lambda: watching.client.control.paused)
+    scripted.connection.sendall(line(PauseChanged(time=2.0, step=1, paused=False)))
+    until(lambda: not watching.client.control.paused)
+    assert scripted.connection.recv(1000) == protocol.encode(protocol.Hello())  # and nothing was asked for
+
+
+def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted: Scripted) -> None:
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), end=False)
+    sent = 0
+    while watching.client.send(f"{sent:0999}\n".encode()):
+        sent += 1
+    assert sent > 1000
+    assert not watching.client.send(b"x" * 2000)  # dropped, and nothing waits
+    expected = protocol.encode(protocol.Hello()) + b"".join(f"{n:0999}\n".encode() for n in range(sent))
+    heard = b""
+    while len(heard) < len(expected):
+        heard += scripted.connection.recv(2**20)
+    assert heard == expected
+    until(lambda: watching.client.send(b"again\n"))
+
+
+@pytest.mark.parametrize("kind", ["detached", "hung up"])
+def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, kind: Any) -> None:
+    run.publish(3000)
+    watching.client.leave(kind, ENOUGH_SECONDS)
+    until(lambda: len(run.changes) == 2, meanwhile=run.publish)
+    assert run.told() == [("attached", 1), (kind, 0)]
+    assert not watching.ended.is_set()
+    assert watching.client.error == ""
+    watching.client.leave(kind)
+    watching.client.control.request_pause(True)
+
+
+def test_leaving_before_the_start_is_possible(scripted: Scripted) -> None:
+    assert not scripted.watching.client.started
+    scripted.watching.client.leave("hung up", ENOUGH_SECONDS)
+    assert scripted.connection.recv(1000) == protocol.encode(protocol.Leave("hung up"))
+    assert scripted.connection.recv(1000) == b""
+
+
+def test_leaving_a_run_that_hears_nothing_takes_no_longer_than_it_may(scripted: Scripted) -> None:
+    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), end=False)
+    while watching.client.send(b"x" * 1000 + b"\n"):
+        pass
+    watching.client.leave("detached", 0.05)
+    until(lambda: not watching.client._thread.is_alive())
+    assert not watching.ended.is_set()
+
+
+def test_a_run_that_is_killed_ends_its_screens(run: Run, watching: Watching) -> None:
+    run.publish(5)
+    run.server.close(ENOUGH_SECONDS)
+    assert watching.ended.wait(ENOUGH_SECONDS)
+    assert watching.known == run.known
+    assert watching.client.error == NO_LAST_WORD
+
+
+def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunFolderError, match=r"^no run listens in .*; `amptui runs` shows which runs are live$"
+    ):
+        connect(tmp_path / "absent")
+    (tmp_path / "run.sock").write_text("no socket")
+    with pytest.raises(RunFolderError, match="no run listens"):
+        connect(tmp_path)
+
+
+def test_another_user_s_run_is_told_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "is_ours", lambda _connection: False)
+    with pytest.raises(RunFolderError, match=r"cannot reach the run at .*: it is another user's"):
+        connect(run.folder)
+
+
+def test_a_run_that_takes_no_connections_is_not_waited_for(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as suspended:
+        suspended.bind(str(tmp_path / "run.sock"))
+        suspended.listen(0)
+        with connect(tmp_path), pytest.raises(RunFolderError, match=r"cannot reach .*: resource temporarily"):
+            connect(tmp_path)

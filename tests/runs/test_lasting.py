@@ -1,0 +1,233 @@
+"""A journal that is deleted, moved or replaced under a run: noticed and made again, over nobody else's."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amptui.records import Note, Record
+from amptui.runs import lasting
+from amptui.runs.journal import Journal, read
+
+ENOUGH_SECONDS = 60.0
+
+
+def notes(first: int, last: int) -> list[Record]:
+    return [Note(time=float(n), severity="info", text=f"note {n}") for n in range(first, last + 1)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "runs" / "run").mkdir(parents=True)
+    return tmp_path / "runs" / "run" / "journal.jsonl"
+
+
+@pytest.fixture
+def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every append looks, so that no test has to wait a second."""
+    monkeypatch.setattr(lasting, "_LOOK_SECONDS", 0.0)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def delete_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+def delete_all_runs(path: Path) -> None:
+    shutil.rmtree(path.parent.parent)
+
+
+def move(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.jsonl"))
+
+
+def move_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("elsewhere"))
+
+
+@pytest.mark.usefixtures("_always_look")
+@pytest.mark.parametrize("harm", [delete, delete_folder, delete_all_runs, move, move_folder])
+def test_a_journal_that_lost_its_name_is_told_and_made_again_with_all_it_held(
+    path: Path, harm: Callable[[Path], None]
+) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    harm(path)
+    journal.append(notes(4, 4))
+    assert journal.trouble == "journal.jsonl was deleted or moved: it is written again"
+    assert journal.is_behind
+    journal.append(notes(5, 5))
+    assert (journal.trouble, journal.is_behind) == ("", False)
+    assert list(read(path)) == notes(1, 5)
+    journal.append(notes(6, 6))
+    journal.close()
+    assert list(read(path)) == notes(1, 6)
+    assert not list(path.parent.glob("*.tmp"))
+
+
+def test_it_is_noticed_without_a_word_from_anybody(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 2))
+    path.unlink()
+    limit = time.monotonic() + ENOUGH_SECONDS
+    while not path.exists():
+        assert time.monotonic() < limit
+        journal.append([])
+        time.sleep(0.02)
+    assert list(read(path)) == notes(1, 2)
+    journal.close()
+
+
+def test_what_was_deleted_just_before_the_end_is_there_after_it(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    shutil.rmtree(path.parent)
+    journal.close()
+    assert list(read(path)) == notes(1, 3)
+    assert journal.trouble == ""
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_a_long_journal_is_copied_in_parts_while_the_run_goes_on(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lasting, "_PART_BYTES", 100)
+    monkeypatch.setattr(lasting, "_AT_ONCE_BYTES", 1000)
+    journal = Journal(path)
+    journal.append(notes(1, 100))
+    path.unlink()
+    last = 100
+    while not path.exists():
+        last += 1
+        journal.append(notes(last, last))
+    assert 105 < last < 120, "a kilobyte an append, some sixty bytes a note"
+    assert list(read(path)) == notes(1, last)
+    assert journal.trouble == ""
+    journal.close()
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_a_place_that_cannot_be_made_again_is_told_until_it_can(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 2))
+    shutil.rmtree(path.parent)
+    path.parent.touch()
+    for number in (3, 4, 5):
+        journal.append(notes(number, number))
+    assert journal.trouble == "journal.jsonl was deleted or moved and cannot be written again: file exists"
+    path.parent.unlink()
+    journal.append(notes(6, 6))
+    assert journal.trouble == ""
+    assert list(read(path)) == notes(1, 6)
+    journal.close()
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_a_place_that_vanishes_again_while_it_is_written_is_begun_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lasting, "_PART_BYTES", 100)
+    monkeypatch.setattr(lasting, "_AT_ONCE_BYTES", 1000)
+    journal = Journal(path)
+    journal.append(notes(1, 60))
+    shutil.rmtree(path.parent)
+    journal.append([])
+    journal.append([])
+    assert path.parent.exists(), "the copy is under way"
+    assert not path.exists()
+    shutil.rmtree(path.parent)
+    for _ in range(30):
+        journal.append([])
+    assert list(read(path)) == notes(1, 60)
+    journal.close()
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_another_s_file_of_that_name_is_never_overwritten(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 2))
+    path.rename(path.with_name("old.jsonl"))
+    path.write_text("somebody else's\n")
+    for number in (3, 4, 5):
+        journal.append(notes(number, number))
+    stand_in = path.with_name("journal.2.jsonl")
+    assert journal.trouble == (
+        "another file took the name journal.jsonl: records are kept in journal.2.jsonl"
+    )
+    assert not journal.is_behind
+    assert path.read_text() == "somebody else's\n"
+    assert list(read(stand_in)) == notes(1, 5)
+    path.unlink()
+    for number in (6, 7):
+        journal.append(notes(number, number))
+    journal.close()
+    assert journal.trouble == ""
+    assert list(read(path)) == notes(1, 7)
+    assert not stand_in.exists(), "what stood in for the journal is not left twice"
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_a_journal_that_somebody_empties_goes_on(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 9))
+    os.truncate(path, 0)
+    journal.append(notes(10, 11))
+    assert journal.trouble == ""
+    journal.close()
+    reader = read(path)
+    assert list(reader) == notes(10, 11)
+    assert (reader.damaged_lines, reader.torn) == (0, False)
+
+
+def make_unreadable(journal: Journal, path: Path) -> int:
+    """The journal's own descriptor takes lines and gives none back, as one of a server that lost the file."""
+    assert journal._file is not None
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    os.dup2(descriptor, journal._file.descriptor)
+    os.close(descriptor)
+    return journal._file.descriptor
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_where_the_old_lines_cannot_be_read_at_least_the_new_ones_are_kept(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    make_unreadable(journal, path)
+    path.unlink()
+    for number in (4, 5, 6):
+        journal.append(notes(number, number))
+    assert journal.trouble == "the journal could not be read any more: 4 records are lost"
+    journal.close()
+    assert list(read(path)) == notes(5, 6)
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_a_descriptor_that_went_stale_is_replaced_by_the_same_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    stale, fstat = make_unreadable(journal, path), os.fstat
+
+    def stale_fstat(descriptor: int) -> os.stat_result:
+        if descriptor == stale:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return fstat(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", stale_fstat)
+        journal.append(notes(4, 4))
+        assert journal.is_behind
+        journal.append(notes(5, 5))
+    journal.append(notes(6, 6))
+    journal.close()
+    assert journal.trouble == ""
+    assert list(read(path)) == notes(1, 6)
+    assert list(path.parent.iterdir()) == [path]

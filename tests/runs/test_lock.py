@@ -1,0 +1,286 @@
+"""One run a folder: the lock lets one process in, tells who it is, and dies with it."""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.errors import RunFolderError
+from amptui.runs.lock import Holder, RunLock, holder
+from amptui.runs.rundir import RunDir, create_run_dir
+
+HOST = socket.gethostname()
+
+HOLD = """
+import sys
+from pathlib import Path
+from amptui.runs.lock import RunLock
+lock = RunLock.take(Path(sys.argv[1]))
+print("taken", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another_process(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until its standard input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        yield process
+
+
+def words(folder: Path, **said: object) -> None:
+    RunDir(folder).lock_path.write_text(json.dumps(said))
+
+
+def test_a_folder_is_held_from_taking_to_release(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    with RunLock.take(tmp_path):
+        found = holder(tmp_path)
+        assert found is not None
+        assert (found.pid, found.host, found.is_here) == (os.getpid(), HOST, True)
+        assert found.started is not None
+    assert holder(tmp_path) is None
+    RunLock.take(tmp_path).release()
+
+
+def test_looking_makes_no_file_and_asks_for_no_folder(tmp_path: Path) -> None:
+    assert holder(tmp_path) is None
+    assert holder(tmp_path / "no" / "such") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_run_is_told_who_trains_there_and_what_to_do(tmp_path: Path) -> None:
+    with another_process(tmp_path) as process:
+        with pytest.raises(RunFolderError) as caught:
+            RunLock.take(tmp_path)
+        assert str(caught.value) == (
+            f"another run is training in {tmp_path}, pid {process.pid} on {HOST}; "
+            f"watch it with `amptui attach {tmp_path}`"
+        )
+
+
+def test_a_run_that_is_killed_holds_nothing_any_more(tmp_path: Path) -> None:
+    with another_process(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert holder(tmp_path) is None
+        RunLock.take(tmp_path).release()
+
+
+FORK = """
+import os, signal, sys
+from pathlib import Path
+from amptui.runs.lock import RunLock
+lock = RunLock.take(Path(sys.argv[1]))
+child = os.fork()
+if child == 0:
+    print("child", os.getpid(), flush=True)
+    signal.pause()
+sys.stdin.readline()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_child_that_outlives_the_run_does_not_hold_its_folder(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORK, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        word, child = process.stdout.readline().split()
+        assert word == "child"
+        try:
+            found = holder(tmp_path)
+            assert found is not None
+            assert found.pid == process.pid, "the run still holds it, with the child beside it"
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+            os.kill(int(child), 0)
+            assert holder(tmp_path) is None
+        finally:
+            os.kill(int(child), signal.SIGKILL)
+
+
+RACE = """
+import sys
+from pathlib import Path
+from amptui.errors import RunFolderError
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import create_run_dir
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    run_dir = create_run_dir(Path(sys.argv[1]), "m")
+    with RunLock.take(run_dir.path, new=True):
+        run_dir.journal_path.touch(exist_ok=False)
+        print("won", flush=True)
+        sys.stdin.readline()
+except RunFolderError as error:
+    print(error, flush=True)
+"""
+
+
+def test_of_several_that_begin_at_once_in_one_folder_one_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACE, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    said = [racer.stdout.readline() for racer in racers if racer.stdout is not None]
+    for racer in racers:
+        racer.communicate("done\n")
+    assert said.count("won\n") == 1
+    assert all(line == "won\n" or "is training in" in line or "holds a run already" in line for line in said)
+
+
+def test_a_new_run_is_refused_where_one_began_meanwhile(tmp_path: Path) -> None:
+    run_dir = create_run_dir(tmp_path / "run", "m")
+    run_dir.journal_path.touch()
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        RunLock.take(run_dir.path, new=True)
+    assert holder(run_dir.path) is None, "who was refused holds nothing"
+    RunLock.take(run_dir.path).release()
+
+
+def test_those_who_look_stand_in_nobody_s_way(tmp_path: Path) -> None:
+    RunLock.take(tmp_path).release()
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            holder(tmp_path)
+
+    lookers = [threading.Thread(target=look) for _ in range(2)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for _ in range(50):
+            RunLock.take(tmp_path).release()
+    finally:
+        done.set()
+        for looker in lookers:
+            looker.join()
+
+
+def test_a_folder_that_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"cannot lock .*no such file or directory"):
+        RunLock.take(tmp_path / "run")
+
+
+def test_a_folder_that_was_deleted_and_made_again_is_held_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with RunLock.take(folder) as lock:
+        lock.renew()
+        shutil.rmtree(folder)
+        lock.renew()
+        assert not folder.exists(), "the folder is the journal's to make"
+        folder.mkdir()
+        lock.renew()
+        found = holder(folder)
+        assert found is not None
+        assert found.pid == os.getpid()
+    assert holder(folder) is None
+    lock.renew()
+    assert holder(folder) is None, "a lock that was released stays so"
+
+
+def test_a_folder_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with RunLock.take(folder) as lock:
+        shutil.rmtree(folder)
+        folder.mkdir()
+        with another_process(folder) as process:
+            lock.renew()
+            found = holder(folder)
+            assert found is not None
+            assert found.pid == process.pid
+
+
+@given(content=st.binary(max_size=60) | st.sampled_from([b"[]", b'{"pid": "x", "host": 3}', b"[" * 4000]))
+def test_damaged_words_name_nobody_and_still_hold(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    with RunLock.take(folder):
+        RunDir(folder).lock_path.write_bytes(content)
+        assert holder(folder) in (Holder(pid=None, host="", started=None), None) or b"pid" in content
+        assert holder(folder) is not None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("amptui.runs.lock._PATIENCE_SECONDS", 0.0)
+            with pytest.raises(RunFolderError, match="another run is training in"):
+                RunLock.take(folder)
+
+
+# File systems without locks: network ones, often.
+
+
+@pytest.fixture
+def _no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+@pytest.mark.usefixtures("_no_locks")
+def test_without_locks_a_living_process_of_this_machine_holds_by_its_word(tmp_path: Path) -> None:
+    words(tmp_path, pid=os.getppid(), host=HOST, started=1.0)
+    assert holder(tmp_path) == Holder(pid=os.getppid(), host=HOST, started=1.0)
+    with pytest.raises(RunFolderError, match="another run is training in"):
+        RunLock.take(tmp_path)
+
+
+@pytest.mark.usefixtures("_no_locks")
+def test_without_locks_the_word_of_another_machine_is_taken(tmp_path: Path) -> None:
+    words(tmp_path, pid=1, host="elsewhere", started=1.0)
+    found = holder(tmp_path)
+    assert found is not None
+    assert not found.is_here
+    with pytest.raises(RunFolderError, match="pid 1 on elsewhere"):
+        RunLock.take(tmp_path)
+
+
+@pytest.mark.usefixtures("_no_locks")
+def test_without_locks_a_dead_process_and_a_run_that_ended_hold_nothing(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    words(tmp_path, pid=gone.pid, host=HOST, started=1.0)
+    assert holder(tmp_path) is None
+    lock = RunLock.take(tmp_path)
+    assert json.loads(RunDir(tmp_path).lock_path.read_text())["pid"] == os.getpid()
+    lock.release()
+    assert holder(tmp_path) is None
+    assert RunDir(tmp_path).lock_path.read_text() == ""
+    words(tmp_path, pid=2**80, host=HOST, started=1.0)
+    assert holder(tmp_path) is None

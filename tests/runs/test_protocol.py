@@ -1,0 +1,201 @@
+"""Lines between a run and its screens: what is encoded is read back, and nothing else gets through."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from amptui import wire
+from amptui.control import Control
+from amptui.records import PRECISIONS, Note
+from amptui.runs import protocol
+from amptui.runs.protocol import (
+    CheckpointAsked,
+    ComparisonAsked,
+    Hello,
+    History,
+    Leave,
+    Lines,
+    PauseAsked,
+    PrecisionAsked,
+    ProbeAsked,
+    ProtocolError,
+    RunError,
+    RunHello,
+    StopAsked,
+)
+
+SEVERAL = st.lists(st.sampled_from(PRECISIONS), unique=True, max_size=5).filter(lambda some: len(some) != 1)
+
+SAID = st.one_of(
+    st.builds(Hello, st.integers()),
+    st.builds(Leave, st.sampled_from(["detached", "hung up"])),
+    st.builds(PrecisionAsked, st.sampled_from(PRECISIONS)),
+    st.builds(PauseAsked, st.booleans()),
+    st.builds(ProbeAsked, st.sampled_from(["x-ray", "trace"])),
+    st.builds(ComparisonAsked, SEVERAL.map(tuple)),
+    st.just(CheckpointAsked()),
+    st.builds(StopAsked, st.text(max_size=200)),
+)
+
+
+@given(SAID)
+def test_what_a_screen_says_is_one_ascii_line_that_is_read_back(said: Any) -> None:
+    line = protocol.encode(said)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert line.isascii()
+    assert protocol.parse(line[:-1]) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"hello": {"protocol": 1}}', Hello(1)),
+        (b'{"hello": {"protocol": 9, "of": "later"}}', Hello(9)),
+        (b'{"request": "precision", "precision": "bf16"}', PrecisionAsked("bf16")),
+        (b'{"request": "pause", "paused": true}', PauseAsked(True)),
+        (b'{"request": "probe", "probe": "x-ray"}', ProbeAsked("x-ray")),
+        (b'{"request": "comparison", "precisions": ["fp32", "bf16"]}', ComparisonAsked(("fp32", "bf16"))),
+        (b'{"request": "comparison", "precisions": []}', ComparisonAsked(())),
+        (b'{"request": "checkpoint"}', CheckpointAsked()),
+        (b'{"request": "stop", "reason": "SIGTERM"}', StopAsked("SIGTERM")),
+        (b'{"leave": "hung up"}', Leave("hung up")),
+    ],
+)
+def test_a_screen_s_lines(line: bytes, said: object) -> None:
+    assert protocol.parse(line) == said
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"GET / HTTP/1.1",
+        b"\xff\xfe\x00",
+        '{"request": "stop", "reason": "ü"}'.encode(),
+        b"[" * 60_000,
+        b'{"hello":' * 10_000,
+        b"1" * 60_000,
+        b"[]",
+        b"null",
+        b"{}",
+        b'{"hello": {"protocol": "1"}}',
+        b'{"hello": {"protocol": 1.0}}',
+        b'{"hello": 1}',
+        b'{"leave": "lost"}',
+        b'{"leave": ["detached"]}',
+        b'{"request": ["precision"], "precision": "bf16"}',
+        b'{"request": "precision"}',
+        b'{"request": "precision", "precision": "fp8"}',
+        b'{"request": "precision", "precision": ["bf16"]}',
+        b'{"request": "precision", "precision": NaN}',
+        b'{"request": "pause", "paused": 1}',
+        b'{"request": "probe", "probe": "everything"}',
+        b'{"request": "probe", "probe": {}}',
+        b'{"request": "comparison", "precisions": "bf16"}',
+        b'{"request": "comparison", "precisions": ["bf16"]}',
+        b'{"request": "comparison", "precisions": ["bf16", "bf16"]}',
+        b'{"request": "comparison", "precisions": [["bf16"], "fp32"]}',
+        b'{"request": "stop"}',
+        b'{"request": "stop", "reason": null}',
+        b'{"request": "stop", "reason": "' + b"x" * 201 + b'"}',
+        b'{"request": "reboot"}',
+    ],
+    ids=lambda line: repr(line[:48]),
+)
+def test_everything_else_is_refused_in_one_short_line(line: bytes) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        protocol.parse(line)
+    text = str(refused.value)
+    assert text.isprintable()
+    assert 0 < len(text) < 100
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["hello", "request", "leave", "type", "history", "error"]) | st.text(max_size=3),
+            inner | st.sampled_from(["precision", "stop", "comparison", "detached", "StepRecord", "Note"]),
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.binary(max_size=200) | JSON.map(lambda value: json.dumps(value).encode()))
+@example(b'{"type": ["Note"]}')
+@example(b'{"type":"Note","time":"soon"}')
+@example(b'{"type":' * 50_000)
+def test_no_line_does_worse_than_being_refused(line: bytes) -> None:
+    for understand in (protocol.parse, protocol.read):
+        try:
+            understand(line)
+        except ProtocolError:
+            continue
+
+
+def test_a_run_s_lines_are_read_back() -> None:
+    told = {"version": "1.2", "pid": 7, "run_dir": "/kept/run"}
+    hello = protocol.hello_line(told)
+    assert json.loads(hello) == {"hello": {"protocol": 1, **told}}
+    assert protocol.read(hello) == RunHello(1, "1.2", 7, "/kept/run")
+    assert protocol.read(protocol.history_line('{"a":[1,2]}')) == History({"a": [1, 2]})
+    assert protocol.read(protocol.error_line("two\nlines \x1b ")) == RunError("two lines \x1b")
+    note = Note(time=1.0, severity="info", text="ü\n")
+    assert protocol.read(wire.dumps(note).encode()) == note
+    assert protocol.read(b' {"text": "x", "severity": "info", "time": 2.0, "type": "Note"}') == Note(
+        time=2.0, severity="info", text="x"
+    )
+    assert protocol.read(b'{"type":"OfLater","time":1.0}') is None
+    for line in (b'{"type":"Note"}', b'{"type": 3}', b'{"hello": {"protocol": 1}}', b"x", b"{}"):
+        with pytest.raises(ProtocolError):
+            protocol.read(line)
+
+
+@given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line)), st.data())
+def test_lines_are_the_same_in_whatever_pieces_they_come(lines: list[bytes], data: st.DataObject) -> None:
+    text, taken = b"".join(line + b"\n" for line in lines), []
+    assembler = Lines(30)
+    while text:
+        size = data.draw(st.integers(1, len(text)))
+        taken += assembler.take(text[:size])
+        text = text[size:]
+    assert taken == lines
+
+
+@given(st.lists(st.integers(1, 20), min_size=1))
+def test_a_line_that_is_too_long_is_noticed_before_its_end(sizes: list[int]) -> None:
+    assembler, total = Lines(30), 0
+    for size in sizes:
+        total += size
+        if total > 30:
+            with pytest.raises(ProtocolError, match="more than 30 bytes"):
+                assembler.take(b"x" * size)
+            return
+        assert assembler.take(b"x" * size) == []
+    assert assembler.take(b"\n") == [b"x" * total]
+
+
+def test_what_is_asked_for_reaches_a_control() -> None:
+    control = Control()
+    for request in (
+        PrecisionAsked("bf16"),
+        PauseAsked(True),
+        ProbeAsked("trace"),
+        ComparisonAsked(("fp32", "bf16")),
+        CheckpointAsked(),
+        StopAsked("q"),
+    ):
+        protocol.apply(request, control)
+    assert control.take_precision() == "bf16"
+    assert control.paused
+    assert control.take_probe("trace")
+    assert control.take_comparison() == ("fp32", "bf16")
+    assert control.take_checkpoint()
+    assert control.stop_reason == "q"

@@ -1,0 +1,94 @@
+"""The running time: what passed between records, whatever was done to the clock meanwhile."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.records import RunFinished
+from amptui.telemetry.elapsed import LATE_SECONDS, SILENT_SECONDS, RunningTime
+from amptui.telemetry.session import Session
+from tests.telemetry.record_samples import device, resumed, run, step
+
+DAY = 86_400.0
+
+
+def elapsed(*times: float) -> float:
+    watch = RunningTime()
+    watch.start(times[0])
+    for time in times[1:]:
+        watch.see(time)
+    return watch.seconds
+
+
+def test_the_time_between_records_adds_up() -> None:
+    assert elapsed(100.0) == 0.0
+    assert elapsed(100.0, 100.5, 103.0) == 3.0
+
+
+def test_a_record_that_comes_late_changes_nothing() -> None:
+    assert elapsed(100.0, 110.0, 109.0, 50.5, 111.0) == 11.0
+
+
+@pytest.mark.parametrize("jump", [DAY, 365 * DAY, SILENT_SECONDS + 1, -LATE_SECONDS - 2, -DAY, -1e9])
+def test_a_clock_that_is_set_costs_the_moment_of_the_jump_alone(jump: float) -> None:
+    before, after = (1e9 + second for second in range(11)), (1e9 + jump + second for second in range(11, 21))
+    assert elapsed(*before, *after) == 19.0
+
+
+def test_a_clock_that_is_set_and_set_back_leaves_no_trace() -> None:
+    there = [1e9 + 3 * DAY + second for second in range(5)]
+    assert elapsed(1e9, 1e9 + 1, *there, 1e9 + 6, 1e9 + 7) == 1 + 4 + 1
+
+
+def test_a_long_step_explains_a_silence_and_no_more_than_it_took() -> None:
+    watch = RunningTime()
+    watch.start(0.0)
+    watch.see(3000.0, 2999.0)
+    assert watch.seconds == 2999.0
+    watch.see(3000.0 + DAY, 700.0)
+    assert watch.seconds == 3699.0
+    for odd in (None, math.nan, -1.0, 0.0):
+        watch.see(watch.seconds + 30 * DAY, odd)
+        assert watch.seconds == 3699.0
+
+
+@given(st.lists(st.floats()), st.lists(st.none() | st.floats()))
+def test_no_times_make_it_negative_or_endless(times: list[float], busy: list[float | None]) -> None:
+    watch = RunningTime()
+    before = 0.0
+    for place, time in enumerate(times):
+        took = busy[place] if place < len(busy) else None
+        watch.see(time, took)
+        most = max(SILENT_SECONDS, took) if took is not None and took > 0 else SILENT_SECONDS
+        assert before <= watch.seconds <= before + most
+        assert watch.seconds < math.inf
+        before = watch.seconds
+
+
+def test_the_session_tells_it_from_the_run_s_start_on() -> None:
+    session = Session()
+    session.fold([device(90.0, "fp32", None), run(time=100.0), step(1, time=101.0)])
+    assert session.view().elapsed_seconds == 1.0
+    session.fold([device(102.0 + DAY, "fp32", None), step(2, time=103.5 + DAY)])
+    assert session.view().elapsed_seconds == 2.5
+    session.fold([RunFinished(time=104.0, steps=2, seconds=5.0, reason="done")])
+    assert session.view().elapsed_seconds == 2.5
+
+
+def test_the_time_between_two_processes_was_nobody_s() -> None:
+    session = Session()
+    session.fold([run(time=100.0), step(1, time=110.0), resumed(1, time=200.0), step(2, time=205.0)])
+    assert session.view().elapsed_seconds == 15.0
+    session.fold([resumed(2, time=50.0), step(3, time=51.0)])
+    assert session.view().elapsed_seconds == 16.0
+    session.fold([run(time=1000.0), step(1, time=1001.0)])
+    assert session.view().elapsed_seconds == 1.0, "another run"
+
+
+def test_steps_that_are_folded_at_once_count_one_by_one() -> None:
+    """Slow steps of a journal without a sampler: 4,000 s a batch are no silence."""
+    session = Session()
+    session.fold([run(time=0.0), *(step(number, time=10.0 * number) for number in range(1, 401))])
+    assert session.view().elapsed_seconds == 4000.0

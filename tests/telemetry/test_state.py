@@ -1,0 +1,264 @@
+"""A session's state: nothing is lost on the way to a viewer."""
+
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NoReturn, get_type_hints
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amptui.records import (
+    DataInfo,
+    Note,
+    Printed,
+    Record,
+)
+from amptui.telemetry.session import Session
+from amptui.telemetry.state import StateFormat, declared
+from amptui.telemetry.view import SessionView
+from tests.telemetry.record_samples import (
+    run,
+    skip_row,
+    step,
+    steps,
+)
+from tests.telemetry.record_strategies import RECORDS, switch
+from tests.telemetry.whole_runs import ENDS, EVERYTHING, restored_from, session_of
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether both are of one type and equal in all that they hold, NaN being equal to itself."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if is_dataclass(one):
+        return all(same(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other or (one != one and other != other))  # noqa: PLR0124 - what only NaN is
+
+
+def assert_same_view(one: SessionView, other: SessionView) -> None:
+    assert [f.name for f in fields(one) if not same(getattr(one, f.name), getattr(other, f.name))] == []
+
+
+# ------------------------------------------------------------------------------ there and back
+
+
+@settings(max_examples=40)
+@given(before=st.lists(RECORDS, max_size=40), after=st.lists(RECORDS, max_size=20))
+def test_a_restored_session_knows_the_same_and_goes_on_the_same(
+    before: list[Record], after: list[Record]
+) -> None:
+    session = session_of(before)
+    text = session.state()
+    restored = restored_from(text)
+    assert restored.state() == text
+    assert_same_view(restored.view(), session.view())
+    for each in (session, restored):
+        each.fold(after)
+    assert_same_view(restored.view(), session.view())
+    assert Graph(restored).nodes == Graph(session).nodes
+
+
+def refused(name: str) -> NoReturn:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def test_a_state_is_one_line_of_strict_ascii_json() -> None:
+    session = session_of([*EVERYTHING, Note(time=1.0, severity="info", text="Ω\ud800\x1b\u2028\nx")])
+    text = session.state()
+    assert text.isascii()
+    assert text.isprintable()
+    assert isinstance(json.loads(text, parse_constant=refused), dict)
+    assert_same_view(restored_from(text).view(), session.view())
+
+
+def test_a_state_comes_from_another_process() -> None:
+    """Nothing in it depends on the order of sets or on addresses."""
+    program = (
+        "import json, sys; from amptui.telemetry.session import Session; session = Session();"
+        "session.restore(json.load(sys.stdin)); sys.stdout.write(session.state())"
+    )
+    text = session_of(EVERYTHING).state()
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=text,
+        env={"PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == text
+
+
+def test_the_folder_is_the_run_s_word_where_it_has_one() -> None:
+    viewer = Session("/here")
+    viewer.restore(json.loads(session_of([], run_dir="").state()))
+    assert viewer.view().run_dir == "/here"
+    viewer.restore(json.loads(session_of([], run_dir="/there").state()))
+    assert viewer.view().run_dir == "/there"
+
+
+def test_what_was_known_before_is_forgotten() -> None:
+    session = session_of([*EVERYTHING, ENDS[1]])
+    session.view()
+    session.restore(json.loads(Session("runs/b").state()))
+    assert_same_view(session.view(), Session("runs/b").view())
+
+
+def test_a_line_that_counts_on_does_so_after_it_was_restored() -> None:
+    restored = restored_from(session_of([run(), *skip_row(1, 2, 65536.0)]).state())
+    restored.fold(skip_row(3, 2, 16384.0))
+    events = restored.view().events
+    assert len(events) == 2
+    assert events[0].text.startswith("overflow: 4 steps in a row skipped (1–4), scale 65,536 → 4,096")
+
+
+def test_numbers_beyond_64_bits_and_of_other_types_come_back() -> None:
+    huge = 2**80
+    records: list[Record] = [
+        run(batch_size=huge),
+        *steps(1, 3, samples=huge),
+        step(4, loss=np.float64(0.25), nonfinite_gradients=np.int64(0)),
+    ]
+    session = session_of(records)
+    restored = restored_from(session.state())
+    assert restored.view() == replace(session.view(), **curves(restored.view()))
+    assert restored.view().last == step(4, loss=0.25)
+
+
+def curves(view: SessionView) -> dict[str, Any]:
+    """What is compared by identity in a view."""
+    names = ("loss", "samples_rate", "loss_scale", "skips", "numerics")
+    return {name: getattr(view, name) for name in names}
+
+
+def test_a_config_comes_back_as_from_the_journal() -> None:
+    odd = {"path": sys, "pair": (1, 2), 3: math.inf, "deep": {"set": {1}}}
+    started = restored_from(session_of([run(config=odd, unsupported={"tf32": "old"})]).state()).view().run
+    assert started is not None
+    assert started.config == {"path": str(sys), "pair": [1, 2], "3": "inf", "deep": {"set": [1]}}
+    assert started.unsupported == {"tf32": "old"}
+    assert started.data == DataInfo(name="MNIST", real=True, samples=60_000)
+
+
+def test_states_taken_while_another_thread_folds_are_of_one_moment() -> None:
+    session, done = Session(), threading.Event()
+
+    def fold() -> None:
+        for first in range(1, 200_000, 50):
+            session.fold(steps(first, first + 49))
+            if done.is_set():
+                break
+
+    folding = threading.Thread(target=fold)
+    folding.start()
+    texts = [session.state() for _ in range(10)]
+    done.set()
+    folding.join()
+    views = [restored_from(text).view() for text in [*texts, session.state()]]
+    assert all(view.step == view.loss.count and view.step % 50 == 0 for view in views)
+    assert [view.step for view in views] == sorted(view.step for view in views)
+    assert_same_view(views[-1], session.view())
+
+
+# -------------------------------------------------------------------------- nothing is forgotten
+
+
+def is_cache(cls: type[Any], name: str) -> bool:
+    return name in get_type_hints(cls) and hasattr(cls, name)
+
+
+class Graph:
+    """All objects that can be reached from a session, each with its attributes; caches left out.
+
+    What may change has a number, and is told apart by it. What never changes is what it holds.
+    """
+
+    def __init__(self, root: object) -> None:
+        self.nodes: list[tuple[type[Any], dict[str, Any]]] = []
+        self._numbers: dict[int, int] = {}
+        self._plain(root)
+
+    def _plain(self, value: Any) -> Any:
+        """``value`` as something that ``==`` compares."""
+        kind = type(value)
+        if isinstance(value, np.ndarray):
+            return str(value.dtype), value.tobytes(), value.flags.writeable
+        if isinstance(value, Mapping):
+            return kind, [(self._plain(key), self._plain(item)) for key, item in value.items()]
+        if isinstance(value, list | tuple | deque):
+            return kind, getattr(value, "maxlen", None), [self._plain(item) for item in value]
+        if kind.__module__.startswith("amptui."):
+            names = [field.name for field in fields(value)] if is_dataclass(value) else []
+            return kind, self._attributes(value, names) if names else self._number(value)
+        assert value is None or kind in (bool, int, float, str), value
+        return kind, repr(value)
+
+    def _number(self, value: Any) -> int:
+        if id(value) not in self._numbers:
+            self._numbers[id(value)] = len(self._numbers)
+            kept = {(Session, "_lock")}
+            names = [name for name in vars(value) if not is_cache(type(value), name)]
+            self._attributes(value, [name for name in names if (type(value), name) not in kept])
+        return self._numbers[id(value)]
+
+    def _attributes(self, value: Any, names: list[str]) -> dict[str, Any]:
+        attributes: dict[str, Any] = {}
+        self.nodes.append((type(value), attributes))
+        attributes.update({name: self._plain(getattr(value, name)) for name in names})
+        return attributes
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_attribute_of_every_object_survives(end: Record) -> None:
+    session = session_of([*EVERYTHING, end])
+    session.view()
+    graph = Graph(session)
+    for cls, attributes in graph.nodes:
+        assert attributes.keys() == declared(cls).keys(), (
+            f"{cls.__name__} declares what is no state, or not all"
+        )
+    restored = Graph(restored_from(session.state()))
+    assert [cls for cls, _ in restored.nodes] == [cls for cls, _ in graph.nodes]
+    for (cls, before), (_, after) in zip(graph.nodes, restored.nodes, strict=True):
+        lost = [name for name in before if before[name] != after[name]]
+        assert lost == [], cls
+
+
+def test_the_run_above_fills_every_class_that_a_state_can_hold() -> None:
+    met = {cls for end in ENDS for cls, _ in Graph(session_of([*EVERYTHING, end])).nodes}
+    assert StateFormat(Session).classes - met == set()
+    modules = {cls.__module__ for cls in StateFormat(Session).classes}
+    assert all(
+        name.startswith(("amptui.records", "amptui.findings", "amptui.telemetry.")) for name in modules
+    )
+
+
+def test_caches_are_left_out_and_begin_anew() -> None:
+    session = session_of(EVERYTHING)
+    fresh = session.state()
+    session.view()
+    assert session.state() == fresh
+    assert restored_from(fresh).view() is not session.view()
+
+
+def test_a_long_run_s_state_stays_small() -> None:
+    session = session_of(EVERYTHING)
+    for first in range(200, 20_200, 1000):
+        precision = "fp16" if first // 1000 % 2 else "fp32"
+        session.fold([switch(first, "", precision), *steps(first, first + 999, precision=precision, epoch=2)])
+        session.fold(Printed(time=float(n), stream="stdout", text=f"line {first + n}") for n in range(100))
+    text = session.state()
+    assert len(text) < 1_500_000
+    assert_same_view(restored_from(text).view(), session.view())

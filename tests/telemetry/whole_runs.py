@@ -1,0 +1,117 @@
+"""Runs that leave something in every part of a session, and sessions of them."""
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from amptui.findings import OperatorCount, PhaseSeconds, StepTimed
+from amptui.records import (
+    CheckpointWritten,
+    EpochFinished,
+    HostSample,
+    Note,
+    PhaseChanged,
+    Printed,
+    Record,
+    RunFailed,
+    RunFinished,
+    Validation,
+    ViewersChanged,
+)
+from amptui.telemetry.session import Session
+from tests.telemetry.memory_samples import memory
+from tests.telemetry.record_samples import (
+    compared,
+    device,
+    growth,
+    module,
+    nonfinite,
+    parameter,
+    run,
+    skip_row,
+    steps,
+    traced,
+    window,
+    xray,
+)
+from tests.telemetry.record_strategies import switch
+
+TRACED = traced(613, first=module("features.12", largest=math.inf))
+
+TIMED = StepTimed(
+    time=100.02,
+    step=20,
+    precision="fp32",
+    settling=False,
+    phases=(
+        PhaseSeconds(name="input", host_seconds=1e-4, device_seconds=2e-4),
+        PhaseSeconds(name="forward", host_seconds=1e-3, device_seconds=None),
+    ),
+)
+
+EVERYTHING: tuple[Record, ...] = (
+    PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
+    run(config={"batch_size": 256, "betas": [0.9, 0.999], "clip": None}, versions={"torch": "2.11"}),
+    PhaseChanged(time=100.0, phase="training"),
+    *steps(1, 30, grad_max=0.25, losses={"ce": 0.4, "kl": math.nan}),
+    *(replace(TIMED, step=number) for number in range(20, 27)),
+    device(100.031, "fp32", 2000, 50.0, 1000.0),
+    *steps(31, 60),
+    replace(device(112.0, "fp32", 2000, 60.0, 4000.0), host=HostSample(cpu_percent=12.5), note="no fans"),
+    memory("fp32", activations=10**9, peak=10**10),
+    switch(61, "fp32", "fp16"),
+    *steps(61, 63, precision="fp16", settling=True),
+    *steps(64, 90, precision="fp16", grad_max=math.inf),
+    growth(90, 65536.0),
+    *skip_row(91, 12, 131072.0, kinds=("inf", "nan")),
+    *steps(91, 102, precision="fp16", skipped=True, loss=math.nan),
+    replace(TRACED, step=102),
+    nonfinite(103, what="gradient", names=("a.weight",), kinds=("inf",)),
+    window(104, worst=(parameter("a.weight", flushed=3),)),
+    xray(
+        105, operators=(OperatorCount(name="mm", dtype="float16", count=3),), output_dtypes={"a": "float16"}
+    ),
+    memory("fp16", copies=10**6, peak=10**9),
+    compared(106),
+    Printed(time=101.0, stream="stderr", text="slow\n"),
+    Note(time=101.0, severity="warning", text="something\nmore of it"),
+    *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
+    CheckpointWritten(
+        time=102.0,
+        step=102,
+        name="step-000000102.pt",
+        size_bytes=10**8,
+        reason="asked",
+        blocked_seconds=0.01,
+        seconds=0.4,
+    ),
+    EpochFinished(
+        time=103.0,
+        step=102,
+        epoch=1,
+        seconds=2.0,
+        mean_loss=0.5,
+        validation=Validation(loss=0.4, accuracy=0.99, samples=100, metrics={"f1": 0.5}),
+    ),
+    ViewersChanged(time=104.0, viewers=2, change="attached"),
+    device(104.0, "fp16", 1500, 60.0, 5000.0),
+)
+"""A run in which every class that a session is made of has something to hold."""
+
+ENDS: tuple[Record, ...] = (
+    RunFinished(time=105.0, steps=102, seconds=5.0, reason="done"),
+    RunFailed(time=105.0, step=102, error="out of memory", traceback="Traceback ..."),
+)
+
+
+def session_of(records: Iterable[Record], run_dir: str = "runs/a") -> Session:
+    session = Session(run_dir)
+    session.fold(records)
+    return session
+
+
+def restored_from(text: str) -> Session:
+    session = Session()
+    session.restore(json.loads(text))
+    return session

@@ -1,0 +1,262 @@
+"""Nothing hostile gets through: poison in every text there is, and what then reached terminals and pipes."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from amptui.export import export
+from amptui.plain import JsonLines, PlainFront
+from amptui.records import Note, Record
+from amptui.telemetry.session import Session
+from tests import poison
+from tests.export.recorded import write
+from tests.terminal import Terminal, amptui_command
+
+SIZE = (100, 30)
+
+CHILD_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
+
+EVIL_NAME = "m\x1b[5;41m\x1b]0;t\x07\u202e\x9b\n\U000e0041漢.py"
+"""A file's name holds all but a slash and a NUL."""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A model file that is poison through and through."""
+    path = tmp_path / EVIL_NAME
+    shutil.copy(Path(__file__).parent / "recipes" / "poisoned.py", path)
+    (tmp_path / "poison.json").write_text(json.dumps(list(islice(poison.words(), 50))))
+    return path
+
+
+@pytest.mark.parametrize("text", [*poison.STEERING, poison.FORGED])
+def test_poison_that_gets_through_would_be_seen(text: str) -> None:
+    raw = f"amptui: {text}".encode("utf-8", "surrogatepass")
+    assert poison.strange_in_lines(raw + b"\n")
+    assert poison.strange_on_terminal(raw.replace(b"\n", b"\r\n") + b"\r\n", SIZE)
+
+
+@pytest.mark.parametrize("text", poison.MARKUP)
+def test_what_only_others_would_obey_is_shown_as_it_is(text: str) -> None:
+    assert not poison.strange_in_lines(text.encode())
+    assert not poison.strange_on_terminal(text.encode(), SIZE)
+
+
+def test_a_poisoned_record_of_each_type_is_forged() -> None:
+    assert {type(record) for record in poison.poisoned_records()} == set(get_args(Record))
+
+
+# -------------------------------------------------------------------------------- a model file
+
+
+def test_a_hostile_model_on_the_screen(model: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / f"run of {EVIL_NAME}"
+    command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir))
+    with Terminal([*command, "--set", "loud=yes"], size=SIZE) as terminal:
+        terminal.wait_for("FP32 .*running")
+        terminal.press("?")
+        terminal.wait_for("run folder")
+        terminal.press("?")
+        terminal.wait_for("╭ loss")
+        terminal.press("x")
+        terminal.wait_for("esc goes back")
+        assert_framed(terminal)
+        terminal.press("\x1b")
+        terminal.wait_for("╭ loss")
+        (tmp_path / "fail").touch()
+        terminal.wait_for("failed")
+        terminal.press("e")
+        terminal.wait_for("esc goes back")
+        terminal.press("\r")
+        terminal.wait_for("╭─ event 1 of")
+        assert_framed(terminal)
+        terminal.press("e")
+        terminal.wait_for("╭ loss")
+        terminal.press("q")
+        assert terminal.wait() == 1
+        assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in terminal.text.replace("\n", "")
+        assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
+
+
+def test_a_hostile_model_in_a_pipe(model: Path, tmp_path: Path) -> None:
+    command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(tmp_path / "run"))
+    # What a model prints without a screen is its own affair, as in any program; all the rest is ours.
+    done = subprocess.run(
+        [*command, "--headless", "--set", "at=30"],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env=CHILD_ENVIRONMENT,
+    )
+    assert done.returncode == 1
+    assert not poison.strange_in_lines(done.stdout)
+    assert not poison.strange_in_lines(done.stderr)
+    assert b"failed at step 30: " in done.stdout
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(b"amptui: ")
+
+
+# ------------------------------------------------------------------------------------ journals
+
+
+@pytest.fixture(params=["known precisions", "unknown precisions"])
+def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The folder of a run whose journal somebody forged."""
+    keep = poison.PRECISION_FIELDS if request.param == "known precisions" else ()
+    long = Note(time=100.9, severity="error", text="long " * 20_000)
+    return write(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
+
+
+def test_a_forged_journal_on_the_screen(forged: Path) -> None:
+    with Terminal(amptui_command("replay", str(forged), "--speed", "1000"), size=SIZE) as terminal:
+        terminal.wait_for("replay ended")
+        for panel in ("loss", "throughput", "loss scale", "numerics", "memory", "comparison", "events"):
+            terminal.press("\t")
+            terminal.wait_for(rf"(?s)\A[^╭]*╭ {panel} [^╭]*\Z")
+            assert_framed(terminal)
+        walk = (
+            ("\x1b", "╭ throughput"),
+            ("x", "╭─ X-ray of step 122"),
+            ("o", "operator"),
+            ("\x1b", "╭ throughput"),
+            ("?", "keys of a replay"),
+            ("?", "╭ throughput"),
+            ("e", r"▸.*✖ long long"),
+            ("\x1b[B", r"▸.*✖ failed"),
+            ("\r", "╭─ event 2 of"),
+        )
+        for key, shown in walk:
+            terminal.press(key)
+            terminal.wait_for(shown)
+            assert_framed(terminal)
+        terminal.press("q")
+        terminal.wait_for("╭ throughput")
+        terminal.press("q")
+        assert terminal.wait() == 0
+        assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
+
+
+def assert_framed(terminal: Terminal) -> None:
+    """Boxes that begin in the first column end in the last one: no text moved what stands right of it."""
+    columns, lines = SIZE
+    rows = [terminal.screen.buffer[y] for y in range(lines)]
+    ends = {row[columns - 1].data for row in rows if row[0].data in "│╭╰"}
+    assert ends <= {"│", "╮", "╯"}, terminal.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_a_forged_journal_in_plain_lines(encoding: str) -> None:
+    session, out = Session("runs/x"), io.TextIOWrapper(io.BytesIO(), encoding)
+    front = PlainFront(session.view, out)
+    for record in [*poison.poisoned_records(), *poison.poisoned_records(keep=())]:
+        session.fold([record])
+        front.update()
+    front.finish()
+    written = out.buffer.getvalue()
+    assert b"5;41mblink" in written
+    assert b"journal: runs/x/journal.jsonl" in written
+    assert not poison.strange_in_lines(written.decode(encoding).encode())
+
+
+def test_forged_records_are_lines_of_ascii_as_json() -> None:
+    out = io.StringIO()
+    JsonLines(out)(poison.poisoned_records())
+    assert out.getvalue().isascii()
+    assert not poison.strange_in_lines(out.getvalue().encode())
+    assert len(out.getvalue().splitlines()) == len(poison.poisoned_records())
+
+
+def test_a_forged_journal_exported(forged: Path, tmp_path: Path) -> None:
+    export(forged, csv=tmp_path / "steps.csv", html=tmp_path / "page.html")
+    table, page = ((tmp_path / name).read_bytes() for name in ("steps.csv", "page.html"))
+    assert not poison.strange_in_lines(table)
+    assert set(poison.strange_in_lines(page)) <= {"forged"}  # a line break is a blank there
+    assert b"&lt;script&gt;window.owned=1&lt;/script&gt;" in page
+    assert page.count(b"<script") == 1
+    assert b"<img" not in page
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert {len(row) for row in rows} == {len(rows[0])}
+    # As spreadsheets split it, which have commas, semicolons or tabs between cells.
+    cells = [cell for row in rows for cell in re.split(r"[,;\t]", ",".join(row)) if not is_number(cell)]
+    assert not [cell for cell in cells if cell.lstrip(' "').startswith(("=", "+", "-", "@"))]
+
+
+def is_number(cell: str) -> bool:
+    """Whether a spreadsheet may take it for what it is."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+# -------------------------------------------------------------------------------- command lines
+
+DRIVER = """
+import json, sys
+from pathlib import Path
+from amptui.cli import main
+statuses = [main(arguments) for arguments in json.loads(sys.argv[1])]
+Path("statuses.json").write_text(json.dumps(statuses))
+"""
+
+EVIL_WORD = next(poison.words()).translate({0: None, ord(":"): ".", 0xD83D: "\udc9b5;41m\udcff"})
+"""What can be an argument: no NUL, half surrogates are bytes that are no UTF-8, and no class is named."""
+
+WRONG = [
+    [EVIL_WORD],
+    ["train", EVIL_WORD],
+    ["train", f"{EVIL_NAME}x.py"],
+    ["train", f"{'long' * 100}/{EVIL_NAME}"],
+    ["train", f"package.{EVIL_WORD}:Class", EVIL_WORD],
+    ["train", "mnist-deep", f"--{EVIL_WORD}"],
+    ["bench", EVIL_WORD],
+    ["bench", "mnist-deep", "--precisions", EVIL_WORD],
+    ["replay", EVIL_WORD],
+    ["export", EVIL_WORD, "--csv", "x"],
+    ["export", "--csv", EVIL_WORD],
+    ["doctor", EVIL_WORD],
+    *(
+        ["train", "mnist-deep", option, EVIL_WORD]
+        for option in ("--set", "--precision", "--device", "--steps", "--lr", "--data", "--amp-dtype")
+    ),
+]
+"""Command lines that ask for what is not there."""
+
+
+def test_hostile_command_lines_and_kept_runs(tmp_path: Path) -> None:
+    kept = tmp_path / EVIL_NAME / "amptui" / "runs" / f"kept {EVIL_NAME}"
+    write(kept, poison.poisoned_records(keep=()))
+    right = [["runs"], ["runs", "--json"], ["export", "--html", "evil \x1b]0;t\x07.html"]]
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps([*right, *WRONG])],
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**CHILD_ENVIRONMENT, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / EVIL_NAME)},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    statuses = json.loads((tmp_path / "statuses.json").read_text())
+    assert statuses[: len(right)] == [0] * len(right)
+    assert set(statuses[len(right) :]) == {1, 2}  # 1 where the trouble is a file that cannot be written
+    listed = done.stdout.splitlines()
+    assert b"kept m?[5;41m" in listed[1]
+    assert json.loads(listed[2])["name"] == kept.name
+    assert b"evil ?]0;t?.html" in listed[3]
+    said = done.stderr.splitlines()
+    assert len(said) == len(WRONG)
+    assert all(line.startswith(b"amptui: ") for line in said)
+    assert not poison.strange_in_lines(done.stdout)
+    assert not poison.strange_in_lines(done.stderr)

@@ -1,0 +1,124 @@
+"""The screen on real terminals that stall or vanish: it leaves, says how, and never with a traceback."""
+
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.terminal import Terminal
+
+PROGRAM = """
+import signal, sys, threading, traceback
+from pathlib import Path
+from amptui.control import Control
+from amptui.telemetry.session import Session
+from amptui.tui import outlet
+from amptui.tui.app import WatchApp
+
+result, hangup = Path(sys.argv[1]), sys.argv[2]
+outlet._LEAVING_SECONDS = 0.5
+session = Session("runs/x")
+app = WatchApp(look=session.view, control=Control(), ended=threading.Event(), start=lambda: None,
+               patience_seconds=1.0, frames_per_second=20, attached=True)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if hangup == "ignored" else lambda *_: app.hang_up())
+try:
+    app.run()
+    said = f"{app.left}, {app.return_code}"
+except BaseException:
+    said = traceback.format_exc()
+result.write_text(said)
+"""
+
+LEFT_ON_PURPOSE = "detached, 0"
+HUNG_UP = "hung up, 0"
+
+CORNER = "╭".encode()
+"""Of six panels; frames that change nothing there do not write it again."""
+
+
+def screen(tmp_path: Path, hangup: str = "heard") -> Terminal:
+    return Terminal([sys.executable, "-c", PROGRAM, str(tmp_path / "result"), hangup])
+
+
+def wait_for_result(terminal: Terminal, tmp_path: Path) -> str:
+    """Until the program has ended, without reading the terminal."""
+    assert terminal.process.wait(timeout=60) == 0
+    return (tmp_path / "result").read_text()
+
+
+def wait_until(holds: Callable[[], bool], terminal: Terminal) -> None:
+    """Read the terminal until that is so."""
+    limit = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < limit, terminal.text
+        terminal.read(0.05)
+
+
+def stop_output(terminal: Terminal) -> None:
+    """As Ctrl+S does where the terminal's own flow control is on."""
+    termios.tcflow(terminal.slave, termios.TCOOFF)
+
+
+def test_it_leaves_the_terminal_as_it_was_and_the_mouse_to_it(tmp_path: Path) -> None:
+    with screen(tmp_path) as terminal:
+        terminal.wait_for("╭ loss")
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert (tmp_path / "result").read_text() == LEFT_ON_PURPOSE
+        assert terminal.modes == terminal.modes_before
+        assert b"\x1b[?1049l" in terminal.written
+        assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
+        assert b"\x1b[?1003h" not in terminal.written
+
+
+def test_a_terminal_that_takes_nothing_can_be_left(tmp_path: Path) -> None:
+    with screen(tmp_path) as terminal:
+        terminal.wait_for("╭ loss")
+        stop_output(terminal)
+        terminal.press("l?d")
+        terminal.press("d")
+        assert wait_for_result(terminal, tmp_path) == LEFT_ON_PURPOSE
+        assert terminal.modes == terminal.modes_before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGSTOP])
+def test_a_screen_that_stood_still_comes_back_whole(number: signal.Signals, tmp_path: Path) -> None:
+    with screen(tmp_path) as terminal:
+        terminal.wait_for("╭ loss")
+        terminal.process.send_signal(number)
+        wait_until(lambda: psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED, terminal)
+        drawn = terminal.written.count(CORNER)
+        terminal.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: terminal.written.count(CORNER) >= drawn + 6, terminal)
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert (tmp_path / "result").read_text() == LEFT_ON_PURPOSE
+        assert terminal.modes == terminal.modes_before
+
+
+def hang_up_by_signal(terminal: Terminal) -> None:
+    terminal.process.send_signal(signal.SIGHUP)
+
+
+def hang_up(terminal: Terminal) -> None:
+    terminal.hang_up()
+
+
+@pytest.mark.parametrize(
+    ("hangup", "end"), [("heard", hang_up_by_signal), ("heard", hang_up), ("ignored", hang_up)]
+)
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_terminal_that_is_closed_ends_it(
+    hangup: str, end: Callable[[Terminal], None], tmp_path: Path, *, stopped: bool
+) -> None:
+    with screen(tmp_path, hangup) as terminal:
+        terminal.wait_for("╭ loss")
+        if stopped:
+            stop_output(terminal)
+        end(terminal)
+        assert wait_for_result(terminal, tmp_path) == HUNG_UP

@@ -1,0 +1,101 @@
+"""The first thing on the terminal: there before Textual is, and gone whatever comes after it."""
+
+import sys
+
+import pytest
+
+from tests.terminal import Terminal
+
+BEGIN = """
+import sys
+from amptui.tui.opening import Opening
+
+def wait():
+    sys.stdin.readline()
+
+"""
+
+ALONE = """
+with Opening():
+    early = [name for name in ("textual", "torch", "amptui.telemetry") if name in sys.modules]
+    wait()
+print("early", early)
+"""
+
+FAILING = """
+with Opening():
+    wait()
+    raise SystemExit("textual is not there")
+"""
+
+FOLLOWED = """
+with Opening() as opening:
+    import threading
+    from amptui.control import Control
+    from amptui.telemetry.session import Session
+    from amptui.tui.app import WatchApp
+    app = WatchApp(look=Session("x").view, control=Control(), ended=threading.Event(), start=lambda: None,
+                   patience_seconds=1.0, attached=True, opening=opening)
+    app.run()
+print("left", app.left)
+"""
+
+ENTERED, LEFT = b"\x1b[?1049h", b"\x1b[?1049l"
+
+
+def program(text: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None) -> Terminal:
+    return Terminal([sys.executable, "-c", BEGIN + text], size=size, env=env)
+
+
+def assert_restored(terminal: Terminal) -> None:
+    assert terminal.modes == terminal.modes_before
+    assert (terminal.written.count(ENTERED), terminal.written.count(LEFT)) == (1, 1)
+    assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
+
+
+def test_the_panels_stand_before_textual_is_imported() -> None:
+    with program(ALONE, (120, 40)) as terminal:
+        for title in ("loss", "comparison", "throughput", "loss scale", "memory", "events"):
+            terminal.wait_for(f"╭ {title} ─")
+        assert terminal.text.startswith(" amptui")
+        terminal.press("\n")
+        assert terminal.wait() == 0
+        assert "early []" in terminal.text
+        assert_restored(terminal)
+
+
+def test_what_fails_meanwhile_leaves_a_whole_terminal() -> None:
+    with program(FAILING) as terminal:
+        terminal.wait_for("╭ loss")
+        terminal.press("\n")
+        assert terminal.wait() == 1
+        assert "textual is not there" in terminal.text
+        assert_restored(terminal)
+
+
+def test_a_screen_takes_it_over_where_it_stands() -> None:
+    with program(FOLLOWED) as terminal:
+        terminal.wait_for("q quit")
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert "left detached" in terminal.text
+        assert_restored(terminal)
+
+
+@pytest.mark.parametrize("env", [{"LC_ALL": "C"}, {"NO_COLOR": "1"}], ids=str)
+def test_poor_terminals_get_what_they_can_show(env: dict[str, str]) -> None:
+    with program(ALONE, env=env) as terminal:
+        terminal.wait_for(r"\+ loss" if "LC_ALL" in env else "╭ loss")
+        written = bytes(terminal.written)
+        assert written.isascii() is ("LC_ALL" in env)
+        assert (b"\x1b[90m" in written) is ("NO_COLOR" not in env)
+        terminal.press("\n")
+        assert terminal.wait() == 0
+
+
+def test_a_terminal_too_small_for_panels_gets_none() -> None:
+    with program(ALONE, (20, 5)) as terminal:
+        terminal.wait_for("amptui")
+        assert "╭" not in terminal.text
+        terminal.press("\n")
+        assert terminal.wait() == 0

@@ -1,0 +1,173 @@
+"""Writing to terminals that stall, vanish, or are given back while a write still hangs in them."""
+
+import os
+import pty
+import select
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from amptui.tui import outlet as outlet_module
+from amptui.tui.outlet import Outlet
+
+ENOUGH_SECONDS = 30.0
+MUCH = "frame " * 50_000
+"""Many times what a terminal's own buffer takes."""
+
+
+class Line:
+    """A terminal's two ends: the program's, and the one at which somebody may read."""
+
+    def __init__(self) -> None:
+        self.reader, self.terminal = pty.openpty()
+        tty.setraw(self.terminal)
+
+    def read(self, size: int) -> str:
+        """So many bytes, as they come."""
+        data = b""
+        limit = time.monotonic() + ENOUGH_SECONDS
+        while len(data) < size:
+            assert time.monotonic() < limit, f"only {len(data)} of {size} bytes came"
+            if select.select([self.reader], [], [], 0.1)[0]:
+                data += os.read(self.reader, min(65536, size - len(data)))
+        return data.decode()
+
+    def close(self) -> None:
+        for descriptor in (self.reader, self.terminal):
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+@pytest.fixture
+def line() -> Iterator[Line]:
+    line = Line()
+    yield line
+    line.close()
+
+
+def opened(descriptor: int, encoding: str = "utf-8") -> Outlet:
+    outlet = Outlet(descriptor, encoding)
+    outlet.start()
+    return outlet
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    limit = time.monotonic() + ENOUGH_SECONDS
+    while not holds():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+
+
+def test_texts_arrive_whole_in_their_order_and_are_counted_until_then(line: Line) -> None:
+    outlet = opened(line.terminal)
+    texts = [f"{number} äöü 漢\n" for number in range(500)]
+    for text in texts:
+        outlet.write(text)
+    whole = "".join(texts)
+    assert line.read(len(whole.encode())) == whole
+    wait_until(lambda: outlet.waiting == 0)
+    outlet.close()
+    assert not outlet.broken
+
+
+def test_what_an_encoding_lacks_is_replaced(line: Line) -> None:
+    outlet = opened(line.terminal, "ascii")
+    outlet.write("漢x")
+    assert line.read(2) == "?x"
+    outlet.close()
+
+
+def test_a_terminal_that_is_not_read_holds_nobody_up(line: Line) -> None:
+    outlet = opened(line.terminal)
+    for _ in range(200):
+        outlet.write(MUCH)
+    assert outlet.waiting > 100
+    outlet.hurry()
+    outlet.close()
+
+
+def test_a_terminal_that_was_told_to_stop_holds_nobody_up(line: Line) -> None:
+    termios.tcflow(line.terminal, termios.TCOOFF)
+    outlet = opened(line.terminal)
+    outlet.write("x")
+    outlet.hurry()
+    outlet.close()
+    assert not outlet.broken
+    termios.tcflow(line.terminal, termios.TCOON)
+
+
+def test_hurrying_ends_a_wait_that_has_begun(line: Line) -> None:
+    outlet = opened(line.terminal)
+    outlet.write(MUCH)
+    closing = threading.Thread(target=outlet.close)
+    closing.start()
+    outlet.hurry()
+    closing.join(ENOUGH_SECONDS)
+    assert not closing.is_alive()
+
+
+def test_a_slow_reader_gets_all_of_it(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlet_module, "_LEAVING_SECONDS", ENOUGH_SECONDS)
+    outlet = opened(line.terminal)
+    outlet.write(MUCH)
+    outlet.write("the end")
+    closing = threading.Thread(target=outlet.close)
+    closing.start()
+    assert line.read(len(MUCH) + 7).endswith("the end")
+    closing.join(ENOUGH_SECONDS)
+    assert not closing.is_alive()
+
+
+def test_a_terminal_that_was_closed_is_broken_and_takes_everything(line: Line) -> None:
+    outlet = opened(line.terminal)
+    os.close(line.reader)
+    outlet.write("into the void")
+    wait_until(lambda: outlet.broken)
+    outlet.write("more of it")
+    assert outlet.waiting == 0
+    outlet.close()
+
+
+def test_a_write_that_hangs_ends_with_its_terminal(line: Line) -> None:
+    outlet = opened(line.terminal)
+    outlet.write(MUCH)
+    line.read(1)  # it has begun
+    os.close(line.reader)
+    wait_until(lambda: outlet.broken)
+    outlet.close()
+
+
+def test_a_pipe_without_a_reader_is_broken() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    outlet = opened(writing)
+    outlet.write("x")
+    wait_until(lambda: outlet.broken)
+    outlet.close()
+    os.close(writing)
+
+
+def test_a_terminal_that_another_program_left_unblocking_is_waited_for(line: Line) -> None:
+    os.set_blocking(line.terminal, False)
+    outlet = opened(line.terminal)
+    outlet.write(MUCH)
+    assert line.read(len(MUCH)) == MUCH
+    outlet.close()
+    assert not outlet.broken
+
+
+def test_the_descriptor_may_be_closed_and_used_for_something_else(line: Line, tmp_path: Path) -> None:
+    outlet = opened(line.terminal)
+    other = os.open(tmp_path / "journal", os.O_CREAT | os.O_WRONLY)
+    os.dup2(other, line.terminal)
+    os.close(other)
+    outlet.write("frame")
+    assert line.read(5) == "frame"
+    outlet.close()
+    assert (tmp_path / "journal").read_bytes() == b""
