@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from amptui.errors import AmptuiError, UsageError
 from amptui.options import build_parser, settings
-from amptui.prompt import complain, say
+from amptui.prompt import complain, replace_closed_streams, say
 from amptui.request import BenchRequest, TrainRequest
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 done or stopped by the user, 1 failed, 2 a usage error, 130 Ctrl+C, 128 + the number of the signal
     that ended it.
     """
+    replace_closed_streams()
     try:
         options = build_parser().parse_args(arguments)
         return _COMMANDS[options.command](options)
@@ -70,8 +71,9 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
         raise UsageError(
             "MODEL is missing", mend="`amptui models` lists some, or --resume goes on with a run"
         )
-    defaults = {"data_dir": launch.default_data_dir()}
-    return launch.plan_new(TrainRequest(**defaults | given), options.run_dir)
+    if "data_dir" not in given:
+        given["data_dir"] = launch.default_data_dir()
+    return launch.plan_new(TrainRequest(**given), options.run_dir)
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
@@ -113,8 +115,10 @@ def _bench(options: argparse.Namespace) -> int:
 
     given = _given(options)
     del given["batch_size"]
+    if "data_dir" not in given:
+        given["data_dir"] = default_data_dir()
     training = TrainRequest(
-        **{"data_dir": default_data_dir()} | given,
+        **given,
         channels_last=options.channels_last,
         compiled=options.compile,
     )

@@ -1,6 +1,8 @@
 """Starts a piece of work as a process of its own that no terminal can reach, and learns how it ended."""
 
 import os
+import signal
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -36,10 +38,13 @@ def fork(work: Callable[[], int]) -> Offspring:
     """Call ``work`` in a child that leads a session without a terminal, and exits with what that returns.
 
     To be called while there is one thread only. The child reads nothing; what it writes to standard output,
-    or to a standard error that was the terminal, goes nowhere until somebody captures it.
+    or to a standard error that is no file, goes nowhere until somebody captures it: a terminal or the reader
+    of a pipe may go before the child does, and would else wait for its end.
     """
     sys.stdout.flush()
     sys.stderr.flush()
+    # Where whoever started us ignores it, the system forgets how a child ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
         _live_as_child(work)
@@ -51,7 +56,7 @@ def _live_as_child(work: Callable[[], int]) -> NoReturn:
     try:
         os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
-        for descriptor in (0, 1, 2) if os.isatty(2) else (0, 1):
+        for descriptor in (0, 1) if stat.S_ISREG(os.fstat(2).st_mode) else (0, 1, 2):
             os.dup2(nothing, descriptor)
         os.close(nothing)
         status = work()

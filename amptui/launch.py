@@ -21,7 +21,8 @@ from amptui.records import RunFailed
 from amptui.request import TrainRequest
 from amptui.runs.find import live_run, resumable
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir, create_run_dir, default_base, expanded, folder_name, read_run_json
+from amptui.runs.rundir import RunDir, create_run_dir, expanded, folder_name, home, read_run_json, said
+from amptui.signals import hold_back
 
 if TYPE_CHECKING:
     from amptui.watching import Watched
@@ -111,6 +112,8 @@ def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | No
         ours.close()
         return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
 
+    # What reached neither process's handlers would end the one that asks, and leave the run to nobody.
+    hold_back()
     offspring = fork(work)
     theirs.close()
     folder = plan.run_dir.path
@@ -144,10 +147,10 @@ def wants_screen(*, headless: bool) -> bool:
 
 
 def default_data_dir() -> Path:
-    """The user's cache folder for data sets, by the XDG convention."""
+    """The user's cache folder for data sets, by the XDG convention. Raises RunFolderError without a home."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The XDG base directory specification: a relative path is invalid and to be ignored.
-    return (cache if cache.is_absolute() else Path.home() / ".cache") / "amptui"
+    return (cache if cache.is_absolute() else home() / ".cache") / "amptui"
 
 
 def _watch(
@@ -210,7 +213,7 @@ def _killed(number: int, folder: Path) -> str:
 
 def _said(folder: Path) -> str:
     """What a person types to mean that run."""
-    return shlex.quote(folder.name if folder.parent == default_base() else str(folder))
+    return shlex.quote(said(folder))
 
 
 def _words(name: str, value: object) -> str:

@@ -15,13 +15,21 @@ LEAVE_AFTER_SECONDS = 15.0
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
+_HEEDED = (signal.SIGHUP, *_STOPPING)
+
+
+def hold_back() -> None:
+    """Let what stops or hangs up wait until :class:`StopSignals` is entered, here and in what is forked."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+
 
 class StopSignals:
     """While entered, SIGINT, SIGTERM and SIGHUP stop the run instead of killing the process.
 
     ``stop`` is called with the first signal's name, in the main thread. With ``hung_up`` SIGHUP calls that
-    and stops nothing. While ``busy`` says so, the process is not left for having taken long. A signal that
-    was ignored when we started stays ignored: that is how nohup asks for it.
+    and stops nothing. While ``busy`` says so, the process is not left for having taken long; a terminal that
+    is left at once gets ``restore``. A signal that was ignored when we started stays ignored: that is how
+    nohup asks for it.
     """
 
     def __init__(
@@ -30,10 +38,12 @@ class StopSignals:
         *,
         hung_up: Callable[[], object] | None = None,
         busy: Callable[[], bool] = lambda: False,
+        restore: bytes = b"",
     ) -> None:
         self._stop = stop
         self._hung_up = hung_up
         self._busy = busy
+        self._restore = restore
         self._before: dict[signal.Signals, object] = {}
         self._terminal = _terminal_state()
         self._last_resort: threading.Timer | None = None
@@ -44,6 +54,7 @@ class StopSignals:
         self._catch(signal.SIGHUP, self._handle if self._hung_up is None else self._hang_up)
         for number in _STOPPING:
             self._catch(number, self._handle)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEEDED)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -85,6 +96,8 @@ class StopSignals:
         if self._terminal is not None:
             with suppress(termios.error):  # the terminal is gone: nothing to restore
                 termios.tcsetattr(0, termios.TCSANOW, self._terminal)
+            with suppress(OSError):  # nor if it takes nothing: a file of its own, so that only this is tried
+                os.write(os.open(os.ttyname(0), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK), self._restore)
         os._exit(128 + (self.received or 0))
 
 

@@ -18,6 +18,7 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
 if TYPE_CHECKING:
+    from amptui.runs.protocol import LeaveKind
     from amptui.tui.opening import Opening
     from amptui.tui.screen import Left
 
@@ -56,6 +57,8 @@ def watch(
     ``opening`` stands on the terminal until then. A signal that ends an ``attached`` viewer stops no run.
     """
     from amptui.tui.app import WatchApp
+    from amptui.tui.driver import RESTORE
+    from amptui.tui.panels.phase import is_stopping
 
     session, ended = Session(str(run_dir)), threading.Event()
     client = Client(connection, restore=session.restore, fold=session.fold, ended=ended)
@@ -84,7 +87,10 @@ def watch(
         else:
             control.request_stop(reason)
 
-    with StopSignals(stop, hung_up=app.hang_up) as signals:
+    def busy() -> bool:
+        return not ended.is_set() and is_stopping(session.view())
+
+    with StopSignals(stop, hung_up=app.hang_up, busy=busy, restore=RESTORE) as signals:
         # The screen's own process prints nothing; should a library do, it is not drawn over.
         with OutputCapture(lambda record: session.fold([record]), run_dir / "output.log") as capture:
             app.run()
@@ -94,7 +100,7 @@ def watch(
             if opening is not None:
                 opening.close()
             _go_on_in_lines(session, control, ended)
-    left: Left = "interrupted" if signals.received == signal.SIGINT else app.left
+    left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
     return Watched(left, ended.is_set(), signals.received, session.view(), client.error)
 
@@ -110,17 +116,21 @@ def _go_on_in_lines(session: Session, control: RemoteControl, ended: threading.E
 
 
 def see_off(connection: socket.socket, run_dir: Path) -> Watched:
-    """Follow a run in plain lines until it trains, then leave it alone; Ctrl+C until then stops it."""
-    session, ended = Session(str(run_dir)), threading.Event()
+    """Follow a run in plain lines until it trains, then leave it alone; Ctrl+C until then stops it.
+
+    A terminal that is closed before ends nothing but that.
+    """
+    session, ended, closed = Session(str(run_dir)), threading.Event(), threading.Event()
     client = Client(connection, restore=session.restore, fold=session.fold, ended=ended)
     front = PlainFront(session.view, sys.stdout)
-    with StopSignals(client.control.request_stop) as signals:
+    with StopSignals(client.control.request_stop, hung_up=closed.set) as signals:
         client.start()
-        while session.view().step == 0 and not ended.wait(_LOOK_INTERVAL_SECONDS):
+        while not (session.view().step or closed.is_set() or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()
         if signals.received is not None:
             ended.wait(PATIENCE_SECONDS)
         front.update()
-    client.leave("detached", _GOODBYE_SECONDS)
-    left: Left = "detached" if signals.received is None else "interrupted"
+    kind: LeaveKind = "hung up" if closed.is_set() else "detached"
+    client.leave(kind, _GOODBYE_SECONDS)
+    left: Left = kind if signals.received is None else "interrupted"
     return Watched(left, ended.is_set(), signals.received, session.view(), client.error)

@@ -1,8 +1,21 @@
 """Fixtures that every folder of tests may use."""
 
+import signal
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 import torch
+
+from amptui.data import vision
+from amptui.data.synthetic import digits
+from tests.warm import WarmSource
+
+# What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a
+# handler begins anew in them.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # A deadline measures the machine, not the code; fifty examples a law keep the suite quick.
 hypothesis.settings.register_profile("amptui", deadline=None, max_examples=50)
@@ -22,3 +35,17 @@ def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.setenv("HOME", str(home))
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MNIST's stand-in in small, for tests that train on nothing in particular."""
+    monkeypatch.setattr(vision, "digits", lambda samples, **how: digits(min(samples, 512), **how))
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[WarmSource]:
+    """Starts amptui with all of its imports behind it."""
+    source = WarmSource()
+    yield source
+    source.close()

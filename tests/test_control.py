@@ -61,7 +61,7 @@ def test_a_pause_is_waited_out_until_something_is_asked_for(end: object) -> None
     assert not woken.is_set()
     assert callable(end)
     end(control)
-    assert woken.wait(10)
+    assert woken.wait(60)
     thread.join()
 
 

@@ -85,3 +85,30 @@ print(fork(work).wait(30))
 """
     assert run(program, str(tmp_path / "errors")) == ("0", 0)
     assert (tmp_path / "errors").read_text() == "kept"
+
+
+def test_a_pipe_s_reader_does_not_wait_for_the_child() -> None:
+    program = """
+reading, writing = os.pipe()
+os.dup2(writing, 2)
+os.close(writing)
+ends, keeps = os.pipe()
+def work():
+    os.close(keeps)
+    os.read(ends, 1)
+    return 0
+child = fork(work)
+os.dup2(1, 2)
+print(os.read(reading, 1))
+os.close(keeps)
+print(child.wait(30))
+"""
+    assert run(program) == ("b''\n0", 0)
+
+
+def test_the_end_is_known_where_whoever_started_us_ignores_the_ends_of_children() -> None:
+    program = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(fork(lambda: 7).wait(30))
+"""
+    assert run(program) == ("7", 0)

@@ -3,11 +3,8 @@
 import csv
 import io
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -21,10 +18,9 @@ from amptui.telemetry.session import Session
 from tests import poison
 from tests.export.recorded import write
 from tests.terminal import Terminal, amptui_command
+from tests.warm import WarmSource
 
 SIZE = (100, 30)
-
-CHILD_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
 
 EVIL_NAME = "m\x1b[5;41m\x1b]0;t\x07\u202e\x9b\n\U000e0041漢.py"
 """A file's name holds all but a slash and a NUL."""
@@ -59,10 +55,10 @@ def test_a_poisoned_record_of_each_type_is_forged() -> None:
 # -------------------------------------------------------------------------------- a model file
 
 
-def test_a_hostile_model_on_the_screen(model: Path, tmp_path: Path) -> None:
+def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: Path) -> None:
     run_dir = tmp_path / f"run of {EVIL_NAME}"
     command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir))
-    with Terminal([*command, "--set", "loud=yes"], size=SIZE) as terminal:
+    with Terminal([*command, "--set", "loud=yes"], size=SIZE, warm=warm) as terminal:
         terminal.wait_for("FP32 .*running")
         terminal.press("?")
         terminal.wait_for("run folder")
@@ -88,16 +84,10 @@ def test_a_hostile_model_on_the_screen(model: Path, tmp_path: Path) -> None:
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
 
 
-def test_a_hostile_model_in_a_pipe(model: Path, tmp_path: Path) -> None:
-    command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(tmp_path / "run"))
+def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path) -> None:
+    command = ["train", str(model), "--device", "cpu", "--run-dir", str(tmp_path / "run")]
     # What a model prints without a screen is its own affair, as in any program; all the rest is ours.
-    done = subprocess.run(
-        [*command, "--headless", "--set", "at=30"],
-        capture_output=True,
-        check=False,
-        timeout=60,
-        env=CHILD_ENVIRONMENT,
-    )
+    done = warm.run(*command, "--headless", "--set", "at=30")
     assert done.returncode == 1
     assert not poison.strange_in_lines(done.stdout)
     assert not poison.strange_in_lines(done.stderr)
@@ -117,8 +107,9 @@ def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write(tmp_path / EVIL_NAME, [*poison.poisoned_records(keep=keep), long])
 
 
-def test_a_forged_journal_on_the_screen(forged: Path) -> None:
-    with Terminal(amptui_command("replay", str(forged), "--speed", "1000"), size=SIZE) as terminal:
+def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
+    command = amptui_command("replay", str(forged), "--speed", "1000")
+    with Terminal(command, size=SIZE, warm=warm) as terminal:
         terminal.wait_for("replay ended")
         for panel in ("loss", "throughput", "loss scale", "numerics", "memory", "comparison", "events"):
             terminal.press("\t")
@@ -203,14 +194,6 @@ def is_number(cell: str) -> bool:
 
 # -------------------------------------------------------------------------------- command lines
 
-DRIVER = """
-import json, sys
-from pathlib import Path
-from amptui.cli import main
-statuses = [main(arguments) for arguments in json.loads(sys.argv[1])]
-Path("statuses.json").write_text(json.dumps(statuses))
-"""
-
 EVIL_WORD = next(poison.words()).translate({0: None, ord(":"): ".", 0xD83D: "\udc9b5;41m\udcff"})
 """What can be an argument: no NUL, half surrogates are bytes that are no UTF-8, and no class is named."""
 
@@ -235,28 +218,29 @@ WRONG = [
 """Command lines that ask for what is not there."""
 
 
-def test_hostile_command_lines_and_kept_runs(tmp_path: Path) -> None:
+EVIL_PAGE = "evil \x1b]0;t\x07.html"
+
+
+def test_hostile_command_lines_and_kept_runs(
+    warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = tmp_path / EVIL_NAME / "amptui" / "runs" / f"kept {EVIL_NAME}"
     write(kept, poison.poisoned_records(keep=()))
-    right = [["runs"], ["runs", "--json"], ["export", "--html", "evil \x1b]0;t\x07.html"]]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps([*right, *WRONG])],
-        capture_output=True,
-        check=False,
-        timeout=60,
-        env={**CHILD_ENVIRONMENT, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / EVIL_NAME)},
-        cwd=tmp_path,
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / EVIL_NAME))
+    monkeypatch.chdir(tmp_path)
+    plainly, as_json, exported = (
+        warm.run(*right) for right in (["runs"], ["runs", "--json"], ["export", "--html", EVIL_PAGE])
     )
-    assert done.returncode == 0, done.stderr
-    statuses = json.loads((tmp_path / "statuses.json").read_text())
-    assert statuses[: len(right)] == [0] * len(right)
-    assert set(statuses[len(right) :]) == {1, 2}  # 1 where the trouble is a file that cannot be written
-    listed = done.stdout.splitlines()
-    assert b"kept m?[5;41m" in listed[1]
-    assert json.loads(listed[2])["name"] == kept.name
-    assert b"evil ?]0;t?.html" in listed[3]
-    said = done.stderr.splitlines()
-    assert len(said) == len(WRONG)
-    assert all(line.startswith(b"amptui: ") for line in said)
-    assert not poison.strange_in_lines(done.stdout)
-    assert not poison.strange_in_lines(done.stderr)
+    assert (plainly.returncode, as_json.returncode, exported.returncode) == (0, 0, 0)
+    assert b"kept m?[5;41m" in plainly.stdout.splitlines()[1]
+    assert json.loads(as_json.stdout)["name"] == kept.name
+    assert b"evil ?]0;t?.html" in exported.stdout
+    said = b"".join(done.stdout + done.stderr for done in (plainly, as_json, exported))
+    for arguments in WRONG:
+        done = warm.run(*arguments)
+        assert done.returncode in (1, 2)  # 1 where the trouble is a file that cannot be written
+        assert done.stderr.startswith(b"amptui: ")
+        assert done.stderr.count(b"\n") == 1
+        said += done.stdout + done.stderr
+    assert not poison.strange_in_lines(said)

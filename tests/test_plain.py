@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +19,7 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView
 from tests.terminal import KNOBS, amptui_command
 from tests.tui import views
-
-CHILD_ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm-256color"}
+from tests.warm import WarmSource
 
 
 def note(number: int) -> Note:
@@ -172,40 +170,40 @@ def test_what_is_not_a_number_is_strict_json_all_the_same(loss: float, word: str
 # ------------------------------------------------------------------------------ whole programs
 
 
-def command(run_dir: Path, *options: str) -> list[str]:
-    return amptui_command("train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options)
+def train_arguments(run_dir: Path, *options: str) -> list[str]:
+    return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
 
 
 @pytest.mark.parametrize("front", ["--headless", "--json"])
-def test_a_pipe_that_closes_early_does_not_end_the_training(front: str, tmp_path: Path) -> None:
-    arguments = command(tmp_path / "run", front, "--steps", "100", "--set", "step_ms=3")
-    with subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=CHILD_ENVIRONMENT
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.readline()
-        process.stdout.close()  # what `| head -1` does
-        assert process.stderr.read() == b""
+def test_a_pipe_that_closes_early_does_not_end_the_training(
+    front: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    arguments = train_arguments(tmp_path / "run", front, "--steps", "100", "--set", "step_ms=3")
+    (out, theirs), nothing = os.pipe(), os.open(os.devnull, os.O_RDONLY)
+    with (tmp_path / "stderr").open("w+b") as stderr:
+        process = warm.start(amptui_command(*arguments), nothing, theirs, stderr.fileno())
+        os.close(theirs)
+        os.close(nothing)
+        assert os.read(out, 1)
+        os.close(out)  # what `| head -1` does
         assert process.wait(60) == 0
+        assert stderr.read() == b""
     records = list(read(tmp_path / "run" / "journal.jsonl"))
     assert [r.steps for r in records if isinstance(r, RunFinished)] == [100]
     assert len([r for r in records if isinstance(r, StepRecord)]) == 100
 
 
-def test_json_is_every_record_of_the_journal_and_nothing_else(tmp_path: Path) -> None:
-    arguments = command(
+def test_json_is_every_record_of_the_journal_and_nothing_else(warm: WarmSource, tmp_path: Path) -> None:
+    arguments = train_arguments(
         tmp_path / "run", "--json", "--steps", "40", "--set", "trouble=print", "--set", "at=99"
     )
-    done = subprocess.run(
-        arguments, capture_output=True, text=True, check=False, timeout=60, env=CHILD_ENVIRONMENT
-    )
+    done = warm.run(*arguments)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = done.stdout.decode().splitlines()
     for line in lines:
         json.loads(line, parse_constant=pytest.fail)
     assert [wire.loads(line) for line in lines] == list(read(tmp_path / "run" / "journal.jsonl"))
     assert len([line for line in lines if '"StepRecord"' in line]) == 40
     for said in ("print from step 40", "printf from C 40", "red stderr 40"):
-        assert said in done.stderr
-        assert said not in done.stdout
+        assert said in done.stderr.decode()
+        assert said not in done.stdout.decode()

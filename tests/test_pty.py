@@ -143,6 +143,19 @@ def test_a_failure_before_the_first_step_leaves_at_once(tmp_path: Path) -> None:
         assert "did you mean step_ms?" in " ".join(terminal.text.split())
 
 
+def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(run) as terminal:
+        while not terminal.written:
+            terminal.read(0.01)
+        # The boxes of the panels stand; the terminal still makes a signal of this.
+        terminal.press("\x03")
+        assert terminal.wait(seconds=60) == 130
+        assert_restored(terminal)
+    wait_for_end(run)
+    assert outcome(run) is RunFinished
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_run_cleanly(number: signal.Signals, tmp_path: Path) -> None:
     with train(tmp_path / "run") as terminal:
@@ -151,6 +164,16 @@ def test_a_signal_ends_the_run_cleanly(number: signal.Signals, tmp_path: Path) -
         assert terminal.wait() == 128 + number
         assert_restored(terminal)
     assert outcome(tmp_path / "run") is RunFinished
+
+
+def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(tmp_path: Path) -> None:
+    with train(tmp_path / "run", "--set", "trouble=hang") as terminal:
+        terminal.wait_for("step 4|step +4")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        terminal.wait_for("stopping")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.wait() == 128 + signal.SIGTERM
+        assert_restored(terminal)
 
 
 def test_a_closed_terminal_ends_the_screen_and_not_the_run(tmp_path: Path) -> None:
@@ -193,6 +216,12 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(tmp
             )
             first.press("p")
             second.wait_for("AMP bf16 .*running")
+            with Terminal(attach) as third:
+                third.wait_for("AMP bf16 .*running")
+                os.kill(third.process.pid, signal.SIGINT)
+                assert third.wait() == 128 + signal.SIGINT
+                assert_restored(third)
+                assert "still ending" not in third.text
             second.press("q")
             second.wait_for("Stop it")
             second.press("y")
@@ -213,6 +242,15 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(tmp_path
         assert f"amptui attach {run}" in "".join(terminal.text.split("\n"))
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
+
+
+def test_a_terminal_that_is_closed_while_a_detached_run_prepares_does_not_end_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(run, "--detach") as terminal:
+        terminal.wait_for("importing torch")
+        terminal.hang_up()
+        assert terminal.wait() == 128 + signal.SIGHUP
+        wait_until(lambda: last_step(run) > 0, "training did not go on")
 
 
 def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(tmp_path: Path) -> None:

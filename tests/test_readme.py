@@ -53,7 +53,7 @@ def test_every_file_linked_to_is_there() -> None:
             assert (readme.parent / target).exists(), f"{readme}: {target}"
 
 
-def test_the_example_model_trains(tmp_path: Path) -> None:
+def test_the_example_model_trains(few_digits: None, tmp_path: Path) -> None:
     from amptui.engine.loading import build_experiment, load_class
     from amptui.modelspec import parse_model
     from amptui.records import StepRecord

@@ -109,14 +109,14 @@ RAW_TERMINAL = """
 import os, signal, sys, termios, threading, tty
 from amptui.control import Control
 from amptui.signals import StopSignals
-with StopSignals(Control().request_stop):
+with StopSignals(Control().request_stop, restore=b"<restored>"):
     tty.setraw(0)
     print("ready", flush=True)
     threading.Event().wait()
 """
 
 
-def test_leaving_at_once_restores_the_terminal_s_modes() -> None:
+def test_leaving_at_once_restores_the_terminal() -> None:
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
     command = [sys.executable, "-c", RAW_TERMINAL]
@@ -127,6 +127,7 @@ def test_leaving_at_once_restores_the_terminal_s_modes() -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(10) in (128 + signal.SIGTERM, 128 + signal.SIGINT)
         assert termios.tcgetattr(slave) == before
+        assert os.read(master, 100) == b"<restored>"
     os.close(master)
     os.close(slave)
 
@@ -179,3 +180,26 @@ def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
         process.send_signal(signal.SIGTERM)
         assert said(process) == "still here"
         assert process.wait(30) == 0
+
+
+HELD_BACK = """
+import os, signal, sys
+from amptui.control import Control
+from amptui.signals import StopSignals, hold_back
+control, hangups = Control(), []
+hold_back()
+pid = os.fork()
+for number in (signal.SIGHUP, signal.SIGINT):
+    os.kill(os.getpid(), number)
+with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
+    print(len(hangups), signals.received, control.stop_reason, flush=True)
+if pid:
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+def test_what_is_held_back_is_heeded_later_on_both_sides_of_a_fork() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["1 2 SIGINT", "1 2 SIGINT", "0"]

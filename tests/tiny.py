@@ -165,7 +165,13 @@ def train(
 
 
 def resume(
-    prepared: setup.Prepared, folder: Path, log: Log, control: Control | None = None, **options: Any
+    prepared: setup.Prepared,
+    folder: Path,
+    log: Log,
+    control: Control | None = None,
+    *,
+    attended: bool = False,
+    **options: Any,
 ) -> Outcome:
     """Go on from the newest checkpoint in this thread, as the worker does it."""
     control = control or Control()
@@ -177,7 +183,7 @@ def resume(
     start = restore(checkpoint, prepared, say)
     prepared = replace(prepared, precision=checkpoint.precision)
     keeper = Keeper(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
-    return Trainer(prepared, control, log.emit, attended=False, keeper=keeper, start=start).run()
+    return Trainer(prepared, control, log.emit, attended=attended, keeper=keeper, start=start).run()
 
 
 def losses(log: Log) -> list[float | None]:

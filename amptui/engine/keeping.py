@@ -10,7 +10,7 @@ from typing import Literal
 
 from amptui.control import Control
 from amptui.engine.checkpoint import Checkpoint, Place, checkpoint_name, clear, prune, write
-from amptui.records import CheckpointWritten, Note, Record, Severity
+from amptui.records import CheckpointWritten, KeepingChanged, Note, Record, Severity
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
@@ -81,13 +81,13 @@ class Keeper:
     def want_epoch(self) -> None:
         """An epoch ended: one is due as soon as none is being written."""
         with self._lock:
-            self._wanted = self._wanted or "epoch"
+            self._wanted = "asked" if self._wanted == "asked" else "epoch"
 
-    def due(self, step: int, *, epoch_ends: bool) -> Reason | None:
+    def due(self, step: int, *, only_asked: bool) -> Reason | None:
         """Why one is to be taken at this boundary; None if none is.
 
-        ``epoch_ends``: no batch of the epoch is left. Its own checkpoint follows the validation, and from one
-        before it the validation would be told of twice.
+        ``only_asked``: any other waits. A precision is on trial, or no batch of the epoch is left: its own
+        checkpoint follows the validation, and from one before it the validation would be told of twice.
         """
         asked = self._control.take_checkpoint()
         if not self.keeps:
@@ -102,7 +102,7 @@ class Keeper:
                 self._wanted = "asked"
             elif interval:
                 self._wanted = self._wanted or "interval"
-            waits = self._writing or (epoch_ends and self._wanted != "asked")
+            waits = self._writing or (only_asked and self._wanted != "asked")
             return None if waits else self._wanted
 
     def keep(self, take: Callable[[], Checkpoint], reason: Reason, *, began: float) -> None:
@@ -177,7 +177,7 @@ class Keeper:
         prune(self._folder)
         if self._troubles:
             self._troubles.clear()
-            self._say("info", "checkpoints are kept again")
+            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=""))
 
     def _write_file(self, checkpoint: Checkpoint, folder: Path) -> int:
         return write(checkpoint, folder, before_it_counts=lambda: self._journaled(checkpoint.step))
@@ -186,7 +186,8 @@ class Keeper:
         kind, why = _explained(error)
         if kind not in self._troubles or reason == "asked":
             self._troubles.add(kind)
-            self._say("warning", f"no checkpoint in {self._folder}: {why}; training goes on without it")
+            trouble = f"no checkpoint in {self._folder}: {why}; training goes on without it"
+            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=trouble))
 
     def _say(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))

@@ -116,8 +116,9 @@ class Trainer:
             # The steps before the fault are told; after a fault of the device itself nothing can be read.
             with suppress(RuntimeError):
                 self._flush()
-            self.saving = self._keeper.writing
+            self.saving = True
             self._keeper.wait()
+            self.saving = False
             raise
         self._flush()
         self._keep_last()
@@ -284,8 +285,7 @@ class Trainer:
         self._look_closer()
         if self._control.paused and not self._control.stop_reason:
             self._pause()
-        if not self._switch.on_trial:
-            self._keep_if_due()
+        self._keep_if_due()
         self._switch.between_steps(self.step)
         self._timeline.drain()
         return self._control.stop_reason is None
@@ -360,7 +360,8 @@ class Trainer:
     # -------------------------------------------------------------------------- checkpoints
 
     def _keep_if_due(self) -> None:
-        reason = self._keeper.due(self.step, epoch_ends=self._bookmark.epoch_ends)
+        only_asked = self._switch.on_trial or self._bookmark.epoch_ends
+        reason = self._keeper.due(self.step, only_asked=only_asked)
         if reason is not None:
             self._keep(reason)
 

@@ -198,6 +198,8 @@ class TrainingThread:
             gpu_uuid=started.gpu_uuid,
             precision=started.precision,
             versions=started.versions,
+            total_epochs=started.total_epochs,
+            total_steps=started.total_steps,
             lost_steps=self._cut(start.step),
         )
 

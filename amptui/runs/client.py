@@ -33,9 +33,7 @@ MOST_UNSENT_BYTES = 1024**2
 """Requests that wait for a run that hears none: thousands of them."""
 
 _PIECE_BYTES = 1024**2
-
-_BATCH_BYTES = 4 * 1024**2
-"""What is folded at once of a flood."""
+"""What is folded at once of a flood; the system may hold less than that for us."""
 
 
 def connect(folder: Path) -> socket.socket:
@@ -104,7 +102,7 @@ class Client:
         self._ended = ended
         self._lines = protocol.Lines(protocol.MOST_LINE_BYTES)
         self._sending = threading.Condition()  # guards what follows, and the connection's sending side
-        self._unsent = bytearray()
+        self._unsent = bytearray(protocol.encode(Hello()))  # before all that is asked for, however early
         self._deaf = False
         self._left = False
         self._last_word = False
@@ -130,7 +128,7 @@ class Client:
 
     def start(self) -> None:
         """Say hello, and begin to read."""
-        self.send(protocol.encode(Hello()))
+        self.send(b"")
         self._thread.start()
 
     def send(self, line: bytes) -> bool:
@@ -207,9 +205,7 @@ class Client:
                     self._send_some()
                     waits = selectors.EVENT_WRITE if self._unsent else 0
                 selector.modify(self._connection, selectors.EVENT_READ | waits)
-                lines, over = self._receive()
-                self._take(lines)
-                over = over or bool(self.error)
+                over = not self._receive() or bool(self.error)
         if not (self._last_word or self._left or self.error):
             self.error = (
                 "the run's process ended without a last word"
@@ -217,22 +213,16 @@ class Client:
                 else "the run ended before it said anything"
             )
 
-    def _receive(self) -> tuple[list[bytes], bool]:
-        """The lines that have arrived, up to a batch of them, and whether nothing will come any more."""
-        lines: list[bytes] = []
-        received = 0
-        while received < _BATCH_BYTES:
-            try:
-                piece = self._connection.recv(_PIECE_BYTES)
-            except BlockingIOError:
-                return lines, False
-            except OSError:
-                piece = b""  # a run that closed with something unheard resets the connection
-            if not piece:
-                return lines, True
-            lines += self._lines.take(piece)
-            received += len(piece)
-        return lines, False
+    def _receive(self) -> bool:
+        """Take what has arrived; false where nothing will come any more."""
+        try:
+            piece = self._connection.recv(_PIECE_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # a run that closed with something unheard resets the connection
+        self._take(self._lines.take(piece))
+        return bool(piece)
 
     def _take(self, lines: Sequence[bytes]) -> None:
         """Fold what the lines hold, in their order, in pieces as large as can be."""
@@ -267,7 +257,6 @@ class Client:
                         f"watch it with amptui {said.version}"
                     )
             case History(state):
-                self._last_word = False
                 try:
                     self._restore(state)
                 except ValueError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 from amptui.errors import RunFolderError, UsageError
 from amptui.runs.listing import KeptRun, look_at
 from amptui.runs.lock import holder
-from amptui.runs.rundir import RunDir, default_base, expanded, kept_runs, open_run_dir
+from amptui.runs.rundir import RunDir, default_base, expanded, kept_runs, open_run_dir, said
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
 """What a kept run's name has after its model's, as ``create_run_dir`` gives it."""
@@ -41,8 +41,8 @@ def resumable(text: str) -> RunDir:
     run_dir = _kept(text) if path is None else _folder(path)
     trains = holder(run_dir.path)
     if trains is not None:
-        watch = f"watch it with `amptui attach {_said(run_dir.path)}`"
-        raise RunFolderError(f"{_said(run_dir.path)} is still running, {trains}", mend=watch)
+        watch = f"watch it with `amptui attach {said(run_dir.path)}`"
+        raise RunFolderError(f"{said(run_dir.path)} is still running, {trains}", mend=watch)
     if not run_dir.run_json_path.is_file():
         raise RunFolderError(f"{run_dir.path} holds no {run_dir.run_json_path.name}", mend=_NOTHING)
     if not run_dir.checkpoints_path.is_dir():
@@ -153,13 +153,8 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
         return UsageError("no run is live", mend="`amptui train MODEL` starts one")
     words = {"stopped": "was stopped", "died": "died without a last word"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
-    said = _said(run.folder)
-    mend = f"look at it with `amptui replay {said}`"
+    named = said(run.folder)
+    mend = f"look at it with `amptui replay {named}`"
     if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
-        mend += f", or go on with `amptui train --resume {said}`"
+        mend += f", or go on with `amptui train --resume {named}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", mend=mend)
-
-
-def _said(folder: Path) -> str:
-    """What a person writes to mean that run: its name if it is kept among the others, else its folder."""
-    return folder.name if folder.parent == default_base() else str(folder)

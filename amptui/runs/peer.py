@@ -92,7 +92,7 @@ class Peer:
                 self._sent_bytes = 0
         if not self._owed:
             self._most_owed_bytes = MOST_QUEUED_BYTES
-            if self.standing == "behind" and not self.blocked:
+            if self.standing == "behind":
                 self.standing = "waiting"
 
     def hear(self) -> list[bytes]:

@@ -130,12 +130,31 @@ def read_run_json(path: Path) -> dict[str, Any]:
 
 
 def default_base() -> Path:
-    """Where runs are kept: ``$XDG_STATE_HOME/amptui/runs``, by default in ``~/.local/state``."""
+    """Where runs are kept: ``$XDG_STATE_HOME/amptui/runs``, by default in ``~/.local/state``.
+
+    Raises ``RunFolderError`` for a user without a home.
+    """
     state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
     # The XDG base directory specification: a relative path is invalid and to be ignored.
     if not state_home.is_absolute():
-        state_home = Path.home() / ".local" / "state"
+        state_home = home() / ".local" / "state"
     return state_home / "amptui" / "runs"
+
+
+def home() -> Path:
+    """The user's. Raises ``RunFolderError`` where there is none: a user without a name, as in a container."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise RunFolderError("this user has no home folder", mend="set HOME") from error
+
+
+def said(folder: Path) -> str:
+    """What a person writes to mean the run there: its name if it is kept among others, else its folder."""
+    with suppress(RunFolderError):
+        if folder.parent == default_base():
+            return folder.name
+    return str(folder)
 
 
 def kept_runs() -> list[RunDir]:

@@ -82,7 +82,7 @@ class Server:
         self._history: Callable[[], str] | None = None
         self._history_due = 0.0
         self._wanted = threading.Event()  # a screen waits for a history, or there will be no screen any more
-        self._watched = False
+        self._watched = False  # by somebody who takes what is published, or is about to
         self._over = False
         self._listening: place.Listening | None = None
         self._trouble = ""
@@ -138,7 +138,9 @@ class Server:
             return
         self._closing_by = limit = time.monotonic() + timeout_seconds
         self._wake()
-        while self._wanted.wait(max(0.0, limit - time.monotonic())) and not self._over:
+        while not self._over and (left := limit - time.monotonic()) > 0:
+            if not self._wanted.wait(min(left, _TICK_SECONDS)) or self._over:
+                continue
             if self._history is None:
                 self._closing_by = 0.0  # nothing was ever published: there is nothing to wait for
                 self._wanted.clear()
@@ -221,7 +223,8 @@ class Server:
         self._selector.close()
 
     def _wake_up(self, _events: int) -> None:
-        self._woken.recv(4096)
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -288,15 +291,9 @@ class Server:
     def _pass_on(self, batch: _Batch) -> None:
         for peer in tuple(self._peers):
             self._attend(peer, partial(self._hand, batch))
-        waiting = any(peer.standing == "waiting" for peer in self._peers)
-        if batch.renewed and waiting:
-            self._wanted.set()  # the history that was on its way is out of date
-        elif batch.history and not waiting:
-            self._wanted.clear()
 
     def _attend(self, peer: Peer, act: Callable[[Peer], object]) -> None:
         """Do something for one screen, whose faults are its own."""
-        before = peer.standing
         try:
             try:
                 act(peer)
@@ -306,10 +303,11 @@ class Server:
             self._turn_away(peer, str(error))
         except Exception as error:  # noqa: BLE001 - a fault of ours, which shall cost this screen alone
             self._turn_away(peer, f"the run failed to serve it: {type(error).__name__}: {error}")
+        self._watched = any(peer.standing in ("waiting", "live") for peer in self._peers)
         if peer not in self._peers:
             return
-        if peer.standing == "waiting" and before != "waiting":
-            self._wanted.set()
+        if peer.standing == "waiting":
+            self._wanted.set()  # again as well: a history on its way to it may have been called out of date
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.blocked else 0)
         key = self._selector.get_key(peer.connection)
         if key.events != events:
@@ -384,7 +382,6 @@ class Server:
 
     def _count(self) -> None:
         self.viewers = sum(peer.introduced for peer in self._peers)
-        self._watched = self.viewers > 0
 
     def _tell_refusal(self, why: str) -> None:
         now = time.monotonic()

@@ -11,6 +11,9 @@ from amptui.tui.outlet import Outlet
 
 _ALTERNATE_SCREEN = "\x1b[?1049h"
 
+RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[?2048l\x1b[<u\x1b[0m\x1b[?1049l\x1b[?25h\x1b[?1004l"
+"""What :class:`PatientDriver` writes when it stops, for a process that has no time to stop it."""
+
 
 class PatientDriver(LinuxDriver):
     """Never waits for a terminal that takes nothing, and takes its loss for what it is.

@@ -29,6 +29,7 @@ from amptui.telemetry.view import SessionView
 from tests.checkout import ROOT
 from tests.terminal import Terminal, amptui_command
 from tests.tiny import Tiny
+from tests.warm import WarmSource
 
 CPU = torch.device("cpu")
 LIMITS = str(ROOT / "tests" / "recipes" / "limits.py")
@@ -197,10 +198,12 @@ def test_no_model_outlives_its_measurement() -> None:
     assert models() == before
 
 
-def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere() -> None:
+def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
+    warm: WarmSource,
+) -> None:
     knobs = str(Path(LIMITS).with_name("knobs.py"))
-    command = amptui_command("bench", knobs, "--device", "cpu", "--set", "step_ms=5")
-    with Terminal(command) as terminal:
+    command = amptui_command("bench", knobs, "--device", "cpu", "--set", "step_ms=1")
+    with Terminal(command, warm=warm) as terminal:
         terminal.wait_for(r"batch 8  round \d+ of at most 24  .*AMP bf16 \d\.\d\d×")
         terminal.press("\x03")
         assert terminal.wait() == 130

@@ -42,7 +42,7 @@ class Web:
                 handler.send_header("Content-Length", str(len(content) + 1))
                 handler.end_headers()
                 handler.wfile.write(content)
-            self.closing.wait(30)
+            self.closing.wait(120)
 
         self.answers[path] = answer
         return self.url + path

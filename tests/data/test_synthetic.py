@@ -10,45 +10,66 @@ from torch.nn import functional
 from amptui.data.glyphs import FIELD_PIXELS, digit_fields, object_fields, object_outlines
 from amptui.data.synthetic import digits, objects
 
-DRAWS = [pytest.param(digits, (1, 28, 28), id="digits"), pytest.param(objects, (3, 32, 32), id="objects")]
+SAMPLES = 5000
+
+SEED, OTHER_SEED = 1, 2
+
+Drawn = tuple[Tensor, Tensor]
 
 
-@pytest.mark.parametrize(("draw", "shape"), DRAWS)
-def test_images_and_labels_have_the_form_of_the_real_ones(draw: Any, shape: tuple[int, ...]) -> None:
-    images, labels = draw(600, seed=0)
-    assert images.shape == (600, *shape)
-    assert images.dtype == torch.uint8
-    assert labels.shape == (600,)
-    assert labels.dtype == torch.int64
+@pytest.fixture(scope="module")
+def drawn_digits() -> Drawn:
+    return digits(SAMPLES, seed=SEED)
 
 
-@pytest.mark.parametrize(("draw", "shape"), DRAWS)
-def test_a_seed_always_draws_the_same(draw: Any, shape: tuple[int, ...]) -> None:
-    del shape
-    torch.manual_seed(1)
-    first, first_labels = draw(600, seed=5)
+@pytest.fixture(scope="module")
+def drawn_objects() -> Drawn:
+    return objects(SAMPLES, seed=SEED)
+
+
+@pytest.fixture(scope="module")
+def other_digits() -> Drawn:
+    return digits(SAMPLES, seed=OTHER_SEED)
+
+
+@pytest.fixture(scope="module")
+def other_objects() -> Drawn:
+    return objects(SAMPLES, seed=OTHER_SEED)
+
+
+@pytest.fixture(params=["digits", "objects"])
+def drawn(request: pytest.FixtureRequest) -> Drawn:
+    found: Drawn = request.getfixturevalue(f"drawn_{request.param}")
+    return found
+
+
+def test_images_and_labels_have_the_form_of_the_real_ones(drawn_digits: Drawn, drawn_objects: Drawn) -> None:
+    for (images, labels), shape in ((drawn_digits, (1, 28, 28)), (drawn_objects, (3, 32, 32))):
+        assert images.shape == (SAMPLES, *shape)
+        assert images.dtype == torch.uint8
+        assert labels.shape == (SAMPLES,)
+        assert labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize("draw", [digits, objects])
+def test_a_seed_always_draws_the_same_and_leaves_the_global_random_state_alone(
+    draw: Any, request: pytest.FixtureRequest
+) -> None:
     torch.manual_seed(2)
-    again, again_labels = draw(600, seed=5)
-    other, _ = draw(600, seed=6)
-    assert torch.equal(first, again)
-    assert torch.equal(first_labels, again_labels)
-    assert not torch.equal(first, other)
-
-
-@pytest.mark.parametrize(("draw", "shape"), DRAWS)
-def test_the_global_random_state_is_left_alone(draw: Any, shape: tuple[int, ...]) -> None:
-    del shape
     before = torch.get_rng_state()
-    draw(10, seed=0)
+    images, labels = draw(SAMPLES, seed=SEED)
     assert torch.equal(torch.get_rng_state(), before)
+    first_images, first_labels = request.getfixturevalue(f"drawn_{draw.__name__}")
+    assert torch.equal(first_images, images)
+    assert torch.equal(first_labels, labels)
+    other_images, other_labels = request.getfixturevalue(f"other_{draw.__name__}")
+    assert not torch.equal(other_images, images)
+    assert not torch.equal(other_labels, labels)
 
 
-@pytest.mark.parametrize(("draw", "shape"), DRAWS)
-def test_classes_are_evenly_drawn(draw: Any, shape: tuple[int, ...]) -> None:
-    del shape
-    _, labels = draw(5000, seed=0)
+def test_classes_are_evenly_drawn(drawn: Drawn) -> None:
     # 500 are expected of each, with a standard deviation of 21: 100 is almost five of them.
-    assert (torch.bincount(labels, minlength=10) - 500).abs().max() < 100
+    assert (torch.bincount(drawn[1], minlength=10) - SAMPLES // 10).abs().max() < 100
 
 
 @pytest.mark.parametrize("samples", [1, 1100])
@@ -60,9 +81,8 @@ def test_progress_climbs_to_the_number_of_samples(samples: int) -> None:
     assert told[-1] == samples
 
 
-@pytest.mark.parametrize(("draw", "shape"), DRAWS)
-def test_what_progress_raises_ends_the_drawing(draw: Any, shape: tuple[int, ...]) -> None:
-    del shape
+@pytest.mark.parametrize("draw", [digits, objects])
+def test_what_progress_raises_ends_the_drawing(draw: Any) -> None:
     told = []
 
     def stop(done: int) -> None:
@@ -74,8 +94,8 @@ def test_what_progress_raises_ends_the_drawing(draw: Any, shape: tuple[int, ...]
     assert len(told) == 1
 
 
-def test_digits_are_white_ink_on_black_away_from_the_edge() -> None:
-    images, _ = digits(1000, seed=0)
+def test_digits_are_white_ink_on_black_away_from_the_edge(drawn_digits: Drawn) -> None:
+    images, _ = drawn_digits
     ink = images.squeeze(1).float()
     assert (ink.flatten(1).amax(dim=1) >= 150).all()
     edge = torch.ones(28, 28, dtype=torch.bool)
@@ -83,9 +103,9 @@ def test_digits_are_white_ink_on_black_away_from_the_edge() -> None:
     assert ink[:, edge].mean() < 0.1 * ink[:, ~edge].mean()
 
 
-def test_no_two_digits_are_alike() -> None:
-    images, _ = digits(2000, seed=0)
-    assert len(torch.unique(images.flatten(1), dim=0)) == 2000
+def test_no_two_digits_are_alike(drawn_digits: Drawn) -> None:
+    images, _ = drawn_digits
+    assert len(torch.unique(images.flatten(1), dim=0)) == SAMPLES
 
 
 def test_glyphs_bend_but_never_vanish() -> None:
@@ -109,17 +129,15 @@ def test_outlines_have_an_inside_where_the_shape_is() -> None:
     assert (fields[list(object_outlines()).index("ring"), :, middle, middle] > 0).all()
 
 
-def test_neither_colour_nor_brightness_tells_an_object() -> None:
-    images, labels = objects(4000, seed=0)
+def test_neither_colour_nor_brightness_tells_an_object(drawn_objects: Drawn) -> None:
+    images, labels = drawn_objects
     means = images.float().mean(dim=(2, 3))
     of_class = torch.stack([means[labels == label].mean(dim=0) for label in range(10)])
     spread = means.std(dim=0) / (labels.bincount().min() ** 0.5)
     assert ((of_class - means.mean(dim=0)).abs() < 4.5 * spread).all()
 
 
-def accuracy_after_training(
-    model: nn.Module, data: tuple[Tensor, Tensor], unseen: tuple[Tensor, Tensor], *, epochs: int, lr: float
-) -> float:
+def accuracy_after_training(model: nn.Module, data: Drawn, unseen: Drawn, *, epochs: int, lr: float) -> float:
     """On ``unseen``, after Adam with a one-cycle schedule and batches of 50."""
     generator = torch.Generator().manual_seed(0)
     images, labels = data[0].float().div(255).sub(0.2), data[1]
@@ -138,6 +156,15 @@ def accuracy_after_training(
     return float((predicted == unseen[1]).float().mean())
 
 
+def first(samples: int, drawn: Drawn) -> Drawn:
+    return drawn[0][:samples], drawn[1][:samples]
+
+
+def half(drawn: Drawn) -> Drawn:
+    """In half of the pixels either way: a quarter of a network's time."""
+    return functional.avg_pool2d(drawn[0].float(), 2), drawn[1]
+
+
 def small_cnn(channels: int, pixels: int) -> nn.Module:
     """Three convolutions, pooled after each, and one linear layer."""
     layers: list[nn.Module] = []
@@ -152,19 +179,22 @@ def small_cnn(channels: int, pixels: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * pixels**2, 10))
 
 
-def test_digits_need_more_than_a_linear_model() -> None:
-    data, unseen = digits(5000, seed=1), digits(1000, seed=2)
+def test_digits_need_more_than_a_linear_model(drawn_digits: Drawn, other_digits: Drawn) -> None:
+    data, unseen = drawn_digits, first(1000, other_digits)
     torch.manual_seed(0)
     linear = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
-    linear_accuracy = accuracy_after_training(linear, data, unseen, epochs=15, lr=2e-3)
-    cnn_accuracy = accuracy_after_training(small_cnn(1, 28), data, unseen, epochs=1, lr=1e-2)
+    linear_accuracy = accuracy_after_training(linear, data, unseen, epochs=6, lr=4e-3)
+    cnn_accuracy = accuracy_after_training(small_cnn(1, 14), half(data), half(unseen), epochs=1, lr=1e-2)
     assert 0.6 < linear_accuracy < 0.9
     assert cnn_accuracy > 0.92
 
 
-def test_objects_are_beyond_a_linear_model_and_within_a_networks_reach() -> None:
-    data, unseen = objects(3000, seed=1), objects(500, seed=2)
+def test_objects_are_beyond_a_linear_model_and_within_a_networks_reach(
+    drawn_objects: Drawn, other_objects: Drawn
+) -> None:
+    data, unseen = drawn_objects, first(1000, other_objects)
     torch.manual_seed(0)
     linear = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
-    assert accuracy_after_training(linear, data, unseen, epochs=8, lr=1e-3) < 0.2
-    assert accuracy_after_training(small_cnn(3, 32), data, unseen, epochs=2, lr=1e-2) > 0.35
+    assert accuracy_after_training(linear, data, unseen, epochs=5, lr=1e-3) < 0.2
+    # 0.6 is usual, whatever the network began with: machines differ in what follows from the same numbers.
+    assert accuracy_after_training(small_cnn(3, 16), half(data), half(unseen), epochs=2, lr=1e-2) > 0.35

@@ -56,17 +56,17 @@ def test_real_is_never_replaced(watch: Watch, load: Any, name: str, shape: tuple
     start = time.monotonic()
     with pytest.raises(DataError, match=r"cannot be downloaded .*or use --data synthetic$"):
         load(watch("real").request)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30  # as long as a stalled network would be waited for
 
 
-def test_synthetic_touches_no_file_and_warns_of_nothing(watch: Watch) -> None:
+def test_synthetic_touches_no_file_and_warns_of_nothing(watch: Watch, few_digits: None) -> None:
     watched = watch("synthetic")
     assert not vision.mnist(watched.request).real
     assert watched.warnings == []
     assert not watched.request.data_dir.exists()
 
 
-def test_a_damaged_file_is_named_in_the_fallbacks_warning_and_kept(watch: Watch) -> None:
+def test_a_damaged_file_is_named_in_the_fallbacks_warning_and_kept(watch: Watch, few_digits: None) -> None:
     watched = watch("auto")
     path = watched.request.data_dir / "MNIST" / "raw" / "train-images-idx3-ubyte"
     path.parent.mkdir(parents=True)

@@ -41,7 +41,7 @@ def run_python() -> Callable[..., str]:
             env=fake_nvml.environment(folder, **settings),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr

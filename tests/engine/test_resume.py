@@ -1,6 +1,7 @@
 """A run that goes on from a checkpoint does what it would have done, to the last bit."""
 
 import gc
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,12 +19,14 @@ from torch.utils.data import DataLoader
 from amptui import Data, DataRequest, Experiment
 from amptui.control import Control
 from amptui.engine.checkpoint import checkpoint_name, checkpoints
+from amptui.engine.hopeless import LEAST_LOSS_SCALE
 from amptui.engine.resume import newest_checkpoint, restore
-from amptui.errors import DataError, RunFolderError, UsageError
+from amptui.errors import DataError
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
     Note,
+    PauseChanged,
     PhaseChanged,
     Record,
     StepRecord,
@@ -195,6 +198,33 @@ def test_the_search_for_the_loss_scale_goes_on_where_it_was(tmp_path: Path) -> N
     assert any(skip[0] > cut for skip in skips)
 
 
+class Hopeless(Tiny):
+    """The scaler skips every step."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, torch.Tensor)
+        return loss * torch.inf if model.training else loss
+
+
+def test_a_loss_scale_that_a_person_let_stay_where_it_fell_stays_there(tmp_path: Path) -> None:
+    def go_on(control: Control, cut: int) -> Callable[[Record], None]:
+        def watch(record: Record) -> None:
+            if isinstance(record, PauseChanged) and record.paused:
+                control.request_pause(False)
+            stopping(control, cut)(record)
+
+        return watch
+
+    control, again = Control(), Control()
+    first, second = Log(go_on(control, 45)), Log(go_on(again, 60))
+    train(prepare(Hopeless(epochs=9), precision="fp16"), first, control, attended=True, checkpoints=tmp_path)
+    resume(prepare(Hopeless(epochs=9), precision="fp16"), tmp_path, second, again, attended=True)
+    assert [len(log.of(PauseChanged)) for log in (first, second)] == [2, 0]
+    assert {record.loss_scale for record in second.of(StepRecord)} == {LEAST_LOSS_SCALE / 2}
+    assert [record.consecutive for record in second.of(StepSkipped)] == list(range(46, 61))
+
+
 def test_a_validation_that_was_broken_off_is_done_again_from_its_beginning(tmp_path: Path) -> None:
     control = Control()
 
@@ -276,101 +306,6 @@ def test_data_that_have_become_fewer_are_refused(tmp_path: Path) -> None:
         resume(prepare(Stream(source="loader")), tmp_path, Log())
 
 
-# ---------------------------------------------------------------- damaged, missing, another's
-
-
-def trained(folder: Path, **options: Any) -> None:
-    """A run of two epochs and its checkpoints."""
-    control = Control()
-    log = Log(stopping(control, 13))
-    train(prepare(Tiny(), **options), log, control, checkpoints=folder)
-    assert [path.name for path in checkpoints(folder)] == ["step-000000013.pt", "step-000000008.pt"]
-
-
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_taken(tmp_path: Path) -> None:
-    trained(tmp_path)
-    (tmp_path / "step-000000013.pt").write_bytes(b"garbage")
-    whole, log = Log(), Log()
-    train(prepare(Tiny()), whole)
-    resume(prepare(Tiny()), tmp_path, log)
-    assert steps(log) == steps(whole)[8:]
-    assert notes(log) == [
-        "checkpoint step-000000013.pt cannot be used: File is not a zip file; trying the one before it"
-    ]
-    assert (tmp_path / "step-000000013.pt.old").read_bytes() == b"garbage"
-
-
-def test_without_a_whole_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"there is no checkpoint in .*; begin a new run"):
-        newest_checkpoint(tmp_path / "absent", print)
-    trained(tmp_path)
-    said = list[str]()
-    for path in checkpoints(tmp_path):
-        path.write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"no checkpoint in .* can be used; begin a new run"):
-        newest_checkpoint(tmp_path, said.append)
-    assert len(said) == 2
-    assert "trying" in said[0]
-    assert "trying" not in said[1]
-
-
-class Other(Tiny):
-    """Another class with the same model."""
-
-
-class Wider(Tiny):
-    def build_model(self) -> nn.Module:
-        self.width += 1
-        model = super().build_model()
-        self.width -= 1
-        return model
-
-
-class Deeper(Tiny):
-    def build_model(self) -> nn.Module:
-        return nn.Sequential(*super().build_model(), nn.Linear(4, 4))  # type: ignore[misc]
-
-
-class Renamed(Tiny):
-    def load_data(self, request: DataRequest) -> Data:
-        return replace(super().load_data(request), real=True)
-
-
-@pytest.mark.parametrize(
-    ("experiment", "options", "difference"),
-    [
-        (Other(), {}, "with experiment Tiny, and it is Other now"),
-        (Tiny(batch_size=4), {}, "with batch_size 8, and it is 4 now"),
-        (Tiny(learning_rate=0.5), {}, "with learning_rate 0.01, and it is 0.5 now"),
-        (Tiny(), {"clip_norm": 1.0}, "with clip_norm None, and it is 1.0 now"),
-        (Tiny(), {"seed": 5}, "with seed 0, and it is 5 now"),
-        (Renamed(), {}, "with data noise (synthetic), and it is noise now"),
-        (Wider(), {}, "1.weight was 16x16, and is 17x16 now"),
-        (Deeper(), {}, "5.weight was absent, and is 4x4 now"),
-    ],
-    ids=str,
-)
-def test_another_training_s_checkpoint_is_refused_with_the_difference(
-    experiment: Experiment, options: dict[str, Any], difference: str, tmp_path: Path
-) -> None:
-    trained(tmp_path)
-    if type(experiment) is not Other:
-        type(experiment).__name__ = "Tiny"
-    with pytest.raises(UsageError) as raised:
-        resume(prepare(experiment, **options), tmp_path, Log())
-    assert difference in str(raised.value)
-    assert "step-000000013.pt" in str(raised.value)
-    assert "without --resume" in str(raised.value)
-
-
-def test_how_long_it_is_and_how_its_weights_lie_may_change(tmp_path: Path) -> None:
-    trained(tmp_path)
-    log = Log()
-    options: dict[str, Any] = {"steps": 20, "channels_last": True, "probes": False, "validation": False}
-    assert resume(prepare(Tiny(epochs=7), **options), tmp_path, log) == "done"
-    assert log.of(StepRecord)[-1].step == 20
-
-
 # ------------------------------------------------------------------ states beside the model's
 
 
@@ -423,14 +358,6 @@ def test_what_was_held_and_is_not_there_yet_is_told(tmp_path: Path) -> None:
     assert said == ["the experiment's mean begins anew: it was in the checkpoint, and is not there yet"]
 
 
-def test_the_optimizer_does_not_hold_on_to_what_was_read(tmp_path: Path) -> None:
-    trained(tmp_path)
-    prepared = prepare(Tiny())
-    restore(newest_checkpoint(tmp_path, print), prepared, print)
-    (state, *_) = prepared.optimizer.state.values()
-    assert state["exp_avg"].untyped_storage().nbytes() == state["exp_avg"].nbytes
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
@@ -443,4 +370,4 @@ def test_a_run_goes_on_on_another_device(first: str, second: str, precision: str
     last = stopped.of(StepRecord)[-1].step
     assert resume(prepare(Tiny(epochs=4), device=second, **options), tmp_path, log) == "done"
     assert [r.step for r in log.of(StepRecord)] == list(range(last + 1, 33))
-    assert all(r.loss is not None and r.loss < 2 for r in log.of(StepRecord))
+    assert all(r.loss is not None and math.isfinite(r.loss) for r in log.of(StepRecord))

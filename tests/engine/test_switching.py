@@ -27,9 +27,18 @@ def on_step(step: int, act: Callable[[], object]) -> Callable[[Record], None]:
 
 def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
     control = Control()
-    watch = on_step(5, lambda: control.request_comparison(("fp32", "bf16")))
+    ended: list[int] = []
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            ended.append(record.step)
+        if isinstance(record, StepRecord) and record.step == 5:
+            control.request_comparison(("fp32", "bf16"))
+        if isinstance(record, StepRecord) and ended and record.step == ended[0] + 20:
+            control.request_stop("seen enough")
+
     log = Log(watch)
-    train(prepare(Lasting(), precision="bf16", steps=5000), log, control)
+    assert train(prepare(Lasting(), precision="bf16", steps=5000), log, control) == "stopped"
     records = log.of(PrecisionsCompared)
     result = records[-1]
     assert [record.rounds for record in records] == list(range(result.rounds + 1))
@@ -46,7 +55,7 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
     # A B, B A, A B: two blocks of one precision meet at each turn.
     assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]
     blocks = log.of(BlockFinished)
-    assert sum(block.steps for block in blocks) == 5000
+    assert sum(block.steps for block in blocks) == ended[0] + 20
 
 
 def test_a_switch_by_hand_ends_it() -> None:

@@ -172,10 +172,10 @@ def test_pausing_stops_the_steps_until_it_ends_and_a_switch_meanwhile_counts() -
     log = Log(watch)
     thread = threading.Thread(target=train, args=(prepare(Tiny()), log, control))
     thread.start()
-    assert paused.wait(10)
+    assert paused.wait(60)
     seen = len(losses(log))
     control.request_precision("bf16")
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     assert seen == 4
     assert [record.paused for record in log.of(PauseChanged)] == [True, False]

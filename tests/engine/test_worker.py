@@ -1,18 +1,14 @@
 """The trainer's thread: every way it can end becomes one last record."""
 
 import shutil
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amptui.control import Control
-from amptui.engine.worker import TrainingThread
 from amptui.errors import DeviceError, ExperimentError, UsageError
-from amptui.modelspec import ModelSpec, parse_model
 from amptui.records import (
     Note,
     PhaseChanged,
@@ -22,52 +18,10 @@ from amptui.records import (
     RunStarted,
     StepRecord,
 )
-from amptui.request import TrainRequest
+from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.terminal import KNOBS
-from tests.tiny import Log
 
-ENOUGH_SECONDS = 30.0
-
-
-@pytest.fixture(autouse=True)
-def _no_trace_of_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield
-    for name in set(sys.modules) - before:
-        if name.startswith("amptui_experiment"):
-            del sys.modules[name]
-
-
-class Worker:
-    """One training in its thread, from start to end."""
-
-    def __init__(
-        self,
-        model: str | ModelSpec = KNOBS,
-        *,
-        watch: Callable[[Record], object] | None = None,
-        control: Control | None = None,
-        **options: Any,
-    ) -> None:
-        spec = parse_model(model) if isinstance(model, str) else model
-        settings = {"step_ms": "0"} if spec.name == "knobs" else {}
-        settings |= options.pop("settings", {})
-        request = TrainRequest(
-            model=spec.text, **{"device": "cpu", "attended": False, **options}, settings=settings
-        )
-        self.control = control or Control()
-        self.log = Log(watch)
-        self.thread = TrainingThread(request, spec, self.control, self.log.emit)
-        self.thread.start()
-
-    def end(self) -> Record:
-        """Wait for it; the last record."""
-        assert self.thread.ended.wait(ENOUGH_SECONDS)
-        assert self.thread.join(ENOUGH_SECONDS)
-        endings = [r for r in self.log if isinstance(r, RunFinished | RunFailed)]
-        assert endings == [self.log[-1]]
-        return endings[0]
+pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
 
 def test_a_run_from_import_to_end() -> None:
@@ -116,33 +70,6 @@ def test_every_failure_is_a_record_with_its_traceback(
     assert isinstance(worker.thread.error, kind)
     assert str(worker.thread.error) == last.error
     assert last.step == (3 if "memory" in str(options) else 1 if "exit" in str(options) else 0)
-
-
-HOOKED = """
-import torch
-from torch import nn
-from amptui import Data, Experiment
-from amptui.data.sources import Arrays, Progress
-
-class Hooked(Experiment):
-    batch_size: int = 16
-
-    def load_data(self, request):
-        for detail, done, total in {reports}:
-            request.report(Progress(detail, done, total))
-        {during}
-        inputs = torch.rand(64, 4)
-        return Data("hooked", False, Arrays(inputs, inputs.argmax(1)))
-
-    def build_model(self):
-        return nn.Linear(4, 4)
-"""
-
-
-def hooked(tmp_path: Path, *, during: str = "pass", reports: str = "()") -> str:
-    path = tmp_path / "hooked.py"
-    path.write_text(HOOKED.format(during=during, reports=reports))
-    return str(path)
 
 
 def test_a_stop_while_data_are_loaded_is_no_failure(tmp_path: Path) -> None:

@@ -9,25 +9,24 @@ from tests.models.on_digits import learned, on_digits
 from tests.tiny import Log, train
 
 
-def run(precision: str, steps: int = 60) -> Log:
+@pytest.fixture(scope="module", params=["fp32", "bf16", "fp16"])
+def log(request: pytest.FixtureRequest) -> Log:
+    """What 60 steps told."""
     log = Log()
-    prepared = on_digits(MultiTask(batch_size=32, learning_rate=2e-3), steps=steps, precision=precision)
-    assert train(prepared, log) == "done"
+    experiment = MultiTask(batch_size=32, learning_rate=2e-3)
+    assert train(on_digits(experiment, steps=60, precision=request.param), log) == "done"
     return log
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(precision: str) -> None:
-    steps = run(precision, steps=5).of(StepRecord)
-    assert len(steps) == 5
+def test_the_total_is_the_digit_s_loss_and_half_of_the_parity_s(log: Log) -> None:
+    steps = log.of(StepRecord)
+    assert len(steps) == 60
     for step in steps:
         assert list(step.losses) == ["digit", "parity"]
         assert step.loss == pytest.approx(step.losses["digit"] + 0.5 * step.losses["parity"], rel=1e-5)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_both_heads_learn_with_one_scale(precision: str) -> None:
-    log = run(precision)
+def test_both_heads_learn_with_one_scale(log: Log) -> None:
     assert learned(log) > 0.2
     assert len(log.of(StepSkipped)) <= 4
     (epoch,) = log.of(EpochFinished)

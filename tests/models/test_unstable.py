@@ -110,8 +110,13 @@ def overflowing(model: nn.Module, dtype: torch.dtype) -> list[str]:
     return found
 
 
-def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips() -> None:
-    log, prepared = run("buffers", "fp16", steps=100)
+@pytest.fixture(scope="module")
+def poisoned() -> tuple[Log, Prepared]:
+    return run("buffers", "fp16", steps=100)
+
+
+def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips(poisoned: tuple[Log, Prepared]) -> None:
+    log, prepared = poisoned
     assert skipped(log) == [50]
     found = losses(log)
     assert math.isnan(found[49])
@@ -123,8 +128,8 @@ def test_buffers_are_poisoned_by_a_step_that_the_scaler_skips() -> None:
     assert all(parameter.isfinite().all() for parameter in prepared.model.parameters())
 
 
-def test_poisoned_buffers_spoil_the_validation_in_fp32_as_well() -> None:
-    log, prepared = run("buffers", "fp16", steps=100)
+def test_poisoned_buffers_spoil_the_validation_in_fp32_as_well(poisoned: tuple[Log, Prepared]) -> None:
+    log, prepared = poisoned
     validation = log.of(EpochFinished)[0].validation
     assert validation is not None
     assert validation.loss is not None

@@ -229,7 +229,7 @@ def test_a_journal_that_is_gone_when_it_is_to_be_read_again_ends_the_replay(tmp_
     (tmp_path / "journal.jsonl").unlink()
     clock.player.seek(0.0)
     clock.player.start()
-    clock.player._thread.join(10.0)
+    clock.player._thread.join(60.0)
     assert "cannot read the journal" in str(clock.player.failure)
     assert clock.step in (2, 3), "the last view stays"
 

@@ -154,3 +154,10 @@ class Screen:
             self.histories += 1
         elif line.get("type") == "Note":
             self.known.append(number_of(line))
+
+
+def attached(run: Run) -> Screen:
+    """One more screen that is up to date."""
+    screen = run.adopt_screen()
+    screen.catch_up(run)
+    return screen

@@ -91,8 +91,8 @@ class Scripted:
 def scripted() -> Iterator[Scripted]:
     scripted = Scripted()
     yield scripted
-    scripted.watching.client.leave("detached", ENOUGH_SECONDS)
     scripted.connection.close()
+    scripted.watching.client.leave("detached", ENOUGH_SECONDS)
 
 
 def test_a_client_knows_what_was_and_what_comes(run: Run, watching: Watching) -> None:
@@ -254,6 +254,23 @@ def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted:
     until(lambda: watching.client.send(b"again\n"))
 
 
+def test_a_screen_that_is_busy_with_a_flood_asks_without_waiting(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go_on = threading.Event(), threading.Event()
+
+    def slow(_records: object) -> None:
+        entered.set()
+        go_on.wait(ENOUGH_SECONDS)
+
+    monkeypatch.setattr(scripted.watching.client, "_fold", slow)
+    watching = scripted.tell(RUN_HELLO, line(note(0)), end=False)
+    assert entered.wait(ENOUGH_SECONDS)
+    while watching.client.send(b"x" * 1000 + b"\n"):
+        pass
+    go_on.set()
+
+
 @pytest.mark.parametrize("kind", ["detached", "hung up"])
 def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, kind: Any) -> None:
     run.publish(3000)
@@ -268,9 +285,11 @@ def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, 
 
 def test_leaving_before_the_start_is_possible(scripted: Scripted) -> None:
     assert not scripted.watching.client.started
+    scripted.watching.client.control.request_checkpoint()
     scripted.watching.client.leave("hung up", ENOUGH_SECONDS)
-    assert scripted.connection.recv(1000) == protocol.encode(protocol.Leave("hung up"))
-    assert scripted.connection.recv(1000) == b""
+    said = scripted.connection.makefile("rb").read()
+    asked = [protocol.Hello(), protocol.CheckpointAsked(), protocol.Leave("hung up")]
+    assert [protocol.parse(line) for line in said.splitlines()] == asked
 
 
 def test_leaving_a_run_that_hears_nothing_takes_no_longer_than_it_may(scripted: Scripted) -> None:

@@ -16,8 +16,10 @@ from amptui.runs.rundir import (
     create_run_dir,
     default_base,
     folder_name,
+    kept_runs,
     open_run_dir,
     read_run_json,
+    said,
 )
 
 
@@ -185,3 +187,17 @@ def test_a_run_s_files_lie_in_its_folder() -> None:
     assert run_dir.journal_path == Path("run/journal.jsonl")
     assert run_dir.lock_path == Path("run/run.lock")
     assert run_dir.checkpoints_path == Path("run/checkpoints")
+
+
+def test_a_user_without_a_home_is_told_so_and_may_keep_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_number: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(RunFolderError, match="no home folder; set HOME"):
+        kept_runs()
+    assert create_run_dir(tmp_path / "run", "m").path == tmp_path / "run"
+    assert said(tmp_path / "run") == str(tmp_path / "run")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.terminal import Terminal
+from tests.warm import WarmSource
 
 PROGRAM = """
 import signal, sys, threading, traceback
@@ -41,8 +42,8 @@ CORNER = "╭".encode()
 """Of six panels; frames that change nothing there do not write it again."""
 
 
-def screen(tmp_path: Path, hangup: str = "heard") -> Terminal:
-    return Terminal([sys.executable, "-c", PROGRAM, str(tmp_path / "result"), hangup])
+def screen(warm: WarmSource, tmp_path: Path, hangup: str = "heard") -> Terminal:
+    return Terminal([sys.executable, "-c", PROGRAM, str(tmp_path / "result"), hangup], warm=warm)
 
 
 def wait_for_result(terminal: Terminal, tmp_path: Path) -> str:
@@ -64,8 +65,8 @@ def stop_output(terminal: Terminal) -> None:
     termios.tcflow(terminal.slave, termios.TCOOFF)
 
 
-def test_it_leaves_the_terminal_as_it_was_and_the_mouse_to_it(tmp_path: Path) -> None:
-    with screen(tmp_path) as terminal:
+def test_it_leaves_the_terminal_as_it_was_and_the_mouse_to_it(warm: WarmSource, tmp_path: Path) -> None:
+    with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
         terminal.press("d")
         assert terminal.wait() == 0
@@ -76,8 +77,8 @@ def test_it_leaves_the_terminal_as_it_was_and_the_mouse_to_it(tmp_path: Path) ->
         assert b"\x1b[?1003h" not in terminal.written
 
 
-def test_a_terminal_that_takes_nothing_can_be_left(tmp_path: Path) -> None:
-    with screen(tmp_path) as terminal:
+def test_a_terminal_that_takes_nothing_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
+    with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
         stop_output(terminal)
         terminal.press("l?d")
@@ -87,8 +88,10 @@ def test_a_terminal_that_takes_nothing_can_be_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGSTOP])
-def test_a_screen_that_stood_still_comes_back_whole(number: signal.Signals, tmp_path: Path) -> None:
-    with screen(tmp_path) as terminal:
+def test_a_screen_that_stood_still_comes_back_whole(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
         terminal.process.send_signal(number)
         wait_until(lambda: psutil.Process(terminal.process.pid).status() == psutil.STATUS_STOPPED, terminal)
@@ -114,9 +117,9 @@ def hang_up(terminal: Terminal) -> None:
 )
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_terminal_that_is_closed_ends_it(
-    hangup: str, end: Callable[[Terminal], None], tmp_path: Path, *, stopped: bool
+    hangup: str, end: Callable[[Terminal], None], warm: WarmSource, tmp_path: Path, *, stopped: bool
 ) -> None:
-    with screen(tmp_path, hangup) as terminal:
+    with screen(warm, tmp_path, hangup) as terminal:
         terminal.wait_for("╭ loss")
         if stopped:
             stop_output(terminal)

@@ -19,7 +19,7 @@ from tests.tui import views
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-ENOUGH_SECONDS = 10.0
+ENOUGH_SECONDS = 60.0
 
 
 def awaited(test: Callable[..., Any]) -> Callable[..., None]:
