@@ -4,6 +4,9 @@ Names, paths, messages and prints come from model files, journals, drivers and c
 is sent them as they are obeys what they hide: it is recoloured, retitled, or given a clipboard to paste.
 """
 
+import errno
+import os
+from contextlib import suppress
 from typing import TextIO
 from unicodedata import category
 
@@ -17,6 +20,8 @@ INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
 """Hangul's fillers: letters by their category, blanks to the eye."""
 
 _REPLACEMENT = "?"
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def printable(text: str) -> str:
@@ -51,6 +56,20 @@ def write_line(out: TextIO | None, text: str) -> bool:
     try:
         out.write(f"{line}\n")
         out.flush()
-    except OSError:
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            return True  # what could not be written stays in the stream, and comes with the next line
+        fall_silent(out)
         return False
     return True
+
+
+def fall_silent(out: TextIO) -> None:
+    """Nobody reads ``out`` any more: what is still in it goes nowhere.
+
+    Otherwise it would be tried again, and complained about, at the interpreter's end.
+    """
+    with suppress(OSError, ValueError):  # a stream in memory has no descriptor
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, out.fileno())
+        os.close(nothing)

@@ -1,7 +1,6 @@
 """Prints the kept runs: a table as wide as the terminal, or every run as one JSON line."""
 
 import json as json_text
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -10,10 +9,14 @@ from typing import TextIO
 from unicodedata import combining, east_asian_width
 
 from amptui import units, wire
-from amptui.inert import printable
+from amptui.errors import RunFolderError
+from amptui.inert import fall_silent, printable
 from amptui.runs.listing import KeptRun, list_kept_runs
 
 _GAP = "  "
+
+_MOST_NAME_CELLS = 40
+"""Of a longer name the rest is cut, so that one does not cost all others their columns."""
 
 _AGES = ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h"))
 """Below so many seconds, in units of so many, called so; beyond, in days."""
@@ -36,7 +39,7 @@ def list_runs(*, json: bool, out: TextIO) -> int:
     """Print the user's runs to ``out``, the one that was written last first; return the exit status.
 
     With ``json`` each is one object a line: ``type`` (Run) and the fields of `KeptRun`. Raises
-    ``RunFolderError`` where the folder of runs cannot be read.
+    ``RunFolderError`` where the folder of runs cannot be read, or the list not be written.
     """
     runs = list_kept_runs()
     if json:
@@ -68,7 +71,7 @@ def _table(runs: Sequence[KeptRun], width: int | None) -> list[str]:
 def _columns(now: float) -> tuple[_Column, ...]:
     """The table's columns, from left to right; the name is worth most."""
     return (
-        _Column(heading="run", cell=lambda run: run.name, worth=9),
+        _Column(heading="run", cell=lambda run: _cut(run.name, _MOST_NAME_CELLS), worth=9),
         _Column(heading="state", cell=_state, worth=8),
         _Column(heading="model", cell=lambda run: run.model or "", worth=3),
         _Column(heading="precision", cell=lambda run: run.precision or "", worth=5),
@@ -150,7 +153,8 @@ def _write(out: TextIO, lines: Sequence[str]) -> None:
         out.write(text)
         out.flush()
     except BrokenPipeError:
-        # What is still in the stream would be tried again, and complained about, at the interpreter's end.
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, out.fileno())
-        os.close(nothing)
+        fall_silent(out)
+    except OSError as error:
+        fall_silent(out)
+        what = f"the list cannot be written: {error.strerror or error}"
+        raise RunFolderError(what, mend="make room there, or leave out the redirection") from error

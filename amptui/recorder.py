@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from amptui import wire
 from amptui.errors import RunFolderError
-from amptui.records import KeepingChanged, Note, Record, RunResumed, RunStarted, StepRecord
+from amptui.records import KeepingChanged, Note, Record, RunResumed, RunStarted
 from amptui.runs.journal import Journal, read
 from amptui.runs.mend import cut_after
 from amptui.runs.rundir import RunDir, read_run_json
@@ -53,13 +53,13 @@ class Recorder:
         self._journal = Journal(run_dir.journal_path)
         self._listeners = listeners
         self._failed: list[Callable[..., None]] = []
-        self._outbox: deque[Record] = deque()
+        self._outbox: deque[Record | threading.Event] = deque()  # an event is set when all before it is kept
+        self._marks: list[threading.Event] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
         self._trouble = ""
         self._server: Server | None = None
-        self._keeping = threading.Condition()  # guards the journal's file and what follows
-        self._kept_step = 0
+        self._keeping = threading.Lock()  # guards the journal's file and what follows
         self._held: list[Record] | None = [] if goes_on else None
         self._run_json: dict[str, Any] = {}
         self.emit: Callable[[Record], object] = self._outbox.append
@@ -84,18 +84,20 @@ class Recorder:
         """Let ``server``'s viewers see what is drained from now on; to be called before :meth:`start`."""
         self._server = server
 
-    def wait_until_kept(self, step: int) -> None:
-        """Wait until the journal holds all records through ``step``, or for as long as a disk may be slow."""
-        with self._keeping:
-            self._keeping.wait_for(lambda: self._kept_step >= step, _KEEPING_SECONDS)
+    def wait_until_kept(self, _step: int) -> None:
+        """Wait until the journal holds all that was emitted so far, or for as long as a disk may be slow."""
+        mark = threading.Event()
+        self._outbox.append(mark)
+        mark.wait(_KEEPING_SECONDS)
         # A checkpoint that outlives a power cut needs the steps before it.
         with suppress(OSError):
             _sync(self._run_dir.journal_path)
 
-    def cut_after(self, step: int) -> int:
+    def cut_after(self, step: int) -> int | None:
         """Let the journal and the session end with ``step``, as a run does that goes on from there.
 
-        Returns how many steps were cut off; they are done again. What is emitted while this runs comes after.
+        Returns how many steps were cut off; they are done again. None where no journal says what run it is.
+        What is emitted while this runs comes after.
         """
         with self._keeping:
             lost_steps = cut_after(self._run_dir.journal_path, step)
@@ -104,19 +106,17 @@ class Recorder:
             held = self._held or []
             before.fold(held)
             self._session.restore(json.loads(before.state()))
-            self._kept_step = step
             self._keep_held()
             if self._server is not None:
                 self._server.renew()
-        return lost_steps
+        return None if before.view().run is None else lost_steps
 
     def _pump(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
             self._drain()
         while self._outbox:  # what was found out on the way is told too
             self._drain()
-        with self._keeping:
-            self._keep_held()
+        # What is held still was said by a process that never got to go on: the journal stays as it was.
         self._journal.close()
         self._tell_trouble()
         self._drain_to_viewers()
@@ -128,12 +128,20 @@ class Recorder:
                 self._held += batch
             else:
                 self._journal.append_lines(lines)
-                self._note_kept(batch)
+        if not self._journal.is_behind:
+            while self._marks:
+                self._marks.pop().set()
         self._tell_trouble()
 
     def _drain_to_viewers(self) -> tuple[list[Record], list[bytes]]:
         """Show what is in the outbox to everybody but the journal; the records, and each one's line."""
-        batch = [self._outbox.popleft() for _ in range(len(self._outbox))]
+        batch: list[Record] = []
+        for _ in range(len(self._outbox)):
+            taken = self._outbox.popleft()
+            if isinstance(taken, threading.Event):
+                self._marks.append(taken)
+            else:
+                batch.append(taken)
         for show in (self._session.fold, *self._listeners) if batch else ():
             self._show(show, batch)
         for record in batch:
@@ -151,12 +159,6 @@ class Recorder:
         held, self._held = self._held, None
         if held:
             self._journal.append_lines([_line(record) for record in held])
-
-    def _note_kept(self, batch: Sequence[Record]) -> None:
-        step = max((record.step for record in batch if isinstance(record, StepRecord)), default=0)
-        if step > self._kept_step and not self._journal.is_behind:
-            self._kept_step = step
-            self._keeping.notify_all()
 
     def _show(self, show: Callable[[Sequence[_Shown]], None], batch: Sequence[_Shown]) -> None:
         try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from amptui import __version__
 from amptui.capture import OutputCapture
@@ -59,6 +60,8 @@ class Training:
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
         if self.server is not None:
             self.server.start()
+            if self.server.trouble:
+                self.recorder.emit(Note(time=time.time(), severity="warning", text=self.server.trouble))
         self.recorder.start()
         self.sampler.start()
         self.thread.start()
@@ -140,11 +143,25 @@ def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json
 
 
 def _stop_signals(training: Training) -> StopSignals:
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training goes on without it"
         training.recorder.emit(Note(time=time.time(), severity="info", text=text))
+        _lead_to(training.run_dir.path / "output.log", terminals)
 
     return StopSignals(training.control.request_stop, hung_up=hung_up, busy=lambda: training.thread.saving)
+
+
+def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
+    """Keep what is printed from now on: to a terminal that is gone every print fails, in anybody's code."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError:
+        file = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    os.close(file)
 
 
 def _follow(training: Training, *looks: Callable[[], object]) -> None:

@@ -43,6 +43,7 @@ class StopSignals:
         self._stop = stop
         self._hung_up = hung_up
         self._busy = busy
+        self._was_busy = False
         self._restore = restore
         self._before: dict[signal.Signals, object] = {}
         self._terminal = _terminal_state()
@@ -87,7 +88,10 @@ class StopSignals:
         self._last_resort.start()
 
     def _leave_unless_busy(self) -> None:
-        if self._busy():
+        # What was being done a moment ago has an end that takes its time too.
+        is_busy, was_busy = self._busy(), self._was_busy
+        self._was_busy = is_busy
+        if is_busy or was_busy:
             self._leave_in_time()
         else:
             self._leave()

@@ -9,6 +9,7 @@ import torch
 
 from amptui.data import vision
 from amptui.data.synthetic import digits
+from tests.style import JUDGES, started_judges
 from tests.warm import WarmSource
 
 # What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a
@@ -20,6 +21,20 @@ for number in (signal.SIGINT, signal.SIGHUP):
 # A deadline measures the machine, not the code; fifty examples a law keep the suite quick.
 hypothesis.settings.register_profile("amptui", deadline=None, max_examples=50)
 hypothesis.settings.load_profile("amptui")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The judges of the code work beside the tests."""
+    wanted = any(item.name.startswith("test_the_code_is_clean") for item in session.items)
+    if wanted and not session.config.option.collectonly:
+        session.config.stash[JUDGES] = started_judges()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Those that were not asked are not waited for."""
+    for judge in session.config.stash.get(JUDGES, {}).values():
+        with judge:
+            judge.kill()
 
 
 @pytest.fixture(autouse=True)

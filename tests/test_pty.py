@@ -193,6 +193,21 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(tmp_path: Path) -> No
     assert outcome(run) is RunFinished
 
 
+def test_a_headless_run_that_prints_survives_its_terminal(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with train(run, "--headless", "--set", "trouble=print") as terminal:
+        terminal.wait_for("print from step")
+        os.kill(terminal.process.pid, signal.SIGHUP)
+        wait_until((run / "output.log").exists, "output is not kept")
+        terminal.hang_up()
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before + 50, "training did not go on")
+        os.kill(terminal.process.pid, signal.SIGTERM)
+        assert terminal.wait() == 128 + signal.SIGTERM
+    assert outcome(run) is RunFinished
+    assert f"print from step {last_step(run)}" in (run / "output.log").read_text()
+
+
 def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with train(run, size=(80, 24)) as terminal:

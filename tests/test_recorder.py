@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,13 @@ from typing import Any
 import pytest
 
 from amptui.recorder import Recorder
-from amptui.records import KeepingChanged, Note, Record
+from amptui.records import KeepingChanged, Note, Record, RunFailed
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
 from tests.tui import views
 
-ENOUGH_SECONDS = 10.0
+ENOUGH_SECONDS = 60.0
 
 
 def note(number: int) -> Note:
@@ -206,3 +207,44 @@ def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
     assert not pump.recorder.close(0.01)
     let_go.set()
     assert texts(pump.close()) == ["1"]
+
+
+def test_a_checkpoint_waits_for_all_that_was_emitted_before_it(tmp_path: Path) -> None:
+    pump = Pump(tmp_path)
+    pump.recorder.emit(note(1))
+    pump.recorder.wait_until_kept(1)
+    assert texts(list(read(tmp_path / "journal.jsonl"))) == ["1"]
+    pump.close()
+
+
+def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: Path) -> None:
+    first = Pump(tmp_path)
+    first.recorder.emit(views.run_started())
+    first.recorder.emit(note(1))
+    before = first.close()
+    second = Pump(tmp_path, goes_on=True)
+    second.recorder.emit(note(2))
+    limit = time.monotonic() + ENOUGH_SECONDS
+    while not second.session.view().events:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    assert list(read(tmp_path / "journal.jsonl")) == before
+    assert second.recorder.cut_after(0) == 0
+    known = [event.text for event in second.session.view().events]
+    assert known[:2] == ["2", "1"], "what was said meanwhile is known beside what was known before"
+    assert texts(second.close()) == ["1", "2"]
+
+
+def test_a_run_that_never_goes_on_leaves_the_journal_as_it_was(tmp_path: Path) -> None:
+    first = Pump(tmp_path)
+    first.recorder.emit(note(1))
+    before = first.close()
+    second = Pump(tmp_path, goes_on=True)
+    second.recorder.emit(RunFailed(time=2.0, step=0, error="other settings", traceback=""))
+    assert second.close() == before
+
+
+def test_a_run_without_a_journal_is_nothing_that_can_be_cut(tmp_path: Path) -> None:
+    pump = Pump(tmp_path, goes_on=True)
+    assert pump.recorder.cut_after(5) is None
+    pump.close()

@@ -182,7 +182,30 @@ def test_a_process_that_saves_something_is_not_left_for_taking_long() -> None:
         assert process.wait(30) == 0
 
 
-HELD_BACK = """
+NO_LONGER_BUSY = f"""{LAST_RESORT}
+import os, threading
+from amptui.control import Control
+answers = [True, False, False]
+def busy():
+    os.write(1, b"asked ")
+    return answers.pop(0)
+with signals.StopSignals(Control().request_stop, busy=busy):
+    print("ready", flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", NO_LONGER_BUSY], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert said(process) == "ready"
+        process.send_signal(signal.SIGTERM)
+        assert said(process) == "asked asked asked"
+        assert process.wait(30) == 128 + signal.SIGTERM
+
+
+HELD_BACK = r"""
 import os, signal, sys
 from amptui.control import Control
 from amptui.signals import StopSignals, hold_back
@@ -192,9 +215,9 @@ pid = os.fork()
 for number in (signal.SIGHUP, signal.SIGINT):
     os.kill(os.getpid(), number)
 with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
-    print(len(hangups), signals.received, control.stop_reason, flush=True)
+    os.write(1, f"{len(hangups)} {signals.received} {control.stop_reason}\n".encode())
 if pid:
-    print(os.waitpid(pid, 0)[1], flush=True)
+    os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())
 """
 
 

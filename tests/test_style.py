@@ -1,28 +1,15 @@
 """The code is as the settings in pyproject.toml want it."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.style import COMMANDS, JUDGES, ROOT
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("ruff", "check", "--no-cache", "."),
-        ("ruff", "format", "--check", "--no-cache", "."),
-        ("mypy",),
-    ],
-    ids=" ".join,
-)
-def test_the_code_is_clean(command: tuple[str, ...]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_the_code_is_clean(command: tuple[str, ...], request: pytest.FixtureRequest) -> None:
+    judge = request.config.stash[JUDGES][command]
+    said, _ = judge.communicate()
+    assert judge.returncode == 0, said
 
 
 def test_no_file_is_long() -> None:

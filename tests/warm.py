@@ -18,7 +18,7 @@ from tests.warm_source import MOST_BYTES
 
 ROOT = Path(__file__).parents[1]
 
-ENVIRONMENT = {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 """What tests add to their own for the programs that they start."""
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, Protocol
 
@@ -194,6 +195,8 @@ class _LoadedBatches:
         try:
             yield from self._loader
         except DataError as error:
+            # Its frames hold the loader: a collection much later would wait seconds for workers that failed.
+            traceback.clear_frames(error.__traceback__)
             # From a worker it comes with the traceback it had there, which ends with what it said.
             raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
 

@@ -52,7 +52,7 @@ class TrainingThread:
 
     ``journaled`` is asked before a checkpoint counts, and returns when the journal holds all records up to
     that step. ``cut`` is told the step that a resumed run goes on after, before anything is emitted of what
-    follows, and says how many steps behind it are lost.
+    follows, and says how many steps behind it are lost; None where no record of the run is left.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TrainingThread:
         emit: Callable[[Record], object],
         *,
         journaled: Callable[[int], object] = _nothing_to_wait_for,
-        cut: Callable[[int], int] = _nothing_lost,
+        cut: Callable[[int], int | None] = _nothing_lost,
     ) -> None:
         self._request = request
         self._spec = spec
@@ -130,7 +130,7 @@ class TrainingThread:
             return
         self._doing = "while describing the run"
         started = describe_run(self._spec.name, prepared, self._request)
-        self._emit(started if start is None else self._resumed(started, start))
+        self._announce_run(started, start)
         keeper = self._keeper(prepared, start)
         self._trainer = Trainer(
             prepared, self._control, self._emit, attended=self._request.attended, keeper=keeper, start=start
@@ -187,20 +187,30 @@ class TrainingThread:
             precision = prepared.precision
         return replace(prepared, precision=precision), start
 
-    def _resumed(self, started: RunStarted, start: "Start") -> RunResumed:
-        self._doing = "while cutting the journal"
-        return RunResumed(
-            time=started.time,
-            step=start.step,
-            checkpoint=start.checkpoint,
-            device=started.device,
-            device_name=started.device_name,
-            gpu_uuid=started.gpu_uuid,
-            precision=started.precision,
-            versions=started.versions,
-            total_epochs=started.total_epochs,
-            total_steps=started.total_steps,
-            lost_steps=self._cut(start.step),
+    def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
+        """Say what begins, or what goes on; both where nothing is left that says what run it is."""
+        lost_steps: int | None = None
+        if start is not None:
+            self._doing = "while cutting the journal"
+            lost_steps = self._cut(start.step)
+        if lost_steps is None:
+            self._emit(started)
+        if start is None:
+            return
+        self._emit(
+            RunResumed(
+                time=started.time,
+                step=start.step,
+                checkpoint=start.checkpoint,
+                device=started.device,
+                device_name=started.device_name,
+                gpu_uuid=started.gpu_uuid,
+                precision=started.precision,
+                versions=started.versions,
+                total_epochs=started.total_epochs,
+                total_steps=started.total_steps,
+                lost_steps=lost_steps or 0,
+            )
         )
 
     def _keeper(self, prepared: "Prepared", start: "Start | None") -> "Keeper":

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from amptui import __version__
 from amptui.control import Control, Probe
 from amptui.records import PauseChanged, Record, RunFailed, RunFinished
 from amptui.runs import place, protocol
@@ -260,9 +261,13 @@ class Client:
                 try:
                     self._restore(state)
                 except ValueError as error:
-                    raise ProtocolError(str(error)) from error
+                    raise ProtocolError(f"{error}{self._of_another_version()}") from error
             case RunError(text):
                 self.error = text
+
+    def _of_another_version(self) -> str:
+        version = self.hello.version if self.hello is not None else __version__
+        return f"; watch it with amptui {version}" if version != __version__ else ""
 
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:

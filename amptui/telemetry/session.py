@@ -45,6 +45,7 @@ from amptui.telemetry.energy import INTERRUPTIONS, EnergyWatch
 from amptui.telemetry.epochs import EpochPlace
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.forms import StateError
+from amptui.telemetry.keeping import Keeping
 from amptui.telemetry.losses import LossSummary
 from amptui.telemetry.memory import MemoryWatch
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
@@ -76,9 +77,7 @@ class Session:
     _phase: PhaseChanged | None
     _outcome: RunFinished | RunFailed | None
     _running_time: RunningTime
-    _checkpoint: CheckpointWritten | None
-    _not_kept: list[str]
-    _viewers: int
+    _keeping: Keeping
     _epoch: EpochPlace
     _last: StepRecord | None
     _last_epoch: EpochFinished | None
@@ -108,9 +107,7 @@ class Session:
         self._state = "starting"
         self._run = self._phase = self._outcome = None
         self._running_time = RunningTime()
-        self._checkpoint = None
-        self._not_kept = []
-        self._viewers = 0
+        self._keeping = Keeping()
         self._epoch = EpochPlace()
         self._last = self._last_epoch = None
         self._device = self._allocator = None
@@ -311,7 +308,7 @@ class Session:
         self._log.add(events.note(record))
 
     def _write_checkpoint(self, record: CheckpointWritten) -> None:
-        self._checkpoint = record
+        self._keeping.checkpoint = record
         self._log.add(events.checkpoint_written(record))
 
     def _resume(self, record: RunResumed) -> None:
@@ -327,7 +324,8 @@ class Session:
                 total_epochs=record.total_epochs or self._run.total_epochs,
                 total_steps=record.total_steps or self._run.total_steps,
             )
-        self._phase, self._viewers, self._not_kept = None, 0, []
+        self._phase = None
+        self._keeping.resume_after(record.step)
         self._pace, self._utilization = Pace(), UtilizationWatch()
         self._forget_steps_after(record.step)
         self._switches.switch(record.step + 1, record.precision)
@@ -344,17 +342,13 @@ class Session:
             self._last = None
         if self._last_epoch is not None and self._last_epoch.step > step:
             self._last_epoch = None
-        if self._checkpoint is not None and self._checkpoint.step > step:
-            self._checkpoint = None
 
     def _change_keeping(self, record: KeepingChanged) -> None:
-        self._not_kept = [what for what in self._not_kept if what != record.what]
-        if record.trouble:
-            self._not_kept.append(record.what)
+        self._keeping.change(record)
         self._log.add(events.keeping_changed(record))
 
     def _change_viewers(self, record: ViewersChanged) -> None:
-        self._viewers = record.viewers
+        self._keeping.change_viewers(record)
         self._log.add(events.viewers_changed(record))
 
     def _finish(self, record: RunFinished) -> None:
@@ -413,9 +407,9 @@ class Session:
             errors=self._log.errors,
             unmeasured_steps=self._losses.unmeasured_steps,
             run_dir=self._run_dir,
-            checkpoint=self._checkpoint,
-            not_kept=tuple(self._not_kept),
-            viewers=self._viewers,
+            checkpoint=self._keeping.checkpoint,
+            not_kept=self._keeping.not_kept,
+            viewers=self._keeping.viewers,
             outcome=self._outcome,
         )
 

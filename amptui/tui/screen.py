@@ -199,9 +199,9 @@ class RunScreen(App[None]):
         if isinstance(self._driver, PatientDriver) and self._driver.terminal_is_gone:
             return "hung up"
         if self._control.stop_reason is None:
-            # A run that failed before its first step has nothing to show but its one line.
-            nothing = self._over and self._view.state == "failed" and self._view.step == 0
-            return "" if nothing else None
+            # A run that failed before its first step, or never began, has nothing to show but its one line.
+            began = self._view.run is not None and self._view.state != "failed"
+            return "" if self._over and self._view.step == 0 and not began else None
         if self._over or self._is_late():
             return "interrupted" if self._interrupted else "stopped"
         return None

@@ -153,7 +153,7 @@ def test_lines_that_are_no_records_are_counted(scripted: Scripted) -> None:
         ),
         (
             [RUN_HELLO, protocol.history_line("{}")],
-            "the run was started by another version of amptui",
+            "the run was started by another version of amptui; watch it with amptui 1.2",
         ),
     ],
 )

@@ -196,6 +196,7 @@ def test_a_user_without_a_home_is_told_so_and_may_keep_runs_elsewhere(
         raise KeyError
 
     monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr("pwd.getpwuid", nobody)
     with pytest.raises(RunFolderError, match="no home folder; set HOME"):
         kept_runs()

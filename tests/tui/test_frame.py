@@ -268,7 +268,7 @@ def test_no_size_and_no_view_is_ever_an_error(
 
 @pytest.mark.parametrize("focus", [None, "numerics"])
 def test_a_frame_of_a_long_run_is_cheap(focus: str | None) -> None:
-    """The budget is 3.5 ms on a quiet machine; ten times that of CPU time here, since others may be slower."""
+    """The budget is 3.5 ms on a quiet machine; ten times that of CPU time here: others may be slower."""
     view = views.trained((("fp32", 3000), ("fp16", 3000)), skipped_steps=range(3001, 6000, 200))
     view = replace(view, numerics=VIEWS["healthy"].numerics)
     frame, canvas = Frame(), Canvas(120, 40)
