@@ -153,7 +153,7 @@ def test_json_is_one_object_a_run_and_nothing_without_one() -> None:
         "total_steps": 2340,
         "started": NOW - 7200,
         "began": None,
-        "written": NOW,
+        "written": NOW + 60,
         "device": "cuda:0",
         "device_name": "NVIDIA H200",
         "host": None,

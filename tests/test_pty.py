@@ -25,16 +25,19 @@ from amptui.records import (
 from amptui.runs.journal import read
 from tests.living import ended_afterwards, last_step, outcome, run_pid, steps_of, wait_for_end, wait_until
 from tests.terminal import KNOBS, Terminal, amptui_command
+from tests.warm import WarmSource
 
 ALT_SCREEN_OFF = b"\x1b[?1049l"
 CURSOR_ON = b"\x1b[?25h"
 
 
 @contextmanager
-def train(run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)) -> Iterator[Terminal]:
+def train(
+    warm: WarmSource | None, run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)
+) -> Iterator[Terminal]:
     """A training in ``run_dir`` with its screen, neither of which outlives the block."""
     command = amptui_command(*train_arguments(run_dir, *options))
-    with ended_afterwards(run_dir), Terminal(command, size=size) as terminal:
+    with ended_afterwards(run_dir), Terminal(command, size=size, warm=warm) as terminal:
         yield terminal
 
 
@@ -49,7 +52,7 @@ def assert_restored(terminal: Terminal) -> None:
 
 
 def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
-    with train(tmp_path / "run") as terminal:
+    with train(None, tmp_path / "run") as terminal:
         terminal.wait_for("importing torch|loading data|building the model|first step|running")
         terminal.wait_for("FP32 .*running")
         # 10 settling steps and 20 to count: then the comparison may speak.
@@ -76,8 +79,8 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
     assert [r.reason for r in records if isinstance(r, RunFinished)] == ["stopped"]
 
 
-def test_every_key_does_what_the_help_says(tmp_path: Path) -> None:
-    with train(tmp_path / "run", size=(80, 24)) as terminal:
+def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         terminal.press("?")
         terminal.wait_for("logarithmic or linear axis")
@@ -109,8 +112,10 @@ def test_every_key_does_what_the_help_says(tmp_path: Path) -> None:
     assert {r.precision for r in records if isinstance(r, StepRecord)} == {"fp32", "fp16"}
 
 
-def test_prints_and_warnings_stay_off_the_screen_and_are_kept(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--set", "trouble=print", "--steps", "60") as terminal:
+def test_prints_and_warnings_stay_off_the_screen_and_are_kept(warm: WarmSource, tmp_path: Path) -> None:
+    with train(
+        warm, tmp_path / "run", "--set", "trouble=print", "--set", "step_ms=20", "--steps", "60"
+    ) as terminal:
         terminal.wait_for("print from step|printf from C|warning 1|red stderr")
         terminal.wait_for("finished")
         terminal.press("q")
@@ -125,8 +130,8 @@ def test_prints_and_warnings_stay_off_the_screen_and_are_kept(tmp_path: Path) ->
     assert {r.stream for r in printed} == {"stdout", "stderr"}
 
 
-def test_a_failure_stays_readable_until_the_person_leaves(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--set", "trouble=loss", "--set", "at=40") as terminal:
+def test_a_failure_stays_readable_until_the_person_leaves(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", "--set", "trouble=loss", "--set", "at=40") as terminal:
         terminal.wait_for("ValueError: bad label in batch 40")
         terminal.press("q")
         assert terminal.wait() == 1
@@ -136,16 +141,16 @@ def test_a_failure_stays_readable_until_the_person_leaves(tmp_path: Path) -> Non
     assert len(steps_of(tmp_path / "run")) == 39
 
 
-def test_a_failure_before_the_first_step_leaves_at_once(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--set", "stepms=1") as terminal:
+def test_a_failure_before_the_first_step_leaves_at_once(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", "--set", "stepms=1") as terminal:
         assert terminal.wait(seconds=60) == 2
         assert_restored(terminal)
         assert "did you mean step_ms?" in " ".join(terminal.text.split())
 
 
-def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(tmp_path: Path) -> None:
+def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with train(run) as terminal:
+    with train(warm, run) as terminal:
         while not terminal.written:
             terminal.read(0.01)
         # The boxes of the panels stand; the terminal still makes a signal of this.
@@ -157,8 +162,8 @@ def test_an_interrupt_before_the_first_frame_leaves_no_run_behind(tmp_path: Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_cleanly(number: signal.Signals, tmp_path: Path) -> None:
-    with train(tmp_path / "run") as terminal:
+def test_a_signal_ends_the_run_cleanly(number: signal.Signals, warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run") as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         os.kill(terminal.process.pid, number)
         assert terminal.wait() == 128 + number
@@ -166,8 +171,10 @@ def test_a_signal_ends_the_run_cleanly(number: signal.Signals, tmp_path: Path) -
     assert outcome(tmp_path / "run") is RunFinished
 
 
-def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--set", "trouble=hang") as terminal:
+def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    with train(warm, tmp_path / "run", "--set", "trouble=hang") as terminal:
         terminal.wait_for("step 4|step +4")
         os.kill(terminal.process.pid, signal.SIGTERM)
         terminal.wait_for("stopping")
@@ -176,9 +183,9 @@ def test_two_signals_end_the_screen_at_once_and_leave_a_whole_terminal(tmp_path:
         assert_restored(terminal)
 
 
-def test_a_closed_terminal_ends_the_screen_and_not_the_run(tmp_path: Path) -> None:
+def test_a_closed_terminal_ends_the_screen_and_not_the_run(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with train(run) as terminal:
+    with train(warm, run) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         terminal.hang_up()
         assert terminal.wait() == 128 + signal.SIGHUP
@@ -193,9 +200,9 @@ def test_a_closed_terminal_ends_the_screen_and_not_the_run(tmp_path: Path) -> No
     assert outcome(run) is RunFinished
 
 
-def test_a_headless_run_that_prints_survives_its_terminal(tmp_path: Path) -> None:
+def test_a_headless_run_that_prints_survives_its_terminal(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with train(run, "--headless", "--set", "trouble=print") as terminal:
+    with train(warm, run, "--headless", "--set", "trouble=print") as terminal:
         terminal.wait_for("print from step")
         os.kill(terminal.process.pid, signal.SIGHUP)
         wait_until((run / "output.log").exists, "output is not kept")
@@ -208,9 +215,11 @@ def test_a_headless_run_that_prints_survives_its_terminal(tmp_path: Path) -> Non
     assert f"print from step {last_step(run)}" in (run / "output.log").read_text()
 
 
-def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(tmp_path: Path) -> None:
+def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    with train(run, size=(80, 24)) as terminal:
+    with train(warm, run, size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         terminal.press("d")
         assert terminal.wait() == 0
@@ -219,7 +228,10 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(tmp
         assert "amptui attach" in terminal.text
         step = last_step(run)
         attach = amptui_command("attach", str(run))
-        with Terminal(attach, size=(120, 40)) as first, Terminal(attach, size=(80, 24)) as second:
+        with (
+            Terminal(attach, size=(120, 40), warm=warm) as first,
+            Terminal(attach, size=(80, 24), warm=warm) as second,
+        ):
             for viewer in (first, second):
                 viewer.wait_for("FP32 .*running")
             shown = first.wait_for(r"step\s+([\d,]+)")[1]
@@ -250,9 +262,11 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(tmp
     assert [r.step for r in steps] == list(range(1, len(steps) + 1))
 
 
-def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(tmp_path: Path) -> None:
+def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(
+    warm: WarmSource, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    with train(run, "--detach") as terminal:
+    with train(warm, run, "--detach") as terminal:
         assert terminal.wait(seconds=60) == 0
         assert f"amptui attach {run}" in "".join(terminal.text.split("\n"))
         before = last_step(run)
@@ -261,24 +275,24 @@ def test_a_run_that_is_started_detached_trains_and_says_how_to_watch_it(tmp_path
 
 def test_a_terminal_that_is_closed_while_a_detached_run_prepares_does_not_end_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with train(run, "--detach") as terminal:
+    with train(None, run, "--detach") as terminal:
         terminal.wait_for("importing torch")
         terminal.hang_up()
         assert terminal.wait() == 128 + signal.SIGHUP
         wait_until(lambda: last_step(run) > 0, "training did not go on")
 
 
-def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--detach", "--set", "stepms=1") as terminal:
+def test_what_is_wrong_with_a_detached_start_is_told_at_the_prompt(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", "--detach", "--set", "stepms=1") as terminal:
         assert terminal.wait(seconds=60) == 2
         assert "did you mean step_ms?" in " ".join(terminal.text.split())
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
-    number: signal.Signals, tmp_path: Path
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
 ) -> None:
-    with train(tmp_path / "run") as terminal:
+    with train(warm, tmp_path / "run") as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         pid = run_pid(tmp_path / "run")
         assert pid is not None
@@ -290,8 +304,8 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         assert f"was ended by {number.name}" in " ".join(terminal.text.split())
 
 
-def test_a_stalled_link_does_not_stop_the_training(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--steps", "1500", "--fps", "30") as terminal:
+def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", "--steps", "1500", "--fps", "30") as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         # From here on nobody reads: the terminal's buffer fills and every write to it blocks.
         journal = tmp_path / "run" / "journal.jsonl"
@@ -307,8 +321,8 @@ def test_a_stalled_link_does_not_stop_the_training(tmp_path: Path) -> None:
         assert_restored(terminal)
 
 
-def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(tmp_path: Path) -> None:
-    with train(tmp_path / "run", size=(20, 5)) as terminal:
+def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", size=(20, 5)) as terminal:
         terminal.wait_for("too\\s+small")
         for columns, lines in ((120, 40), (3, 2), (80, 24)):
             terminal.resize(columns, lines)
@@ -317,8 +331,8 @@ def test_a_tiny_terminal_says_so_and_recovers_when_it_grows(tmp_path: Path) -> N
         assert terminal.wait() == 130
 
 
-def test_a_trainer_that_does_not_stop_is_left_after_five_seconds(tmp_path: Path) -> None:
-    with train(tmp_path / "run", "--set", "trouble=hang", "--set", "at=20") as terminal:
+def test_a_trainer_that_does_not_stop_is_left_after_five_seconds(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run", "--set", "trouble=hang", "--set", "at=20") as terminal:
         terminal.wait_for(r"step\s+19\b")
         terminal.press("\x03")
         assert terminal.wait() == 1
@@ -360,9 +374,11 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize("good_frames", [0, 8])
-def test_a_fault_of_the_screen_does_not_cost_the_run(good_frames: int, tmp_path: Path) -> None:
+def test_a_fault_of_the_screen_does_not_cost_the_run(
+    good_frames: int, warm: WarmSource, tmp_path: Path
+) -> None:
     program = [sys.executable, "-c", BROKEN_SCREEN.format(good_frames=good_frames)]
-    with Terminal([*program, *train_arguments(tmp_path / "run", "--steps", "800")]) as terminal:
+    with Terminal([*program, *train_arguments(tmp_path / "run", "--steps", "800")], warm=warm) as terminal:
         terminal.wait_for("the screen failed")
         assert terminal.modes == terminal.modes_before
         assert terminal.wait(seconds=60) == 0

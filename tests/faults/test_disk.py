@@ -48,7 +48,7 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
         with Terminal(amptui_command("attach", str(run))) as screen:
             screen.wait_for(r"step\s+[\d,]+")
             fill(disk / "junk")
-            screen.wait_for("journal not kept")
+            screen.wait_for("journal.* not kept")
             kept = last_step(run)
             reached = kept + 500
             wait_until(

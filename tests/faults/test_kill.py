@@ -20,7 +20,7 @@ RECIPE = str(Path(__file__).parents[1] / "recipes" / "witness.py")
 
 KILLS = 50
 
-LIFE_SECONDS = (0.1, 1.0)
+LIFE_SECONDS = (0.05, 0.7)
 """From the start of a process to its end: some do not get to a step, most write a checkpoint or several."""
 
 LOST_SECONDS = 1.0

@@ -15,24 +15,30 @@ from tests.faults.source import Lives
 from tests.faults.watched import headless_run, lost, stop, train_arguments
 from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, wait_until
 from tests.terminal import Terminal, amptui_command
+from tests.warm import WarmSource
 
 if TYPE_CHECKING:
     import socket
 
 CLOSINGS = 20
 
+LONGEST_WATCH_SECONDS = 0.8
+"""From the start of a screen to its end: some are closed before they drew a frame, most while they watch."""
+
 GARBAGE = 100
 
 
-def test_twenty_closed_terminals_cost_no_step(table: list[Cost], tmp_path: Path) -> None:
+def test_twenty_closed_terminals_cost_no_step(table: list[Cost], warm: WarmSource, tmp_path: Path) -> None:
     moments, run = random.Random(5), tmp_path / "run"
     with ended_afterwards(run):
         for closing in range(CLOSINGS):
             command = train_arguments(run) if closing == 0 else ["attach", str(run)]
-            with Terminal(amptui_command(*command)) as terminal:
+            with Terminal(amptui_command(*command), warm=warm if closing else None) as terminal:
                 if closing == 0:
                     wait_until(lambda: run_pid(run), "the run did not begin")
-                terminal.read(moments.uniform(0, 1.0))
+                closed = time.monotonic() + moments.uniform(0, LONGEST_WATCH_SECONDS)
+                while (left := closed - time.monotonic()) > 0:
+                    terminal.read(left)
                 terminal.hang_up()
                 assert terminal.wait() in (128 + signal.SIGHUP, -signal.SIGHUP)
         before = last_step(run)
@@ -48,11 +54,11 @@ def test_twenty_closed_terminals_cost_no_step(table: list[Cost], tmp_path: Path)
 
 
 def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
-    lives: Lives, table: list[Cost], tmp_path: Path
+    lives: Lives, table: list[Cost], warm: WarmSource, tmp_path: Path
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
         attach = amptui_command("attach", str(run))
-        with Terminal(attach) as stopped, Terminal(attach, size=(80, 24)) as other:
+        with Terminal(attach, warm=warm) as stopped, Terminal(attach, size=(80, 24), warm=warm) as other:
             for terminal in (stopped, other):
                 terminal.wait_for(r"step\s+[\d,]+")
             os.kill(stopped.process.pid, signal.SIGSTOP)
