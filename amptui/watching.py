@@ -91,8 +91,8 @@ def watch(
         return not ended.is_set() and is_stopping(session.view())
 
     with StopSignals(stop, hung_up=app.hang_up, busy=busy, restore=RESTORE) as signals:
-        # The screen's own process prints nothing; should a library do, it is not drawn over.
-        with OutputCapture(lambda record: session.fold([record]), run_dir / "output.log") as capture:
+        # What is printed here is no part of the run: a screen that fails writes its traceback to the log.
+        with OutputCapture(lambda _record: None, run_dir / "output.log") as capture:
             app.run()
         if not client.started:
             client.start()  # the screen ended before its first frame; the run shall be told why

@@ -16,8 +16,8 @@ from amptui import Data, DataRequest, Experiment
 from amptui.control import Control
 from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
-from amptui.engine.keeping import Keeper
-from amptui.engine.resume import newest_checkpoint, restore
+from amptui.engine.saving.keeping import Keeper
+from amptui.engine.saving.resume import newest_checkpoint, restore
 from amptui.engine.trainer import Outcome, Trainer
 from amptui.records import Note, Record, StepRecord
 from amptui.request import TrainRequest

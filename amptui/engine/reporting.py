@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from amptui.engine.gradients import GradientHealth, GradientProbe
+from amptui.engine.probing.gradients import GradientHealth, GradientProbe
 from amptui.records import (
     EpochFinished,
     LossScaleChanged,

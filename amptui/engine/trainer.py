@@ -15,23 +15,23 @@ from amptui.control import Control
 from amptui.data.batches import count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.cadence import Cadence
-from amptui.engine.checkpoint import Checkpoint
 from amptui.engine.failure import explain
-from amptui.engine.gradients import GradientProbe
 from amptui.engine.hopeless import HopelessWatch
-from amptui.engine.keeping import Keeper, Reason
-from amptui.engine.memory import break_down
-from amptui.engine.place import Bookmark, Start
 from amptui.engine.precision import LOWEST_SOUND_SCALE, PrecisionMode
-from amptui.engine.probes import Probes
+from amptui.engine.probing.gradients import GradientProbe
+from amptui.engine.probing.memory import break_down
+from amptui.engine.probing.probes import Probes
+from amptui.engine.probing.timeline import Timeline
+from amptui.engine.probing.xray import take_xray
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
-from amptui.engine.resume import take
+from amptui.engine.saving.checkpoint import Checkpoint
+from amptui.engine.saving.keeping import Keeper, Reason
+from amptui.engine.saving.place import Bookmark, Start
+from amptui.engine.saving.resume import take
 from amptui.engine.setup import Prepared
 from amptui.engine.switching import ModeSwitch
-from amptui.engine.timeline import Timeline
 from amptui.engine.validation import Validator, checked_loss
-from amptui.engine.xray import take_xray
 from amptui.records import (
     AMP_PRECISIONS,
     AllocatorSample,

@@ -27,9 +27,9 @@ from amptui.request import TrainRequest
 
 if TYPE_CHECKING:
     from amptui.data.sources import DataRequest, Progress
-    from amptui.engine.checkpoint import Checkpoint
-    from amptui.engine.keeping import Keeper
-    from amptui.engine.place import Start
+    from amptui.engine.saving.checkpoint import Checkpoint
+    from amptui.engine.saving.keeping import Keeper
+    from amptui.engine.saving.place import Start
     from amptui.engine.setup import Prepared
     from amptui.engine.trainer import Trainer
 
@@ -166,7 +166,7 @@ class TrainingThread:
         return prepared, None
 
     def _read_checkpoint(self) -> "Checkpoint":
-        from amptui.engine.resume import newest_checkpoint
+        from amptui.engine.saving.resume import newest_checkpoint
 
         folder = self._request.checkpoint_dir
         assert folder is not None, "a run that goes on has a folder of checkpoints"
@@ -176,7 +176,7 @@ class TrainingThread:
         return checkpoint
 
     def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
-        from amptui.engine.resume import restore
+        from amptui.engine.saving.resume import restore
 
         self._doing = "while restoring the checkpoint"
         start = restore(checkpoint, prepared, self._warn)
@@ -214,7 +214,7 @@ class TrainingThread:
         )
 
     def _keeper(self, prepared: "Prepared", start: "Start | None") -> "Keeper":
-        from amptui.engine.keeping import Keeper
+        from amptui.engine.saving.keeping import Keeper
 
         request = self._request
         kept = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None

@@ -18,13 +18,13 @@ import torch
 from amptui import DataRequest
 from amptui.control import Control
 from amptui.engine import setup
-from amptui.engine.buffers import BufferWatch
 from amptui.engine.description import device_name
-from amptui.engine.gradients import GradientProbe
 from amptui.engine.loading import build_experiment, load_class
-from amptui.engine.trace import ModuleTrace
+from amptui.engine.probing.buffers import BufferWatch
+from amptui.engine.probing.gradients import GradientProbe
+from amptui.engine.probing.trace import ModuleTrace
+from amptui.engine.probing.window import WindowProbe
 from amptui.engine.trainer import Trainer
-from amptui.engine.window import WindowProbe
 from amptui.findings import Float16Window, XRayTaken
 from amptui.modelspec import parse_model
 from amptui.records import Record, StepRecord

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from amptui.engine.gradients import GradientProbe
+from amptui.engine.probing.gradients import GradientProbe
 from amptui.engine.reporting import UNEXPLAINED_SKIPS, StepFacts, StepReporter
 from amptui.records import (
     EpochFinished,

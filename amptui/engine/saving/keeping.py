@@ -1,0 +1,202 @@
+"""When a checkpoint is due, and the thread that writes it while the training goes on."""
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from amptui.control import Control
+from amptui.engine.saving.checkpoint import Checkpoint, Place, checkpoint_name, clear, prune, write
+from amptui.records import CheckpointWritten, KeepingChanged, Note, Record, Severity
+
+Reason = Literal["asked", "epoch", "interval", "end"]
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _at_once(_step: int) -> None:
+    """There is no journal to wait for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    checkpoint: Checkpoint
+    reason: Reason
+    began: float
+    """When the step boundary was reached, by ``perf_counter``."""
+    blocked_seconds: float
+
+
+class Keeper:
+    """Keeps checkpoints in ``folder``, one write at a time; without a folder it keeps none.
+
+    What comes due while one is written waits for it, and the training does not. What goes wrong is told, each
+    kind of it once, and the training goes on. ``journaled`` returns when the journal holds all that was
+    emitted up to a step; ``kept`` is the place of the checkpoint that the run goes on from.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        control: Control,
+        emit: Callable[[Record], object],
+        every: int | None = None,
+        journaled: Callable[[int], object] = _at_once,
+        kept: Place | None = None,
+    ) -> None:
+        self._folder = folder
+        self._control = control
+        self._emit = emit
+        self._every = every
+        self._journaled = journaled
+        self._kept = kept
+        self._taken_step = kept[0] if kept else 0
+        self._troubles: set[str] = set()
+        self._warned: set[str] = set()
+        self._lock = threading.Lock()  # guards the next two
+        self._wanted: Reason | None = None
+        self._writing = False
+        self._thread: threading.Thread | None = None
+        if folder is not None:
+            clear(folder, after=self._taken_step)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it keeps any."""
+        return self._folder is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether one is being written."""
+        return self._writing
+
+    def lacks(self, place: Place) -> bool:
+        """Whether ``place``, if any step led to it, is not that of the last checkpoint that was written."""
+        return self.keeps and place[0] > 0 and place != self._kept
+
+    def want_epoch(self) -> None:
+        """An epoch ended: one is due as soon as none is being written."""
+        with self._lock:
+            self._wanted = "asked" if self._wanted == "asked" else "epoch"
+
+    def due(self, step: int, *, only_asked: bool) -> Reason | None:
+        """Why one is to be taken at this boundary; None if none is.
+
+        ``only_asked``: any other waits. A precision is on trial, or no batch of the epoch is left: its own
+        checkpoint follows the validation, and from one before it the validation would be told of twice.
+        """
+        asked = self._control.take_checkpoint()
+        if not self.keeps:
+            if asked:
+                self._say("warning", "no checkpoint: this run keeps none")
+            return None
+        interval = self._every and step % self._every == 0 and step != self._taken_step
+        if not (asked or interval or self._wanted):
+            return None
+        with self._lock:
+            if asked:
+                self._wanted = "asked"
+            elif interval:
+                self._wanted = self._wanted or "interval"
+            waits = self._writing or (only_asked and self._wanted != "asked")
+            return None if waits else self._wanted
+
+    def keep(self, take: Callable[[], Checkpoint], reason: Reason, *, began: float) -> None:
+        """Take one, and let it be written; ``began``: when the boundary was reached, by ``perf_counter``.
+
+        Returns as soon as training may go on. Not to be called while one is being written.
+        """
+        assert not self._writing, "one at a time"
+        stood_still = time.perf_counter()
+        with self._lock:
+            self._wanted = None
+        try:
+            checkpoint = take()
+        except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
+            self._tell_trouble(error, reason)
+            return
+        self._taken_step = checkpoint.step
+        self._writing = True
+        job = _Job(checkpoint, reason, began, time.perf_counter() - stood_still)
+        self._thread = threading.Thread(
+            target=self._write, args=(job,), name="amptui-checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def last_reason(self) -> Reason:
+        """Why the run's last one is taken."""
+        return self._wanted or "end"
+
+    def warn(self, text: str) -> None:
+        """Tell a person what is not kept, once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            self._say("warning", text)
+
+    def _write(self, job: _Job) -> None:
+        try:
+            self._keep_file(job)
+        except Exception as error:  # noqa: BLE001 - no disk's or journal's trouble may cost the run
+            self._tell_trouble(error, job.reason)
+        with self._lock:
+            self._writing = False
+            if self._wanted == "asked":
+                # Wakes a trainer that stands still.
+                self._wanted = None
+                self._control.request_checkpoint()
+
+    def _keep_file(self, job: _Job) -> None:
+        assert self._folder is not None, "nothing is taken without"
+        checkpoint = job.checkpoint
+        try:
+            size_bytes = self._write_file(checkpoint, self._folder)
+        except FileNotFoundError:  # the folder was removed under it
+            size_bytes = self._write_file(checkpoint, self._folder)
+        self._kept = checkpoint.place
+        now = time.perf_counter()
+        self._emit(
+            CheckpointWritten(
+                time=time.time(),
+                step=checkpoint.step,
+                name=checkpoint_name(checkpoint.step),
+                size_bytes=size_bytes,
+                reason=job.reason,
+                blocked_seconds=job.blocked_seconds,
+                seconds=now - job.began,
+            )
+        )
+        prune(self._folder)
+        if self._troubles:
+            self._troubles.clear()
+            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=""))
+
+    def _write_file(self, checkpoint: Checkpoint, folder: Path) -> int:
+        return write(checkpoint, folder, before_it_counts=lambda: self._journaled(checkpoint.step))
+
+    def _tell_trouble(self, error: Exception, reason: Reason) -> None:
+        kind, why = _explained(error)
+        if kind not in self._troubles or reason == "asked":
+            self._troubles.add(kind)
+            trouble = f"no checkpoint in {self._folder}: {why}; training goes on without it"
+            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=trouble))
+
+    def _say(self, severity: Severity, text: str) -> None:
+        self._emit(Note(time=time.time(), severity=severity, text=text))
+
+
+def _explained(error: Exception) -> tuple[str, str]:
+    """The kind of trouble, and what to tell of it."""
+    if isinstance(error, OSError) and error.errno is not None:
+        why = error.strerror or str(error)
+        return str(error.errno), f"{why} (make room there)" if error.errno in _NO_ROOM else why
+    text = " ".join(str(error).split())[:500]
+    return type(error).__name__, text or type(error).__name__
