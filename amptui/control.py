@@ -19,7 +19,6 @@ class Control:
         self._precision: str | None = None
         self._paused = False
         self._stop_reason: str | None = None
-        self._left_alone = False
         self._probes: set[Probe] = set()
         self._comparison: tuple[str, ...] | None = None
         self._checkpoint = False
@@ -62,17 +61,6 @@ class Control:
         with self._changed:
             self._stop_reason = self._stop_reason or reason
             self._changed.notify_all()
-
-    def leave_alone(self) -> None:
-        """Say that nobody can press a key any more: a pause ends, and none may wait for an answer."""
-        with self._changed:
-            self._left_alone, self._paused = True, False
-            self._changed.notify_all()
-
-    @property
-    def left_alone(self) -> bool:
-        """Whether a run that somebody watched has to do without them."""
-        return self._left_alone
 
     @property
     def requested_precision(self) -> str | None:

@@ -32,7 +32,7 @@ class TrainRequest:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Fields of the experiment by name, as text: ``--set width=128``."""
     attended: bool = True
-    """Somebody can press a key: a run that cannot go on pauses and asks instead of failing."""
+    """Somebody can attach and press a key: a run that cannot go on pauses and asks instead of failing."""
     probes: bool = True
     """Look into gradients and modules now and then; without, only where a step itself needs it."""
     validation: bool = True

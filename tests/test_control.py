@@ -63,12 +63,3 @@ def test_a_pause_is_waited_out_until_something_is_asked_for(end: object) -> None
     end(control)
     assert woken.wait(60)
     thread.join()
-
-
-def test_who_leaves_ends_a_pause() -> None:
-    control = Control()
-    control.request_pause(True)
-    control.leave_alone()
-    assert control.left_alone
-    assert not control.paused
-    control.wait_while_paused()  # returns at once

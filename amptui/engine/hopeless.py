@@ -38,7 +38,7 @@ class HopelessWatch:
             self.floor_accepted = False
             return
         what = f"the loss scale fell to {scale:.1e} after {reporter.consecutive_skips} skipped steps in a row"
-        if not self._attended or self._control.left_alone:
+        if not self._attended:
             raise ExperimentError(what, mend="use --precision bf16 or fp32")
         if not self.floor_accepted and not self._control.requested_precision:
             self.floor_accepted = True

@@ -267,10 +267,3 @@ def test_a_metric_that_is_no_scalar_is_told_in_one_line() -> None:
 
     with pytest.raises(ExperimentError, match=r"'accuracy' from Vector.metrics\(\) has shape 8x4"):
         train(prepare(Vector(epochs=1)), Log())
-
-
-def test_a_collapsed_scale_does_not_pause_for_somebody_who_left() -> None:
-    control = Control()
-    control.leave_alone()
-    with pytest.raises(ExperimentError, match="the loss scale fell to"):
-        train(prepare(InfFor(), precision="fp16"), Log(), control, attended=True)
