@@ -206,9 +206,10 @@ def _killed(number: int, folder: Path) -> str:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return (
-        f"the run's process was ended by {name}; its last checkpoint: amptui train --resume {_said(folder)}"
-    )
+    what = f"the run's process was ended by {name}"
+    if not RunDir(folder).holds_checkpoints:
+        return f"{what} before its first checkpoint"
+    return f"{what}; go on from its last checkpoint: amptui train --resume {_said(folder)}"
 
 
 def _said(folder: Path) -> str:
