@@ -37,7 +37,7 @@ class Watched:
     left: "Left"
     """Why the screen left; empty where the run had ended before."""
     over: bool
-    """Whether the connection to the run has ended."""
+    """Whether the run has ended, or the connection to it."""
     signal: int | None
     view: SessionView
     error: str
@@ -102,7 +102,8 @@ def watch(
             _go_on_in_lines(session, control, ended)
     left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
-    return Watched(left, ended.is_set(), signals.received, session.view(), client.error)
+    view = session.view()
+    return Watched(left, ended.is_set() or view.outcome is not None, signals.received, view, client.error)
 
 
 def _go_on_in_lines(session: Session, control: RemoteControl, ended: threading.Event) -> None:

@@ -24,6 +24,7 @@ from amptui.data.mnist import MNIST
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.records import (
     BlockFinished,
+    CheckpointWritten,
     EpochFinished,
     PrecisionChanged,
     Record,
@@ -214,6 +215,28 @@ def no_sync(bench: Bench) -> dict[str, Any]:
     }
 
 
+def goes_on(bench: Bench) -> dict[str, Any]:
+    """Train with checkpoints, go on from the last in another process, and say what each cost the training."""
+    run_dir = bench.lab.folder / "goes_on"
+    begin = ("mnist-deep", "--data", "synthetic", "--precision", "fp16", "--run-dir", str(run_dir))
+    for options in (
+        (*begin, "--steps", "150", "--checkpoint-every", "50"),
+        ("--resume", str(run_dir), "--steps", "300"),
+    ):
+        last_line(bench.lab.run(amptui_command("train", *options, "--headless")))
+    records = finished_run(run_dir / "journal.jsonl")
+    numbers = [record.step for record in _steps(records)]
+    if numbers != list(range(1, 301)):
+        raise RuntimeError(f"the journal does not read as one run: {len(numbers)} steps")
+    written = [record for record in records if isinstance(record, CheckpointWritten)]
+    return {
+        "steps": len(numbers),
+        "checkpoint_bytes": written[-1].size_bytes,
+        "blocked_seconds": [record.blocked_seconds for record in written],
+        "seconds": [record.seconds for record in written],
+    }
+
+
 def app_on_gpu(bench: Bench) -> dict[str, Any]:
     """Press p in the app while it trains, wait for both columns and the verdict, keep the screen."""
     run_dir = bench.lab.folder / "app_on_gpu"
@@ -310,7 +333,7 @@ def overhead(bench: Bench) -> dict[str, Any]:
     return {"figures": [figure.as_json() for figure in figures]}
 
 
-CHECKS = (machine, gpu_tests, tutorial, no_sync, app_on_gpu, x_ray, benches, probes, overhead)
+CHECKS = (machine, gpu_tests, tutorial, no_sync, goes_on, app_on_gpu, x_ray, benches, probes, overhead)
 """In the order in which they run: what matters most comes before the time is used up."""
 
 

@@ -66,6 +66,9 @@ class ReplayApp(WatchApp):
         words = "" if self._overlay is not None else position_words(self._player.position)
         self._state = replace(self._state, now=self._player.now, waiting=words)
 
+    def _is_told_over(self) -> bool:
+        return False  # a replay can go back
+
     def _way_out(self) -> Left | None:
         return "" if self._player.failure is not None else super()._way_out()
 

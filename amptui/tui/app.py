@@ -127,6 +127,7 @@ class WatchApp(RunScreen):
 
     async def action_press(self, key: str) -> None:
         """An open overlay gets the key; without one, and for Ctrl+C always, the table says what it does."""
+        self._look_again()
         if self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
             if answer.close:

@@ -114,9 +114,7 @@ class RunScreen(App[None]):
 
     def _tick(self) -> None:
         """Draw one frame unless the link is behind, see whether to leave, and set the next tick."""
-        # In this order: when the run is over, the view has its last word.
-        self._over = self._ended.is_set()
-        self._view = self._look()
+        self._look_again()
         self._follow_session()
         self._refresh_state()
         if not self._link_is_behind():
@@ -126,6 +124,16 @@ class RunScreen(App[None]):
             self._leave(how)
             return
         self.set_timer(self._pace.next_interval_seconds(), self._tick)
+
+    def _look_again(self) -> None:
+        """See what is new of the run, and whether it is over: by its last word, or for want of one."""
+        # In this order: when the connection has ended, the view has all that came.
+        over = self._ended.is_set()
+        self._view = self._look()
+        self._over = over or self._is_told_over()
+
+    def _is_told_over(self) -> bool:
+        return self._view.state in ("finished", "failed")
 
     def _follow_session(self) -> None:
         """Do what a new view gives cause to, before it is drawn."""
@@ -144,8 +152,7 @@ class RunScreen(App[None]):
 
     def _lost_words(self) -> str:
         """What to say of a run that went without a last word."""
-        told = self._view.state in ("finished", "failed")
-        return (self._why_ended() or LOST) if self._over and not told else ""
+        return (self._why_ended() or LOST) if self._over and not self._is_told_over() else ""
 
     def _paint(self, canvas: Canvas) -> None:
         if self._overlay is None or not self._overlay.covers_all:

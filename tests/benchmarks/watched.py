@@ -19,6 +19,8 @@ from tests.terminal import Terminal
 
 LOOK_INTERVAL_SECONDS = 0.25
 
+LEAVING_SECONDS = 60.0
+
 PANEL_TITLES = ("╭ loss", "╭ comparison", "╭ throughput", "╭ loss scale", "╭ memory", "╭ events")
 
 _LAST_WORDS = (b'"RunFinished"', b'"RunFailed"')
@@ -113,9 +115,18 @@ def watch(
                 assert time.monotonic() < limit, f"the training did not end:\n{terminal.text}"
                 written_bytes += _take(terminal, shown, emulated=emulated)
                 looks.append(Look(time.time(), written_bytes, main_thread_cpu_seconds(process)))
-        terminal.press("q")
-        terminal.wait()
+        _leave(terminal)
     return Watched(records=finished_run(journal), looks=tuple(looks), shown=tuple(shown))
+
+
+def _leave(terminal: Terminal) -> None:
+    """Press q until the screen, which may not have heard yet that the run is over, has left."""
+    limit = time.monotonic() + LEAVING_SECONDS
+    while terminal.process.poll() is None:
+        assert time.monotonic() < limit, f"the screen did not leave:\n{terminal.text}"
+        terminal.press("q")
+        terminal.read(LOOK_INTERVAL_SECONDS)
+    terminal.wait()
 
 
 def finished_run(journal: Path) -> tuple[Record, ...]:
