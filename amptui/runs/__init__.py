@@ -1,1 +1,1 @@
-"""A run on disk: its folder and its journal."""
+"""A run outside of its process: folder, journal and lock, and the socket over which screens watch it."""
