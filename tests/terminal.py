@@ -11,8 +11,10 @@ import sys
 import termios
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pyte
 
 from tests.warm import ENVIRONMENT, WarmProcess, WarmSource
@@ -52,7 +54,11 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
-            self.process.kill()
+            # What it started shall not outlive it here, as a training would.
+            started = psutil.Process(self.process.pid).children(recursive=True)
+            for process in (self.process, *started):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         self.process.wait()
         for descriptor in (self.master, self.slave):
             if descriptor >= 0:
