@@ -3,10 +3,12 @@
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from torch import Tensor
 
 from amptui.control import Control
 from amptui.engine.saving.checkpoint import Checkpoint, Place, checkpoint_name, clear, prune, write
@@ -157,6 +159,7 @@ class Keeper:
     def _keep_file(self, job: _Job) -> None:
         assert self._folder is not None, "nothing is taken without"
         checkpoint = job.checkpoint
+        _refuse_nan(checkpoint.model)
         try:
             size_bytes = self._write_file(checkpoint, self._folder)
         except FileNotFoundError:  # the folder was removed under it
@@ -191,6 +194,16 @@ class Keeper:
 
     def _say(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
+
+
+def _refuse_nan(state: Mapping[str, Any]) -> None:
+    """Raise ValueError for a model that is lost: its checkpoints would push out those from before it was.
+
+    Inf is left alone, since masks are made of it.
+    """
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+            raise ValueError(f"{name} holds NaN (those from before are kept)")
 
 
 def _explained(error: Exception) -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """When checkpoints are written, that the training never waits for them, and what trouble with them costs."""
 
+import math
 import shutil
 import threading
 from collections.abc import Callable
@@ -314,6 +315,21 @@ def test_a_folder_that_vanished_is_made_anew_even_while_one_is_written(tmp_path:
     assert removed == [8]
     assert troubles(log) == []
     assert [read(path).step for path in checkpoints(folder)] == [16, 8]
+
+
+def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_path: Path) -> None:
+    class Lost(Unhurried):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+            self.calls = getattr(self, "calls", 0) + model.training
+            loss = super().loss(model, batch)
+            assert isinstance(loss, Tensor)
+            return loss * (math.nan if self.calls > 12 else 1.0)
+
+    log = Log()
+    train(prepare(Lost(epochs=6)), log, checkpoints=tmp_path)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
+    assert "holds NaN (those from before are kept)" in troubles(log)[0]
+    assert len(log.of(StepRecord)) == 48
 
 
 def test_a_journal_that_fails_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
