@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from amptui.records import Note, Printed, Record
+from amptui.runfiles import open_to_append
 
 MAX_LINES_A_SECOND = 20
 """Lines that become records; all of them go to the file."""
@@ -107,7 +108,7 @@ class _OutputLog:
             if self._broken or not data:
                 return
             try:
-                self._file = self._file or self._path.open("ab", buffering=0)
+                self._file = self._file or open_to_append(self._path)
                 left = memoryview(data)
                 while left:  # a disk that is nearly full takes a part
                     left = left[self._file.write(left) :]

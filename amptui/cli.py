@@ -13,6 +13,7 @@ from amptui.errors import AmptuiError, UsageError
 from amptui.options import build_parser, settings
 from amptui.prompt import complain, replace_closed_streams, say
 from amptui.request import BenchRequest, TrainRequest
+from amptui.terminal import can_show_a_screen
 
 if TYPE_CHECKING:
     from amptui.launch import Plan
@@ -50,7 +51,7 @@ def _launch(options: argparse.Namespace) -> int:
 
     if options.detach and (options.headless or options.json):
         raise UsageError("--detach shows nothing", mend="leave --headless and --json out")
-    screen = launch.wants_screen(headless=options.headless or options.json)
+    screen = not (options.headless or options.json) and can_show_a_screen()
     plan = _plan(options, _given(options) | {"attended": screen or options.detach})
     return launch.train(plan, json=options.json, detach=options.detach, frames_per_second=options.fps)
 

@@ -22,18 +22,27 @@ class Control:
         self._probes: set[Probe] = set()
         self._comparison: tuple[str, ...] | None = None
         self._checkpoint = False
+        self.attention = False
+        """Whether anything was asked for since the trainer last looked; it clears this before it reads."""
+        self.is_copy = False
+        """Whether this process was forked off the one that trains: it must not train on."""
+
+    def become_copy(self) -> None:
+        """In a forked process: what is asked for is asked of the other one."""
+        self._changed = threading.Condition()  # somebody may have held it, who is not here
+        self.is_copy = self.attention = True
 
     def request_checkpoint(self) -> None:
         """Ask for a checkpoint after the current step."""
         with self._changed:
             self._checkpoint = True
-            self._changed.notify_all()
+            self._notify()
 
     def request_probe(self, probe: Probe) -> None:
         """Ask for a measurement with the next step."""
         with self._changed:
             self._probes.add(probe)
-            self._changed.notify_all()
+            self._notify()
 
     def request_comparison(self, precisions: tuple[str, ...]) -> None:
         """Ask for these precisions to run in turns until their speeds are known; none of them ends that.
@@ -42,25 +51,30 @@ class Control:
         """
         with self._changed:
             self._comparison = precisions
-            self._changed.notify_all()
+            self._notify()
 
     def request_precision(self, precision: str) -> None:
         """Ask for the steps from the next boundary on to run in ``precision``; the last request wins."""
         with self._changed:
             self._precision = precision
-            self._changed.notify_all()
+            self._notify()
 
     def request_pause(self, paused: bool) -> None:
         """Ask the trainer to stand still after the current step, or to go on."""
         with self._changed:
             self._paused = paused
-            self._changed.notify_all()
+            self._notify()
 
     def request_stop(self, reason: str) -> None:
         """Ask for a clean end after the current step; the first reason is kept."""
         with self._changed:
             self._stop_reason = self._stop_reason or reason
-            self._changed.notify_all()
+            self._notify()
+
+    def _notify(self) -> None:
+        """Tell the trainer, whether it steps or stands still; the lock is held."""
+        self.attention = True
+        self._changed.notify_all()
 
     @property
     def requested_precision(self) -> str | None:

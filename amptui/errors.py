@@ -4,8 +4,9 @@ AmptuiError
 ├── UsageError       the command line asks for something that is not there   (exit status 2)
 ├── ExperimentError  a model file, or the code in it                          (exit status 1)
 ├── DataError        data files that are absent, truncated or wrong           (exit status 1)
-├── DeviceError      a device that is absent or out of memory                 (exit status 1)
-└── RunFolderError   a run's folder that cannot be used                       (exit status 1)
+├── DeviceError      a device that is absent, out of memory or has failed     (exit status 1)
+├── RunFolderError   a run's folder that cannot be used                       (exit status 1)
+└── OutputError      what a command prints cannot be written                  (exit status 1)
 """
 
 
@@ -35,8 +36,12 @@ class DataError(AmptuiError):
 
 
 class DeviceError(AmptuiError):
-    """The device that was asked for is absent, or out of memory."""
+    """The device that was asked for is absent, out of memory, or has failed."""
 
 
 class RunFolderError(AmptuiError):
     """The run's folder cannot be created, written or reused."""
+
+
+class OutputError(AmptuiError):
+    """What a command has to say does not fit where standard output leads."""

@@ -4,11 +4,19 @@ import os
 import signal
 import stat
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import NoReturn
 
 _LOOK_INTERVAL_SECONDS = 0.02
+
+_HELPERS = (
+    ("multiprocessing.forkserver", "_forkserver"),
+    ("multiprocessing.resource_tracker", "_resource_tracker"),
+)
+"""The processes beside the workers; Python's own tests end them with the method that is called here."""
 
 
 class Offspring:
@@ -32,6 +40,54 @@ class Offspring:
         while self.status is None and time.monotonic() < limit:
             time.sleep(_LOOK_INTERVAL_SECONDS)
         return self.status
+
+
+def how_ended(status: int) -> str:
+    """What an exit status says, negative for a signal: ``left with status 3``, ``was ended by SIGSEGV``."""
+    if status >= 0:
+        return f"left with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was ended by signal {-status}"
+
+
+def end_workers(patience_seconds: float = 1.0) -> None:
+    """End the daemons that :mod:`multiprocessing` started here, and its two helpers where nobody needs them.
+
+    A loader's workers that a fork server started would outlive this process for good, and the helpers hold
+    copies of its standard output.
+    """
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return
+    for end in ("terminate", "kill"):
+        daemons = [child for child in multiprocessing.active_children() if child.daemon]
+        for child in daemons:
+            getattr(child, end)()
+        limit = time.monotonic() + patience_seconds
+        for child in daemons:
+            child.join(max(0.0, limit - time.monotonic()))
+    if not multiprocessing.active_children():
+        for module, name in _HELPERS:
+            stop = getattr(getattr(sys.modules.get(module), name, None), "_stop", None)
+            if stop is not None:
+                # It waits for the helper's end, which whoever got a copy of its pipe can hold up.
+                stopping = threading.Thread(target=stop, daemon=True)
+                stopping.start()
+                stopping.join(patience_seconds)
+
+
+def in_forks(method: Callable[[], object]) -> None:
+    """Have a bound method called in every process that this one forks, while its object lives."""
+    found = weakref.WeakMethod(method)
+
+    def call() -> None:
+        method = found()
+        if method is not None:
+            method()
+
+    os.register_at_fork(after_in_child=call)
 
 
 def fork(work: Callable[[], int]) -> Offspring:
@@ -60,6 +116,14 @@ def _live_as_child(work: Callable[[], int]) -> NoReturn:
             os.dup2(nothing, descriptor)
         os.close(nothing)
         status = work()
+        _remove_files()
     finally:
         # Not sys.exit: what the parent would do on its way out is not the child's to do.
         os._exit(status)
+
+
+def _remove_files() -> None:
+    """Let :mod:`multiprocessing` remove its folders, as where Python exits, if it would wait for nobody."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None and not multiprocessing.active_children():
+        multiprocessing.util._exit_function()

@@ -21,7 +21,8 @@ INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
 
 _REPLACEMENT = "?"
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a file says that cannot grow; all else that a stream says means that nobody reads it any more."""
 
 
 def printable(text: str) -> str:
@@ -49,19 +50,23 @@ def write_line(out: TextIO | None, text: str) -> bool:
     """
     if out is None:
         return False
-    if len(text) > MOST_CHARACTERS:
-        text = f"{text[: MOST_CHARACTERS - 1]}…"
-    encoding = out.encoding or "utf-8"  # a stream in memory has none
-    line = printable(text).encode(encoding, "replace").decode(encoding)
     try:
-        out.write(f"{line}\n")
+        out.write(inert_line(out, text))
         out.flush()
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             return True  # what could not be written stays in the stream, and comes with the next line
         fall_silent(out)
         return False
     return True
+
+
+def inert_line(out: TextIO, text: str) -> str:
+    """``text`` as :func:`write_line` writes it, with its line break."""
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[: MOST_CHARACTERS - 1]}…"
+    encoding = out.encoding or "utf-8"  # a stream in memory has none
+    return printable(text).encode(encoding, "replace").decode(encoding) + "\n"
 
 
 def fall_silent(out: TextIO) -> None:

@@ -7,22 +7,23 @@ import os
 import shlex
 import signal
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.errors import RunFolderError, UsageError
-from amptui.forking import Offspring, fork
+from amptui.errors import OutputError, RunFolderError, UsageError
+from amptui.forking import Offspring, fork, how_ended
+from amptui.models import CATALOGUE
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.prompt import complain, say
 from amptui.records import RunFailed
 from amptui.request import TrainRequest
-from amptui.runs.find import live_run, resumable
-from amptui.runs.lock import RunLock
+from amptui.runs.find import is_own, live_run, resumable, resume_command
+from amptui.runs.lock import RunLock, holder
 from amptui.runs.rundir import RunDir, create_run_dir, expanded, folder_name, home, read_run_json, said
-from amptui.signals import hold_back
+from amptui.signals import held_back
+from amptui.terminal import HeldTerminal, can_show_a_screen
 
 if TYPE_CHECKING:
     from amptui.watching import Watched
@@ -55,12 +56,16 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     """The run that ``text`` names, going on from its newest checkpoint, as it was asked for at first.
 
     ``given`` is what the command line says now, by the fields of ``TrainRequest``. Raises UsageError where
-    that is another training, and RunFolderError for a run that cannot go on.
+    that is another training, or where it names no model and the run is not the user's own: its folder would
+    say what Python file is run. Raises RunFolderError for a run that cannot go on.
     """
     folder = resumable(text)
     asked = _asked_at_first(folder)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
+    elif asked.model not in CATALOGUE and not is_own(folder.path):
+        what = f"{folder.path} is not one of your own runs, and would run {asked.model}"
+        raise UsageError(what, mend=f"if you trust that file: {resume_command(folder.path)}")
     for name, value in given.items():
         before = getattr(asked, name)
         if name not in _MAY_CHANGE and value != before:
@@ -100,10 +105,16 @@ def can_go_on(run_dir: Path) -> bool:
 
 def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None) -> int:
     """Run one training behind the front that fits; return the exit status."""
-    if not detach and not plan.request.attended:
+    # What reached no handler would end the process that asks, and leave the run to nobody.
+    with held_back():
+        if detach or plan.request.attended:
+            return _train_next_door(plan, detach=detach, frames_per_second=frames_per_second)
         from amptui.running import run_plainly
 
         return run_plainly(plan.request, plan.spec, plan.run_dir, json=json)
+
+
+def _train_next_door(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
     ours, theirs = socket.socketpair()
 
     def work() -> int:
@@ -112,8 +123,6 @@ def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | No
         ours.close()
         return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
 
-    # What reached neither process's handlers would end the one that asks, and leave the run to nobody.
-    hold_back()
     offspring = fork(work)
     theirs.close()
     folder = plan.run_dir.path
@@ -126,24 +135,13 @@ def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | No
 
 def attach(text: str, *, frames_per_second: float | None) -> int:
     """Watch a run that is under way; return the exit status. Raises UsageError and RunFolderError."""
-    if not wants_screen(headless=False):
+    if not can_show_a_screen():
         raise UsageError("attach needs a terminal", mend="`amptui runs` lists runs in plain lines")
     from amptui.runs.client import connect
 
     folder = live_run(text).path
     watched = _watch(connect(folder), folder, frames_per_second, attached=True)
     return _conclude(watched, folder, None)
-
-
-def wants_screen(*, headless: bool) -> bool:
-    """Whether somebody sits at a terminal that can show a screen and type keys."""
-    return (
-        not headless
-        and os.environ.get("TERM", "dumb") not in ("", "dumb")
-        and sys.stdin is not None
-        and sys.stdin.isatty()
-        and sys.stdout.isatty()
-    )
 
 
 def default_data_dir() -> Path:
@@ -156,34 +154,53 @@ def default_data_dir() -> Path:
 def _watch(
     connection: socket.socket, folder: Path, frames_per_second: float | None, *, attached: bool
 ) -> "Watched":
-    from amptui.tui.opening import Opening
+    # Forks, and so comes before numpy, which starts threads.
+    with HeldTerminal(lambda: _farewell(folder)) as terminal:
+        from amptui.tui.opening import Opening
 
-    # The boxes of the panels stand while Textual is imported. Not before the fork: numpy starts threads.
-    with Opening() as opening:
-        from amptui.watching import watch
+        # The boxes of the panels stand while Textual is imported.
+        with Opening(terminal) as opening:
+            from amptui.watching import watch
 
-        return watch(
-            connection, folder, attached=attached, frames_per_second=frames_per_second, opening=opening
-        )
+            return watch(
+                connection, folder, attached=attached, frames_per_second=frames_per_second, opening=opening
+            )
+
+
+def _farewell(folder: Path) -> str:
+    """What a person should know whose screen was killed."""
+    if holder(folder) is None:
+        return "the screen was ended, and the run has ended: `amptui runs` tells more"
+    return f"the screen was ended, the run was not; watch it again: amptui attach {_said(folder)}"
 
 
 def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
     """Say what a person should know who is back at the prompt."""
     if watched.left == "hung up":
         return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
-    if watched.left == "detached" and not watched.over:
-        say("", f"detached at step {watched.view.step:,}; training goes on")
-        say(f"watch it again: amptui attach {_said(folder)}")
-        return 0
+    if not watched.over and not watched.stop_asked:
+        if watched.error:
+            complain(watched.error)
+        _tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training goes on'}")
+        _tell(f"watch it again: amptui attach {_said(folder)}")
+        return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
     ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
     if not watched.over:
-        say("", f"the run is still ending (step {watched.view.step:,}): `amptui runs` tells when it has")
+        _tell("", f"the run is still ending (step {watched.view.step:,}): `amptui runs` tells when it has")
         return 128 + (watched.signal or signal.SIGINT)
     from amptui.summary import summary_lines
 
     # The first line ends the one the cursor was left in by a terminal without an alternate screen.
-    say("", *summary_lines(watched.view))
+    _tell("", *summary_lines(watched.view))
     return _status(watched, folder, ended)
+
+
+def _tell(*lines: str) -> None:
+    """Say it if there is room: the exit status is the run's."""
+    try:
+        say(*lines)
+    except OutputError as error:
+        complain(str(error))
 
 
 def _status(watched: "Watched", folder: Path, ended: int | None) -> int:
@@ -202,14 +219,10 @@ def _status(watched: "Watched", folder: Path, ended: int | None) -> int:
 
 
 def _killed(number: int, folder: Path) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        name = f"signal {number}"
-    what = f"the run's process was ended by {name}"
+    what = f"the run's process {how_ended(-number)}"
     if not RunDir(folder).holds_checkpoints:
         return f"{what} before its first checkpoint"
-    return f"{what}; go on from its last checkpoint: amptui train --resume {_said(folder)}"
+    return f"{what}; go on from its last checkpoint: {resume_command(folder)}"
 
 
 def _said(folder: Path) -> str:

@@ -3,17 +3,24 @@
 import json as json_text
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, islice
 from typing import TextIO
 from unicodedata import combining, east_asian_width
 
 from amptui import units, wire
 from amptui.errors import RunFolderError
 from amptui.inert import fall_silent, printable
-from amptui.runs.listing import KeptRun, list_kept_runs
+from amptui.runs.listing import KeptRun, look_at
+from amptui.runs.rundir import RunDir, kept_runs
 
 _GAP = "  "
+
+_ROWS_AT_ONCE = 20
+"""Read and written before the next are: a screen's worth."""
+
+_CLOCK_CELLS, _AGE_CELLS, _PID_CELLS = len("2026-11-21 15:31"), len("59 min ago"), len("4194304")
 
 _MOST_NAME_CELLS = 40
 """Of a longer name the rest is cut, so that one does not cost all others their columns."""
@@ -33,54 +40,83 @@ class _Column:
     cell: Callable[[KeptRun], str]
     worth: int
     """Where there is no room, the column that is worth least goes first."""
+    least_cells: int = 0
+    """What the cells of rows that were not read yet may need."""
 
 
 def list_runs(*, json: bool, out: TextIO) -> int:
     """Print the user's runs to ``out``, the one that was written last first; return the exit status.
 
-    With ``json`` each is one object a line: ``type`` (Run) and the fields of `KeptRun`. Raises
-    ``RunFolderError`` where the folder of runs cannot be read, or the list not be written.
+    Each is read when its turn comes: the first lines of thousands stand at once. With ``json`` each is one
+    object a line: ``type`` (Run) and the fields of `KeptRun`. Raises ``RunFolderError`` where the folder of
+    runs cannot be read, or the list not be written.
     """
-    runs = list_kept_runs()
+    runs = kept_runs()
+    lines: Iterator[str]
     if json:
-        lines = [json_text.dumps({"type": "Run", **wire.plain(asdict(run))}, allow_nan=False) for run in runs]
+        lines = map(_json_line, map(look_at, runs))
     elif runs:
         lines = _table(runs, shutil.get_terminal_size().columns if out.isatty() else None)
     else:
-        lines = ["no run is kept yet; `amptui train mnist-deep` starts one"]
-    _write(out, lines)
+        lines = iter(["no run is kept yet; `amptui train mnist-deep` starts one"])
+    while chunk := list(islice(lines, _ROWS_AT_ONCE)):
+        if not _write(out, chunk):
+            break
     return 0
 
 
-def _table(runs: Sequence[KeptRun], width: int | None) -> list[str]:
-    """Lines of at most ``width`` cells, the heading first; as wide as they come out without one."""
-    rows = {
-        column: [column.heading, *(printable(column.cell(run)) for run in runs)]
-        for column in _columns(time.time())
-    }
+def _json_line(run: KeptRun) -> str:
+    return json_text.dumps({"type": "Run", **wire.plain(asdict(run))}, allow_nan=False)
+
+
+def _table(runs: Sequence[RunDir], width: int | None) -> Iterator[str]:
+    """Lines of at most ``width`` cells, the heading first; as wide as they come out without one.
+
+    How wide the columns are is settled by the first rows, and by all names. What is wider further down is
+    cut where there is a ``width``, and else stands out.
+    """
+    columns = _columns(time.time())
+    rows = ([printable(column.cell(run)) for column in columns] for run in map(look_at, runs))
+    first = list(islice(rows, _ROWS_AT_ONCE))
+    headings = [column.heading for column in columns]
+    widths = [
+        max(column.least_cells, *map(_cells, texts))
+        for column, texts in zip(columns, zip(headings, *first, strict=True), strict=True)
+    ]
+    widths[0] = max(len(headings[0]), *(_cells(_name(run.path.name)) for run in runs))
+    shown = _fitting(columns, widths, width)
     if width is not None:
-        while len(rows) > 2 and _width(rows.values()) > width:
-            del rows[min(rows, key=lambda column: column.worth)]
-        name = max(rows, key=lambda column: column.worth)
-        room = max(map(_cells, rows[name])) - max(0, _width(rows.values()) - width)
-        rows[name] = [_cut(text, room) for text in rows[name]]
-    padded = (_padded(texts) for texts in rows.values())
-    return [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
+        widths[0] = max(0, min(widths[0], width - _width(widths[place] for place in shown[1:]) - len(_GAP)))
+    for row in chain([headings], first, rows):
+        cells = (_padded(row[place], widths[place], cuts=width is not None) for place in shown)
+        yield _GAP.join(cells).rstrip()
+
+
+def _fitting(columns: Sequence[_Column], widths: Sequence[int], width: int | None) -> list[int]:
+    """The places of the columns that have room; the name and one more always do."""
+    shown = list(range(len(columns)))
+    while width is not None and len(shown) > 2 and _width(widths[place] for place in shown) > width:
+        shown.remove(min(shown, key=lambda place: columns[place].worth))
+    return shown
 
 
 def _columns(now: float) -> tuple[_Column, ...]:
     """The table's columns, from left to right; the name is worth most."""
     return (
-        _Column(heading="run", cell=lambda run: _cut(run.name, _MOST_NAME_CELLS), worth=9),
-        _Column(heading="state", cell=_state, worth=8),
+        _Column(heading="run", cell=lambda run: _name(run.name), worth=9),
+        _Column(heading="state", cell=_state, worth=8, least_cells=len("finished")),
         _Column(heading="model", cell=lambda run: run.model or "", worth=3),
         _Column(heading="precision", cell=lambda run: run.precision or "", worth=5),
-        _Column(heading="progress", cell=_progress, worth=7),
-        _Column(heading="started", cell=lambda run: _clock(run.started), worth=2),
-        _Column(heading="written", cell=lambda run: _age(run.written, now), worth=6),
-        _Column(heading="pid", cell=lambda run: str(run.pid or ""), worth=4),
+        _Column(heading="progress", cell=_progress, worth=7, least_cells=len("2,340/2,340 100%")),
+        _Column(heading="started", cell=lambda run: _clock(run.started), worth=2, least_cells=_CLOCK_CELLS),
+        _Column(heading="written", cell=lambda run: _age(run.written, now), worth=6, least_cells=_AGE_CELLS),
+        _Column(heading="pid", cell=lambda run: str(run.pid or ""), worth=4, least_cells=_PID_CELLS),
         _Column(heading="device", cell=lambda run: run.device or "", worth=1),
     )
+
+
+def _name(name: str) -> str:
+    return _cut(printable(name), _MOST_NAME_CELLS)
 
 
 def _state(run: KeptRun) -> str:
@@ -119,15 +155,14 @@ def _age(unix_seconds: float | None, now: float) -> str:
     return f"{seconds // 86_400} d ago"
 
 
-def _width(columns: Iterable[Sequence[str]]) -> int:
-    """Cells of the widest line."""
-    widths = [max(map(_cells, texts)) for texts in columns]
-    return sum(widths) + len(_GAP) * (len(widths) - 1)
+def _width(widths: Iterable[int]) -> int:
+    """Cells of a line."""
+    return sum(width + len(_GAP) for width in widths) - len(_GAP)
 
 
-def _padded(texts: Sequence[str]) -> list[str]:
-    width = max(map(_cells, texts))
-    return [text + " " * (width - _cells(text)) for text in texts]
+def _padded(text: str, cells: int, *, cuts: bool) -> str:
+    text = _cut(text, cells) if cuts else text
+    return text + " " * (cells - _cells(text))
 
 
 def _cut(text: str, cells: int) -> str:
@@ -142,11 +177,13 @@ def _cut(text: str, cells: int) -> str:
 
 def _cells(text: str) -> int:
     """How many cells of a terminal ``text`` takes."""
+    if text.isascii():
+        return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
-def _write(out: TextIO, lines: Sequence[str]) -> None:
-    """In what ``out`` can encode; a reader that is gone is no trouble."""
+def _write(out: TextIO, lines: Sequence[str]) -> bool:
+    """Write ``lines`` in what ``out`` can encode; false where nobody reads any more, which is no trouble."""
     encoding = out.encoding or "utf-8"
     text = "".join(f"{line}\n" for line in lines).encode(encoding, "replace").decode(encoding)
     try:
@@ -154,7 +191,9 @@ def _write(out: TextIO, lines: Sequence[str]) -> None:
         out.flush()
     except BrokenPipeError:
         fall_silent(out)
+        return False
     except OSError as error:
         fall_silent(out)
         what = f"the list cannot be written: {error.strerror or error}"
         raise RunFolderError(what, mend="make room there, or leave out the redirection") from error
+    return True

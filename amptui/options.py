@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from amptui import __version__
 from amptui.errors import UsageError
+from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 
 MOST_ROUNDS = 24
@@ -17,6 +18,9 @@ _Add = Callable[..., Any]
 
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, with where to look; argparse prints the whole usage instead."""
+
+    def _print_message(self, message: str, _file: Any = None) -> None:
+        put(message)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, mend=f"see `{self.prog} --help`")
@@ -54,6 +58,11 @@ def settings(pairs: list[str]) -> dict[str, str]:
 
 def _add_train(train: argparse.ArgumentParser) -> None:
     train.description = "Train a model and watch it live; without a terminal, in plain lines."
+    train.epilog = (
+        "SIGTERM, and what batch systems send before they kill (SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM), "
+        "finish the step, write a checkpoint and end the run; the exit status is 128 + the signal's number. "
+        "In a Slurm script: #SBATCH --signal=USR1@60, and --resume in the command goes on after a requeue."
+    )
     _add_model(train, needed=False)
     add = train.add_argument_group("what is trained").add_argument
     add("--epochs", type=_positive_int, metavar="N", help="epochs to train (default: the model's)")
@@ -72,7 +81,7 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN",
-        help="go on with a run from its last checkpoint (default: the newest)",
+        help="go on with a run from its last checkpoint (default: the newest; others' runs need MODEL)",
     )
     add(
         "--checkpoint-every",

@@ -3,11 +3,13 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import TextIO
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from amptui import units, wire
-from amptui.inert import write_line
+from amptui.inert import NO_ROOM, fall_silent, write_line
+from amptui.prompt import complain
 from amptui.records import Record
 from amptui.summary import summary_lines
 from amptui.telemetry.labels import precision_label
@@ -33,8 +35,11 @@ class JsonLines:
         try:
             self._out.write("".join(f"{wire.dumps(record)}\n" for record in records))
             self._out.flush()
-        except OSError:
+        except OSError as error:
             self._gone = True  # the training and its journal go on without a reader
+            fall_silent(self._out)
+            if error.errno in NO_ROOM:
+                complain(f"standard output ends here: {error.strerror}; training goes on")
 
 
 class PlainFront:
@@ -130,6 +135,60 @@ def _memory_parts(view: SessionView) -> list[str]:
 
 def _clock(unix_seconds: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
+
+
+@contextmanager
+def lasting_streams() -> Iterator[None]:
+    """Within, no print fails for want of room or of a reader, ours or the model's: training goes on."""
+    before = sys.stdout, sys.stderr
+    streams = LastingStream(sys.stdout, "standard output"), LastingStream(sys.stderr, "standard error")
+    sys.stdout, sys.stderr = streams
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.finish()
+
+
+class LastingStream:
+    """A text stream that drops what it cannot write, says so once, and tries again with what comes next."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+        self._told = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._bear(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._bear(error)
+
+    def finish(self) -> None:
+        """Nothing that is left fails the process at its end."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._bear(error)
+            fall_silent(self._stream)
+
+    def _bear(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            fall_silent(self._stream)
+        elif not self._told:
+            self._told = True
+            complain(f"{self._name} cannot be written: {error.strerror}; training goes on")
 
 
 def separate_stdout() -> TextIO:

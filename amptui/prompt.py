@@ -2,8 +2,10 @@
 
 import os
 import sys
+from typing import TextIO
 
-from amptui.inert import write_line
+from amptui.errors import OutputError
+from amptui.inert import NO_ROOM, fall_silent, inert_line, write_line
 
 
 def replace_closed_streams() -> None:
@@ -17,9 +19,24 @@ def replace_closed_streams() -> None:
 
 
 def say(*lines: str) -> None:
-    """Write lines to standard output."""
-    for line in lines:
-        write_line(sys.stdout, line)
+    """Write lines to standard output. Raises ``OutputError``."""
+    put("".join(inert_line(sys.stdout, line) for line in lines))
+
+
+def put(text: str, out: TextIO | None = None) -> None:
+    """Write ``text`` as it is, to standard output if not told otherwise; a reader that is gone is no trouble.
+
+    Raises ``OutputError`` where there is no room for it.
+    """
+    out = out or sys.stdout
+    try:
+        out.write(text)
+        out.flush()
+    except OSError as error:
+        fall_silent(out)
+        if error.errno in NO_ROOM:
+            what = f"standard output cannot be written: {error.strerror}"
+            raise OutputError(what, mend="make room there, or leave out the redirection") from error
 
 
 def complain(text: str) -> None:

@@ -12,7 +12,17 @@ from typing import Any, TypeVar
 
 from amptui import wire
 from amptui.errors import RunFolderError
-from amptui.records import KeepingChanged, Note, Record, RunResumed, RunStarted
+from amptui.records import (
+    DeviceSample,
+    KeepingChanged,
+    Note,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
+from amptui.runfiles import open_file
 from amptui.runs.journal import Journal, read
 from amptui.runs.mend import cut_after
 from amptui.runs.rundir import RunDir, read_run_json
@@ -55,6 +65,7 @@ class Recorder:
         self._failed: list[Callable[..., None]] = []
         self._outbox: deque[Record | threading.Event] = deque()  # an event is set when all before it is kept
         self._marks: list[threading.Event] = []
+        self._over = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
         self._trouble = ""
@@ -140,8 +151,9 @@ class Recorder:
             taken = self._outbox.popleft()
             if isinstance(taken, threading.Event):
                 self._marks.append(taken)
-            else:
+            elif not (self._over and isinstance(taken, DeviceSample)):  # of the process, no longer of the run
                 batch.append(taken)
+                self._over |= isinstance(taken, RunFinished | RunFailed)
         for show in (self._session.fold, *self._listeners) if batch else ():
             self._show(show, batch)
         for record in batch:
@@ -213,7 +225,7 @@ def _line(record: Record) -> bytes:
 
 
 def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
+    file = open_file(path, os.O_RDONLY)
     try:
         os.fsync(file)
     finally:

@@ -27,6 +27,9 @@ Severity = Literal["info", "warning", "error"]
 
 NonFiniteKind = Literal["nan", "inf"]
 
+PauseCause = Literal["", "loss scale", "weights"]
+"""Why a trainer pauses by itself: the loss scale came to its floor, or the weights hold NaN."""
+
 Phase = Literal["importing", "data", "model", "first step", "training", "validating", "stopping"]
 """What a trainer can be busy with."""
 
@@ -149,7 +152,8 @@ class StepRecord:
     """From the end of the step before to the end of this one, on the device's clock."""
     data_seconds: float | None
     """How long the loop waited for this step's batch, on the host's clock."""
-    lr: float
+    lr: float | None
+    """Of the optimizer's first parameters; None for one without a learning rate."""
     loss_scale: float | None
     """The scale this step ran with; None outside ``fp16``."""
     growth_tracker: int | None
@@ -264,7 +268,9 @@ class PauseChanged:
     step: int
     paused: bool
     reason: str = ""
-    """Why the trainer paused by itself and what the person may choose; empty when the person paused it."""
+    """Why the trainer paused by itself, in one line; empty when the person paused it."""
+    cause: PauseCause = ""
+    """What a person is asked about; older journals have none, and mean the loss scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "attended"})
 """What is a process's own and not the run's."""
@@ -57,13 +58,31 @@ class TrainRequest:
     def from_json(cls, asked: Mapping[str, Any]) -> "TrainRequest":
         """The request that :meth:`as_json` wrote; fields of other versions are left out.
 
-        Raises ValueError where it names no model.
+        Raises ValueError where it names no model, or where a value has another type than it is written with.
         """
-        if not isinstance(asked.get("model"), str):
+        if "model" not in asked:
             raise ValueError("no model is named")
+        hints = get_type_hints(cls)
         known = {each.name for each in fields(cls)} - _NOT_ASKED
         values = {name: value for name, value in asked.items() if name in known}
+        for name, value in values.items():
+            if not _fits(value, hints[name]):
+                raise ValueError(f"{name} is of another type")
         return cls(**values | {"data_dir": Path(str(values.get("data_dir", "")))})
+
+
+def _fits(value: object, hint: Any) -> bool:
+    """Whether ``value``, which comes from JSON, is what a field annotated with ``hint`` was written as."""
+    arguments = get_args(hint)
+    if get_origin(hint) is UnionType:
+        return any(_fits(value, each) for each in arguments)
+    if get_origin(hint) is Literal:
+        return value in arguments
+    if get_origin(hint) is Mapping:
+        return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+    if hint is float:
+        return type(value) in (int, float)
+    return type(value) is (str if hint is Path else hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

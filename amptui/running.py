@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from amptui import __version__
@@ -16,13 +17,16 @@ from amptui.control import Control
 from amptui.device.sampler import Sampler
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError
+from amptui.forking import end_workers
 from amptui.modelspec import ModelSpec
-from amptui.plain import JsonLines, PlainFront, separate_stdout
+from amptui.plain import JsonLines, PlainFront, lasting_streams, separate_stdout
 from amptui.prompt import complain
 from amptui.recorder import Listener, Recorder
 from amptui.records import Note, RunFailed
 from amptui.request import TrainRequest
+from amptui.runfiles import open_file
 from amptui.runs import protocol
+from amptui.runs.find import resume_command
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
@@ -66,10 +70,13 @@ class Training:
         self.sampler.start()
         self.thread.start()
 
-    def wait_for_end(self) -> bool:
-        """Wait as long as a trainer may take to stop, and for what it is writing; whether it did."""
+    def wait_for_end(self, *, patient: Callable[[], bool] = lambda: False) -> bool:
+        """Wait as long as a trainer may take to stop, and for what it is writing; whether it did.
+
+        While ``patient`` says so, it may take as long as it likes.
+        """
         while not self.thread.join(STOP_PATIENCE_SECONDS):
-            if not self.thread.saving:
+            if not (self.thread.saving or patient()):
                 return False
         return True
 
@@ -79,6 +86,8 @@ class Training:
         self.recorder.close(_CLOSING_SECONDS)
         if self.server is not None:
             self.server.close(_CLOSING_SECONDS)
+        self.thread.close()
+        end_workers()
 
 
 def wire(
@@ -97,7 +106,13 @@ def wire(
     )
     recorder.show_to(server)
     thread = TrainingThread(
-        request, spec, control, recorder.emit, cut=recorder.cut_after, journaled=recorder.wait_until_kept
+        request,
+        spec,
+        control,
+        recorder.emit,
+        cut=recorder.cut_after,
+        journaled=recorder.wait_until_kept,
+        resume_command=partial(resume_command, run_dir.path),
     )
     sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
     return Training(session, control, thread, recorder, sampler, run_dir, server)
@@ -129,7 +144,7 @@ def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -
 
 def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json: bool) -> int:
     """Train in this process, in plain lines or with every record as JSON on standard output."""
-    with RunLock.take(run_dir.path, new=not request.resume) as lock:
+    with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
         listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
         training = wire(request, spec, run_dir, listeners=listeners)
         with _stop_signals(training) as signals:
@@ -156,7 +171,7 @@ def _stop_signals(training: Training) -> StopSignals:
 def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
     """Keep what is printed from now on: to a terminal that is gone every print fails, in anybody's code."""
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError:
         file = os.open(os.devnull, os.O_WRONLY)
     for descriptor in descriptors:
@@ -173,8 +188,9 @@ def _follow(training: Training, *looks: Callable[[], object]) -> None:
 
 def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
     """Wait for the trainer, close everything, tell how it ended; leave hard if the trainer will not end."""
-    ended = training.wait_for_end()
+    ended = training.wait_for_end(patient=lambda: signals.patient)
     if not ended:
+        training.thread.tell_what_is_known()
         doing, step = training.thread.doing, training.session.view().step
         text = f"the trainer did not stop within {STOP_PATIENCE_SECONDS:g} s ({doing}); leaving anyway"
         training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))

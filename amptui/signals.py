@@ -1,35 +1,54 @@
-"""Stop signals: the first asks for a clean end, the second leaves at once; a hangup may mean otherwise."""
+"""Signals that end: the first asks for a clean end, a second leaves at once; a hangup may mean otherwise."""
 
+import faulthandler
 import os
 import signal
-import sys
-import termios
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from amptui.terminal import HeldTerminal
+
 LEAVE_AFTER_SECONDS = 15.0
-"""After a signal the process is gone by then, even if its terminal blocks every write."""
+"""After SIGINT or SIGTERM the process is gone by then, even if its terminal blocks every write."""
 
-_STOPPING = (signal.SIGINT, signal.SIGTERM)
+_BY_HAND = (signal.SIGINT, signal.SIGTERM)
+"""Somebody waits: the second leaves at once."""
 
-_HEEDED = (signal.SIGHUP, *_STOPPING)
+BY_SCHEDULER = (
+    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+    *(signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR),
+)
+"""What a batch system, a limit or a timer sends before it kills, perhaps twice, perhaps to all processes."""
+
+_FATAL = (signal.SIGQUIT, signal.SIGABRT)
+
+_HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
+
+_leave_at_once = os._exit
+"""As it is before code of a model file is kept from it."""
 
 
-def hold_back() -> None:
-    """Let what stops or hangs up wait until :class:`StopSignals` is entered, here and in what is forked."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Within, what stops or hangs up waits for :class:`StopSignals`, here and in what is forked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StopSignals:
-    """While entered, SIGINT, SIGTERM and SIGHUP stop the run instead of killing the process.
+    """While entered, signals that would kill the process ask the run to stop instead.
 
     ``stop`` is called with the first signal's name, in the main thread. With ``hung_up`` SIGHUP calls that
-    and stops nothing. While ``busy`` says so, the process is not left for having taken long; a terminal that
-    is left at once gets ``restore``. A signal that was ignored when we started stays ignored: that is how
-    nohup asks for it.
+    and stops nothing. While ``busy`` says so, the process is not left for having taken long. ``terminal`` is
+    given back before the process leaves at once, or dies of SIGQUIT or SIGABRT. A signal that was ignored
+    when we started stays ignored: that is how nohup asks for it. Those of `BY_SCHEDULER` are left to whoever
+    has a handler for them.
     """
 
     def __init__(
@@ -38,23 +57,37 @@ class StopSignals:
         *,
         hung_up: Callable[[], object] | None = None,
         busy: Callable[[], bool] = lambda: False,
-        restore: bytes = b"",
+        terminal: HeldTerminal | None = None,
     ) -> None:
         self._stop = stop
         self._hung_up = hung_up
         self._busy = busy
         self._was_busy = False
-        self._restore = restore
-        self._before: dict[signal.Signals, object] = {}
-        self._terminal = _terminal_state()
+        self._terminal = terminal
+        self._before: dict[signal.Signals, Any] = {}
+        self._pid = os.getpid()
+        self._urged = False
         self._last_resort: threading.Timer | None = None
         self.received: int | None = None
         """The number of the first signal that stops."""
 
+    @property
+    def patient(self) -> bool:
+        """Whether a clean end may take its time: whoever sent the signal kills when there is no more."""
+        return self.received in BY_SCHEDULER and not self._urged
+
     def __enter__(self) -> "StopSignals":
-        self._catch(signal.SIGHUP, self._handle if self._hung_up is None else self._hang_up)
-        for number in _STOPPING:
-            self._catch(number, self._handle)
+        self._catch(signal.SIGHUP, self._urge if self._hung_up is None else self._hang_up)
+        for number in _BY_HAND:
+            self._catch(number, self._urge)
+        for number in BY_SCHEDULER:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._catch(number, self._ask)
+        if self._terminal is not None:
+            for number in _FATAL:
+                # What faulthandler has to say of an abort is worth more than a terminal restored in order.
+                if number != signal.SIGABRT or not faulthandler.is_enabled():
+                    self._catch(number, self._die)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEEDED)
         return self
 
@@ -62,7 +95,7 @@ class StopSignals:
         if self._last_resort is not None:
             self._last_resort.cancel()
         for number, before in self._before.items():
-            signal.signal(number, before)  # type: ignore[arg-type]
+            signal.signal(number, before)
 
     def _catch(self, number: signal.Signals, handle: Callable[[int, FrameType | None], None]) -> None:
         before = signal.getsignal(number)
@@ -70,16 +103,40 @@ class StopSignals:
             self._before[number] = before
             signal.signal(number, handle)
 
-    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
-        if self._hung_up is not None:
+    def _is_ours(self, number: int) -> bool:
+        """Whether this is the process that entered, and not one that it forked: a data loader's worker, say.
+
+        A worker that is terminated dies of it. All else that is sent to a whole group of processes it
+        outlives: the run still needs its batches to come to a clean end.
+        """
+        if os.getpid() == self._pid:
+            return True
+        if number == signal.SIGTERM:
+            _die_of(number)
+        return False
+
+    def _hang_up(self, number: int, _frame: FrameType | None) -> None:
+        if self._hung_up is not None and self._is_ours(number):
             self._hung_up()
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.received is not None:
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_ours(number) and self.received is None:
+            self.received = number
+            self._stop(signal.Signals(number).name)
+
+    def _urge(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_ours(number):
+            return
+        if self._urged:
             self._leave()
-        self.received = number
-        self._stop(signal.Signals(number).name)
+        self._urged = True
+        self._ask(number, frame)
         self._leave_in_time()
+
+    def _die(self, number: int, _frame: FrameType | None) -> None:
+        if self._terminal is not None and os.getpid() == self._pid:
+            self._terminal.give_up()
+        _die_of(number)
 
     def _leave_in_time(self) -> None:
         """The main thread may be stuck in a write to a terminal that takes nothing any more."""
@@ -98,16 +155,12 @@ class StopSignals:
 
     def _leave(self) -> None:
         if self._terminal is not None:
-            with suppress(termios.error):  # the terminal is gone: nothing to restore
-                termios.tcsetattr(0, termios.TCSANOW, self._terminal)
-            with suppress(OSError):  # nor if it takes nothing: a file of its own, so that only this is tried
-                os.write(os.open(os.ttyname(0), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK), self._restore)
-        os._exit(128 + (self.received or 0))
+            self._terminal.give_up()
+        _leave_at_once(128 + (self.received or 0))
 
 
-def _terminal_state() -> list[Any] | None:
-    """The terminal's modes before we touch them, if there is a terminal."""
-    try:
-        return termios.tcgetattr(sys.__stdin__.fileno()) if sys.__stdin__ else None
-    except (termios.error, ValueError, OSError):
-        return None
+def _die_of(number: int) -> None:
+    """What the signal does by default, its core dump included."""
+    signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
+    os.kill(os.getpid(), number)

@@ -2,10 +2,14 @@
 
 from amptui import units
 from amptui.records import RunFailed, RunFinished
+from amptui.telemetry.card import PROVISIONAL
 from amptui.telemetry.labels import precision_label
-from amptui.telemetry.view import PrecisionStats, SessionView
+from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
 _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
+
+NOT_MEASURED = "not measured"
+"""Of a precision that ran: there is no figure because nothing was measured."""
 
 
 def summary_lines(view: SessionView) -> list[str]:
@@ -38,21 +42,32 @@ def _ending(view: SessionView) -> str:
     return f"left at step {view.step:,}"
 
 
+def of_steps(stats: PrecisionStats, figure: str) -> str:
+    """A figure that steps were measured for, marked where those are warm-up steps."""
+    if figure == units.NOT_AVAILABLE:
+        return NOT_MEASURED
+    return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
+
+
 def _row(stats: PrecisionStats) -> tuple[str, ...]:
     return (
         precision_label(stats.precision),
         units.count(stats.steps),
-        units.milliseconds(stats.median_step_seconds),
-        units.rate(stats.samples_per_second),
-        units.number_of_bytes(stats.peak_allocated_bytes),
-        units.loss(stats.last_loss),
+        of_steps(stats, units.milliseconds(stats.median_step_seconds)),
+        of_steps(stats, units.rate(stats.samples_per_second)),
+        units.number_of_bytes(stats.peak_allocated_bytes).replace(units.NOT_AVAILABLE, NOT_MEASURED),
+        units.loss(stats.last_loss).replace(units.NOT_AVAILABLE, NOT_MEASURED),
         units.count(stats.skipped),
     )
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as their widest cell: the first to the left, numbers to the right."""
-    cells = [_COLUMNS, *rows]
+    """Columns as wide as their widest cell: the first to the left, numbers to the right.
+
+    One in which nothing was measured is left out, peaks on a CPU say.
+    """
+    columns = zip(_COLUMNS, *rows, strict=True)
+    cells = [*zip(*(column for column in columns if set(column[1:]) != {NOT_MEASURED}), strict=True)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
@@ -65,12 +80,16 @@ def _table(rows: list[tuple[str, ...]]) -> list[str]:
 
 def _verdict(view: SessionView) -> list[str]:
     comparison = view.comparison
-    settling = sum(stats.settling_steps for stats in comparison.rows)
-    lines = [f"{settling:,} settling steps left out"] if settling else []
-    if comparison.speedup is None or comparison.amp is None or comparison.baseline is None:
+    lines = provisional_lines(comparison)
+    left_out = sum(stats.settling_steps for stats in comparison.rows if not stats.provisional_steps)
+    lines += [f"{left_out:,} warm-up steps left out"] if left_out else []
+    if comparison.amp is None or comparison.baseline is None:
         return lines
     amp, baseline = precision_label(comparison.amp), precision_label(comparison.baseline)
-    lines.append(speedup_sentence(amp, baseline, comparison.speedup))
+    if comparison.speedup is not None:
+        lines.append(speedup_sentence(amp, baseline, comparison.speedup))
+    elif comparison.provisional_speedup is not None:
+        lines.append(provisional_sentence(amp, baseline, comparison))
     if comparison.memory_saving is not None:
         lines.append(memory_sentence(amp, comparison.memory_saving))
     return lines
@@ -91,6 +110,23 @@ def _numerics(view: SessionView) -> list[str]:
 def speedup_sentence(amp: str, baseline: str, speedup: float) -> str:
     """``AMP fp16: 1.94× the speed of FP32``: the same words whether it is more or less than one."""
     return f"{amp}: {units.ratio(speedup)} the speed of {baseline}"
+
+
+def provisional_sentence(amp: str, baseline: str, comparison: Comparison) -> str:
+    """``AMP fp16: ~1.94× the speed of FP32, provisional: not enough steps yet: AMP 12 of 20``."""
+    assert comparison.provisional_speedup is not None, "there is a first impression"
+    ratio = f"{PROVISIONAL}{units.ratio(comparison.provisional_speedup)}"
+    return f"{amp}: {ratio} the speed of {baseline}, provisional: {comparison.reason}"
+
+
+def provisional_lines(comparison: Comparison) -> list[str]:
+    """What ``~`` means in the table: the steps behind it; none where there is no such figure."""
+    shown = [
+        f"{stats.provisional_steps:,} in {precision_label(stats.precision)}"
+        for stats in comparison.rows
+        if stats.provisional_steps
+    ]
+    return [f"{PROVISIONAL} provisional: warm-up steps, {', '.join(shown)}"] if shown else []
 
 
 def memory_sentence(amp: str, saving: float) -> str:

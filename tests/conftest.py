@@ -1,40 +1,92 @@
 """Fixtures that every folder of tests may use."""
 
+import gc
+import itertools
+import os
 import signal
+import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from amptui.data import vision
 from amptui.data.synthetic import digits
-from tests.style import JUDGES, started_judges
+from tests import survival
 from tests.warm import WarmSource
 
 # What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a
 # handler begins anew in them.
-for number in (signal.SIGINT, signal.SIGHUP):
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# A deadline measures the machine, not the code; fifty examples a law keep the suite quick.
-hypothesis.settings.register_profile("amptui", deadline=None, max_examples=50)
-hypothesis.settings.load_profile("amptui")
+# GNU readline, which test runners import, tells every child how large our own terminal is: theirs is another.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+
+# Which characters a screen may draw is the environment's word: tests of others than these say so.
+for name in ("LC_CTYPE", "LANG"):
+    os.environ.pop(name, None)
+os.environ["LC_ALL"] = "C.UTF-8"
+
+# A deadline measures the machine, not the code. The same few examples of a law in every run keep the suite
+# quick and its word the same; `--hypothesis-profile thorough` looks at more of them, `search` at new ones.
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=15, derandomize=True)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("quick")
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """The judges of the code work beside the tests."""
-    wanted = any(item.name.startswith("test_the_code_is_clean") for item in session.items)
-    if wanted and not session.config.option.collectonly:
-        session.config.stash[JUDGES] = started_judges()
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest comes first, so that no process of `-n` is left alone with it at the end."""
+    items.sort(key=lambda item: "simcuda" not in item.path.parts)
 
 
+def pytest_collection_finish() -> None:
+    """What was imported stays: leave it out of the collections that tests ask for."""
+    # Hypothesis asks once who refers to its random numbers, and would not find what is left out.
+    hypothesis.given(st.none())(lambda nothing: None)()
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Those that were not asked are not waited for."""
-    for judge in session.config.stash.get(JUDGES, {}).values():
-        with judge:
-            judge.kill()
+    """A process of `-n` sends what its tests counted with its last word."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["survival"] = survival.counted()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take in what a process of `-n` counted; one that died counted nothing."""
+    survival.take_in(getattr(node, "workeroutput", {}).get("survival", survival.NOTHING))
+
+
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter") -> None:
+    """Print what was tried and what it cost."""
+    for title, lines in survival.tables().items():
+        terminalreporter.section(title)
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def no_trace_of_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Model files that a test imports, and the folders they are in, are unknown to the next."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        file = getattr(sys.modules[name], "__file__", None)
+        if file and Path(file).is_relative_to(tempfile.gettempdir()):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True)
@@ -43,10 +95,18 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session")
+def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """New folders, one for each test: pytest's own way to number them reads all there are each time."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is read from or written to the folders of the person who runs the tests."""
-    home = tmp_path_factory.mktemp("home")
+    home = next(_homes)
+    home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)

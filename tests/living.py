@@ -11,8 +11,13 @@ from typing import TypeVar
 from amptui.records import Record, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.runs.lock import holder
+from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
+from tests.warm import WarmSource
 
 T = TypeVar("T")
+
+ALT_SCREEN_OFF = b"\x1b[?1049l"
+CURSOR_ON = b"\x1b[?25h"
 
 
 def run_pid(folder: Path) -> int | None:
@@ -68,3 +73,23 @@ def wait_until(found: Callable[[], T], what: str, *, seconds: float = 60.0) -> T
 def wait_for_end(folder: Path, *, seconds: float = 60.0) -> None:
     """Wait until no process trains in ``folder`` any more."""
     wait_until(lambda: run_pid(folder) is None, f"the run in {folder} did not end", seconds=seconds)
+
+
+@contextmanager
+def train(
+    warm: WarmSource | None, run_dir: Path, *options: str, size: tuple[int, int] = (120, 40)
+) -> Iterator[Terminal]:
+    """A training in ``run_dir`` with its screen, neither of which outlives the block."""
+    command = amptui_command(*train_arguments(run_dir, *FRAMES, *options))
+    with ended_afterwards(run_dir), Terminal(command, size=size, warm=warm) as terminal:
+        yield terminal
+
+
+def train_arguments(run_dir: Path, *options: str) -> list[str]:
+    return ["train", KNOBS, "--device", "cpu", "--run-dir", str(run_dir), *options]
+
+
+def assert_restored(terminal: Terminal) -> None:
+    assert terminal.modes == terminal.modes_before
+    assert ALT_SCREEN_OFF in terminal.written
+    assert terminal.written.rindex(CURSOR_ON) > terminal.written.rindex(b"\x1b[?25l")

@@ -98,7 +98,7 @@ def words() -> Iterator[str]:
 _SGR = r"(?:0|1|3[0-7]|9[0-7])?(?:;(?:1|3[0-7]|9[0-7]))*m"
 _MODES = r"\?(?:7|25|1000|1003|1004|1006|1015|1049|2004|2026|2048)[hl]"
 _QUERIES = r"\?(?:2026|2048)\$p"
-_KEYBOARD = r"(?:>25|<)u"
+_KEYBOARD = r"(?:>\d+|<)u"
 _OUR_CONTROLS = re.compile(
     rf"\x1b\[(?:{_SGR}|{_MODES}|{_QUERIES}|{_KEYBOARD}|(?P<right>\d+)C|(?P<line>\d+);(?P<column>\d+)H)"
     r"|\x1b\[H\x1b\[2J"  # before the first frame, and never one without the other

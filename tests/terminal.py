@@ -6,7 +6,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 import psutil
 import pyte
 
-from tests.warm import ENVIRONMENT, WarmProcess, WarmSource
+from tests.warm import ENVIRONMENT, Process, WarmSource, start_anew
 
 _ANSWERS = {b"\x1b[c": b"\x1b[?62;22c", b"\x1b[6n": b"\x1b[1;1R"}
 """What a terminal says when it is asked what it is and where the cursor stands."""
@@ -42,12 +41,13 @@ class Terminal:
         self.master, self.slave = pty.openpty()
         self._set_size(columns, lines)
         self.modes_before = termios.tcgetattr(self.slave)
-        self.process: subprocess.Popen[bytes] | WarmProcess
+        ends = (self.slave, self.slave, self.slave)
+        self.process: Process
         if warm is None:
-            self.process = _start_anew(command, self.slave, env or {})
+            self.process = start_anew(command, *ends, {**os.environ, **ENVIRONMENT, **(env or {})})
         else:
             assert env is None, "counts when Python starts"
-            self.process = warm.start(command, self.slave, self.slave, self.slave)
+            self.process = warm.start(command, *ends)
 
     def __enter__(self) -> "Terminal":
         return self
@@ -141,20 +141,8 @@ class Terminal:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
 
 
-def _start_anew(command: Sequence[str], slave: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**os.environ, **ENVIRONMENT, **env},
-        start_new_session=True,
-        preexec_fn=_take_terminal,  # noqa: PLW1509 - one ioctl, which takes no lock
-    )
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+FRAMES = ("--fps", "20")
+"""As often as a test looks: frames that keep to their budget may come once a second on a busy machine."""
 
 
 def amptui_command(*arguments: str) -> list[str]:

@@ -2,46 +2,148 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torchvision
 
 from amptui.data.mnist import MNIST
+from amptui.data.synthetic import digits
 from amptui.engine.loading import build_experiment, load_class
 from amptui.modelspec import parse_model
-from tests import gpu_check
+from tests.benchmarks import tutorial_loop
+from tests.benchmarks.figures import Figure
 from tests.benchmarks.lab import open_lab
 from tests.checkout import ROOT, tree_environment
+from tests.gpu_check import __main__ as command
+from tests.gpu_check import paths
+from tests.gpu_check.bench import Bench, Check, found_data, judged
+from tests.warm import WarmSource
 
 
-def test_without_a_gpu_it_says_what_it_would_check() -> None:
+def test_without_a_gpu_it_says_what_it_would_check(warm: WarmSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.chdir(ROOT)
+    done = warm.run(module="tests.gpu_check")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["gpu"] is None
+    assert [check["name"] for check in said["would_check"]] == [c.name for c in command.CHECKS]
+    assert all(check["does"].endswith(".") for check in said["would_check"])
+
+
+@pytest.mark.slow
+def test_what_a_cpu_can_run_runs_in_small(tmp_path: Path) -> None:
+    out = tmp_path / "found" / "checks.jsonl"
+    options = ("--device", "cpu", "--quick", "--longest", "1200", "--out", str(out))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu_check"],
+        [sys.executable, "-m", "tests.gpu_check", *options],
         cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["gpu"] is None
-    assert [check["name"] for check in said["would_check"]] == [c.__name__ for c in gpu_check.CHECKS]
-    assert all(check["does"].endswith(".") for check in said["would_check"])
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    answers = {found["check"]: found for found in map(json.loads, out.read_text().splitlines())}
+    assert list(answers) == [check.name for check in command.CHECKS]
+    assert [name for name, found in answers.items() if found["ok"]] == [
+        *("machine", "overhead", "tutorial_loop", "goes_on")
+    ]
+    speeds = {figure["name"]: figure["value"] for figure in answers["tutorial_loop"]["figures"]}
+    assert set(speeds) == {"app.fp32", "app.bf16", "app.bf16.by_fp32"}
+    assert all(value > 0 for value in speeds.values())
+    assert [figure["name"] for figure in answers["overhead"]["figures"]] == [
+        f"launch_bound.{precision}.app.{kind}" for precision in ("fp32", "bf16") for kind in ("rate", "p10")
+    ]
 
 
-def test_a_failing_check_is_told_and_costs_no_other(capsys: pytest.CaptureFixture[str]) -> None:
-    def broken(_bench: gpu_check.Bench) -> dict[str, object]:
-        raise ValueError("no such kernel")
+# ------------------------------------------------------------------------- the order of the command
 
+
+def fine(_bench: Bench) -> dict[str, object]:
+    """Find something."""
+    return {"value": 1}
+
+
+def slow(_bench: Bench) -> dict[str, object]:
+    """Miss an aim."""
+    return judged([Figure(name="rate", value=0.9, unit="fraction", aim=0.985, more_is_better=True)])
+
+
+def broken(_bench: Bench) -> dict[str, object]:
+    """Fail."""
+    raise ValueError("no such kernel")
+
+
+def ended(_bench: Bench) -> dict[str, object]:
+    """Be ended from outside."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    return {}
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *checks: Callable[[Bench], dict[str, object]],
+    arguments: Sequence[str] = (),
+) -> tuple[int, dict[str, Any]]:
+    """The exit status and the report of these checks."""
+    monkeypatch.setattr(command, "CHECKS", tuple(Check(check, needs_gpu=False) for check in checks))
+    status = command.main(["--device", "cpu", *arguments])
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return status, report
+
+
+def test_a_failing_check_is_told_and_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = run(monkeypatch, capsys, broken, fine)
+    assert status == 1
+    assert report["checks"]["broken"]["error"] == "ValueError: no such kernel"
+    assert (report["checks"]["broken"]["ok"], report["checks"]["fine"]["ok"]) == (False, True)
+
+
+def test_a_missed_aim_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = run(monkeypatch, capsys, slow)
+    assert (status, report["checks"]["slow"]["missed"]) == (1, ["rate"])
+    assert report["checks"]["slow"]["not_judged"] == []
+    assert run(monkeypatch, capsys, fine)[0] == 0
+
+
+def test_answers_add_to_a_file_as_they_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "kept" / "checks.jsonl"
+    to = ("--out", str(out))
+    assert run(monkeypatch, capsys, fine, slow, arguments=("--only", "fine", *to))[0] == 0
+    status, report = run(monkeypatch, capsys, slow, ended, fine, arguments=to)
+    assert (status, report["left_out"]) == (1, ["ended", "fine"])
+    answers = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(found["check"], found["ok"]) for found in answers] == [("fine", True), ("slow", False)]
+
+
+def test_what_there_is_no_time_for_is_named_and_no_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, report = run(monkeypatch, capsys, fine, arguments=("--longest", "0"))
+    assert (status, report["left_out"], report["checks"]) == (1, ["fine"], {})
+
+
+def test_what_needs_a_gpu_is_skipped_without_one_and_says_so() -> None:
     with open_lab(1) as lab:
-        bench = gpu_check.Bench(lab=lab, data_options=(), out=None, quick=True)
-        result = gpu_check.checked(broken, bench)
-    assert (result["ok"], result["error"]) == (False, "ValueError: no such kernel")
-    assert capsys.readouterr().out == ""
+        bench = Bench(lab=lab, data_dir=None, keep=None, device="cpu", quick=True)
+        assert command.checked(Check(broken), bench) == {"ok": None, "skipped": "needs a GPU"}
+
+
+# ----------------------------------------------------------------------------------------- its data
 
 
 @pytest.mark.parametrize("folder", ["", MNIST.folder])
@@ -51,22 +153,33 @@ def test_mnist_is_found_flat_or_laid_out(folder: str, suffix: str, tmp_path: Pat
     place.mkdir(parents=True)
     for file in MNIST.files:
         (place / f"{file.name}{suffix}").write_bytes(b"images")
-    options = gpu_check.find_data(tmp_path / "given", tmp_path / "scratch")
-    assert options == ("--data", "real", "--data-dir", str(tmp_path / "scratch" / "data"))
+    assert found_data(tmp_path / "given", tmp_path / "scratch") == tmp_path / "scratch" / "data"
     found = tmp_path / "scratch" / "data" / MNIST.folder / f"{MNIST.files[0].name}{suffix}"
     assert found.read_bytes() == b"images"
 
 
-def test_a_data_set_with_a_file_missing_is_left_to_auto(tmp_path: Path) -> None:
+def test_a_data_set_with_a_file_missing_is_none(tmp_path: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
     (given / MNIST.files[0].name).write_bytes(b"images")
-    assert gpu_check.find_data(given, tmp_path / "scratch")[:2] == ("--data", "auto")
-    assert gpu_check.find_data(None, tmp_path / "scratch") == ("--data", "auto")
+    assert found_data(given, tmp_path / "scratch") is None
+    assert found_data(None, tmp_path / "scratch") is None
+
+
+def test_torchvision_reads_the_digits_that_stand_in_for_mnist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tutorial_loop, "digits", lambda samples, seed: digits(samples // 1000, seed=seed))
+    tutorial_loop.stand_in(tmp_path)
+    for train, samples, seed in ((True, 60, 0), (False, 10, 1)):
+        images, labels = digits(samples, seed=seed)
+        read = torchvision.datasets.MNIST(str(tmp_path), train=train)
+        assert torch.equal(read.data, images.squeeze(1))
+        assert torch.equal(read.targets, labels)
 
 
 def test_no_sync_is_mnist_deep_on_a_cpu() -> None:
-    spec = parse_model(gpu_check.NO_SYNC)
+    spec = parse_model(paths.NO_SYNC)
     experiment = build_experiment(load_class(spec), {"watch_from": "3"})
     model = experiment.build_model()
     assert sum(p.numel() for p in model.parameters()) == 14_740_522
@@ -78,8 +191,8 @@ def test_no_sync_is_mnist_deep_on_a_cpu() -> None:
 
 def test_a_checkout_that_is_not_installed_is_imported_whole(tmp_path: Path) -> None:
     program = (
-        "import amptui.models.mnist_deep as m, tests.terminal as t, amptui as a;"
-        "print(m.__file__, t.__file__, a.__file__)"
+        "from importlib.util import find_spec;"
+        "print(*(find_spec(m).origin for m in ('amptui.models.mnist_deep', 'tests.terminal', 'amptui')))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -17,7 +17,8 @@ from amptui.records import Note, Record
 from amptui.telemetry.session import Session
 from tests import poison
 from tests.export.recorded import write
-from tests.terminal import Terminal, amptui_command
+from tests.survival import survived
+from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 SIZE = (100, 30)
@@ -57,7 +58,7 @@ def test_a_poisoned_record_of_each_type_is_forged() -> None:
 
 def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: Path) -> None:
     run_dir = tmp_path / f"run of {EVIL_NAME}"
-    command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir))
+    command = amptui_command("train", str(model), "--device", "cpu", "--run-dir", str(run_dir), *FRAMES)
     with Terminal([*command, "--set", "loud=yes"], size=SIZE, warm=warm) as terminal:
         terminal.wait_for("FP32 .*running")
         terminal.press("?")
@@ -82,6 +83,7 @@ def test_a_hostile_model_on_the_screen(model: Path, warm: WarmSource, tmp_path: 
         assert terminal.wait() == 1
         assert "/run of m?[5;41m?]0;t?????漢.py/journal.jsonl" in terminal.text.replace("\n", "")
         assert not poison.strange_on_terminal(bytes(terminal.written), SIZE)
+    survived("model files", 1, 1)
 
 
 def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path) -> None:
@@ -94,6 +96,7 @@ def test_a_hostile_model_in_a_pipe(model: Path, warm: WarmSource, tmp_path: Path
     assert b"failed at step 30: " in done.stdout
     (said,) = done.stderr.splitlines()
     assert said.startswith(b"amptui: ")
+    survived("model files", 1, 1)
 
 
 # ------------------------------------------------------------------------------------ journals
@@ -118,7 +121,7 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
         walk = (
             ("\x1b", "╭ throughput"),
             ("x", "╭─ X-ray of step 122"),
-            ("o", "operator"),
+            ("o", "o layers"),
             ("\x1b", "╭ throughput"),
             ("?", "keys of a replay"),
             ("?", "╭ throughput"),

@@ -2,9 +2,7 @@
 
 import json
 import os
-import pty
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +18,7 @@ from amptui.records import Note, RunFailed, RunFinished, RunResumed, RunStarted,
 from amptui.request import TrainRequest
 from amptui.runs.journal import read
 from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
 from tests.terminal import KNOBS
 
 
@@ -130,7 +129,7 @@ def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_run_goes_on_as_it_was_asked_for_and_how_long_may_change(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(run, request(steps=4, learning_rate=0.5)) == 0
-    plan = launch.plan_resumed({"steps": 9, "attended": False}, str(run))
+    plan = launch.plan_resumed({"model": KNOBS, "steps": 9, "attended": False}, str(run))
     assert (plan.request.learning_rate, plan.request.steps, plan.request.resume) == (0.5, 9, True)
     assert plan.spec.path == Path(KNOBS)
     assert start(plan) == 0
@@ -158,7 +157,7 @@ def test_another_training_is_not_gone_on_with(given: dict[str, Any], words: str,
     assert train(run, request(steps=2, learning_rate=0.5)) == 0
     before = (run / "journal.jsonl").read_bytes()
     with pytest.raises(UsageError, match=re.escape(words)):
-        launch.plan_resumed(given, str(run))
+        launch.plan_resumed({"model": KNOBS} | given, str(run))
     assert (run / "journal.jsonl").read_bytes() == before
 
 
@@ -178,10 +177,97 @@ def test_a_model_file_means_the_same_from_another_folder(
 def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(run, request(steps=2)) == 0
-    for damage in ("{}", '{"asked": 1}', '{"asked": {}}', '{"asked": {"model": 1}}'):
-        (run / "run.json").write_text(damage)
+    asked = json.loads((run / "run.json").read_text())["asked"]
+    wrong: dict[str, list[Any]] = {
+        "settings": ["x", [1], {"a": 1}],
+        "seed": ["a", None, 1.5, True],
+        "steps": ["5", [1]],
+        "learning_rate": ["1", {}, False],
+        "data": [7, "other"],
+        "data_dir": [5],
+        "compiled": ["no", 1],
+    }
+    forged = [{"asked": asked | {name: each}} for name, values in wrong.items() for each in values]
+    for damage in ({}, {"asked": 1}, {"asked": {}}, {"asked": {"model": 1}}, *forged):
+        (run / "run.json").write_text(json.dumps(damage))
         with pytest.raises(RunFolderError, match=r"run\.json"):
             launch.plan_resumed({}, str(run))
+
+
+# Whose Python file it is that a run goes on with.
+
+
+LOUD = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+"""
+
+
+@pytest.fixture
+def another_s(tmp_path: Path) -> Path:
+    """A run folder as somebody else may hand it on: its model file leaves a mark when it runs."""
+    run = tmp_path / "handed on"
+    assert train(run, request(steps=2)) == 0
+    (tmp_path / "their model.py").write_text(LOUD)
+    names_its_model(RunDir(run), f"{tmp_path / 'their model.py'}")
+    return run
+
+
+def names_its_model(run_dir: RunDir, model: str) -> None:
+    said = read_run_json(run_dir.path)
+    run_dir.write_run_json(said | {"asked": said["asked"] | {"model": model}})
+
+
+@pytest.mark.parametrize("form", ["--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume"])
+def test_no_file_that_another_folder_names_runs_unasked(
+    form: str, another_s: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [part.format(another_s) for part in form.split()]
+    assert main(["train", *arguments, "--headless"]) == 2
+    theirs = another_s.with_name("their model.py")
+    assert capsys.readouterr().err == (
+        f"amptui: {another_s} is not one of your own runs, and would run {theirs}; "
+        f"if you trust that file: amptui train '{theirs}' --resume '{another_s}'\n"
+    )
+    assert not theirs.with_name("ran").exists()
+    assert main(["train", str(theirs), *arguments, "--headless"]) == 1, "it holds no experiment"
+    assert theirs.with_name("ran").exists()
+
+
+def test_a_module_of_another_folder_is_asked_for_and_a_model_of_amptui_is_not(another_s: Path) -> None:
+    names_its_model(RunDir(another_s), "their.module:Class")
+    with pytest.raises(UsageError, match=r"would run their\.module:Class"):
+        launch.plan_resumed({}, str(another_s))
+    names_its_model(RunDir(another_s), "mnist-deep")
+    assert launch.plan_resumed({}, str(another_s)).spec.name == "mnist-deep"
+
+
+def own(model: str = KNOBS) -> RunDir:
+    """One of the user's own runs."""
+    run_dir = create_run_dir(None, "knobs")
+    run_dir.write_run_json({"asked": {"model": model}})
+    run_dir.checkpoints_path.mkdir()
+    return run_dir
+
+
+def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = own()
+    (tmp_path / "mine").symlink_to(run_dir.path)
+    for text in ("", "knobs", run_dir.path.name, str(run_dir.path), str(tmp_path / "mine")):
+        assert launch.plan_resumed({}, text).spec.path == Path(KNOBS)
+    monkeypatch.chdir(run_dir.path)
+    assert launch.plan_resumed({}, ".").spec.path == Path(KNOBS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+@pytest.mark.parametrize("what", ["", "run.json"])
+def test_what_another_user_put_among_the_runs_is_not_one_s_own(what: str) -> None:
+    run_dir = own()
+    os.chown(run_dir.path / what, 65534, -1)
+    with pytest.raises(UsageError, match="is not one of your own runs"):
+        launch.plan_resumed({}, run_dir.path.name)
 
 
 @pytest.mark.parametrize(
@@ -197,43 +283,6 @@ def test_data_lie_in_the_user_s_cache_folder(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
     assert launch.default_data_dir() == Path(expected.format(home=Path.home()))
-
-
-ASKS = """
-import sys
-from amptui.launch import wants_screen
-print(wants_screen(headless="-h" in sys.argv), file=sys.stderr)
-"""
-
-
-@pytest.mark.parametrize(
-    ("where", "wanted"),
-    [
-        ({}, True),
-        ({"TERM": "dumb"}, False),
-        ({"TERM": ""}, False),
-        ({"stdin": "null"}, False),
-        ({"stdin": "closed"}, False),
-        ({"stdout": "pipe"}, False),
-        ({"headless": "yes"}, False),
-    ],
-    ids=str,
-)
-def test_the_screen_is_for_a_person_at_a_terminal(where: dict[str, str], *, wanted: bool) -> None:
-    master, slave = pty.openpty()
-    redirect = {"null": "< /dev/null", "closed": "<&-"}.get(where.get("stdin", ""), "")
-    done = subprocess.run(
-        ["sh", "-c", f'"$0" -c "$1" $2 {redirect}', sys.executable, ASKS, "-h" * ("headless" in where)],
-        stdin=slave,
-        stdout=subprocess.PIPE if "stdout" in where else slave,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "TERM": where.get("TERM", "xterm")},
-        text=True,
-        check=True,
-    )
-    os.close(master)
-    os.close(slave)
-    assert done.stderr.strip() == str(wanted)
 
 
 def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:

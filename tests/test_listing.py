@@ -4,10 +4,13 @@ import io
 import json
 import os
 import re
+import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,11 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui import wire
-from amptui.errors import RunFolderError
+from amptui.errors import RunFolderError, UsageError
 from amptui.listing import list_runs
 from amptui.records import Record, RunFailed, RunFinished
+from amptui.runs.find import find_run, live_run, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
+from tests.opened import Opened
 from tests.telemetry.record_samples import run, step
 
 NOW = 1_800_000_000.0
@@ -108,6 +113,18 @@ def test_at_eighty_columns_what_a_person_needs_most_is_there() -> None:
         "117/2,340 5%",
         "now",
     ]
+
+
+def test_the_length_of_a_process_s_number_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = three_runs()
+    headings = set()
+    with RunLock.take(run_dir.path):
+        for pid in (1, 54321, 4194304):
+            run_dir.lock_path.write_text(
+                json.dumps({"pid": pid, "host": socket.gethostname(), "started": 0.5})
+            )
+            headings |= {shown(columns=columns)[0] for columns in (80, 90)}
+    assert len(headings) == 2
 
 
 @pytest.mark.parametrize("columns", [200, 100, 80, 60, 40, 20, 10])
@@ -239,6 +256,67 @@ def test_a_folder_of_runs_that_cannot_be_read_is_told(monkeypatch: pytest.Monkey
     def refuse(_: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(RunFolderError, match=r"cannot read .*: permission denied"):
         list_runs(json=False, out=io.StringIO())
+
+
+# Of thousands of runs only those are read that somebody looks at.
+
+
+class ReadsOnce(Terminal):
+    """A pipe into `head -1`: it is gone after the first lines."""
+
+    def write(self, text: str) -> int:
+        if self.getvalue():
+            raise BrokenPipeError
+        return super().write(text)
+
+
+MANY = 200
+
+
+@pytest.fixture
+def many() -> list[str]:
+    """The names of many runs, the newest first."""
+    names = [f"model-{number:03}" for number in range(MANY)]
+    for age, name in enumerate(names):
+        kept(name, [run()], age_seconds=float(age))
+    return names
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_of_many_runs_few_are_read_for_the_first_line(many: list[str], *, as_json: bool) -> None:
+    with Opened() as opened:
+        assert list_runs(json=as_json, out=ReadsOnce()) == 0
+    read = opened.in_folders_of(default_base())
+    assert read == set(many[: len(read)])
+    assert 0 < len(read) <= 60
+
+
+def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
+    for find in (find_run, resumable, live_run):
+        for text in (many[-1], many[0]):
+            with Opened() as opened, suppress(UsageError, RunFolderError):
+                find(text)
+            assert opened.in_folders_of(default_base()) <= {text}
+    with Opened() as opened:
+        assert find_run("").parent.name == many[0]
+    assert not opened.in_folders_of(default_base())
+
+
+def test_the_columns_of_many_runs_stand_where_the_first_ones_do(many: list[str]) -> None:
+    kept("m" * 39, [run(model="a model of a longer name")], age_seconds=9e9)
+    lines = shown()
+    assert len(lines) == MANY + 2
+    assert {line.index("died") for line in lines[1:]} == {lines[0].index("state")}
+    narrow = shown(columns=120)
+    assert max(map(len, narrow)) <= 120
+    assert "  a model...  " in narrow[-1], "cut to what the first ones need"
+
+
+def test_a_pipe_that_ends_after_a_line_ends_the_list_quietly(many: list[str]) -> None:
+    command = f"{shlex.quote(sys.executable)} -m amptui runs | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"run ")

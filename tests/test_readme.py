@@ -83,5 +83,5 @@ def test_the_models_readme_lists_the_catalogue() -> None:
 
 def test_ci_runs_the_test_command_of_this_file() -> None:
     (command,) = re.findall(r"```sh\n(.*?)```", section("Tests"), re.DOTALL)
-    assert command.strip().endswith(".venv/bin/python -m pytest")
+    assert command.strip().endswith(".venv/bin/python -m pytest -n 2")
     assert "README.md" in (ROOT / ".ci" / "run").read_text()

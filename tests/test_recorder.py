@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from amptui.recorder import Recorder
-from amptui.records import KeepingChanged, Note, Record, RunFailed
+from amptui.records import DeviceSample, HostSample, KeepingChanged, Note, Record, RunFailed
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
 from amptui.telemetry.session import Session
@@ -72,6 +72,16 @@ def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> Non
     assert arrived.wait(ENOUGH_SECONDS)
     assert [event.text for event in pump.session.view().events] == ["1"]
     assert texts(pump.close()) == ["1"]
+
+
+def test_no_sample_of_the_device_comes_after_a_run_s_last_word(tmp_path: Path) -> None:
+    shown: list[Record] = []
+    pump = Pump(tmp_path, listeners=[shown.extend])
+    sample = DeviceSample(time=1.0, gpus=(), host=HostSample())
+    failed = RunFailed(time=2.0, step=0, error="none", traceback="")
+    for record in (sample, failed, sample, note(3)):
+        pump.recorder.emit(record)
+    assert pump.close() == shown == [sample, failed, note(3)]
 
 
 def test_a_listener_that_raises_costs_nobody_else_a_record_and_is_told_once(tmp_path: Path) -> None:

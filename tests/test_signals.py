@@ -6,10 +6,13 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+
+from amptui.terminal import RESTORE
 
 STOPPERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -109,27 +112,80 @@ RAW_TERMINAL = """
 import os, signal, sys, termios, threading, tty
 from amptui.control import Control
 from amptui.signals import StopSignals
-with StopSignals(Control().request_stop, restore=b"<restored>"):
+from amptui.terminal import HeldTerminal
+with HeldTerminal(lambda: "farewell") as terminal, StopSignals(Control().request_stop, terminal=terminal):
     tty.setraw(0)
+    terminal.take()
     print("ready", flush=True)
     threading.Event().wait()
 """
 
 
-def test_leaving_at_once_restores_the_terminal() -> None:
+@pytest.mark.parametrize(
+    ("first", "again", "status"),
+    [
+        (signal.SIGTERM, signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGUSR1, signal.SIGTERM, 128 + signal.SIGUSR1),
+        (signal.SIGQUIT, signal.SIGQUIT, -signal.SIGQUIT),
+        (signal.SIGABRT, signal.SIGABRT, -signal.SIGABRT),
+    ],
+)
+def test_the_terminal_is_whole_before_a_process_that_leaves_at_once_is_gone(
+    first: signal.Signals, again: signal.Signals, status: int
+) -> None:
     master, slave = pty.openpty()
     before = termios.tcgetattr(slave)
     command = [sys.executable, "-c", RAW_TERMINAL]
     with subprocess.Popen(command, stdin=slave, stdout=subprocess.PIPE, text=True) as process:
         assert said(process) == "ready"
         assert termios.tcgetattr(slave) != before
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+        deadline = time.monotonic() + 30
+        process.send_signal(first)
+        while process.poll() is None and time.monotonic() < deadline:
+            process.send_signal(again)  # two of a kind that wait to be delivered are one
+            time.sleep(0.01)
+        process.kill()  # of one that has ended nothing is left to kill
+        assert process.wait() == status
         assert termios.tcgetattr(slave) == before
-        assert os.read(master, 100) == b"<restored>"
+        assert os.read(master, 200) == RESTORE + b"amptui: farewell\r\n"
     os.close(master)
     os.close(slave)
+
+
+FORKS = r"""
+import os, signal, sys
+from amptui.control import Control
+from amptui.signals import StopSignals
+control = Control()
+with StopSignals(control.request_stop):
+    worker = os.fork()
+    if not worker:
+        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        os.write(1, f"{control.stop_reason}\n".encode())
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+os.write(1, f"{status} {control.stop_reason}\n".encode())
+"""
+
+
+def test_a_worker_outlives_what_is_sent_to_all_and_dies_when_it_is_terminated() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["None", f"{-signal.SIGTERM} None"]
+
+
+OWN_HANDLER = "import signal; signal.signal(signal.SIGUSR1, lambda *_: None)\n"
+
+
+def test_a_signal_that_somebody_else_handles_is_left_to_them() -> None:
+    with running(OWN_HANDLER) as process:
+        process.send_signal(signal.SIGUSR1)
+        assert ask(process) == "None None"
+        process.send_signal(signal.SIGUSR2)
+        assert ask(process) == f"{signal.SIGUSR2.value} SIGUSR2"
 
 
 HANGS_UP = """
@@ -208,16 +264,17 @@ def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
 HELD_BACK = r"""
 import os, signal, sys
 from amptui.control import Control
-from amptui.signals import StopSignals, hold_back
+from amptui.signals import StopSignals, held_back
 control, hangups = Control(), []
-hold_back()
-pid = os.fork()
-for number in (signal.SIGHUP, signal.SIGINT):
-    os.kill(os.getpid(), number)
-with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
-    os.write(1, f"{len(hangups)} {signals.received} {control.stop_reason}\n".encode())
-if pid:
-    os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())
+with held_back():
+    pid = os.fork()
+    for number in (signal.SIGHUP, signal.SIGINT):
+        os.kill(os.getpid(), number)
+    with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
+        os.write(1, f"{len(hangups)} {signals.received} {control.stop_reason}\n".encode())
+    if pid:
+        os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())
+assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """
 
 

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from amptui.control import Control
 from amptui.records import RunFinished, Validation
 from amptui.summary import memory_sentence, speedup_sentence, summary_lines
+from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView, ScalerVerdict, SessionView, Verdict
 from tests.telemetry.record_samples import window, xray
+from tests.tiny import Log, Tiny, prepare, switching, train
 from tests.tui import views
 
 
@@ -44,7 +47,7 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
     assert fp16.split() == ["AMP", "fp16", "584", "2.02", "ms", "127", "k/s", "1.18", "GiB", "0.0312", "0"]
     assert len(fp32) == len(fp16)
     assert lines[header + 3 : header + 6] == [
-        "40 settling steps left out",
+        "40 warm-up steps left out",
         "AMP fp16: 1.94× the speed of FP32",
         "AMP fp16: 38% less peak memory",
     ]
@@ -53,9 +56,45 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
 
 def test_what_was_not_measured_is_not_a_number_and_nothing_is_concluded_from_it() -> None:
     found = text(views.no_nvml())
-    assert "n/a" in found
+    assert "peak allocated" not in found
     assert "the speed of" not in found
     assert "peak memory" not in found
+
+
+def test_a_precision_that_hardly_ran_is_told_of_and_nothing_is_said_to_be_sure() -> None:
+    lines = summary_lines(views.first_impression())
+    assert "n/a" not in "\n".join(lines)
+    header = next(i for i, line in enumerate(lines) if line.startswith("precision"))
+    assert [line.split("  ")[0] for line in lines[header : header + 3]] == ["precision", "FP32", "AMP fp16"]
+    assert "peak allocated" not in lines[header]
+    assert lines[header + 1].split()[1:6] == ["0", "~583", "ms", "~54.9/s", "0.0412"]
+    assert lines[header + 3 : header + 5] == [
+        "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16",
+        "AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps yet: FP32 0 of 20, AMP 0 of 20",
+    ]
+
+
+def test_thirteen_steps_with_two_switches_leave_an_impression() -> None:
+    control, session = Control(), Session("run")
+    log = Log(switching(control, {5: "bf16", 9: "fp32"}))
+    train(prepare(Tiny(), steps=13), log, control)
+    session.fold(log)
+    found = session.view().comparison
+    assert [(row.precision, row.steps, row.provisional_steps) for row in found.rows] == [
+        ("fp32", 0, 9),
+        ("bf16", 0, 4),
+    ]
+    assert found.speedup is None
+    assert found.provisional_speedup is not None
+    assert "n/a" not in text(session.view())
+
+
+def test_what_one_precision_alone_has_is_not_measured_in_the_other() -> None:
+    view = views.first_impression()
+    fp32, amp = view.comparison.rows
+    rows = (replace(fp32, peak_allocated_bytes=1024), amp)
+    lines = summary_lines(replace(view, comparison=replace(view.comparison, rows=rows)))
+    assert [line.count("not measured") for line in lines if line.startswith(("FP32 ", "AMP fp16 "))] == [0, 1]
 
 
 def test_a_run_without_a_step_has_no_table() -> None:

@@ -81,7 +81,8 @@ def test_a_few_skips_at_the_start_are_normal_and_no_alarm() -> None:
 
 
 def test_after_the_calibration_the_scaler_is_healthy() -> None:
-    view = watch(unstable("calibration"))
+    # The third skip may come late: one doubling of headroom is left after two. A hundred steps must follow.
+    view = watch(unstable("calibration", steps=200))
     assert view.numerics.scaler.state == "healthy"
     assert view.numerics.headroom is not None
     assert 0 < view.numerics.headroom < 8

@@ -1,5 +1,6 @@
 """Experiments small enough for tests, trained for real, and a way to run them and keep their records."""
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -156,12 +157,25 @@ def train(
     *,
     attended: bool = False,
     checkpoints: Path | None = None,
+    look_interval_seconds: float = 0.0,
     **options: Any,
 ) -> Outcome:
-    """Run the loop in this thread; with a folder for checkpoints, ``options`` are the keeper's."""
+    """Run the loop in this thread; with a folder for checkpoints, ``options`` are the keeper's.
+
+    By default it looks before each step, so that what a record brings about comes at a step that is known,
+    and each epoch's end has its checkpoint, however short the epoch is.
+    """
     control = control or Control()
+    options = {"epoch_budget": math.inf, **options}
     keeper = Keeper(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
-    return Trainer(prepared, control, log.emit, attended=attended, keeper=keeper).run()
+    return Trainer(
+        prepared,
+        control,
+        log.emit,
+        attended=attended,
+        keeper=keeper,
+        look_interval_seconds=look_interval_seconds,
+    ).run()
 
 
 def resume(
@@ -182,8 +196,11 @@ def resume(
     checkpoint = newest_checkpoint(folder, say)
     start = restore(checkpoint, prepared, say)
     prepared = replace(prepared, precision=checkpoint.precision)
+    options = {"epoch_budget": math.inf, **options}
     keeper = Keeper(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
-    return Trainer(prepared, control, log.emit, attended=attended, keeper=keeper, start=start).run()
+    return Trainer(
+        prepared, control, log.emit, attended=attended, keeper=keeper, start=start, look_interval_seconds=0
+    ).run()
 
 
 def losses(log: Log) -> list[float | None]:

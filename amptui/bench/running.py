@@ -17,13 +17,13 @@ from amptui.bench.progress import Progress
 from amptui.bench.report import Bench, Measured, report_json, report_lines
 from amptui.control import Control
 from amptui.device.sampler import Sampler
-from amptui.engine.worker import TrainingThread
+from amptui.engine.worker import TrainingThread, torch_failed
 from amptui.errors import AmptuiError, DataError, DeviceError, UsageError
 from amptui.findings import PrecisionsCompared
 from amptui.inert import printable
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.plain import separate_stdout
-from amptui.prompt import complain
+from amptui.prompt import complain, put
 from amptui.recorder import Recorder
 from amptui.records import PRECISIONS, Note, PrecisionChanged, Record
 from amptui.request import BenchRequest, TrainRequest
@@ -189,6 +189,10 @@ class Turns:
 
 
 def _make_plan(request: BenchRequest) -> Plan:
+    try:
+        import torch  # noqa: F401 - of a second attempt torch would say something else
+    except Exception as error:
+        raise torch_failed(error) from error
     from amptui.engine.setup import choose_device
 
     return plan_precisions(request.precisions, choose_device(request.training.device))
@@ -294,9 +298,7 @@ def _told(batch_size: int | None, error: AmptuiError) -> str:
 
 
 def _tell(found: Bench, out: TextIO, *, json: bool) -> None:
-    with suppress(OSError):  # the reader is gone
-        out.write(_as_json(found) if json else _as_text(found, out))
-        out.flush()
+    put(_as_json(found) if json else _as_text(found, out), out)
     if json:  # the stream is our own
         with suppress(OSError):
             out.close()

@@ -4,6 +4,7 @@ import copy
 import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
+from amptui.data.loaders import delivered, draws_on_host, tell_dead_worker, without_workers
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
 
@@ -22,6 +24,10 @@ is handed on untouched."""
 
 Passed = Callable[[int], bool]
 """Told how many batches a loader has passed over; false ends that where it is."""
+
+
+_END = object()
+"""What an iterator gives that has no more; a batch may be anything else."""
 
 
 def _go_on(_passed: int) -> bool:
@@ -40,6 +46,10 @@ class Batches(Protocol):
         """How many batches an epoch has; None if the data set does not know."""
 
     @property
+    def dropped(self) -> int:
+        """How many batches of the newest epoch were None so far; they are left out."""
+
+    @property
     def generators(self) -> tuple[torch.Generator, ...]:
         """Those of its own that go on from epoch to epoch; torch's global one is not among them."""
 
@@ -50,6 +60,15 @@ class Batches(Protocol):
         ``skip`` batches are left out: a loader has to load them, before this returns, and ``passed`` is told.
         Raises ``DataError`` where a loader has fewer.
         """
+
+    def first(self) -> Batch:
+        """A batch as epochs have them, loaded in this process; their order and generators stay as they are.
+
+        Raises DataError where there is none.
+        """
+
+    def close(self) -> None:
+        """End the workers, if there are some; no epoch comes after."""
 
     def start_workers(self) -> None:
         """Make ready what outlives an epoch, as one before would have: the epochs after the first find it."""
@@ -83,6 +102,8 @@ def open_batches(
 
 def count_samples(batch: Batch) -> int:
     """How many samples a batch holds: the length of the first tensor in it; 0 if there is none."""
+    if type(batch) is tuple and batch and type(batch[0]) is Tensor and batch[0].ndim:
+        return batch[0].size(0)  # the usual case, in every step; len() of a tensor takes ten times as long
     if isinstance(batch, PackedSequence):
         return int(batch.batch_sizes[0])
     if isinstance(batch, Tensor):
@@ -95,9 +116,11 @@ def count_samples(batch: Batch) -> int:
 
 
 def move(batch: Batch, device: torch.device) -> Batch:
-    """The same nest with its tensors on ``device``, copied without waiting where memory is pinned."""
+    """The same nest with its tensors on ``device``; the host does not wait for the copies."""
     if isinstance(batch, Tensor | PackedSequence):
-        return batch.to(device, non_blocking=True)  # type: ignore[arg-type]  # torch's types lack this overload
+        if device.type == "cuda" and not batch.is_cuda and not batch.is_pinned():
+            batch = batch.pin_memory()  # from other memory the host waits for the copy
+        return batch.to(device, non_blocking=True)
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
         moved.update({key: move(value, device) for key, value in batch.items()})
@@ -131,9 +154,10 @@ class _Order(Sampler[list[int]]):
     def indices(self, epoch: int) -> Tensor:
         """The samples of an epoch's batches in a row: int64 on the CPU, hence the same for every device."""
         if not self._training:
-            return torch.arange(self.samples)
+            return torch.arange(self.samples, device="cpu")
         generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
-        return torch.randperm(self.samples, generator=generator)[: len(self) * self.batch_size]
+        shuffled = torch.randperm(self.samples, generator=generator, device="cpu")
+        return shuffled[: len(self) * self.batch_size]
 
     def epoch_seed(self, epoch: int) -> int:
         """A seed of 64 bits that two numbers determine and that neighbours do not share."""
@@ -145,6 +169,7 @@ class _ResidentBatches:
     """A data set that lies on the device as a whole; no step waits for the host's memory."""
 
     generators: tuple[torch.Generator, ...] = ()
+    dropped = 0
 
     def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
         self._inputs = arrays.inputs.to(device)
@@ -153,6 +178,12 @@ class _ResidentBatches:
         self._device = device
         self.samples = order.samples
         self.batches_per_epoch = len(order)
+
+    def first(self) -> Batch:
+        return next(self.epoch(1))
+
+    def close(self) -> None:
+        """There are no workers."""
 
     def start_workers(self) -> None:
         """There are none."""
@@ -175,6 +206,25 @@ class _LoadedBatches:
         self.samples = _length(loader.dataset)
         self.batches_per_epoch = _length(loader)
         self.generators = _generators(loader)
+        self.dropped = 0
+        self._iterator: object = None
+
+    def first(self) -> Batch:
+        states = [generator.get_state() for generator in self.generators]
+        try:
+            with torch.device("cpu") if draws_on_host(self._loader) else nullcontext():
+                for batch in without_workers(self._loader):
+                    if batch is not None:
+                        return move(batch, self._device)
+        finally:
+            for generator, state in zip(self.generators, states, strict=True):
+                generator.set_state(state)
+        raise DataError("the training data have no batch")
+
+    def close(self) -> None:
+        # Waits for them, as torch does where the last reference goes: they remove their files themselves.
+        getattr(self._iterator, "_shutdown_workers", lambda: None)()
+        self._iterator = None
 
     def start_workers(self) -> None:
         if self._loader.persistent_workers:
@@ -184,7 +234,7 @@ class _LoadedBatches:
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         batches = self._batches()  # the loader's order is its own
         for done in range(skip):
-            if next(batches, None) is None:
+            if next(batches, _END) is _END:
                 what = f"an epoch had more than {done:,} batches when its checkpoint was written"
                 raise DataError(what, mend="resume with the data that the run began with")
             if not passed(done + 1):
@@ -192,13 +242,28 @@ class _LoadedBatches:
         return (move(batch, self._device) for batch in batches)
 
     def _batches(self) -> Iterator[Batch]:
+        """All but those that are None: a ``collate_fn`` that leaves out bad samples may have none left."""
+        self.dropped = 0
+        on_host = draws_on_host(self._loader)
+        with torch.device("cpu") if on_host else nullcontext():
+            self._iterator = iterator = iter(self._loader)
         try:
-            yield from self._loader
+            for batch in delivered(iterator, on_host):
+                if batch is None:
+                    self.dropped += 1
+                else:
+                    yield batch
         except DataError as error:
             # Its frames hold the loader: a collection much later would wait seconds for workers that failed.
             traceback.clear_frames(error.__traceback__)
             # From a worker it comes with the traceback it had there, which ends with what it said.
             raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
+        except (RuntimeError, OSError, EOFError) as error:
+            # What torch says of a worker that is gone depends on what it was sending at that moment.
+            if not str(error).startswith("Caught "):
+                self._iterator = None  # the others may wait for a lock that it held: nobody waits for them
+                tell_dead_worker(getattr(iterator, "_workers", ()), error)
+            raise
 
 
 class _DatasetBatches(_LoadedBatches):
@@ -220,6 +285,10 @@ class _DatasetBatches(_LoadedBatches):
         )
         super().__init__(loader, device)
         self.generators = ()  # seeded anew with each epoch
+
+    def first(self) -> Batch:
+        self._order.epoch, self._order.skip = 1, 0
+        return super().first()
 
     def start_workers(self) -> None:
         """They take nothing from torch's global generator."""
@@ -247,6 +316,9 @@ class _StreamedBatches(_LoadedBatches):
         self.batches_per_epoch = len(order)
         self.generators = ()  # draws nothing that is used
 
+    def first(self) -> Batch:
+        return next(self.epoch(1))
+
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         self._order.epoch, self._order.skip = number, skip
         return ((_scaled(inputs), targets) for inputs, targets in super().epoch(number))
@@ -254,7 +326,11 @@ class _StreamedBatches(_LoadedBatches):
 
 def _scaled(inputs: Tensor) -> Tensor:
     """Pixels as float32 in [0, 1]; any other dtype than uint8 as it is."""
-    return inputs.to(torch.float32).div_(255) if inputs.dtype == torch.uint8 else inputs
+    if inputs.dtype != torch.uint8:
+        return inputs
+    if inputs.is_cuda and torch.get_default_dtype() is torch.float32:
+        return inputs.div(255)  # one kernel
+    return inputs.to(torch.float32).div_(255)
 
 
 def _fits(arrays: Arrays, device: torch.device) -> bool:
@@ -268,6 +344,9 @@ def _fits(arrays: Arrays, device: torch.device) -> bool:
 def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> int:
     """How many samples there are, at least enough for one batch."""
     role, samples = _role(training), _length(source)
+    if source is None or isinstance(source, str | bytes):
+        what = f"the {role} data are {'None' if source is None else 'a text'}"
+        raise DataError(what, mend="give an Arrays, a Dataset or a DataLoader")
     if samples is None:
         raise DataError(
             f"the {role} set has no length", mend="give it __len__, or make it an IterableDataset"

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from amptui.data.sources import Data, DataRequest
 from amptui.errors import DataError
 
@@ -21,6 +23,11 @@ def real_or_stand_in(request: DataRequest, real: Named, stand_in: Named) -> Data
     ``real`` raises ``DataError`` when the files are damaged or not to be had; ``auto`` then warns and
     falls back to the stand-in. Every kind raises ``DataError`` when ``request.stopping()``.
     """
+    with torch.device("cpu"):  # a model file may have made another the default
+        return _chosen(request, real, stand_in)
+
+
+def _chosen(request: DataRequest, real: Named, stand_in: Named) -> Data:
     if request.kind == "synthetic":
         return stand_in.load()
     try:

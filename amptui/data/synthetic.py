@@ -1,8 +1,14 @@
-"""Stand-ins for MNIST and CIFAR-10, drawn here: handwritten-looking digits and textured objects."""
+"""Stand-ins for MNIST and CIFAR-10, drawn here: handwritten-looking digits and textured objects.
+
+Some thousand glyphs are posed, which is what takes time; each then gives several images, that differ in where
+they are cut out and in pen or colours. Few large operations rather than many small ones: on a machine whose
+cores are taken, each of torch's parallel operations waits for the slowest of its threads.
+"""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import permutations
 
 import torch
 from torch import Tensor
@@ -13,8 +19,20 @@ from amptui.data.glyphs import FIELD_EXTENT, digit_fields, object_fields, waves
 TellDone = Callable[[int], None]
 """Told how many samples are done; what it raises ends the work."""
 
-_CHUNK_SAMPLES = 512  # intermediates of a few MiB stay in the processor's caches
+_MAX_POSES = 4_000
+_CHUNK_SAMPLES = 2_000
 _NOISE_VALUES = 1 << 20
+
+_GLYPHS = 48
+"""Of each digit, bent anew."""
+
+_OUTLINES = 12
+"""Of each object, bent anew."""
+
+_MARGIN_PIXELS = 4
+"""Glyphs are posed on so much more than an image's width, from which images are cut out."""
+
+_CHANNEL_ORDERS = tuple(permutations(range(3)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +59,7 @@ _DIGIT_VIEW = _View(
     turn_radians=0.16,
     slant=(0.08, 0.17),
     zoom=(0.95, 1.35),
-    shift=0.2,
+    shift=0.1,
     warp=0.022,
 )
 _OBJECT_VIEW = _View(
@@ -50,7 +68,7 @@ _OBJECT_VIEW = _View(
     turn_radians=0.35,
     slant=(0.0, 0.1),
     zoom=(0.95, 1.6),
-    shift=0.3,
+    shift=0.15,
     warp=0.02,
 )
 
@@ -63,12 +81,15 @@ def digits(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tup
     """Draw digits 0 to 9, white on black: uint8 images [samples, 1, 28, 28] and int64 labels [samples].
 
     Each is one of several ways to write the digit, bent, turned, slanted, scaled and shifted, with a pen
-    of its own width and brightness. Labels are uniformly random. The same seed draws the same images on
-    the same machine.
+    of its own width and brightness. From 4,001 images on, shapes come back, shifted and with another pen.
+    Labels are uniformly random. The same seed draws the same images on the same machine.
     """
     generator = torch.Generator().manual_seed(seed)
-    fields = digit_fields(128, generator)
-    return _drawn(samples, fields, _DIGIT_VIEW, _inked, generator, progress)
+    fields = digit_fields(_GLYPHS, generator)
+    labels, posed = _posed(samples, fields, _DIGIT_VIEW, generator)
+    noise = torch.randn(_NOISE_VALUES, generator=generator)
+    images = _cut_out(samples, posed, lambda chunk, _number: _inked(chunk, noise, generator), progress)
+    return images, labels
 
 
 def objects(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tuple[Tensor, Tensor]:
@@ -76,29 +97,52 @@ def objects(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tu
 
     The label is the shape, in the order of ``glyphs.object_outlines``. Colours, textures and which of
     shape and ground is the brighter are random: neither colour nor a sum over pixels tells the class.
-    Labels are uniformly random. The same seed draws the same images on the same machine.
+    From 4,001 images on, shapes come back, shifted and in other colours. Labels are uniformly random. The
+    same seed draws the same images on the same machine.
     """
     generator = torch.Generator().manual_seed(seed)
-    fields = object_fields(32, generator)
-    return _drawn(samples, fields, _OBJECT_VIEW, _painted, generator, progress)
-
-
-def _drawn(
-    samples: int,
-    fields: Tensor,
-    view: _View,
-    finish: Callable[[Tensor, Tensor, torch.Generator], Tensor],
-    generator: torch.Generator,
-    progress: TellDone,
-) -> tuple[Tensor, Tensor]:
-    """Pose glyphs of random classes and let ``finish`` make images of their distance fields."""
-    labels = torch.randint(len(fields), (samples,), generator=generator)
+    fields = object_fields(_OUTLINES, generator)
+    labels, posed = _posed(samples, fields, _OBJECT_VIEW, generator)
     noise = torch.randn(_NOISE_VALUES, generator=generator)
+    painted = torch.cat([_painted(chunk, noise, generator) for chunk in torch.split(posed, _CHUNK_SAMPLES)])
+    return _cut_out(samples, painted, _recoloured, progress), labels
+
+
+def _posed(samples: int, fields: Tensor, view: _View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Labels of all samples, int64 [samples]; and the poses that are theirs in turn, as distances.
+
+    The latter are float32 [poses, pixels, pixels], with a margin around the image.
+    """
+    poses = min(samples, _MAX_POSES)
+    labels = torch.randint(len(fields), (poses,), generator=generator)
+    posed = [_seen(chunk, fields, view, generator) for chunk in torch.split(labels, _CHUNK_SAMPLES)]
+    return labels.repeat(-(-samples // poses))[:samples], torch.cat(posed)
+
+
+def _cut_out(
+    samples: int, posed: Tensor, finish: Callable[[Tensor, int], Tensor], progress: TellDone
+) -> Tensor:
+    """Images of all poses, again and again from another place, until there are enough.
+
+    ``finish`` makes uint8 images [N, channels, pixels, pixels] of a part of ``posed`` that was cut out the
+    so many-th time.
+    """
+    pixels = posed.shape[-1] - _MARGIN_PIXELS
     images = []
-    for chunk in torch.split(labels, _CHUNK_SAMPLES):
-        images.append(finish(_posed(chunk, fields, view, generator), noise, generator))
-        progress(min(samples, len(images) * _CHUNK_SAMPLES))
-    return torch.cat(images), labels
+    for start in range(0, samples, len(posed)):
+        number = start // len(posed)
+        y, x = _corner(number)
+        cut = posed[: samples - start, ..., y : y + pixels, x : x + pixels]
+        for chunk in torch.split(cut, _CHUNK_SAMPLES):
+            images.append(finish(chunk, number))
+            progress(min(samples, sum(map(len, images))))
+    return torch.cat(images)
+
+
+def _corner(number: int) -> tuple[int, int]:
+    """Where in the margin an image begins: the middle first, then every place once, far from the last."""
+    places = _MARGIN_PIXELS + 1
+    return divmod((places**2 // 2 + 7 * number) % places**2, places)
 
 
 def _uniform(low: float, high: float, samples: int, generator: torch.Generator) -> Tensor:
@@ -110,16 +154,17 @@ def _normal(mean: float, spread: float, samples: int, generator: torch.Generator
     return torch.randn(samples, generator=generator).clamp(-2.5, 2.5) * spread + mean
 
 
-def _posed(labels: Tensor, fields: Tensor, view: _View, generator: torch.Generator) -> Tensor:
-    """A glyph of each label's class seen through its own pose and warp: distances [N, pixels, pixels]."""
-    axis = (torch.arange(view.pixels) - (view.pixels - 1) / 2) / view.pixels_per_unit
+def _seen(labels: Tensor, fields: Tensor, view: _View, generator: torch.Generator) -> Tensor:
+    """A glyph of each label's class seen through its own pose and warp: distances, with the margin."""
+    pixels = view.pixels + _MARGIN_PIXELS
+    axis = (torch.arange(pixels) - (pixels - 1) / 2) / view.pixels_per_unit
     y, x = torch.meshgrid(axis, axis, indexing="ij")
     plane = torch.stack([x, y], dim=-1).reshape(-1, 2)
     # Pose and warp are linear in their numbers: one product with [x, y, 1, waves] places all pixels.
     basis = torch.cat([plane, torch.ones(len(plane), 1), waves(1.5 * plane)], dim=1)
     warps = torch.randn(len(labels), basis.shape[1] - 3, 2, generator=generator) * view.warp
     weights = torch.cat([_poses(len(labels), view, generator), warps], dim=1).transpose(1, 2)
-    places = (weights @ basis.T).view(-1, 2, view.pixels, view.pixels).permute(0, 2, 3, 1) / FIELD_EXTENT
+    places = (weights @ basis.T).view(-1, 2, pixels, pixels).permute(0, 2, 3, 1) / FIELD_EXTENT
     glyphs = torch.randint(fields.shape[1], labels.shape, generator=generator)
     chosen = fields[labels, glyphs].unsqueeze(1)
     return functional.grid_sample(chosen, places, padding_mode="border", align_corners=False).squeeze(1)
@@ -139,7 +184,7 @@ def _poses(samples: int, view: _View, generator: torch.Generator) -> Tensor:
 
 
 def _inked(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-    """Ink where the pen's line is nearer than half its width: uint8 [N, 1, 28, 28]."""
+    """Ink where the pen's line is nearer than half its width: uint8 [N, 1, height, width]."""
     samples = len(distances)
     half_width, blur, brightness, grain = (
         _uniform(low, high, samples, generator).view(-1, 1, 1)
@@ -151,7 +196,7 @@ def _inked(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Tens
 
 
 def _painted(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-    """Shape and ground, each in its own colour and texture: uint8 [N, 3, 32, 32]."""
+    """Shape and ground, each in its own colour and texture: uint8 [N, 3, height, width]."""
     samples, height, width = distances.shape
     middle = (
         _uniform(60, 195, samples, generator)[:, None] + torch.randn(samples, 3, generator=generator) * 25
@@ -165,6 +210,12 @@ def _painted(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Te
     grain = _uniform(3, 15, samples, generator).view(-1, 1, 1, 1)
     image += _noise(noise, torch.Size((samples, 3, height, width)), generator) * grain
     return image.clamp_(0, 255).to(torch.uint8)
+
+
+def _recoloured(images: Tensor, number: int) -> Tensor:
+    """Images with their channels in another order, every other time inverted."""
+    ordered = images[:, _CHANNEL_ORDERS[number % len(_CHANNEL_ORDERS)]]
+    return ordered.bitwise_not() if number % 2 else ordered
 
 
 def _texture(samples: int, pixels: int, generator: torch.Generator) -> Tensor:

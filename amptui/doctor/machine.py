@@ -1,12 +1,9 @@
 """The processors and the memory that this process may use: in a container, less than the machine has."""
 
-import math
-import os
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from amptui.cores import Cores, Limits, read_cores, read_limits
 from amptui.doctor.check import Check, fine, poor
 from amptui.units import bytes_of, number_of_bytes
 
@@ -15,31 +12,6 @@ _LEAST_MEMORY_BYTES = 2 * 2**30
 
 _LEAST_SHARED_BYTES = 256 * 2**20
 """Docker gives 64 MiB; the batches of a few DataLoader workers take more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What control groups allow this process; None where they set no bound."""
-
-    cores: float | None
-    """CPU seconds a second."""
-    memory_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cores:
-    """The processors of the machine, and those that this process may keep busy."""
-
-    machine: int
-    allowed: int
-    """By the CPU set it is bound to."""
-    limit: float | None
-    """By its control group."""
-
-    @property
-    def usable(self) -> int:
-        """How many threads can compute at once."""
-        return max(1, min(self.allowed, math.ceil(self.limit or self.allowed)))
 
 
 def machine_checks() -> list[Check]:
@@ -53,11 +25,6 @@ def thread_checks() -> list[Check]:
     import torch
 
     return [check_threads(torch.get_num_threads(), read_cores(read_limits()))]
-
-
-def read_cores(limits: Limits) -> Cores:
-    """Ask the system."""
-    return Cores(machine=os.cpu_count() or 1, allowed=len(os.sched_getaffinity(0)), limit=limits.cores)
 
 
 def check_cores(cores: Cores) -> Check:
@@ -125,64 +92,6 @@ def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108
     if usage.free < _LEAST_SHARED_BYTES:
         return poor("shared-memory", f"{text}: little for DataLoader workers", mend, free_bytes=usage.free)
     return fine("shared-memory", text, free_bytes=usage.free)
-
-
-def read_limits(root: Path = Path("/")) -> Limits:
-    """The narrowest limits of this process's control groups, of version 2 and 1, and of those above them.
-
-    ``root`` is the folder in which ``proc`` and ``sys`` are looked for. Kernel documentation:
-    admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``), admin-guide/cgroup-v1/memory.rst and
-    scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
-    """
-    cores, memory = [], []
-    for controllers, folder in _groups(root):
-        if not controllers:
-            cores.append(_quota(_read(folder / "cpu.max")))
-            memory.append(_number(_read(folder / "memory.max")))
-        if "cpu" in controllers:
-            period = _read(folder / "cpu.cfs_period_us")
-            cores.append(_quota(f"{_read(folder / 'cpu.cfs_quota_us')} {period}"))
-        if "memory" in controllers:
-            memory.append(_number(_read(folder / "memory.limit_in_bytes")))
-    return Limits(
-        cores=min((limit for limit in cores if limit is not None), default=None),
-        memory_bytes=min((limit for limit in memory if limit is not None), default=None),
-    )
-
-
-def _groups(root: Path) -> Iterator[tuple[list[str], Path]]:
-    """Each control group of this process and all above it; version 2 has an empty list of controllers."""
-    mount = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
-        controllers = [name for name in names.split(",") if name]
-        # Where both versions are mounted, the newer one is below the older ones.
-        mounts = [mount / names] if controllers else [mount, mount / "unified"]
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        for base in mounts:
-            # A container may read its path on the host, which its own mount does not have: the mount itself
-            # is then its group.
-            yield from ((controllers, base.joinpath(*parts[:depth])) for depth in range(len(parts) + 1))
-
-
-def _quota(text: str) -> float | None:
-    """Microseconds of CPU time and of the period: ``200000 100000`` is 2; ``max`` and -1 are none."""
-    words = text.split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.strip().isdecimal() else None
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError:
-        return ""
 
 
 def _cores(count: int) -> str:

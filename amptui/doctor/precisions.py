@@ -177,7 +177,7 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
 
     kinds = {"fp16": torch.float16, "bf16": torch.bfloat16}
     a, b = torch.randn(2, size, size, device=device).to(kinds.get(name, torch.float32))
-    flags = Tf32Flags(matmul=name == "tf32", convolution=name == "tf32")
+    flags = Tf32Flags.full().with_tf32() if name == "tf32" else Tf32Flags.full()
 
     def wait() -> None:
         if device.type == "cuda":

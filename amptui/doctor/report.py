@@ -12,6 +12,7 @@ from amptui import wire
 from amptui.doctor.check import Check, Section, one_line, poor
 from amptui.doctor.software import software_checks
 from amptui.inert import printable
+from amptui.prompt import put
 from amptui.records import Severity
 
 _SIGNS: dict[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
@@ -152,7 +153,7 @@ class _JsonReport:
         )
 
     def _write(self, content: dict[str, object]) -> None:
-        print(json_text.dumps(wire.plain(content), allow_nan=False), flush=True)  # noqa: T201
+        put(json_text.dumps(wire.plain(content), allow_nan=False) + "\n")
 
 
 class _PlainReport:
@@ -198,7 +199,7 @@ class _PlainReport:
     def _write(self, line: str) -> None:
         if not self._utf8:
             line = line.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-        print(line, flush=True)  # noqa: T201
+        put(f"{line}\n")
 
 
 def _things(count: int) -> str:

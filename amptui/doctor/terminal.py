@@ -40,7 +40,7 @@ def terminal_checks() -> list[Check]:
 
 def read_terminal() -> Terminal:
     """Look at this process's streams and environment."""
-    from amptui.tui.terminal import terminal_speaks_utf8
+    from amptui.terminal import terminal_speaks_utf8
 
     is_terminal = sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
     window = os.get_terminal_size(sys.stdout.fileno()) if is_terminal else None

@@ -73,6 +73,13 @@ class Alternation:
         """Whether nothing more is to be measured."""
         return self._reason != "running"
 
+    @property
+    def steps_left(self) -> int:
+        """Counted steps until the block that runs is full, as far as they were delivered."""
+        if self.over:
+            return 0
+        return self._block_steps - len(self._ledgers[self._left[0]].block_seconds)
+
     def stop(self) -> None:
         """End it with what is known."""
         if not self.over:

@@ -4,6 +4,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+GRADIENTS_BUDGET = 0.0012
+WINDOW_BUDGET = 0.001
+TIMELINE_BUDGET = 0.0006
+BUFFERS_BUDGET = 0.0002
+"""The parts of the time that gradient norms, float16 windows, timed steps and looks at buffers may take:
+together 0.3%, so that what watches a training is not what slows it."""
+
 
 class Cadence:
     """Allows a measurement whenever ``budget`` of the time has paid for it.

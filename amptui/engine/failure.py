@@ -1,30 +1,90 @@
 """Why a training could not go on, in one line: what, where and the mend."""
 
+import ctypes
+import os
+import re
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
 from amptui import units
 from amptui.errors import AmptuiError, DeviceError, ExperimentError
+from amptui.records import AMP_PRECISIONS
 
 _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent
 
+_FROM_WORKER = re.compile(r"Caught \w+ in ([^\n]+)\.\nOriginal Traceback[^\n]*\n")
+"""How torch's ``ExceptionWrapper`` begins the message of an exception of a loader's worker."""
 
-def explain(error: BaseException, *, doing: str, batch_size: int | None) -> AmptuiError:
-    """The one line for ``error``, raised while the trainer was ``doing`` something: ``"in step 500"``."""
+_FRAME = re.compile(r'  File "(.+)", line (\d+)')
+
+_OUT_OF_MEMORY = re.compile(r"CUDA error: out of memory|\bCU[A-Z]+_(STATUS_)?ALLOC_FAILED\b")
+"""How memory that torch's own allocator did not ask for is missed: pinned memory, cuBLAS, cuDNN, cuFFT."""
+
+_LOST = re.compile(
+    "CUDA error: (device-side assert|an illegal memory access|an illegal instruction|misaligned address|"
+    "unspecified launch failure|the launch timed out|uncorrectable ECC error|hardware stack error|"
+    "invalid program counter|operation not supported on global/shared address space)"
+)
+"""Errors of a kernel after which every call fails: CUDA's runtime API calls that an inconsistent state."""
+
+_BOILERPLATE = re.compile(
+    r"\s*(Search for `cuda|CUDA kernel errors might be asynchronously|For debugging consider passing|"
+    r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking).*",
+    re.DOTALL,
+)
+"""Where torch goes on after the one sentence of an error of CUDA's (``c10/cuda/CUDAException.cpp``)."""
+
+
+def explain(
+    error: BaseException, *, doing: str, batch_size: int | None, precision: str | None = None
+) -> AmptuiError:
+    """The one line for ``error``, raised while the trainer was ``doing`` something: ``"in step 500"``.
+
+    ``batch_size`` and ``precision`` are those of the steps, for advice where memory ran out; None before
+    there are any.
+    """
     if isinstance(error, AmptuiError):
         return error
-    if isinstance(error, torch.OutOfMemoryError):
-        return _out_of_memory(doing, batch_size)
+    if is_out_of_memory(error):
+        return _out_of_memory(doing, batch_size, precision)
     if isinstance(error, MemoryError):
-        return DeviceError(f"out of host memory {doing}", mend="use a smaller --batch-size")
-    message, mend = known_mend(_message(error))
-    name = type(error).__name__
+        return _out_of_host_memory(doing, batch_size)
+    if is_device_lost(error):
+        return _device_lost(error, doing)
+    name, text, frames = type(error).__name__, _text(error), list(traceback.extract_tb(error.__traceback__))
+    found = _FROM_WORKER.match(text)
+    if found:
+        # A loader's worker sends its traceback in the message.
+        text, frames = _of_worker(text[found.end() :], name)
+        doing = f"in {found[1]}, {doing}"
+    message, mend = known_mend(" ".join(text.split()))
     told = f"{name}: {message[:500]}" if message else name
-    return ExperimentError(f"{told} ({_place(error.__traceback__)}{doing})", mend=mend)
+    return ExperimentError(f"{told} ({_place(frames)}{doing})", mend=mend)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a GPU's memory ran out, whoever says so: torch's allocator or a library of CUDA's."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(_message(error)) is not None
+
+
+def is_device_lost(error: BaseException) -> bool:
+    """Whether a kernel failed: from then on every call of CUDA in this process says so again."""
+    return isinstance(error, RuntimeError) and _LOST.search(_message(error)) is not None
+
+
+def never_free(owner: object) -> None:
+    """Keep ``owner`` and all that it holds until the process is gone.
+
+    Once a kernel has failed, torch ends the process where pinned memory is freed that was copied from or to:
+    it records an event, which raises in a destructor (``ATen/core/CachingHostAllocator.h``).
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
 def known_mend(message: str) -> tuple[str, str]:
@@ -39,18 +99,55 @@ def known_mend(message: str) -> tuple[str, str]:
     return before + refused, "use BCEWithLogitsLoss and leave the sigmoid out"
 
 
-def _message(error: BaseException) -> str:
-    """What ``error`` says in one line; nothing where it fails even in that."""
+def _of_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:
+    """What the exception said whose traceback is the text ``trace``, and the frames in that."""
+    lines = trace.splitlines()
+    frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
+    last = frames[-1][0] if frames else 0
+    said = next((number for number in range(last, len(lines)) if not lines[number].startswith(" ")), last)
+    text = "\n".join(lines[said:]).removeprefix(name).removeprefix(": ")
+    return text, [traceback.FrameSummary(found[1], int(found[2]), "") for _, found in frames]
+
+
+def _text(error: BaseException) -> str:
+    """What ``error`` says of itself; nothing where it fails even in that."""
     try:
-        return " ".join(str(error).split())
+        return _BOILERPLATE.sub("", str(error))
     except Exception:  # noqa: BLE001 - a person's exception may raise anything, and the run must still end
         return ""
 
 
-def _out_of_memory(doing: str, batch_size: int | None) -> DeviceError:
+def _message(error: BaseException) -> str:
+    """What ``error`` says of itself, in one line."""
+    return " ".join(_text(error).split())
+
+
+def _out_of_memory(doing: str, batch_size: int | None, precision: str | None) -> DeviceError:
     at = f" at batch size {batch_size}" if batch_size else ""
-    halved = f"--batch-size {batch_size // 2}" if batch_size and batch_size > 1 else "a smaller batch"
-    return DeviceError(f"CUDA out of memory {doing}{at}{_peak()}", mend=f"try {halved}, or AMP")
+    ways = [f"--batch-size {batch_size // 2}"] if batch_size and batch_size > 1 else []
+    if precision is not None and precision not in AMP_PRECISIONS:
+        ways.append("AMP")
+    mend = "see what else is in its memory (nvidia-smi), or use a smaller model"
+    return DeviceError(
+        f"CUDA out of memory {doing}{at}{_peak()}", mend=f"try {', or '.join(ways)}" if ways else mend
+    )
+
+
+def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
+    mend = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
+    return DeviceError(f"out of host memory {doing}", mend=mend)
+
+
+def _device_lost(error: BaseException, doing: str) -> DeviceError:
+    """The device tells of a kernel's error some calls later, of which the traceback knows nothing."""
+    message = _message(error)
+    ways = ["look for a label or an index out of range"] if "device-side assert" in message else []
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        at = f"{_place(traceback.extract_tb(error.__traceback__))}{doing}"
+    else:
+        at = f"noticed {doing}"
+        ways.append("start it with CUDA_LAUNCH_BLOCKING=1 to learn which line it comes from")
+    return DeviceError(f"{message[:500]} ({at})", mend=", or ".join(ways))
 
 
 def _peak() -> str:
@@ -62,11 +159,11 @@ def _peak() -> str:
     return f" (peak {units.number_of_bytes(peak)} allocated of {units.number_of_bytes(total)})"
 
 
-def _place(trace: TracebackType | None) -> str:
+def _place(frames: Sequence[traceback.FrameSummary]) -> str:
     """``file.py:12, `` of the innermost line of the person's own code, if there is one."""
     own = [
         frame
-        for frame in traceback.extract_tb(trace)
+        for frame in frames
         if not Path(frame.filename).is_relative_to(_OWN_FOLDER)
         and not Path(frame.filename).is_relative_to(_TORCH_FOLDER)
         and not frame.filename.startswith("<")

@@ -1,51 +1,153 @@
 """Notices where going on could only waste or destroy the run, and ends it, or pauses it and asks."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from amptui import units
 from amptui.control import Control
 from amptui.engine.precision import PrecisionMode
+from amptui.engine.probing.gradients import dense_elements, together
+from amptui.engine.readback import Readback
 from amptui.engine.reporting import StepReporter
+from amptui.engine.saving.keeping import Keeper
 from amptui.errors import ExperimentError
+from amptui.records import PauseCause
 
 HOPELESS_STEPS = 10
-"""After that many first steps with a non-finite loss, all applied, no weight is a number any more."""
+"""After that many first steps with a non-finite loss, all applied, nothing will be learned."""
+
+SUSPECT_STEPS = 5
+"""Non-finite losses in a row after which the weights are looked at, and again after as many more. One may be
+a bad batch. Meanwhile the modules of the steps after the first are traced, so that a run does not end before
+it is known where NaN begins."""
 
 LEAST_LOSS_SCALE = 2.0**-24
 """40 skips in a row below the start. At 0, 126 more, the next step would turn every weight into NaN."""
 
 
-class HopelessWatch:
-    """Looks at what the reporter knows, between two steps."""
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """Why a run stands still by itself; a person's pause has neither cause nor reason."""
 
-    def __init__(self, reporter: StepReporter, control: Control, *, attended: bool) -> None:
+    cause: PauseCause = ""
+    reason: str = ""
+
+
+class HopelessWatch:
+    """Looks at what the reporter knows, between two steps, and at the weights where that is suspect."""
+
+    def __init__(
+        self,
+        reporter: StepReporter,
+        control: Control,
+        readback: Readback,
+        keeper: Keeper,
+        *,
+        attended: bool,
+    ) -> None:
         self._reporter = reporter
         self._control = control
+        self._readback = readback
+        self._keeper = keeper
         self._attended = attended
-        self._reason = ""
+        self._found = Standstill()
+        self._parameters = reporter.gradients.parameters
+        self._suspect_at = SUSPECT_STEPS
+        self._lost_parameters = 0
+        """Parameters that held NaN when they were last looked at."""
+        self._loss_accepted = False
+        """Whether a person was asked about the NaN in them."""
         self.floor_accepted = False
         """Whether a person was asked about a fallen loss scale, and it has not recovered since."""
 
     def look(self, mode: PrecisionMode) -> None:
         """Ask for a pause, or raise ExperimentError, where ``mode`` cannot go on."""
+        if self._reporter.nonfinite_losses:
+            self._look_at_weights()
+        else:
+            self._suspect_at, self._lost_parameters, self._loss_accepted = SUSPECT_STEPS, 0, False
+        if mode.scales and not self._lost_parameters:
+            self._look_at_scale()
+
+    def look_last(self) -> None:
+        """Raise ExperimentError where the run's last steps spoiled the weights and nobody was told of it."""
+        if self._reporter.nonfinite_losses and not self._loss_accepted:
+            self._suspect_at = self._reporter.nonfinite_losses
+            self._attended = False  # the run is over: there is nothing to ask about
+            self._look_at_weights()
+            self._readback.flush()
+            self._look_at_weights()
+
+    def take_found(self) -> Standstill:
+        """Why it asked for a pause, once."""
+        found, self._found = self._found, Standstill()
+        return found
+
+    def _look_at_weights(self) -> None:
+        """Send for the weights where losses make them suspect, and act on what came of it."""
         reporter = self._reporter
-        if reporter.bad_applied_steps >= HOPELESS_STEPS:
+        if reporter.nonfinite_losses >= self._suspect_at:
+            self._suspect_at = reporter.nonfinite_losses + SUSPECT_STEPS
+            self._readback.push([_count_nan(self._parameters)], self._take_count, timed=False)
+            self._readback.drain()  # on a CPU it is there at once
+        if reporter.bad_applied_steps >= HOPELESS_STEPS or (
+            self._lost_parameters and not reporter.finite_losses
+        ):
             raise ExperimentError(
-                f"the loss is {reporter.last_loss} from step 1 on, and so is every weight",
+                f"the loss is {reporter.last_loss} from step 1 on{self._told_weights()}",
                 mend="check the inputs and the loss, or use a smaller --lr",
             )
-        scale = reporter.loss_scale
-        if scale is None or not mode.scales:
+        if not self._lost_parameters or self._loss_accepted:
+            return
+        since = reporter.trouble_step - reporter.nonfinite_losses + 1
+        what = f"the loss is {reporter.last_loss} since step {units.count(since)}{self._told_weights()}"
+        if not self._attended:
+            self._keeper.wait()  # for one from before that is still being written
+            way_back = self._keeper.way_back or "there is no checkpoint from before: use a smaller --lr"
+            raise ExperimentError(what, mend=way_back)
+        self._loss_accepted = True
+        self._found = Standstill("weights", what)
+        self._control.request_pause(True)
+
+    def _look_at_scale(self) -> None:
+        scale = self._reporter.loss_scale
+        if scale is None:
             return
         if scale >= LEAST_LOSS_SCALE:
             self.floor_accepted = False
             return
-        what = f"the loss scale fell to {scale:.1e} after {reporter.consecutive_skips} skipped steps in a row"
+        skips = self._reporter.consecutive_skips
+        what = f"the loss scale fell to {scale:.1e} after {skips} skipped steps in a row"
         if not self._attended:
             raise ExperimentError(what, mend="use --precision bf16 or fp32")
         if not self.floor_accepted and not self._control.requested_precision:
             self.floor_accepted = True
-            self._reason = what
+            self._found = Standstill("loss scale", what)
             self._control.request_pause(True)
 
-    def take_reason(self) -> str:
-        """Why it asked for a pause, once; empty where it did not."""
-        reason, self._reason = self._reason, ""
-        return reason
+    def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
+        if row is not None and self._reporter.nonfinite_losses:
+            self._lost_parameters = int(row[0])
+
+    def _told_weights(self) -> str:
+        lost, parameters = self._lost_parameters, len(self._parameters)
+        return f", and {lost:,} of {parameters:,} parameters hold NaN" if lost else ""
+
+
+@torch.no_grad()
+def _count_nan(parameters: Sequence[Tensor]) -> Tensor:
+    """How many of ``parameters`` hold NaN, on their device; the host does not wait.
+
+    One without a gradient takes no part in the loss: it may never have been given a value.
+    """
+    taught = [dense_elements(p.detach()) for p in parameters if p.grad is not None]
+    present = [elements for elements in taught if elements is not None]
+    if not present:
+        return torch.zeros(())
+    dtype = torch.float64 if any(p.dtype is torch.float64 for p in present) else torch.float32
+    largest = together(torch._foreach_norm(present, math.inf, dtype=dtype), present[0].device)
+    return torch.stack(largest).isnan().sum()

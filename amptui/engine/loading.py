@@ -1,7 +1,6 @@
 """From what a person typed to an experiment: the class behind MODEL and the values of its fields."""
 
 import importlib
-import importlib.util
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -12,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from amptui.errors import ExperimentError, UsageError
 from amptui.experiment import Experiment
+from amptui.modelfile import import_file
 from amptui.modelspec import ModelSpec
 
 _WORDS = {
@@ -33,7 +33,7 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
 
     Raises ExperimentError if there is none to choose. Whatever the module raises passes through.
     """
-    module = _import_file(spec.path) if spec.path else _import_module(spec.module)
+    module = import_file(spec.path) if spec.path else _import_module(spec.module)
     if spec.class_name:
         chosen = getattr(module, spec.class_name, None)
         if not (isinstance(chosen, type) and issubclass(chosen, Experiment)):
@@ -77,19 +77,6 @@ def _import_module(name: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return importlib.import_module(name)
-
-
-def _import_file(path: Path) -> ModuleType:
-    """Run a model file as a module of its own; it may import its neighbours, as a script may."""
-    name = f"amptui_experiment_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None, "a path that ends in .py has a loader"
-    assert spec.loader is not None, "a path that ends in .py has a loader"
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    sys.path.insert(0, str(path.resolve().parent))
-    spec.loader.exec_module(module)
-    return module
 
 
 def _experiments_in(module: ModuleType) -> list[type[Experiment]]:

@@ -4,9 +4,11 @@ Precisions change only between two optimizer steps. One GradScaler lives for the
 ``fp16`` touches it: run through other steps it would grow without limit, disabled it would forget.
 """
 
+import warnings
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,29 +22,62 @@ LOWEST_SOUND_SCALE = 1.0
 """Below it the loss scale makes gradients smaller, the opposite of its purpose."""
 
 
+_ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
+
+_ON_CPUS = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
+
+
 @dataclass(frozen=True, slots=True)
 class Tf32Flags:
-    """Whether float32 matrix products and convolutions may use TF32's 10-bit mantissa.
+    """What float32 matrix products, convolutions and RNNs may be rounded to: TF32's 10-bit mantissa, say.
 
-    Only the older pair of flags is read and written: mixing it with ``fp32_precision`` makes torch raise.
+    torch keeps two sets of these flags and raises where the older one (``allow_tf32``,
+    ``set_float32_matmul_precision``) is read while the newer (``fp32_precision``) says otherwise. A model
+    file may set either. Only the newer, which holds the truth, is read here, and both are written, so that
+    they agree whoever asks. See https://docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32".
     """
 
-    matmul: bool
-    convolution: bool
+    words: tuple[str, ...]
+    """``fp32_precision`` of ``_ON_GPUS``, then of ``_ON_CPUS``: ``ieee``, ``tf32``, ``bf16``; ``none`` where
+    nothing was chosen, which is float32 in full."""
 
     @classmethod
     def current(cls) -> "Tf32Flags":
-        """What is set now."""
-        return cls(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+        """What is set now, wherever it was set: a default for all places stands in each."""
+        return cls(tuple(_setting(place).fp32_precision for place in (*_ON_GPUS, *_ON_CPUS)))
+
+    @classmethod
+    def full(cls) -> "Tf32Flags":
+        """No rounding anywhere."""
+        return cls(("ieee",) * len((*_ON_GPUS, *_ON_CPUS)))
+
+    def with_tf32(self) -> "Tf32Flags":
+        """TF32 everywhere on GPUs; on a CPU as it is."""
+        return Tf32Flags((*("tf32" for _ in _ON_GPUS), *self.words[len(_ON_GPUS) :]))
 
     def apply(self) -> None:
-        """Set both flags."""
-        torch.backends.cuda.matmul.allow_tf32 = self.matmul
-        torch.backends.cudnn.allow_tf32 = self.convolution
+        """Set all of them, in both of torch's sets."""
+        words = dict(zip((*_ON_GPUS, *_ON_CPUS), self.words, strict=True))
+        level = "medium" if words["mkldnn.matmul"] == "bf16" else "high"
+        with warnings.catch_warnings():
+            # torch 2.9 warns of the older set at its first use in a process.
+            warnings.filterwarnings("ignore", "Please use the new API settings")
+            torch.set_float32_matmul_precision(level if words["cuda.matmul"] == "tf32" else "highest")
+            torch.backends.cudnn.allow_tf32 = words["cudnn.conv"] == "tf32"
+        # The older setters wrote the newer flags as well, more coarsely.
+        for place, word in words.items():
+            setting = _setting(place)
+            if setting.fp32_precision != word:
+                setting.fp32_precision = word
 
 
-@dataclass(frozen=True, slots=True)
-class ScalerTensors:
+def _setting(place: str) -> Any:
+    """What has an ``fp32_precision``; torch's types do not know it."""
+    backend, operator = place.split(".")
+    return getattr(getattr(torch.backends, backend), operator)
+
+
+class ScalerTensors(NamedTuple):
     """The scaler around one step, as device tensors: reading them on the host is the readback's business.
 
     The last two are the scaler's own and change in place with the next step: copy them before it.
@@ -69,6 +104,7 @@ class PrecisionMode:
         self.scaler = scaler
         self.default_flags = default_flags
         self._first_scale = scaler.get_scale()
+        self._forward_context = self._new_forward_context()  # made once: a constructor asks CUDA
 
     @property
     def scale(self) -> Tensor | None:
@@ -80,7 +116,10 @@ class PrecisionMode:
         self.default_flags.apply()
 
     def forward_context(self) -> AbstractContextManager[object]:
-        """What the forward pass and the loss run in."""
+        """What the forward pass and the loss run in; not to be entered twice at once."""
+        return self._forward_context
+
+    def _new_forward_context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
@@ -101,6 +140,9 @@ class PrecisionMode:
         optimizer.step()
         return None
 
+    def abandon_step(self) -> None:
+        """Forget a step that failed before its end."""
+
 
 class IeeeMode(PrecisionMode):
     """``ieee``: float32 with TF32 off everywhere."""
@@ -108,7 +150,7 @@ class IeeeMode(PrecisionMode):
     name = "ieee"
 
     def enter(self) -> None:
-        Tf32Flags(matmul=False, convolution=False).apply()
+        Tf32Flags.full().apply()
 
 
 class Tf32Mode(PrecisionMode):
@@ -117,7 +159,7 @@ class Tf32Mode(PrecisionMode):
     name = "tf32"
 
     def enter(self) -> None:
-        Tf32Flags(matmul=True, convolution=True).apply()
+        self.default_flags.with_tf32().apply()
 
 
 class Bf16Mode(PrecisionMode):
@@ -126,7 +168,7 @@ class Bf16Mode(PrecisionMode):
     name = "bf16"
     dtype = torch.bfloat16
 
-    def forward_context(self) -> AbstractContextManager[object]:
+    def _new_forward_context(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
 
@@ -159,13 +201,19 @@ class Fp16Mode(Bf16Mode):
             scale.copy_(torch.where(scale < LOWEST_SOUND_SCALE, first, scale))
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
+        # update() writes the scale in place and forgets found_inf, so both are taken before. Nothing asks for
+        # memory once the weights have changed: an attempt that fails can be undone as long as they have not.
+        scale = _scale(self.scaler).clone()
         self.scaler.step(optimizer)
-        # update() writes the scale in place and forgets found_inf, so both are taken before.
-        scale, found_inf = _scale(self.scaler).clone(), _found_inf(self.scaler, optimizer)
+        found_inf = _found_inf(self.scaler, optimizer)
         self.scaler.update()
         if self._least_scale is not None:
             _scale(self.scaler).clamp_(min=self._least_scale)
         return ScalerTensors(scale, found_inf, _scale(self.scaler), _growth_tracker(self.scaler))
+
+    def abandon_step(self) -> None:
+        # It remembers until update() which optimizers it has unscaled, and would not unscale their next step.
+        self.scaler._per_optimizer_states.clear()
 
 
 _MODES: tuple[type[PrecisionMode], ...] = (PrecisionMode, IeeeMode, Tf32Mode, Fp16Mode, Bf16Mode)
@@ -174,6 +222,7 @@ _MODES: tuple[type[PrecisionMode], ...] = (PrecisionMode, IeeeMode, Tf32Mode, Fp
 def build_modes(device: torch.device, scaler: GradScaler) -> dict[str, PrecisionMode]:
     """Every mode by name, sharing one scaler; call before any mode was entered."""
     flags = Tf32Flags.current()
+    flags.apply()
     return {mode.name: mode(device=device, scaler=scaler, default_flags=flags) for mode in _MODES}
 
 

@@ -2,9 +2,10 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probing.gradients import GradientHealth, GradientProbe
 from amptui.records import (
@@ -32,25 +33,33 @@ _COUNTED = (
 SCALER_VALUES = 4
 """Scale, found_inf, next scale and growth tracker: what a scaled step adds to its row."""
 
+_UNSCALED = (1.0, 0.0, 1.0, 0.0)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
-    """What the host knows of a step when it is sent to the device."""
+
+class StepFacts(NamedTuple):
+    """What the host knows of a step when it is sent to the device; a tuple, quick to make in every step."""
 
     step: int
     epoch: int
     precision: str
     samples: int
     data_seconds: float
-    lr: float
+    asked: float
+    """When its batch was asked for, by ``perf_counter``."""
+    lr: float | None
+    """None where the optimizer has none, or ``lr_sent``."""
     settling: bool
-    parts: tuple[str, ...]
+    parts: tuple[str, ...] = ()
     """Names of the loss's parts, in the row's order."""
-    scaled: bool
+    lr_sent: bool = False
+    """The row holds the learning rate, which is a tensor on the device."""
+    scaled: bool = False
     """The row holds the scaler's values."""
-    gradients: bool
+    clipped: bool = False
+    """The row holds the norm that clipping used, of unscaled gradients."""
+    gradients: bool = False
     """The row holds what the gradient probe measured."""
-    gradients_scaled: bool
+    gradients_scaled: bool = False
     """It was measured before unscaling."""
 
 
@@ -73,9 +82,14 @@ class StepReporter:
     consecutive_skips: int = 0
     loss_scale: float | None = None
     """The scale after the newest delivered scaled step."""
+    growth_tracker: int = 0
+    """Applied steps since the scale last moved, as of the newest delivered scaled step, ``scaled_step``."""
+    scaled_step: int = 0
     finite_losses: int = 0
     bad_applied_steps: int = 0
     """Steps with a non-finite loss that changed the weights all the same, before any finite loss."""
+    nonfinite_losses: int = 0
+    """In a row, up to the newest delivered step."""
     last_loss: float = 0.0
     loss_is_finite: bool = True
     """Whether the newest delivered loss was."""
@@ -85,6 +99,28 @@ class StepReporter:
     unexplained_step: int = 0
     """The newest whose trouble is not the scaler's everyday search for its scale."""
     _epoch: _EpochSums = field(default_factory=_EpochSums)
+    _end: float = -math.inf
+    """When the newest step ended, by the performance counter."""
+    _clock_ahead: float = 0.0
+    """Seconds that the clock is ahead of the performance counter."""
+
+    @property
+    def in_trouble(self) -> bool:
+        """Whether the newest delivered step was skipped, or its loss is not finite."""
+        return self.consecutive_skips > 0 or not self.loss_is_finite
+
+    def next_growth(self, growth_interval: int, step: int) -> int | None:
+        """The step after ``step`` that ends with a doubled scale if none is skipped; None if unknown."""
+        growth = self.scaled_step + growth_interval - self.growth_tracker
+        return growth if self.scaled_step and growth > step else None
+
+    def _unix_seconds(self, moment: float) -> float:
+        """When that was, of a moment of the performance counter."""
+        ahead = time.time() - time.perf_counter()
+        # The process may lose the processor between the two clocks: only one that was set is another clock.
+        if abs(ahead - self._clock_ahead) > 1.0:
+            self._clock_ahead = ahead
+        return self._clock_ahead + moment
 
     def state(self) -> dict[str, Any]:
         """What it has counted, as plain values; not where it saw trouble."""
@@ -99,20 +135,21 @@ class StepReporter:
     def step(self, facts: StepFacts, row: Sequence[float] | None, seconds: float | None) -> None:
         """Emit what ``row`` tells of one step: loss, its parts, the scaler's values, gradients."""
         self.delivered += 1
+        # Many steps are told of at one look. Each ends its seconds after the one before, and not before its
+        # batch was there: no time is later than the true one, nor earlier than that of the step before.
+        self._end = max(facts.asked + facts.data_seconds, self._end + (seconds or 0.0))
+        now = self._unix_seconds(self._end)
         if row is None:
             self._epoch.unmeasured += 1
-            self.emit(_unmeasured(facts))
+            self.emit(_unmeasured(facts, now))
             return
-        rest = 1 + len(facts.parts)
-        loss, parts = row[0], dict(zip(facts.parts, row[1:rest], strict=True))
-        scale, found_inf, next_scale, tracker = 1.0, 0.0, 1.0, 0.0
-        if facts.scaled:
-            scale, found_inf, next_scale, tracker = row[rest : rest + SCALER_VALUES]
-            rest += SCALER_VALUES
-        health = None
-        if facts.gradients:
-            health = self.gradients.health(row[rest:], scale if facts.gradients_scaled else 1.0)
-        now, skipped = time.time(), found_inf > 0
+        values = iter(row)
+        loss = next(values)
+        parts = dict(zip(facts.parts, values, strict=False)) if facts.parts else {}
+        lr = next(values) if facts.lr_sent else facts.lr
+        scale, found_inf, next_scale, tracker = islice(values, SCALER_VALUES) if facts.scaled else _UNSCALED
+        health = self._health(facts, values, scale)
+        skipped = found_inf > 0
         self.emit(
             StepRecord(
                 time=now,
@@ -124,7 +161,7 @@ class StepReporter:
                 samples=facts.samples,
                 step_seconds=seconds,
                 data_seconds=facts.data_seconds,
-                lr=facts.lr,
+                lr=lr,
                 loss_scale=scale if facts.scaled else None,
                 growth_tracker=int(tracker) if facts.scaled else None,
                 skipped=skipped,
@@ -140,7 +177,17 @@ class StepReporter:
         if not skipped:
             self.consecutive_skips = 0
         if facts.scaled:
+            self.growth_tracker, self.scaled_step = int(tracker), facts.step
             self._follow_scale(facts.step, now, scale, next_scale)
+
+    def _health(self, facts: StepFacts, values: Iterator[float], scale: float) -> GradientHealth | None:
+        """What the rest of a row, its ``values``, says of the gradients; None if it says nothing."""
+        norm = next(values) if facts.clipped else None
+        if not facts.gradients:
+            return None if norm is None else GradientHealth(norm, None, None, (), ())
+        health = self.gradients.health(list(values), scale if facts.gradients_scaled else 1.0)
+        # Clipping computed its norm in its own order of sums: the one it used is the one to show.
+        return health if norm is None or health.nonfinite_count else replace(health, norm=norm)
 
     def epoch(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit the epoch's end, after all of its steps were delivered."""
@@ -160,6 +207,7 @@ class StepReporter:
         sums = self._epoch
         self.last_loss = loss
         self.loss_is_finite = math.isfinite(loss)
+        self.nonfinite_losses = 0 if self.loss_is_finite else self.nonfinite_losses + 1
         if self.loss_is_finite:
             self.finite_losses += 1
             sums.loss += loss
@@ -232,10 +280,10 @@ def _kind(value: float) -> Literal["nan", "inf"]:
     return "nan" if math.isnan(value) else "inf"
 
 
-def _unmeasured(facts: StepFacts) -> StepRecord:
+def _unmeasured(facts: StepFacts, now: float) -> StepRecord:
     """The record of a step whose numbers were dropped rather than waited for."""
     return StepRecord(
-        time=time.time(),
+        time=now,
         step=facts.step,
         epoch=facts.epoch,
         precision=facts.precision,

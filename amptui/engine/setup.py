@@ -1,5 +1,6 @@
 """Everything that stands before the first step: device, experiment, data, model, optimizer, modes."""
 
+import inspect
 import math
 import random
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.data.batches import Batches, open_batches
+from amptui.data.batches import Batch, Batches, open_batches
 from amptui.data.sources import Data, DataRequest
+from amptui.engine.lazy import is_lazy_model, materialise
 from amptui.engine.precision import PrecisionMode, build_modes, check_supported, unsupported_precisions
 from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
@@ -39,7 +41,12 @@ class Schedule:
 
     epochs: int
     steps: int | None
+    """How many there will be; more or fewer where the data's length is not what it says."""
     steps_per_epoch: int | None
+    asked_steps: int | None = None
+    """Those that a person asked for: the run ends with the last of them, in mid-epoch too."""
+    asked_epochs: bool = True
+    """Whether the run ends with the last epoch; else it takes as many as ``asked_steps`` need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +113,13 @@ def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None
     elif steps_per_epoch is not None:
         longest = epochs * steps_per_epoch
         steps = longest if steps is None else min(steps, longest)
-    return Schedule(epochs=epochs, steps=steps, steps_per_epoch=steps_per_epoch)
+    return Schedule(
+        epochs=epochs,
+        steps=steps,
+        steps_per_epoch=steps_per_epoch,
+        asked_steps=request.steps,
+        asked_epochs=limited or request.steps is None,
+    )
 
 
 def experiment_settings(
@@ -131,10 +144,16 @@ def experiment_settings(
 
 
 def build_model(
-    experiment: Experiment, device: torch.device, *, channels_last: bool = False, compiled: bool = False
+    experiment: Experiment,
+    device: torch.device,
+    *,
+    first_batch: Callable[[], Batch],
+    channels_last: bool = False,
+    compiled: bool = False,
 ) -> tuple[nn.Module, Optimizer]:
     """Model on the device and its optimizer; raises ExperimentError for anything else than those.
 
+    Lazy layers get their shapes from ``first_batch``, which is asked for where there are some.
     ``channels_last`` lays out its weights of four dimensions so; convolutions bring their inputs along.
     ``compiled`` compiles its forward pass in place: names of modules and parameters stay.
     """
@@ -145,6 +164,8 @@ def build_model(
             f"{owner}.build_model() returned {_kind(model)}", mend="return a torch.nn.Module"
         )
     model = model.to(device)
+    if is_lazy_model(model):
+        materialise(model, experiment, device, first_batch)
     if channels_last:
         model.to(memory_format=torch.channels_last)
     if compiled:
@@ -156,8 +177,21 @@ def build_model(
         raise ExperimentError(
             f"{owner}.build_optimizer() returned {_kind(optimizer)}", mend="return a torch.optim.Optimizer"
         )
+    _refuse_closure(optimizer, owner)
     model.train()
     return model, optimizer
+
+
+def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
+    """Raise ExperimentError for an optimizer that computes the loss itself, several times a step."""
+    try:
+        inspect.signature(type(optimizer).step).bind(optimizer)
+    except TypeError:
+        kind = type(optimizer).__name__
+        raise ExperimentError(
+            f"{owner}.build_optimizer() returned {kind}, whose step() needs a closure: not supported here",
+            mend="use an optimizer that takes one loss a step, as Adam and SGD do",
+        ) from None
 
 
 def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> tuple[Batches, Batches | None]:
@@ -206,7 +240,11 @@ def assemble(
     announce("model", "building the model", f"in build_model() of {owner}")
     seed_everything(request.seed)  # the weights do not depend on how the data came to be
     model, optimizer = build_model(
-        experiment, device, channels_last=request.channels_last, compiled=request.compiled
+        experiment,
+        device,
+        first_batch=training.first,
+        channels_last=request.channels_last,
+        compiled=request.compiled,
     )
     scaler, modes = prepare_modes(device)
     return Prepared(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 MOST_FROZEN_BYTES = 2**28
 """More frozen weights are a pretrained base that adapters are trained on: no forward pass changes them, and
@@ -104,8 +105,9 @@ class Snapshot:
 
 def _changeable(model: nn.Module) -> Iterator[Tensor]:
     """The tensors of ``model`` that a forward pass may change in place."""
-    yield from model.buffers()
-    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    # What is lazy has no values yet.
+    yield from (buffer for buffer in model.buffers() if not is_lazy(buffer))
+    frozen = [each for each in model.parameters() if not each.requires_grad and not is_lazy(each)]
     if sum(parameter.nbytes for parameter in frozen) <= MOST_FROZEN_BYTES:
         yield from frozen
     for module in model.modules():

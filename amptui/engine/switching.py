@@ -3,14 +3,15 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from amptui.control import Control
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.alternating import Alternation
-from amptui.engine.failure import explain
+from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 from amptui.engine.precision import PrecisionMode
 from amptui.engine.settling import Settling
 from amptui.engine.setup import Prepared
@@ -23,12 +24,51 @@ _BREAKDOWN_STEPS = 5
 """Counted steps after which the allocator has seen the stretch's peak: it restarts with the first of them."""
 
 
+_FAR_STEPS = 1 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class _Trial:
     """A precision's first step after a switch: what to go back to should it fail."""
 
     previous: str
     before: Snapshot
+    counters: "_Counters"
+
+
+class _Counters:
+    """The optimizer's single numbers, Adam's ``step`` say, counted up before any weight changes.
+
+    Moments are not kept, which take twice the weights' memory: an optimizer that is not fused and runs out of
+    memory halfway has taken a gradient into them twice.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._kept = {
+            parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
+            for parameter, state in optimizer.state.items()
+        }
+
+    def restore(self) -> None:
+        """Bring them back, and forget states that were not there."""
+        states = self._optimizer.state
+        for parameter in [parameter for parameter in states if parameter not in self._kept]:
+            del states[parameter]
+        for parameter, kept in self._kept.items():
+            for name, value in kept.items():
+                if isinstance(value, Tensor):
+                    states[parameter][name].copy_(value)
+                else:
+                    states[parameter][name] = value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 class ModeSwitch:
@@ -58,6 +98,7 @@ class ModeSwitch:
         self._steps = self._counted = 0
         self._settling = Settling()
         self._settled = False
+        self._told_of_waits = False
 
     @property
     def settled(self) -> bool:
@@ -77,6 +118,20 @@ class ModeSwitch:
         return self.mode.name if self._trial is None else self._trial.previous
 
     @property
+    def needs_care(self) -> bool:
+        """Whether more than training may happen in the next step: it is on trial, or memory is looked at."""
+        return self._trial is not None or (
+            self._counted == _BREAKDOWN_STEPS - 1 and self._alternation is None
+        )
+
+    @property
+    def steps_to_news(self) -> int:
+        """After how many more steps something may have to be decided here; 1: look before each."""
+        if not self._settled or (self._counted < _BREAKDOWN_STEPS and self._alternation is None):
+            return 1
+        return _FAR_STEPS if self._alternation is None else max(1, self._alternation.steps_left)
+
+    @property
     def breakdown_is_due(self) -> bool:
         """Whether this is the step of the stretch after which its memory is looked at."""
         return self._counted == _BREAKDOWN_STEPS and self._alternation is None
@@ -84,9 +139,12 @@ class ModeSwitch:
     def begin_step(self) -> bool:
         """Count a step into its stretch; whether it still settles. Where it no longer does, peaks restart."""
         self._steps += 1
+        if self._settled:
+            self._counted += 1
+            return False
         settling = self._settling.begin_step()
         self._counted += not settling
-        if not settling and not self._settled:
+        if not settling:
             self._settled = True
             self._allocator.restart_peak()
         return settling
@@ -116,6 +174,8 @@ class ModeSwitch:
             self._compare(comparison, step)
         if self._alternation is not None:
             self._alternate(self._alternation, step)
+        if self.mode.scales and not self._told_of_waits:
+            self._tell_of_waits()
 
     def attempt(self, step: int, doing: str, run: Callable[[PrecisionMode], T]) -> T:
         """``run`` in the mode; where it is a stretch's first and fails, again in the precision before it."""
@@ -123,9 +183,10 @@ class ModeSwitch:
         try:
             return run(self.mode)
         except Exception as error:
-            if trial is None:
+            if trial is None or is_device_lost(error):
                 raise
-            why = str(explain(error, doing=doing, batch_size=None))
+            size = self._prepared.experiment.batch_size
+            why = str(explain(error, doing=doing, batch_size=size, precision=self.mode.name))
         # Outside of the handler: the error's traceback would keep the failed pass's tensors alive.
         self._undo(trial, why, step)
         return run(self.mode)
@@ -144,12 +205,15 @@ class ModeSwitch:
         previous = self.mode.name
         try:
             before = Snapshot.take(self._prepared.model, self._prepared.device)
-        except torch.OutOfMemoryError:
+            counters = _Counters(self._prepared.optimizer)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             self._say("error", f"no memory to try {name} and come back from it; still in {previous}")
             self._stop_comparing(step)
             return
         self._enter(name, step, first_step=step + 1)
-        self._trial = _Trial(previous, before)
+        self._trial = _Trial(previous, before, counters)
 
     def _enter(self, name: str, step: int, *, first_step: int) -> None:
         self._finish_stretch(step)
@@ -165,7 +229,9 @@ class ModeSwitch:
     def _undo(self, trial: _Trial, why: str, step: int) -> None:
         failed = self.mode.name
         self._prepared.optimizer.zero_grad(set_to_none=True)
+        self.mode.abandon_step()
         trial.before.restore()
+        trial.counters.restore()
         self._allocator.free_unused()
         self._say("error", f"{failed} failed in its first step, back in {trial.previous}: {why}")
         self._stop_comparing(step)
@@ -215,6 +281,20 @@ class ModeSwitch:
                 steps=self._steps,
                 peak_allocated_bytes=peak,
             )
+        )
+
+    def _tell_of_waits(self) -> None:
+        """Hint once at what GradScaler does with an optimizer that does not take the scale itself."""
+        self._told_of_waits = True
+        optimizer = self._prepared.optimizer
+        if self._prepared.device.type != "cuda" or getattr(optimizer, "_step_supports_amp_scaling", False):
+            return
+        name = type(optimizer).__name__
+        hint = (
+            f"build {name} with fused=True" if "fused" in optimizer.defaults else f"{name} has no fused form"
+        )
+        self._say(
+            "info", f"each {self.mode.name} step waits for the GPU, as the optimizer is not fused; {hint}"
         )
 
     def _say(self, severity: Severity, text: str) -> None:

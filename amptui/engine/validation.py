@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from amptui.control import Control
 from amptui.data.batches import count_samples
+from amptui.engine.counting import BatchCount
 from amptui.engine.precision import PrecisionMode
 from amptui.engine.setup import Prepared
 from amptui.errors import ExperimentError
@@ -56,14 +57,17 @@ class Validator:
         self._control = control
         self._emit = emit
         self._progress_due = 0.0
+        self._count: BatchCount | None = None
 
     def run(self, mode: PrecisionMode) -> MetricSums | None:
         """Sum the metrics over the validation data, if there is any; None when asked to stop on the way."""
         sums, batches = MetricSums(), self._prepared.validation
         if batches is None:
             return sums
+        if self._count is None:
+            self._count = BatchCount(batches, self._emit, training=False)
         with evaluating(self._prepared.model), torch.no_grad():
-            for done, batch in enumerate(batches.epoch(0)):
+            for done, batch in enumerate(self._count.watch(batches.epoch(0))):
                 if self._control.stop_reason:
                     return None
                 self._say(done, batches.batches_per_epoch)

@@ -1,6 +1,8 @@
 """The trainer's thread: loads torch, prepares the run, trains, and turns every end into a record."""
 
 import gc
+import os
+import sys
 import threading
 import time
 import traceback
@@ -10,8 +12,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from amptui.control import Control
-from amptui.errors import AmptuiError
+from amptui.errors import AmptuiError, DeviceError, ExperimentError
+from amptui.forking import in_forks
+from amptui.guards import guarded
 from amptui.modelspec import ModelSpec
+from amptui.prompt import complain
 from amptui.records import (
     AllocatorSample,
     Note,
@@ -53,6 +58,7 @@ class TrainingThread:
     ``journaled`` is asked before a checkpoint counts, and returns when the journal holds all records up to
     that step. ``cut`` is told the step that a resumed run goes on after, before anything is emitted of what
     follows, and says how many steps behind it are lost; None where no record of the run is left.
+    ``resume_command`` says what a person types to go on with the run.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class TrainingThread:
         *,
         journaled: Callable[[int], object] = _nothing_to_wait_for,
         cut: Callable[[int], int | None] = _nothing_lost,
+        resume_command: Callable[[], str] = lambda: "amptui train --resume",
     ) -> None:
         self._request = request
         self._spec = spec
@@ -71,13 +78,17 @@ class TrainingThread:
         self._emit = emit
         self._journaled = journaled
         self._cut = cut
+        self._resume_command = resume_command
         self._steps_before = 0
         self._thread = threading.Thread(target=self._run, name="amptui-trainer", daemon=True)
+        self._prepared: Prepared | None = None
         self._trainer: Trainer | None = None
         self._doing = "while importing torch"
         self._batch_size: int | None = None
         self._report_due = 0.0
         self._reported = ""
+        self._fault: ExperimentError | None = None
+        """Why a run that was asked to stop has failed all the same."""
         self.error: AmptuiError | None = None
         """Why the run failed, once it did."""
         self.ended = threading.Event()
@@ -85,6 +96,7 @@ class TrainingThread:
 
     def start(self) -> None:
         """Begin; returns at once."""
+        in_forks(self._control.become_copy)
         self._thread.start()
 
     @property
@@ -97,6 +109,13 @@ class TrainingThread:
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
+    def close(self) -> None:
+        """End the workers that loaded its data, once it has ended."""
+        prepared = self._prepared
+        for batches in (prepared.training, prepared.validation) if prepared is not None else ():
+            if batches is not None and not self._thread.is_alive():
+                batches.close()
+
     @property
     def doing(self) -> str:
         """What the thread is at, for a person who waits for it: ``"in step 500"``."""
@@ -107,16 +126,25 @@ class TrainingThread:
         """Whether the run is over but for a checkpoint that is being written, which may take its time."""
         return self._trainer is not None and self._trainer.saving
 
+    def tell_what_is_known(self) -> None:
+        """Tell of the steps since the last look, for whoever leaves a thread behind that will not end."""
+        if self._trainer is not None:
+            self._trainer.tell_what_is_known()
+
     def allocator(self) -> AllocatorSample | None:
         """The allocator as the trainer last saw it."""
         return self._trainer.allocator if self._trainer else None
 
     def _run(self) -> None:
         try:
-            self._train()
+            with guarded(self._told_to_leave, self._warn):
+                self._train()
         except BaseException as error:  # noqa: BLE001 - a model file may raise anything, SystemExit too
             self._fail(error)
         finally:
+            if self._control.is_copy:
+                complain("a process that the model forked came back to the training: it ends here")
+                os._exit(1)
             self.ended.set()
 
     def _train(self) -> None:
@@ -125,6 +153,9 @@ class TrainingThread:
         from amptui.engine.trainer import Trainer
 
         prepared, start = self._prepare()
+        self._prepared = prepared
+        if self._control.is_copy:
+            return
         if self._control.stop_reason:
             self._finish_unbegun()
             return
@@ -139,7 +170,7 @@ class TrainingThread:
             reason = self._trainer.run()
         now = time.time()
         seconds = now - started.time + (start.seconds if start else 0.0)
-        self._emit(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
+        self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
 
     def _prepare(self) -> "tuple[Prepared, Start | None]":
         """Do everything before the first step, saying what it is that takes so long."""
@@ -218,7 +249,7 @@ class TrainingThread:
 
         request = self._request
         kept = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
-        return Keeper(
+        keeper = Keeper(
             request.checkpoint_dir,
             control=self._control,
             emit=self._emit,
@@ -226,6 +257,8 @@ class TrainingThread:
             journaled=self._journaled,
             kept=kept,
         )
+        keeper.resume_command = self._resume_command
+        return keeper
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
         self._say(phase, detail)
@@ -266,17 +299,43 @@ class TrainingThread:
 
     def _finish_unbegun(self) -> None:
         """End a run that was stopped before its first step in this process."""
-        self._emit(RunFinished(time=time.time(), steps=self._steps_before, seconds=0.0, reason="stopped"))
+        self._finish(RunFinished(time=time.time(), steps=self._steps_before, seconds=0.0, reason="stopped"))
+
+    def _finish(self, record: RunFinished) -> None:
+        if self._fault is not None:
+            raise self._fault
+        self._emit(record)
+
+    def _told_to_leave(self, what: str) -> None:
+        """Code of the model's called ``os._exit()``: in this thread that is told where it is raised next."""
+        thread = threading.current_thread()
+        if thread is not self._thread:
+            self._fault = ExperimentError(f"{what} was called in the thread {thread.name} ({self.doing})")
+            self._control.request_stop(what)
 
     def _fail(self, error: BaseException) -> None:
         step = self._trainer.step if self._trainer else self._steps_before
-        if self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
+        if self._fault is not None:
+            error = self._fault
+        elif self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
             # Long preparations leave by raising when they are asked to stop.
             self._finish_unbegun()
             return
         trace = "".join(traceback.format_exception(error))
-        self.error = _explained(error, self.doing, self._batch_size)
+        self.error = self._explained(error)
         self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=trace))
+
+    def _explained(self, error: BaseException) -> AmptuiError:
+        if isinstance(error, AmptuiError):
+            return error
+        if "torch" not in sys.modules:
+            return torch_failed(error)
+        from amptui.engine.failure import explain
+
+        if self._trainer is None:
+            return explain(error, doing=self.doing, batch_size=None)
+        precision = self._trainer.precision
+        return explain(error, doing=self.doing, batch_size=self._batch_size, precision=precision)
 
 
 @contextmanager
@@ -293,9 +352,12 @@ def _frozen_garbage_collection() -> Iterator[None]:
         gc.unfreeze()  # libraries complain at exit of what was never collected
 
 
-def _explained(error: BaseException, doing: str, batch_size: int | None) -> AmptuiError:
-    try:
-        from amptui.engine.failure import explain
-    except ImportError as missing:  # torch itself cannot be imported
-        return AmptuiError(f"{missing} ({doing})", mend="install torch for this Python")
-    return explain(error, doing=doing, batch_size=batch_size)
+def torch_failed(error: BaseException) -> DeviceError:
+    """Why torch cannot be imported: ``error`` is of the first attempt, and any other hides the reason."""
+    if isinstance(error, ModuleNotFoundError):
+        return DeviceError(f"{error} (while importing torch)", mend="install torch for this Python")
+    what = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}".removesuffix(": ")
+    return DeviceError(
+        f"{what} (while importing torch)",
+        mend="see whether `python -c 'import torch'` works, and `ulimit -v`",
+    )

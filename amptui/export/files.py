@@ -23,6 +23,8 @@ def replacing(out: Path) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
     # Without the name in it: TensorBoard reads whatever has "tfevents" in its name.
     beside = place.with_name(f".amptui-{os.getpid()}-{hash(place.name)}.tmp")
+    with writing(out):
+        _make(beside)
     try:
         yield beside
         with writing(out):
@@ -30,6 +32,12 @@ def replacing(out: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             beside.unlink()
+
+
+def _make(path: Path) -> None:
+    """A new, empty file: in a folder of many users, /tmp say, another one's link could wait there."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
 
 @contextmanager

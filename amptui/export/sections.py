@@ -8,7 +8,14 @@ from amptui.export.markup import Markup, element
 from amptui.export.precisions import chip
 from amptui.export.recording import Recording
 from amptui.records import RunFailed, RunFinished
-from amptui.summary import memory_sentence, speedup_sentence
+from amptui.summary import (
+    NOT_MEASURED,
+    memory_sentence,
+    of_steps,
+    provisional_lines,
+    provisional_sentence,
+    speedup_sentence,
+)
 from amptui.telemetry.card import result_cards
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
@@ -88,8 +95,8 @@ def _validation(recording: Recording) -> list[tuple[str, str, str]]:
 
 
 _ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
-    ("median step", lambda stats: units.milliseconds(stats.median_step_seconds)),
-    ("samples", lambda stats: units.rate(stats.samples_per_second)),
+    ("median step", lambda stats: of_steps(stats, units.milliseconds(stats.median_step_seconds))),
+    ("samples", lambda stats: of_steps(stats, units.rate(stats.samples_per_second))),
     ("peak allocated", lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
     ("GPU busy", lambda stats: units.percent(_of_one(stats.utilization_percent))),
@@ -113,11 +120,12 @@ def comparison(view: SessionView) -> Markup | None:
         found.rows, key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first)
     )
     rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
-    measured = [row for row in rows if set(row[1:]) != {units.NOT_AVAILABLE}]
+    measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
     sides = cards.table(["", *(chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
     gain = [cards.paragraph(line, "verdict") for line in (*turns, *_gain(found))]
-    note = cards.paragraph(_left_out(found.rows, view.unmeasured_steps), "note")
+    notes = [*provisional_lines(found), *_left_out(found.rows, view.unmeasured_steps)]
+    note = cards.paragraph("; ".join(notes), "note")
     return cards.card("precisions side by side", sides, *gain, note)
 
 
@@ -126,10 +134,13 @@ def _gain(found: Comparison) -> list[str]:
     explained = [text.partition("; press ")[0] for text in found.explanations]
     if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
         return ["FP32 and AMP did not both run: there is nothing to compare"]
-    if found.speedup is None or found.amp is None or found.baseline is None:
-        return [found.reason, *explained]
-    amp = precision_label(found.amp)
-    lines = [speedup_sentence(amp, precision_label(found.baseline), found.speedup) + _interval(found)]
+    assert found.amp is not None, "both ran"
+    assert found.baseline is not None, "both ran"
+    amp, baseline = precision_label(found.amp), precision_label(found.baseline)
+    if found.speedup is None:
+        impression = found.provisional_speedup is not None
+        return [provisional_sentence(amp, baseline, found) if impression else found.reason, *explained]
+    lines = [speedup_sentence(amp, baseline, found.speedup) + _interval(found)]
     if found.memory_saving is not None:
         lines.append(memory_sentence(amp, found.memory_saving))
     return [*lines, *explained]
@@ -141,9 +152,8 @@ def _interval(found: Comparison) -> str:
     return f" (95% interval {units.ratio(found.speedup_low)} to {units.ratio(found.speedup_high)})"
 
 
-def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> str:
+def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> list[str]:
     """The steps that no figure counts."""
-    settling = sum(stats.settling_steps for stats in rows)
-    parts = [f"settling steps left out: {units.count(settling)}"] if settling else []
-    parts += [f"steps not measured: {units.count(unmeasured_steps)}"] if unmeasured_steps else []
-    return "; ".join(parts)
+    warm_up = sum(stats.settling_steps for stats in rows if not stats.provisional_steps)
+    parts = [f"warm-up steps left out: {units.count(warm_up)}"] if warm_up else []
+    return parts + ([f"steps not measured: {units.count(unmeasured_steps)}"] if unmeasured_steps else [])

@@ -1,17 +1,18 @@
 """Puts a replay together: player, screen, signals; and says what could not be read."""
 
-import os
-import sys
 from pathlib import Path
 from signal import SIGHUP, SIGINT
+from typing import TYPE_CHECKING
 
 from amptui.control import Control
 from amptui.errors import UsageError
 from amptui.prompt import complain, say
-from amptui.replay.player import Player
 from amptui.runs.find import journal_of
 from amptui.signals import StopSignals
-from amptui.tui.opening import Opening
+from amptui.terminal import HeldTerminal, can_show_a_screen
+
+if TYPE_CHECKING:
+    from amptui.replay.player import Player
 
 
 def replay(run: Path, *, speed: float) -> int:
@@ -20,15 +21,25 @@ def replay(run: Path, *, speed: float) -> int:
     Raises ``UsageError`` without a terminal, and ``RunFolderError`` for a run that cannot be read or holds
     no records.
     """
-    if not _has_screen():
+    if not can_show_a_screen():
         raise UsageError("a replay needs a terminal", mend="`amptui export` writes a run to a file")
-    player = Player(journal_of(run), speed=speed)
+    path = journal_of(run)
+    # Forks, and so comes before numpy, which starts threads.
+    with HeldTerminal() as terminal:
+        from amptui.replay.player import Player
+
+        return _play(Player(path, speed=speed), terminal)
+
+
+def _play(player: "Player", terminal: HeldTerminal) -> int:
+    from amptui.tui.opening import Opening
+
     control = Control()
-    with Opening() as opening:
+    with Opening(terminal) as opening:
         from amptui.replay.screen import ReplayApp
 
         app = ReplayApp(player, control, opening)
-        with StopSignals(control.request_stop, hung_up=app.hang_up) as signals:
+        with StopSignals(control.request_stop, hung_up=app.hang_up, terminal=terminal) as signals:
             app.run()
             player.stop()
     if app.left == "hung up":
@@ -40,8 +51,6 @@ def replay(run: Path, *, speed: float) -> int:
         raise player.failure
     if app.left == "interrupted":
         signals.received = signals.received or SIGINT
-    return 128 + signals.received if signals.received else app.return_code or 0
-
-
-def _has_screen() -> bool:
-    return os.environ.get("TERM", "dumb") not in ("", "dumb") and sys.stdin.isatty() and sys.stdout.isatty()
+    if signals.received:
+        return 128 + signals.received
+    return 0 if app.left is not None else 1

@@ -29,6 +29,11 @@ SKIP_SHARE = 0.05
 _RECORDS_AT_ONCE = 256
 """Records that are read and folded before clock and keys are looked at again: some milliseconds' worth."""
 
+_LONGEST_LOOK_SECONDS = 0.1
+"""A batch that takes longer to fold, as one of a forged journal may, holds up no key and no frame."""
+
+_PATIENCE_SECONDS = 1.0
+
 _LONGEST_TICK_SECONDS = 1.0
 """A process that was suspended for longer does not find its replay at the end."""
 
@@ -70,6 +75,8 @@ class Player:
         self._next = next(self._records, None)
         self._session = Session(str(path.parent))
         self._shown = self._session
+        self._view = self._shown.view()
+        self._folding = threading.Lock()
         self._stopping = False
         self._woken = threading.Event()
         self._thread = threading.Thread(target=self._run, name="amptui-replay", daemon=True)
@@ -81,16 +88,23 @@ class Player:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, if it was started."""
+        """End the thread, if it was started; one that reads or folds something endless is left behind."""
         self._stopping = True
         self._woken.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_PATIENCE_SECONDS)
 
     def look(self) -> SessionView:
-        """The session as of now; nobody can answer what the recorded run paused to ask."""
-        view = self._shown.view()
-        return replace(view, pause_reason="") if view.pause_reason else view
+        """The session as of now, or as of the last call while a batch takes long to fold.
+
+        Nobody can answer what the recorded run paused to ask.
+        """
+        if self._folding.acquire(timeout=_LONGEST_LOOK_SECONDS):
+            try:
+                self._view = self._shown.view()
+            finally:
+                self._folding.release()
+        return replace(self._view, pause_reason="") if self._view.pause_reason else self._view
 
     @property
     def position(self) -> Position:
@@ -174,7 +188,8 @@ class Player:
         if rewinding:
             self._start_over()
         due = self._take(clock)
-        self._session.fold(record for _, record in due)
+        with self._folding:
+            self._session.fold(record for _, record in due)
         with self._lock:
             # A key may have set the clock back while this batch was folded.
             if due and not self._rewinding:
@@ -230,7 +245,5 @@ class Player:
         """Records with their seconds since the first, which never go back."""
         seconds = 0.0
         for record in reader:
-            since = record.time - self._span.first_time
-            if math.isfinite(since):
-                seconds = max(seconds, since)
+            seconds = max(seconds, record.time - self._span.first_time)
             yield seconds, record

@@ -1,11 +1,12 @@
 """From when to when a journal tells, found without reading all of it."""
 
-import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from amptui import wire
 from amptui.errors import RunFolderError
+from amptui.runfiles import open_to_read
 from amptui.runs import journal
 
 _TAIL_BYTES = 1 << 18
@@ -23,8 +24,7 @@ class Span:
 
 def span_of(path: Path) -> Span:
     """The journal's span. Raises ``RunFolderError`` where it cannot be read or has no record."""
-    finite = (record.time for record in journal.read(path) if math.isfinite(record.time))
-    first = next(finite, None)
+    first = next((record.time for record in journal.read(path)), None)
     if first is None:
         raise RunFolderError(f"{path} holds no records")
     return Span(first, max(0.0, max(_last_times(path), default=first) - first))
@@ -32,8 +32,8 @@ def span_of(path: Path) -> Span:
 
 def _last_times(path: Path) -> list[float]:
     """The times in the last part of the file, which begins in the middle of some line."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+    with open_to_read(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         lines = file.read().splitlines()
     times = []
     for line in lines:
@@ -41,6 +41,6 @@ def _last_times(path: Path) -> list[float]:
             record = wire.loads(line.decode())
         except ValueError:
             continue
-        if record is not None and math.isfinite(record.time):
+        if record is not None:
             times.append(record.time)
     return times

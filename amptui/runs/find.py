@@ -2,12 +2,23 @@
 
 import os
 import re
+import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from amptui.errors import RunFolderError, UsageError
+from amptui.runfiles import LINK
 from amptui.runs.listing import KeptRun, look_at
 from amptui.runs.lock import holder
-from amptui.runs.rundir import RunDir, default_base, expanded, kept_runs, open_run_dir, said
+from amptui.runs.rundir import (
+    RunDir,
+    default_base,
+    expanded,
+    kept_runs,
+    open_run_dir,
+    read_run_json,
+    said,
+)
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
 """What a kept run's name has after its model's, as ``create_run_dir`` gives it."""
@@ -43,11 +54,35 @@ def resumable(text: str) -> RunDir:
     if trains is not None:
         watch = f"watch it with `amptui attach {said(run_dir.path)}`"
         raise RunFolderError(f"{said(run_dir.path)} is still running, {trains}", mend=watch)
-    if not run_dir.run_json_path.is_file():
+    if not os.path.lexists(run_dir.run_json_path):
         raise RunFolderError(f"{run_dir.path} holds no {run_dir.run_json_path.name}", mend=_NOTHING)
-    if not run_dir.checkpoints_path.is_dir():
+    if not os.path.lexists(run_dir.checkpoints_path):
         raise RunFolderError(f"{run_dir.path} holds no checkpoints", mend=_NOTHING)
+    if run_dir.checkpoints_path.is_symlink():
+        what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
+        raise RunFolderError(what, mend="put the checkpoints themselves there")
     return open_run_dir(run_dir.path)
+
+
+def is_own(folder: Path) -> bool:
+    """Whether the run in ``folder`` is one of the user's own: among those kept, and made by nobody else."""
+    try:
+        kept = default_base().resolve()
+        makers = {path.stat(follow_symlinks=False).st_uid for path in (folder.resolve(), folder / "run.json")}
+        # A kept run may be a link to where there was room for it, and there may be links to it.
+        places = (folder.absolute().parent.resolve(), folder.resolve().parent)
+    except (OSError, RunFolderError):
+        return False
+    return kept in places and makers == {os.geteuid()}
+
+
+def resume_command(folder: Path) -> str:
+    """What a person types to go on with the run in ``folder``: with MODEL, where it is not their own."""
+    words = ["amptui", "train", "--resume", said(folder)]
+    if not is_own(folder):
+        with suppress(RunFolderError, KeyError, TypeError):
+            words.insert(2, str(read_run_json(folder)["asked"]["model"]))
+    return shlex.join(words)
 
 
 def live_run(text: str) -> RunDir:
@@ -68,12 +103,12 @@ def live_run(text: str) -> RunDir:
 
 
 def journal_of(run: Path) -> Path:
-    """The journal of a run that is given as its folder or as the journal itself.
+    """The journal of a run that is given as its folder, or as the journal itself or a link to it.
 
     Raises ``RunFolderError`` for a folder without a journal.
     """
     if not run.is_dir():
-        return run
+        return run.resolve() if run.is_symlink() else run
     journal = RunDir(run).journal_path
     if not journal.is_file():
         raise RunFolderError(
@@ -128,12 +163,10 @@ def _meant(text: str) -> list[RunDir]:
     """
     if len(Path(text).parts) != 1:
         raise UsageError(f"no run {text!r}", mend="check the path")
-    runs = kept_runs()
-    found = (
-        [run for run in runs if run.path.name == text]
-        or [run for run in runs if _is_called(run.path.name, text)]
-        or [run for run in runs if run.path.name.startswith(text)]
-    )
+    named = RunDir(default_base() / text)
+    if text not in (".", "..") and os.path.isdir(named.path) and named.holds_a_run:  # noqa: PTH112
+        return [named]
+    found = kept_runs(lambda name: _is_called(name, text)) or kept_runs(lambda name: name.startswith(text))
     if not found:
         raise UsageError(f"no run {text!r}", mend=_GIVE)
     return found
@@ -151,10 +184,10 @@ def _several(names: list[str], what: str) -> UsageError:
 def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     if run is None:
         return UsageError("no run is live", mend="`amptui train MODEL` starts one")
-    words = {"stopped": "was stopped", "died": "died without a last word"}
+    words = {"stopped": "was stopped", "died": "died without a last word", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     named = said(run.folder)
     mend = f"look at it with `amptui replay {named}`"
     if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
-        mend += f", or go on with `amptui train --resume {named}`"
+        mend += f", or go on with `{resume_command(run.folder)}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", mend=mend)

@@ -6,15 +6,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import accumulate, islice
 from pathlib import Path
+from typing import BinaryIO
 
 from amptui import units, wire
 from amptui.errors import RunFolderError
 from amptui.records import Record
+from amptui.runfiles import open_to_read
 from amptui.runs.lasting import LastingFile
 from amptui.runs.rundir import reason
 
 MOST_WAITING = 100_000
 """Records that wait in memory while the file takes none, some 40 MiB; beyond that the oldest are dropped."""
+
+_PIECE_BYTES = 2**20
+"""Of a line that is no record: it may be longer than memory."""
 
 LINES_A_WRITE = 1000
 """Lines that one write call takes at most: a batch fits, and a backlog is tried in small parts."""
@@ -82,6 +87,7 @@ class Journal:
         """Write what waits, if the disk takes it, and sync the file; a disk that fails raises nothing."""
         if self._file is None:
             return
+        self._file.look()
         self._flush(self._file)
         self._file.close()
         self._heed(self._file)
@@ -159,11 +165,11 @@ class JournalReader(Iterator[Record]):
 
     def _read(self, path: Path) -> Iterator[Record]:
         try:
-            file = path.open("rb")
+            file = open_to_read(path)
         except OSError as error:
             raise RunFolderError(f"cannot read the journal {path}: {reason(error)}") from error
         with file:
-            for line in file:
+            for line in _lines(file):
                 record = self._parsed(line)
                 if record is not None:
                     yield record
@@ -184,6 +190,17 @@ class JournalReader(Iterator[Record]):
 def read(path: Path) -> JournalReader:
     """The records of the journal at ``path``, tolerant of a torn last line and of damaged ones."""
     return JournalReader(path)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """The file's lines; of one that is too long for a record its beginning and its end."""
+    while line := file.readline(wire.MAX_LINE_BYTES + 1):
+        if len(line) > wire.MAX_LINE_BYTES:
+            rest = line
+            while rest and not rest.endswith(b"\n"):
+                rest = file.readline(_PIECE_BYTES)
+            line += rest[-1:]
+        yield line
 
 
 def _ends_in_mid_line(file: int) -> bool:

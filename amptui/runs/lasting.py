@@ -1,10 +1,12 @@
 """An append-only file that keeps its name: deleted or moved away, it is made again with all that it held."""
 
+import errno
 import os
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from amptui.runfiles import FOLDER_MODE, open_file, open_new
 from amptui.runs.rundir import reason
 
 _LOOK_SECONDS = 1.0
@@ -18,6 +20,8 @@ _AT_ONCE_BYTES = 64 * _PART_BYTES
 
 _ALL_BYTES = 2**62
 
+_NO_DESCRIPTOR = -1
+
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
@@ -29,7 +33,7 @@ class LastingFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, _FLAGS, 0o644)
+        self.descriptor = open_file(path, _FLAGS)
         self.trouble = ""
         """What happened to the file's name, in one line; empty while all is well."""
         self.is_lost = False
@@ -42,7 +46,13 @@ class LastingFile:
         self._due = 0.0
 
     def look(self) -> None:
-        """See once a second whether the name is still there, and work at getting it back; never raises."""
+        """See once a second whether the name is still there, and work at getting it back; never raises.
+
+        To be called before each use of ``descriptor``: code that closed it may have another file there.
+        """
+        if not self._is_ours():
+            self.descriptor = _NO_DESCRIPTOR
+            self._begin_anew()
         now = time.monotonic()
         if now < self._due:
             return
@@ -57,6 +67,7 @@ class LastingFile:
 
     def close(self) -> None:
         """Bring the file back if it is gone, sync it and close it; never raises."""
+        self.look()
         if self.is_lost or self._has_lost_its_name():
             self.is_lost = True
             self._make_again(_ALL_BYTES)
@@ -67,6 +78,12 @@ class LastingFile:
             os.fsync(self.descriptor)
         with suppress(OSError):
             os.close(self.descriptor)
+
+    def _is_ours(self) -> bool:
+        try:
+            return _identity(os.fstat(self.descriptor)) == self._identity
+        except OSError as error:
+            return error.errno != errno.EBADF
 
     def _has_lost_its_name(self) -> bool:
         if self._place != self._path and not os.path.lexists(self._path):
@@ -103,10 +120,10 @@ class LastingFile:
         self._drop_copy()
         try:
             if self._is_there():
-                self._take(self._path, os.open(self._path, _FLAGS, 0o644))
+                self._take(self._path, open_file(self._path, _FLAGS))
                 return
             path = self._free_name()
-            self._take(path, os.open(path, _FLAGS | os.O_EXCL, 0o644))
+            self._take(path, open_file(path, _FLAGS | os.O_EXCL))
             self.forgot = True
         except OSError as error:
             self._fail(error)
@@ -162,11 +179,11 @@ class _Copy:
     """
 
     def __init__(self, source: int, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
         self._path = path
         self._source = source
         self._beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        self._file = os.open(self._beside, _FLAGS | os.O_TRUNC, 0o644)
+        self._file = open_new(self._beside)
         self._done_bytes = 0
 
     def advance(self, most_bytes: int) -> bool:

@@ -19,17 +19,22 @@ from amptui.records import (
     RunStarted,
     StepRecord,
 )
+from amptui.runfiles import open_to_read
 from amptui.runs.lock import Holder, holder
-from amptui.runs.rundir import RunDir, kept_runs, read_run_json, written
+from amptui.runs.rundir import RunDir, read_run_json, reason, written
 
-State = Literal["starting", "running", "paused", "finished", "stopped", "failed", "died"]
-"""``died`` is a run that nobody trains any more and that left no last word."""
+State = Literal["starting", "running", "paused", "finished", "stopped", "failed", "died", "unreadable"]
+"""``died`` is a run that nobody trains any more and that left no last word; of an ``unreadable`` one the
+journal cannot be opened."""
 
 _HEAD_BYTES = (2**16, 2**20, 2**22)
 """How far into a journal its beginning is looked for; a long download comes before it."""
 
 _TAIL_BYTES = (2**16, 2**20, 2**24)
 """How far back its newest step is looked for; a long pause comes after it."""
+
+_MAX_DAMAGED = 100
+"""Lines of one kind that cannot be read before it is not looked for any more: a listing has many runs."""
 
 _R = TypeVar("_R", bound=Record)
 _T = TypeVar("_T")
@@ -61,7 +66,7 @@ class KeptRun:
     is_here: bool
     """Nobody trains it on another machine."""
     error: str | None
-    """Why it failed, in one line."""
+    """Why it failed, or cannot be read, in one line."""
 
     @property
     def is_live(self) -> bool:
@@ -69,17 +74,10 @@ class KeptRun:
         return self.host is not None
 
 
-def list_kept_runs() -> list[KeptRun]:
-    """The user's runs, the one that was written last first. Raises ``RunFolderError``."""
-    return [look_at(run_dir) for run_dir in kept_runs()]
-
-
 def look_at(run_dir: RunDir) -> KeptRun:
     """The run in a folder; what cannot be read of it is not known, and nothing is raised for it."""
     trains = holder(run_dir.path)
-    begun, newest = None, _Newest()
-    with suppress(OSError), run_dir.journal_path.open("rb") as file:
-        begun, newest = _begun(file), _newest(file)
+    begun, newest, trouble = _both_ends(run_dir.journal_path)
     said = _run_json(run_dir)
     began = trains.started if trains is not None else None
     # What changes when a run goes on is rewritten in run.json; the journal may tell it far from both ends.
@@ -87,7 +85,7 @@ def look_at(run_dir: RunDir) -> KeptRun:
     return KeptRun(
         name=run_dir.path.absolute().name,
         folder=run_dir.path,
-        state=_state(trains, newest, has_begun=begun is not None),
+        state=_state(trains, newest, has_begun=begun is not None, is_readable=trouble is None),
         model=_known("model", begun, said),
         precision=newest.precision or _known("precision", begun),
         step=newest.step,
@@ -100,7 +98,7 @@ def look_at(run_dir: RunDir) -> KeptRun:
         host=trains.host if trains is not None else None,
         pid=trains.pid if trains is not None else None,
         is_here=trains is None or trains.is_here,
-        error=newest.word.error if isinstance(newest.word, RunFailed) else None,
+        error=newest.word.error if isinstance(newest.word, RunFailed) else trouble,
     )
 
 
@@ -166,7 +164,7 @@ class _Newest:
         return self.pause is not None and self.pause.paused and self.pause.step >= (self.step or 0)
 
 
-def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool) -> State:
+def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readable: bool) -> State:
     word = newest.word
     going_on = trains is not None and word is not None and (trains.started or 0.0) > word.time
     if word is not None and not going_on:
@@ -174,28 +172,46 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool) -> State:
             return "failed"
         return "stopped" if word.reason == "stopped" else "finished"
     if trains is None:
-        return "died"
+        return "died" if is_readable else "unreadable"
     if going_on or not has_begun:
         return "starting"
     return "paused" if newest.is_paused else "running"
 
 
-def _begun(file: BinaryIO) -> RunStarted | None:
+def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
+    """The run's first record and its newest ones, as far as they are there; why none can be read."""
+    try:
+        with open_to_read(journal) as file:
+            head = file.read(_HEAD_BYTES[0])
+            return _begun(file, head), _newest(file, head), None
+    except FileNotFoundError:
+        return None, _Newest(), None
+    except OSError as error:
+        return None, _Newest(), f"cannot read {journal}: {reason(error)}"
+
+
+def _begun(file: BinaryIO, data: bytes) -> RunStarted | None:
+    """The run's first record; ``data`` is the file's beginning."""
     for size in _HEAD_BYTES:
-        file.seek(0)
-        data = file.read(size)
-        found = _first(data, RunStarted)
+        if len(data) < size:
+            file.seek(0)
+            data = file.read(size)
+        found = _first(b"\n" + data, RunStarted)
         if found is not None or len(data) < size:
             return found
     return None
 
 
-def _newest(file: BinaryIO) -> _Newest:
+def _newest(file: BinaryIO, head: bytes) -> _Newest:
+    """The newest records; ``head`` is the file's beginning, which may be all of it."""
     size = os.fstat(file.fileno()).st_size
+    if size == len(head):
+        return _newest_in(b"\n" + head)
     found = _Newest()
     for back in _TAIL_BYTES:
         file.seek(max(0, size - back))
-        found = _newest_in(file.read(back))
+        data = file.read(back)
+        found = _newest_in(b"\n" + data if back >= size else data)
         if found.stepped is not None or back >= size:
             break
     return found
@@ -225,13 +241,16 @@ def _last(data: bytes, kind: type[_R]) -> tuple[int, _R | None]:
 
 
 def _searched(data: bytes, kind: type[_R], search: Callable[[bytes, int, int], int]) -> tuple[int, _R | None]:
-    """The record that ``search`` comes upon first, and where it begins; damaged ones are passed over."""
-    mark = f'{{"type":"{kind.__name__}"'.encode()
+    """The record that ``search`` finds first, and where its line begins; damaged ones are passed over."""
+    mark = f'\n{{"type":"{kind.__name__}"'.encode()
     start, end = 0, len(data)
-    while (at := search(mark, start, end)) >= 0:
-        line_end = data.find(b"\n", at)
+    for _ in range(_MAX_DAMAGED):
+        at = search(mark, start, end)
+        if at < 0:
+            break
+        line_end = data.find(b"\n", at + 1)
         with suppress(ValueError):
-            record = wire.loads(data[at : line_end if line_end >= 0 else len(data)].decode())
+            record = wire.loads(data[at + 1 : line_end if line_end >= 0 else len(data)].decode())
             if isinstance(record, kind):
                 return at, record
         start, end = (at + 1, end) if search == data.find else (0, at)

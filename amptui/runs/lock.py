@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from amptui.errors import RunFolderError
+from amptui.runfiles import FILE_MODE, is_still, open_file
 from amptui.runs.rundir import RunDir, reason, refuse_a_run
 
 _PATIENCE_SECONDS = 0.5
 """Somebody who looks whether the lock is held holds it for microseconds; that refuses nobody."""
 
 _RETRY_SECONDS = 0.01
+
+_NO_DESCRIPTOR = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class RunLock:
     def __init__(self, path: Path, file: int) -> None:
         self._path = path
         self._file: int | None = file
+        self._identity = os.fstat(file)
         # A lock is shared with forked children: the last of them to go would be the one to let go.
         os.register_at_fork(after_in_child=self._close)
 
@@ -76,27 +80,29 @@ class RunLock:
         return lock
 
     def renew(self) -> None:
-        """Lock the folder again if it was deleted and made again; nothing but a look if it was not."""
+        """Lock the folder again if it was deleted and made again, or the lock closed; else only look."""
         if self._file is None:
             return
         with suppress(OSError):
-            if self._path.exists() and os.path.samestat(os.fstat(self._file), self._path.stat()):
+            if not is_still(self._file, self._identity):
+                self._file = _NO_DESCRIPTOR  # its number may be given to what is opened next
+            elif os.path.lexists(self._path) and os.path.samestat(self._identity, self._path.lstat()):
                 return
             file = _locked(self._path, 0.0)
             if file is not None:
                 self._close()
-                self._file = file
+                self._file, self._identity = file, os.fstat(file)
 
     def release(self) -> None:
         """Let the folder go; harmless when that was done before."""
-        if self._file is not None:
+        if self._file is not None and is_still(self._file, self._identity):
             with suppress(OSError):
                 os.ftruncate(self._file, 0)  # where there are no locks, the words are what holds
         self._close()
 
     def _close(self) -> None:
         file, self._file = self._file, None
-        if file is not None:
+        if file is not None and is_still(file, self._identity):
             with suppress(OSError):
                 os.close(file)
 
@@ -110,7 +116,7 @@ class RunLock:
 def holder(folder: Path) -> Holder | None:
     """Who trains in ``folder`` now; None if nobody does. Makes no file, and stands in nobody's way."""
     try:
-        file = os.open(RunDir(folder).lock_path, os.O_RDONLY)
+        file = open_file(RunDir(folder).lock_path, os.O_RDONLY)
     except OSError:
         return None
     try:
@@ -127,7 +133,9 @@ def holder(folder: Path) -> Holder | None:
 
 def _locked(path: Path, patience_seconds: float) -> int | None:
     """The lock's file, locked and signed; None where a living run holds it. Raises OSError."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    file = open_file(path, os.O_RDWR | os.O_CREAT)
+    with suppress(OSError):  # another user's: of older versions anybody could read it, and so lock it
+        os.fchmod(file, FILE_MODE)
     limit = time.monotonic() + patience_seconds
     while not _try_to_lock(file):
         if time.monotonic() >= limit:

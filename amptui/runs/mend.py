@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import BinaryIO
 from amptui import wire
 from amptui.errors import RunFolderError
 from amptui.records import Record, RunFailed, RunFinished, StepRecord
+from amptui.runfiles import open_file
 from amptui.runs.rundir import reason
 
 _BLOCK_BYTES = 2**22
@@ -30,7 +31,7 @@ def cut_after(journal: Path, step: int) -> int:
     ``RunFolderError`` when that cannot be written; the journal is as it was then.
     """
     try:
-        with journal.open("r+b") as file:
+        with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
             at = _where_to_cut(file, step)
             lost_steps = _move(file, at, journal, step) if at < _size(file) else 0
             _end_the_line(file)
@@ -60,13 +61,17 @@ def _where_to_cut(file: BinaryIO, step: int) -> int:
 
 
 def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The file in pieces of whole lines, and where each begins."""
+    """The file in pieces of whole lines, but for those too long for a record, and where each begins."""
     file.seek(0)
     start = 0
-    while block := file.read(_BLOCK_BYTES):
-        block += file.readline()
+    while block := _read_block(file):
         yield start, block
         start += len(block)
+
+
+def _read_block(file: BinaryIO) -> bytes:
+    block = file.read(_BLOCK_BYTES)
+    return block + file.readline(wire.MAX_LINE_BYTES) if block else b""
 
 
 def _later(block: bytes, step: int) -> tuple[int | None, list[int]]:
@@ -75,8 +80,7 @@ def _later(block: bytes, step: int) -> tuple[int | None, list[int]]:
     if max(map(int, _A_STEP.findall(block)), default=0) > step:
         suspects += [match.start() for match in _A_STEP.finditer(block) if int(match[1]) > step]
     heralds: list[int] = []
-    for suspect in sorted(suspects):
-        start, record = _line_at(block, suspect)
+    for start, record in _lines_at(block, sorted(suspects)):
         if isinstance(record, StepRecord) and record.step > step:
             return start, heralds
         if isinstance(record, RunFinished | RunFailed) or getattr(record, "step", 0) > step:
@@ -91,7 +95,7 @@ def _last_step(block: bytes) -> int | None:
         start, record = _line_at(block, found)
         if isinstance(record, StepRecord):
             return start
-        end = found
+        end = start
     return None
 
 
@@ -108,6 +112,15 @@ def _line_at(block: bytes, position: int) -> tuple[int, Record | None]:
     return start, _record(block[start : end if end >= 0 else len(block)])
 
 
+def _lines_at(block: bytes, positions: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
+    """As :func:`_line_at` for ascending ``positions``, each line once, however many of them are in it."""
+    end = 0
+    for position in positions:
+        if position >= end:
+            yield _line_at(block, position)
+            end = block.find(b"\n", position) + 1 or len(block)
+
+
 def _record(line: bytes) -> Record | None:
     try:
         return wire.loads(line.decode())
@@ -122,8 +135,7 @@ def _move(file: BinaryIO, at: int, journal: Path, step: int) -> int:
     try:
         with os.fdopen(to, "wb") as out:
             file.seek(at)
-            while block := file.read(_BLOCK_BYTES):
-                block += file.readline()
+            while block := _read_block(file):
                 moved_steps += _later_steps(block, step)
                 out.write(block)
             out.flush()
@@ -141,13 +153,13 @@ def _new_file_beside(journal: Path, step: int) -> tuple[Path, int]:
     for number in count(1):
         path = journal.with_name(f"{journal.stem}.after-step-{step}-{number}{journal.suffix}")
         with suppress(FileExistsError):
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            return path, open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     raise AssertionError("there is always another number")
 
 
 def _later_steps(block: bytes, step: int) -> int:
-    records = (_line_at(block, match.start())[1] for match in re.finditer(_STEP_RECORD, block))
-    return sum(isinstance(record, StepRecord) and record.step > step for record in records)
+    found = _lines_at(block, (match.start() for match in re.finditer(_STEP_RECORD, block)))
+    return sum(isinstance(record, StepRecord) and record.step > step for _, record in found)
 
 
 def _end_the_line(file: BinaryIO) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from amptui.errors import RunFolderError
+from amptui.runfiles import FILE_MODE, FOLDER_MODE, LINK
 from amptui.runs.rundir import reason
 
 SOCKET_NAME = "run.sock"
@@ -71,6 +72,7 @@ def reach(folder: Path) -> socket.socket:
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            _refuse_a_link(path)
             # A run that is suspended takes no connections: better to say so than to wait for it.
             connection.setblocking(False)
             with _address(path) as address:
@@ -115,10 +117,13 @@ def _listen_at(path: Path) -> Listening:
         listening.setblocking(False)
         with _address(path) as address:
             _remove_stale(address)
+            # A umask of ours would for a moment be that of every thread. On Linux the file takes its mode
+            # from the socket; elsewhere nobody can connect before listen(), whatever bind() made.
+            if sys.platform == "linux":
+                os.fchmod(listening.fileno(), FILE_MODE)
             listening.bind(address)
-            # Nobody can connect before listen(), whatever the umask let bind() make; a umask of ours
-            # would for a moment be that of every thread.
-            Path(address).chmod(0o600)
+            if sys.platform != "linux":
+                Path(address).chmod(FILE_MODE)
             listening.listen(_BACKLOG)
             status = Path(address).lstat()
     except BaseException:
@@ -142,8 +147,14 @@ def _remove_stale(address: str) -> None:
             Path(address).unlink(missing_ok=True)
 
 
+def _refuse_a_link(path: Path) -> None:
+    """What listens where a link leads may be anything of this user's, an agent that holds keys say."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, LINK)
+
+
 def _make_private(folder: Path) -> None:
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise PermissionError(errno.EPERM, "its folder is not private")

@@ -8,7 +8,7 @@ an ``error``, after which it hangs up.
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, get_args
 
 from amptui import wire
 from amptui.control import Control, Probe
@@ -243,8 +243,8 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("ascii"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        value = wire.parse(line.decode("ascii"), max_bytes=MOST_LINE_BYTES)
+    except ValueError as error:
         raise ProtocolError("not a line of strict JSON") from error
     if not isinstance(value, dict):
         raise ProtocolError("not a JSON object")
@@ -292,7 +292,3 @@ def _check(holds: bool, otherwise: str) -> None:
 
 def _check_precision(precision: object) -> None:
     _check(isinstance(precision, str) and precision in PRECISIONS, "no such precision")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ProtocolError(f"{name} is not JSON")

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -13,6 +13,7 @@ from typing import Any
 
 from amptui import wire
 from amptui.errors import RunFolderError
+from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +50,17 @@ class RunDir:
     @property
     def holds_checkpoints(self) -> bool:
         """Whether there is one to go on from, whole or not."""
-        return self.checkpoints_path.is_dir() and any(self.checkpoints_path.glob("step-*.pt"))
+        names = names_in(self.checkpoints_path)
+        return any(name.startswith("step-") and name.endswith(".pt") for name in names)
 
     def set_aside(self) -> None:
         """Make room for a run that begins again; what is here stays as ``journal.before-1.jsonl`` and so on.
 
         Raises ``RunFolderError``.
         """
-        here = [
-            path for path in (self.run_json_path, self.checkpoints_path, self.journal_path) if path.exists()
-        ]
-        number = next(n for n in count(1) if not any(_before(path, n).exists() for path in here))
+        paths = (self.run_json_path, self.checkpoints_path, self.journal_path)
+        here = [path for path in paths if os.path.lexists(path)]
+        number = next(n for n in count(1) if not any(os.path.lexists(_before(path, n)) for path in here))
         try:
             for path in here:
                 path.rename(_before(path, number))
@@ -74,7 +75,7 @@ class RunDir:
         text = json.dumps(wire.plain(content), indent=2, allow_nan=False, ensure_ascii=True)
         beside = self.run_json_path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            with beside.open("w", encoding="ascii") as file:
+            with os.fdopen(open_new(beside), "w", encoding="ascii") as file:
                 file.write(f"{text}\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -95,7 +96,7 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
         return _new_among(default_base(), model)
     path = expanded(requested)
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot_create(path, error) from error
     refuse_a_run(RunDir(path))
@@ -119,10 +120,11 @@ def read_run_json(path: Path) -> dict[str, Any]:
     """What ``run.json`` says in the run's folder ``path``. Raises ``RunFolderError``."""
     file = RunDir(path).run_json_path
     try:
-        content = json.loads(file.read_bytes())
+        with open_to_read(file) as opened:
+            content = wire.parse(opened.read(wire.MAX_LINE_BYTES + 1).decode())
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {reason(error)}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RunFolderError(f"{file} is damaged: not JSON") from error
     if not isinstance(content, dict):
         raise RunFolderError(f"{file} is damaged: not an object")
@@ -157,21 +159,28 @@ def said(folder: Path) -> str:
     return str(folder)
 
 
-def kept_runs() -> list[RunDir]:
-    """The user's runs, the one that was written last first. Raises ``RunFolderError``."""
+def kept_runs(named: Callable[[str], object] = lambda _name: True) -> list[RunDir]:
+    """The user's runs, or those whose names ``named`` is true of; the one that was written last first.
+
+    Opens no file of theirs: of thousands, most are not asked about. Raises ``RunFolderError``.
+    """
     base = default_base()
     try:
-        folders = [RunDir(path) for path in base.iterdir()] if base.is_dir() else []
+        with os.scandir(base) as entries:
+            folders = [RunDir(Path(entry)) for entry in entries if named(entry.name) and entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError as error:
         raise RunFolderError(f"cannot read {base}: {reason(error)}") from error
-    runs = [folder for folder in folders if os.path.isdir(folder.path) and folder.holds_a_run]  # noqa: PTH112
-    return sorted(runs, key=lambda run: (written(run) or 0.0, run.path), reverse=True)
+    dated = [(written(folder), folder) for folder in folders]
+    runs = [(when or 0.0, run) for when, run in dated if when is not None or run.holds_a_run]
+    return [run for _, run in sorted(runs, key=lambda each: (each[0], each[1].path.name), reverse=True)]
 
 
 def written(run_dir: RunDir) -> float | None:
     """When the run last wrote a record, in Unix seconds; None for one without a journal."""
     try:
-        return run_dir.journal_path.stat().st_mtime
+        return os.lstat(run_dir.journal_path).st_mtime
     except OSError:
         return None
 
@@ -198,16 +207,25 @@ def _new_among(base: Path, model: str) -> RunDir:
     name = f"{folder_name(model)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, numbers = base / name, count(2)
     try:
-        base.mkdir(parents=True, exist_ok=True)
+        _make_private(base)
         while True:
             try:
-                path.mkdir()
+                path.mkdir(FOLDER_MODE)
             except FileExistsError:
                 path = base / f"{name}-{next(numbers)}"
             else:
                 return RunDir(path)
     except OSError as error:
         raise _cannot_create(path, error) from error
+
+
+def _make_private(folder: Path) -> None:
+    """Make ``folder`` and what is missing on the way there, for this user alone, as XDG has it."""
+    try:
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
+    except FileNotFoundError:
+        _make_private(folder.parent)
+        folder.mkdir(FOLDER_MODE, exist_ok=True)
 
 
 _CHOOSE = "choose another folder with --run-dir"

@@ -1,11 +1,9 @@
 """Serves a run to screens: one thread takes connections, passes records on and hears what is asked for."""
 
-import os
 import selectors
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from amptui.errors import RunFolderError
+from amptui.forking import in_forks
 from amptui.records import ViewersChanged
 from amptui.runs import place, protocol
 from amptui.runs.peer import Peer
@@ -96,7 +95,8 @@ class Server:
         self._thread = threading.Thread(target=self._serve, name="amptui-server", daemon=True)
         self.viewers = 0
         """Screens that watch now."""
-        _close_in_forks(self)
+        # A run's death is seen at once only where no process that it forks holds a connection open.
+        in_forks(self.close_copies)
 
     @property
     def trouble(self) -> str:
@@ -392,15 +392,3 @@ class Server:
     def _tell(self, change: _Change, detail: str = "") -> None:
         told = ViewersChanged(time=time.time(), viewers=self.viewers, change=change, detail=detail)
         self._changed(told)
-
-
-def _close_in_forks(server: Server) -> None:
-    """Let worker processes that the training forks hold no connection open: a run's death is seen at once."""
-    close = weakref.WeakMethod(server.close_copies)
-
-    def close_copies() -> None:
-        method = close()
-        if method is not None:
-            method()
-
-    os.register_at_fork(after_in_child=close_copies)

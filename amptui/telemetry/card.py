@@ -5,6 +5,9 @@ from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import RunStarted
 from amptui.telemetry.labels import precision_label
 
+PROVISIONAL = "~"
+"""Stands before what is of warm-up steps, or of too few others for a result."""
+
 WIDE = 1.2
 """An interval around 1 whose ends differ by more than this factor leaves open which is faster."""
 

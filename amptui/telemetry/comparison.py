@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,15 +22,22 @@ BASELINES = tuple(precision for precision in PRECISIONS if precision not in AMP_
 MIN_STEPS = BLOCK_STEPS
 """Counted steps that each side needs before a ratio is worth showing: a block."""
 
+MIN_PROVISIONAL_STEPS = 2
+"""Measured steps that each side needs before a first impression is worth showing."""
+
 WINDOW_STEPS = 2048
 """Counted steps, the newest ones, that a precision's median and rate are taken over."""
+
+
+_WARM_UP_WINDOW = 50
+"""Warm-up steps, the newest ones, that provisional figures are of."""
 
 
 class PrecisionLedger:
     """Adds up a run's steps by precision.
 
-    A step is counted when it is not settling and was timed. Settling steps are left out of everything
-    but the skips.
+    A step is counted when it was timed and is no warm-up step. Warm-up steps are left out of everything but
+    the skips once two steps are counted; until then they are all that is known.
     """
 
     _accounts: dict[str, "_Account"]
@@ -93,6 +101,7 @@ class _Account:
     _percents: float
     _looks: int
     _energy: EnergySum
+    _warm_up: "WarmUpSteps"
     _stats: PrecisionStats | None = None
 
     def __init__(self, precision: str) -> None:
@@ -110,6 +119,7 @@ class _Account:
         self._percents = 0.0
         self._looks = 0
         self._energy = EnergySum()
+        self._warm_up = WarmUpSteps()
 
     def add(self, stretch: Stretch) -> None:
         self._stats = None
@@ -117,6 +127,7 @@ class _Account:
         self._skipped += stretch.skipped
         if stretch.settling:
             self._settling_steps += len(stretch)
+            self._warm_up.add(stretch)
             return
         self._steps += len(stretch.timed_seconds)
         self._seconds.extend(stretch.timed_seconds)
@@ -144,7 +155,7 @@ class _Account:
 
     def stats(self) -> PrecisionStats:
         if self._stats is None:
-            self._stats = PrecisionStats(
+            stats = PrecisionStats(
                 precision=self._precision,
                 steps=self._steps,
                 settling_steps=self._settling_steps,
@@ -157,7 +168,63 @@ class _Account:
                 utilization_percent=self._percents / self._looks if self._looks else None,
                 joules_per_1000_samples=self._energy.joules_per_1000_samples(),
             )
+            enough = self._steps >= MIN_PROVISIONAL_STEPS
+            self._stats = stats if enough else self._warm_up.stand_in(stats)
         return self._stats
+
+
+class WarmUpSteps:
+    """The newest warm-up steps of one precision, for as long as no other step tells of it.
+
+    The first step of each stretch, which loads kernels and allocates, is left out once there is another.
+    """
+
+    _seconds: deque[float]
+    _samples: deque[int]
+    _first_seconds: deque[float]
+    """Of the first step of each stretch."""
+    _first_samples: deque[int]
+    _timed: int
+    _next_step: int | None
+    """The step that would go on with the stretch that was added last."""
+    _last_loss: float | None
+
+    def __init__(self) -> None:
+        self._seconds = deque(maxlen=_WARM_UP_WINDOW)
+        self._samples = deque(maxlen=_WARM_UP_WINDOW)
+        self._first_seconds = deque(maxlen=_WARM_UP_WINDOW)
+        self._first_samples = deque(maxlen=_WARM_UP_WINDOW)
+        self._timed = 0
+        self._next_step = None
+        self._last_loss = None
+
+    def add(self, stretch: Stretch) -> None:
+        """Take in warm-up steps in their order."""
+        first_seconds = stretch.records[0].step_seconds
+        begins = stretch.first_step != self._next_step and stretch.timed_seconds[:1] == [first_seconds]
+        self._next_step = stretch.first_step + len(stretch)
+        self._timed += len(stretch.timed_seconds)
+        self._first_seconds.extend(stretch.timed_seconds[:begins])
+        self._first_samples.extend(stretch.timed_samples[:begins])
+        self._seconds.extend(stretch.timed_seconds[begins:])
+        self._samples.extend(stretch.timed_samples[begins:])
+        measured = (loss for loss in reversed(stretch.losses) if loss is not None)
+        self._last_loss = next(measured, self._last_loss)
+
+    def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
+        """``stats``, which has next to no counted step, with what these steps tell."""
+        if not self._timed:
+            return replace(stats, last_loss=self._last_loss) if stats.last_loss is None else stats
+        seconds, samples = self._seconds, self._samples
+        if not seconds:
+            seconds, samples = self._first_seconds, self._first_samples
+        return replace(
+            stats,
+            median_step_seconds=median(seconds),
+            samples_per_second=samples_per_second(samples, seconds),
+            last_loss=self._last_loss if stats.last_loss is None else stats.last_loss,
+            provisional_steps=self._timed,
+        )
 
 
 def median(values: deque[float]) -> float | None:
@@ -198,7 +265,8 @@ def compare(
     every precision, over the whole run. The speed-up is the ratio of their geometric means and lies in the
     middle of its interval (``estimate.ratio``); the rows show the newest steps only, and differ from it where
     times drifted. There is a speed-up only when both sides have ``MIN_STEPS`` counted steps, otherwise a
-    reason; only then is a gain that did not come explained. ``breakdown`` tells where the memory is, once
+    reason, and a provisional one from ``MIN_PROVISIONAL_STEPS`` on; only then is a gain that did not come
+    explained. ``breakdown`` tells where the memory is, once
     that was measured.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
@@ -206,7 +274,7 @@ def compare(
     amp = _most_used([row for row in rows if row.precision in AMP_PRECISIONS])
     reason = _reason(baseline, amp)
     speed: Ratio | None = None
-    memory_saving = None
+    memory_saving = provisional_speedup = None
     explanations: tuple[str, ...] = ()
     if baseline and amp:
         memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
@@ -220,6 +288,8 @@ def compare(
                 memory_saving=memory_saving,
                 breakdown=breakdown,
             )
+        elif min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS:
+            provisional_speedup = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
     return Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,
@@ -230,6 +300,7 @@ def compare(
         memory_saving=memory_saving,
         reason=reason,
         explanations=explanations,
+        provisional_speedup=provisional_speedup,
     )
 
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from amptui import wire
 
-_DEEPEST = 32
-"""How deep arrays and objects may nest in a value that may be anything: a config's."""
-
 _LONGEST_DEQUE = 1_000_000
+
+_MAX_INTEGER = 2**63 - 1
+"""Sums are larger than what a record may hold; numpy takes no more than this."""
 
 _STORED = {np.dtype(np.float64): "<f8", np.dtype(np.int64): "<i8", np.dtype(np.bool_): "|u1"}
 """Arrays are little-endian on the way."""
@@ -71,6 +71,12 @@ def _exactly(kind: type[Any]) -> Form:
     return Form(kind.__name__, read)
 
 
+def _read_int(value: Any, _reading: Reading) -> int:
+    if type(value) is int and abs(value) > _MAX_INTEGER:
+        raise StateError("an integer of more than 64 bits")
+    return value if type(value) is int else refuse("int", value)
+
+
 def _write_float(value: float, _writing: Writing) -> float | str:
     return value if value - value == 0.0 else float.__repr__(value)
 
@@ -84,6 +90,12 @@ def _read_float(value: Any, _reading: Reading) -> float:
         except OverflowError:
             pass
     refuse("a number", value)
+
+
+def _read_time(value: Any, reading: Reading) -> float:
+    """A time that every calendar has."""
+    found = _read_float(value, reading)
+    return found if 0.0 <= found <= wire.MAX_SECONDS else refuse("a time", value)
 
 
 def _write_text(value: str, writing: Writing) -> int:
@@ -102,7 +114,7 @@ def _write_anything(value: object, _writing: Writing) -> Any:
 
 
 def _read_anything(value: Any, reading: Reading, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
+    if depth > wire.MAX_DEPTH:
         raise StateError("nested too deeply")
     if isinstance(value, dict):
         return {str(key): _read_anything(item, reading, depth + 1) for key, item in value.items()}
@@ -112,13 +124,17 @@ def _read_anything(value: Any, reading: Reading, depth: int = 0) -> Any:
 
 
 SIMPLE: Mapping[Any, Form] = {
-    int: _exactly(int),
+    int: Form("int", _read_int),
     bool: _exactly(bool),
     float: Form("float", _read_float, _write_float),
     str: Form("str", _read_text, _write_text),
     Any: Form("any", _read_anything, _write_anything),
 }
 """The forms of annotations without arguments."""
+
+
+TIME = Form("float", _read_time, _write_float)
+"""The form of a record's time, and of an event's."""
 
 
 def optional(form: Form) -> Form:

@@ -159,7 +159,16 @@ class NumericsWatch:
         """The least of the last headrooms, each as it would be at ``scale``; -inf if any step overflowed."""
         if not 0 < scale < math.inf:
             return None
-        return min((_moved(room, at, scale) for _, room, at in self._recent), default=None)
+        least = self._least_by_scale()
+        return min((_moved(room, at, scale) for at, room in least.items()), default=None)
+
+    def _least_by_scale(self, *, overflowed: bool = True) -> dict[float, float]:
+        """The least headroom of late at each scale that a step ran with: many steps, a scale or two."""
+        least: dict[float, float] = {}
+        for _, room, at in self._recent:
+            if room <= least.get(at, math.inf) and (overflowed or room > -math.inf):
+                least[at] = room
+        return least
 
     def _outlook(self, scaler: ScalerView) -> str:
         """When the scale grows next, and whether the gradients of late would fit then."""
@@ -180,10 +189,10 @@ class NumericsWatch:
         for step, room, at in reversed(self._recent):
             if room == -math.inf and at <= grown and step not in self._forward_overflows:
                 return f"probably a skip: {units.count(at)} overflowed at step {units.count(step)}"
-        finite = [_moved(room, at, scale) for _, room, at in self._recent if room > -math.inf]
+        finite = self._least_by_scale(overflowed=False)
         if not finite:
             return ""
-        least = min(finite)
+        least = min(_moved(room, at, scale) for at, room in finite.items())
         if least < math.log2(GROWTH_FACTOR):
             return f"probably a skip: least headroom {units.doublings(least)} doublings"
         return f"headroom then {units.doublings(least - math.log2(GROWTH_FACTOR))}"

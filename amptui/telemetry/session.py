@@ -84,7 +84,7 @@ class Session:
     _device: DeviceSample | None
     _allocator: AllocatorSample | None
     _pending: list[StepRecord]
-    _pause_reason: str
+    _pause: PauseChanged | None
     _compared: PrecisionsCompared | None
     _samples_trained: int
     _tracks: Tracks
@@ -105,14 +105,13 @@ class Session:
         self._lock = threading.Lock()
         self._run_dir = run_dir
         self._state = "starting"
-        self._run = self._phase = self._outcome = None
+        self._run = self._phase = self._outcome = self._pause = None
         self._running_time = RunningTime()
         self._keeping = Keeping()
         self._epoch = EpochPlace()
         self._last = self._last_epoch = None
         self._device = self._allocator = None
         self._pending = []
-        self._pause_reason = ""
         self._compared = None
         self._samples_trained = 0
         self._tracks = Tracks()
@@ -227,7 +226,7 @@ class Session:
 
     def _begin(self) -> None:
         """A process begins to train, whatever became of the one before it."""
-        self._state, self._outcome, self._pause_reason = "running", None, ""
+        self._state, self._outcome, self._pause = "running", None, None
         if self._compared is not None and not self._compared.over:
             self._compared = None
         self._tracks.expect_resume()
@@ -301,7 +300,7 @@ class Session:
     def _change_pause(self, record: PauseChanged) -> None:
         if self._outcome is None:
             self._state = "paused" if record.paused else "running"
-            self._pause_reason = record.reason if record.paused else ""
+            self._pause = record if record.paused else None
         self._log.add(events.pause_changed(record))
 
     def _note(self, record: Note) -> None:
@@ -352,11 +351,11 @@ class Session:
         self._log.add(events.viewers_changed(record))
 
     def _finish(self, record: RunFinished) -> None:
-        self._state, self._outcome, self._pause_reason = "finished", record, ""
+        self._state, self._outcome, self._pause = "finished", record, None
         self._log.add(events.run_finished(record))
 
     def _fail(self, record: RunFailed) -> None:
-        self._state, self._outcome, self._pause_reason = "failed", record, ""
+        self._state, self._outcome, self._pause = "failed", record, None
         self._log.add(events.run_failed(record))
 
     def _precision(self) -> str | None:
@@ -399,7 +398,8 @@ class Session:
             timings=self._timing.timings(self._ledger.comparison()),
             scaler=self._scaler.view(),
             numerics=self._numerics.view(self._scaler, self._tracks.headrooms, self._precision()),
-            pause_reason=self._pause_reason,
+            pause_reason="" if self._pause is None else self._pause.reason,
+            pause_cause="" if self._pause is None else self._pause.cause,
             device=self._device,
             allocator=self._allocator,
             events=self._log.events(),

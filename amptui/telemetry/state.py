@@ -18,7 +18,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from amptui import wire
-from amptui.telemetry.forms import GENERIC, SIMPLE, Form, Reading, StateError, Writing, optional, refuse
+from amptui.telemetry.forms import GENERIC, SIMPLE, TIME, Form, Reading, StateError, Writing, optional, refuse
 
 VERSION = 1
 """To be raised when the meaning of an attribute changes and its annotation does not."""
@@ -75,6 +75,9 @@ class StateFormat(Generic[_Root]):
     def _form_of(self, hint: Any) -> Form:
         """The form of values annotated with ``hint``."""
         origin, arguments = get_origin(hint), get_args(hint)
+        if hasattr(origin, "__value__"):
+            # A `type` statement's alias, as numpy 2.5 has for NDArray from Python 3.12 on.
+            return self._form_of(origin.__value__[arguments])
         if origin in (UnionType, Union):
             others = [each for each in arguments if each is not NoneType]
             # Only objects tell by themselves which of several annotations they belong to.
@@ -116,6 +119,8 @@ class StateFormat(Generic[_Root]):
             if not getattr(cls, "__module__", "").startswith("amptui."):
                 raise TypeError(f"no form for {cls}")
             forms = {name: self._form_of(hint) for name, hint in declared(cls).items()}
+            if is_dataclass(cls) and "time" in forms:
+                forms["time"] = TIME
             self._plans[cls] = _Plan(cls, len(self._plans), forms)
         return self._plans[cls]
 

@@ -20,6 +20,7 @@ from amptui.records import (
     DeviceSample,
     EpochFinished,
     GpuSample,
+    PauseCause,
     PhaseChanged,
     RunFailed,
     RunFinished,
@@ -108,7 +109,10 @@ class PrecisionSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionStats:
-    """What one precision did in this run, settling steps left out of all but the skips."""
+    """What one precision did in this run, warm-up steps left out of all but the skips.
+
+    Until two steps are counted, times and loss are those of warm-up steps, and ``provisional_steps`` says so.
+    """
 
     precision: str
     steps: int
@@ -129,6 +133,13 @@ class PrecisionStats:
     joules_per_1000_samples: float | None = None
     """What the training GPU took, by NVML's counter, over looks that found only this precision's settled
     steps; None until they amount to 10 s."""
+    provisional_steps: int = 0
+    """The timed warm-up steps that median and rate are of, for want of counted ones; else 0."""
+
+    @property
+    def measured_steps(self) -> int:
+        """The steps behind median and rate, whichever they are."""
+        return self.provisional_steps or self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +158,9 @@ class Comparison:
     """The fraction of the baseline's peak allocated memory that AMP did without; negative is more."""
     reason: str = ""
     """Why there is no speed-up to show yet."""
+    provisional_speedup: float | None = None
+    """The ratio of the two medians while there is no speed-up and each is of two steps at least: no more
+    than a first impression."""
     explanations: tuple[str, ...] = ()
     """Why AMP gave little or nothing, and what to do: one or two plain sentences each."""
 
@@ -286,6 +300,7 @@ class SessionView:
     numerics: NumericsView = field(default_factory=NumericsView)
     pause_reason: str = ""
     """Why the trainer paused by itself; empty while it runs or when a person paused it."""
+    pause_cause: PauseCause = ""
     device: DeviceSample | None = None
     allocator: AllocatorSample | None = None
     """torch's newest word on its allocator, if it has one."""
@@ -297,6 +312,7 @@ class SessionView:
     """Steps whose numbers never reached the host because the readback ring was full."""
     run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
+    """The newest; none of them holds NaN."""
     """The newest that is complete."""
     not_kept: tuple[str, ...] = ()
     """What of the run is not being kept now: the journal, checkpoints."""

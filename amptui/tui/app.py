@@ -25,6 +25,9 @@ FINDING_SECONDS = 15.0
 
 MAX_ZOOM = 16
 
+UNANSWERED = "the run waits for an answer: space asks again"
+"""Stands in the footer while the run paused by itself and its question was put aside."""
+
 
 class WatchApp(RunScreen):
     """A run of another process on the screen, and keys that ask it for something.
@@ -110,7 +113,12 @@ class WatchApp(RunScreen):
 
     def _refresh_state(self) -> None:
         super()._refresh_state()
-        asked = (self._comparing.words(self._view), self._probing.words(self._view), self._saving.words())
+        asked = (
+            UNANSWERED if self._floor_answered and self._waits_for_an_answer else "",
+            self._comparing.words(self._view),
+            self._probing.words(self._view),
+            self._saving.words(),
+        )
         self._state = replace(
             self._state,
             requested_precision=None if self._over else self._switching.wanted(self._view, time.monotonic()),
@@ -188,10 +196,19 @@ class WatchApp(RunScreen):
         self._overlay = PrecisionMenu(self._view)
 
     def action_toggle_pause(self) -> None:
-        """Pause, or go on: the other of what was asked for here and is not so yet, or of what is."""
-        if self._can_ask():
+        """Pause, or go on: the other of what was asked for here and is not so yet, or of what is.
+
+        Where the run itself asked how to go on, that question comes back.
+        """
+        if self._waits_for_an_answer:
+            self._floor_answered = False
+        elif self._can_ask():
             asked, stands = self._pause_asked, self._view.state == "paused"
             self._ask_to_pause(not (stands if asked is None else asked))
+
+    @property
+    def _waits_for_an_answer(self) -> bool:
+        return bool(self._view.pause_reason) and self._pause_asked is None
 
     def action_resume(self) -> None:
         """Go on after a pause."""

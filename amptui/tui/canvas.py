@@ -25,6 +25,11 @@ CONTINUED = 0
 """Stands in the second cell of a character that is two cells wide."""
 _REPLACEMENT = "?"
 
+_MAX_REMEMBERED_CHARACTERS = 200
+"""Of a text that is not laid out anew in every frame: longer ones are seldom drawn."""
+
+Cells = npt.NDArray[np.uint32]
+
 _LETTERS = {0x1F1E6 + i: chr(ord("A") + i) for i in range(26)}
 """Regional indicators as plain letters: terminals disagree on how wide a flag is."""
 
@@ -82,6 +87,17 @@ class Canvas:
         part.ascii_only = self.ascii_only
         return part
 
+    def copy(self) -> "Canvas":
+        """A canvas of its own with the same cells."""
+        copied = object.__new__(Canvas)
+        copied.chars, copied.inks, copied.ascii_only = self.chars.copy(), self.inks.copy(), self.ascii_only
+        return copied
+
+    def put(self, other: "Canvas") -> None:
+        """Have the cells of ``other``, of the same size."""
+        self.chars[...] = other.chars
+        self.inks[...] = other.inks
+
     def clear(self) -> None:
         """Blank every cell."""
         self.chars.fill(BLANK)
@@ -102,9 +118,7 @@ class Canvas:
         With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Whatever it
         holds comes out inert and in its columns: see `_cells`.
         """
-        cells = _cells(text, self.ascii_only)
-        if width is not None:
-            cells = _fitted(cells, width, align, self.ascii_only)
+        cells = _cells(text, self.ascii_only, width, align)
         end = x + len(cells)
         left, right = max(0, x), min(end, self.width)
         if 0 <= y < self.height and left < right:
@@ -130,7 +144,7 @@ class Canvas:
 
     def code_point(self, character: str) -> int:
         """What to store in ``chars`` for a character of one cell: itself, or its stand-in."""
-        return _cells(character, self.ascii_only)[0]
+        return int(_cells(character, self.ascii_only)[0])
 
     def lines(self) -> list[str]:
         """The lines as text, blanks at the right end kept."""
@@ -165,14 +179,15 @@ class Canvas:
         second_half = ((self.chars == CONTINUED) | (previous.chars == CONTINUED))[:, 1:]
         different[:, 1:] |= different[:, :-1] & second_half
         different[:, :-1] |= different[:, 1:] & second_half
-        spans: list[Span] = []
-        for y in np.flatnonzero(different.any(axis=1)).tolist():
-            columns = np.flatnonzero(different[y])
-            breaks = np.flatnonzero(np.diff(columns) > join_within + 1)
-            starts = columns[np.concatenate(([0], breaks + 1))]
-            stops = columns[np.concatenate((breaks, [len(columns) - 1]))] + 1
-            spans += [Span(y, a, b) for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-        return spans
+        lines, columns = different.nonzero()
+        if not len(lines):
+            return []
+        # As if lines were so far apart that no span joins the next line's.
+        apart = lines * (self.width + join_within + 1) + columns
+        breaks = (apart[1:] - apart[:-1] > join_within + 1).nonzero()[0]
+        first, last = np.append(0, breaks + 1), np.append(breaks, len(lines) - 1)
+        found = zip(lines[first].tolist(), columns[first].tolist(), columns[last].tolist(), strict=True)
+        return [Span(y, start, end + 1) for y, start, end in found]
 
 
 def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
@@ -186,19 +201,30 @@ def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
         row[right] = BLANK
 
 
-def _cells(text: str, ascii_only: bool) -> list[int]:
-    """One code point a cell; a wide character is followed by a continuation cell.
+def _cells(text: str, ascii_only: bool, width: int | None = None, align: str = "left") -> Cells:
+    """One code point a cell; a wide character is followed by a continuation cell. Not to be written to.
 
     What could steer a terminal is ``?``; marks that cannot be composed with their letter are left out, since
-    a cell has one code point and terminals disagree on who is moved by them.
+    a cell has one code point and terminals disagree on who is moved by them. With ``width`` it is that many.
     """
-    text = text[:MOST_CHARACTERS]  # no screen is as wide
+    if len(text) > _MAX_REMEMBERED_CHARACTERS:
+        return _cells_anew(text[:MOST_CHARACTERS], ascii_only, width, align)  # no screen is as wide
+    return _remembered_cells(text, ascii_only, width, align)
+
+
+def _cells_anew(text: str, ascii_only: bool, width: int | None, align: str) -> Cells:
     if text.isascii() and text.isprintable():
-        return list(text.encode("ascii"))
-    text = normalize("NFC", text).translate(_LETTERS)
-    if ascii_only:
-        text = text.translate(ASCII_STAND_INS)
-    return [cell for character in text for cell in _cells_of(character, ascii_only)]
+        cells = list(text.encode("ascii"))
+    else:
+        text = normalize("NFC", text).translate(_LETTERS)
+        if ascii_only:
+            text = text.translate(ASCII_STAND_INS)
+        cells = [cell for character in text for cell in _cells_of(character, ascii_only)]
+    return np.array(cells if width is None else _fitted(cells, width, align, ascii_only), np.uint32)
+
+
+_remembered_cells = lru_cache(maxsize=4096)(_cells_anew)
+"""Most texts of a frame stood in the one before."""
 
 
 @lru_cache(maxsize=4096)
@@ -222,9 +248,11 @@ def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[
     cut = cells[: width - 1]
     if cells[width - 1] == CONTINUED and cut:
         cut[-1] = BLANK
-    return cut + _cells("…", ascii_only)
+    return [*cut, *_cells_anew("…", ascii_only, None, "left").tolist()]
 
 
 def text_width(text: str) -> int:
     """How many cells ``text`` takes on a canvas."""
+    if text.isascii() and text.isprintable():
+        return min(len(text), MOST_CHARACTERS)
     return len(_cells(text, ascii_only=False))

@@ -24,6 +24,7 @@ from amptui.tui.panels import (
 )
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
 from amptui.tui.panels.state import ScreenState
+from amptui.tui.renderables.window import visible_window
 
 _BANNER_LINES = 3
 """An error is told in one sentence with its mend: at 80 columns that is three lines at most."""
@@ -45,14 +46,43 @@ class _Framed(NamedTuple):
     draw: Draw
 
 
+class _EverySecond:
+    """A panel's curves, drawn in every second frame: half of a frame's time, and most of its bytes.
+
+    More than a few new steps is drawn at once: another window or axis, a switch, a pause, the end.
+    """
+
+    def __init__(self, draw: Draw, *, even: bool) -> None:
+        self._draw = draw
+        self._skips = even
+        self._drawn: tuple[object, Canvas] | None = None
+
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+        """As the panel does, on a blank ``canvas``."""
+        size = canvas.width, canvas.height, canvas.ascii_only
+        window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
+        key = size, window, screen.log_y, view.state, view.switches
+        self._skips = not self._skips
+        if self._skips and self._drawn is not None and self._drawn[0] == key and view.loss.count:
+            canvas.put(self._drawn[1])
+            return
+        self._draw(canvas, view, screen)
+        self._drawn = key, canvas.copy()
+
+
 class Frame:
     """Draws screen after screen; between them it keeps what must not jump, the limits of the curves."""
 
     def __init__(self) -> None:
+        curves = {
+            "loss": _EverySecond(loss.LossPanel().draw, even=True),
+            "throughput": _EverySecond(throughput.ThroughputPanel().draw, even=False),
+            "scale": _EverySecond(scale.ScalePanel().draw, even=False),
+        }
         self._framed = {
-            "loss": _Framed(loss.headline, loss.LossPanel().draw),
-            "throughput": _Framed(throughput.headline, throughput.ThroughputPanel().draw),
-            "scale": _Framed(scale.headline, scale.ScalePanel().draw),
+            "loss": _Framed(loss.headline, curves["loss"].draw),
+            "throughput": _Framed(throughput.headline, curves["throughput"].draw),
+            "scale": _Framed(scale.headline, curves["scale"].draw),
             "numerics": _Framed(numerics.headline, numerics.NumericsPanel().draw),
             "memory": _Framed(memory.headline, memory.draw),
             "comparison": _Framed(comparison.headline, comparison.draw),
@@ -76,9 +106,7 @@ class Frame:
         """Draw one view of the session all over ``canvas``, whatever stood there before."""
         banner_lines = len(_banner(view, canvas.width))
         layout = arrange(canvas.width, canvas.height, screen.focus, banner_lines=banner_lines)
-        backdrop = self._backdrop(layout, canvas)
-        canvas.chars[...] = backdrop.chars
-        canvas.inks[...] = backdrop.inks
+        canvas.put(self._backdrop(layout, canvas))
         for place in layout.places:
             part = canvas.part(place.rect)
             if not place.framed:

@@ -1,4 +1,4 @@
-"""How often to draw: at most four times a second, and no more than one percent of a core."""
+"""How often to draw: two to four times a second, for no more than one percent of the machine."""
 
 import time
 from collections import deque
@@ -7,10 +7,10 @@ from statistics import median
 MAX_FRAMES_PER_SECOND = 4.0
 
 CPU_BUDGET = 0.01
-"""The fraction of a core that the screen may take: it is in a process of its own, but the training needs the
-same cores to load its batches and to launch its kernels."""
+"""The fraction of all cores that the screen may take: it is in a process of its own, but the training needs
+the same cores to load its batches and to launch its kernels."""
 
-MAX_INTERVAL_SECONDS = 1.0
+MAX_INTERVAL_SECONDS = 0.5
 """However dear a frame is, a person sees that the screen lives."""
 
 _FRAMES_REMEMBERED = 9
@@ -20,10 +20,12 @@ _FRAMES_REMEMBERED = 9
 class Pace:
     """Measures what the calling thread spends between frames and sets the next interval by it.
 
-    ``frames_per_second`` fixes the rate instead. Call from the one thread that draws.
+    ``cores`` is how many this process may use. ``frames_per_second`` fixes the rate instead. Call from the
+    one thread that draws.
     """
 
-    def __init__(self, frames_per_second: float | None = None) -> None:
+    def __init__(self, frames_per_second: float | None = None, *, cores: float = 1.0) -> None:
+        self._budget = CPU_BUDGET * cores
         self._fixed = frames_per_second
         self._cpu_seconds = time.thread_time()
         self._wall_seconds = time.monotonic()
@@ -48,4 +50,4 @@ class Pace:
         self._cpu_seconds, self._wall_seconds = cpu, wall
         if self._fixed is not None:
             return 1 / self._fixed
-        return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / CPU_BUDGET))
+        return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / self._budget))

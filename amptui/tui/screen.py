@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
 from textual.app import App, ComposeResult
 
 from amptui.control import Control
+from amptui.cores import read_cores, read_limits
 from amptui.records import Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
+from amptui.terminal import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
 from amptui.tui.dashboard import Dashboard
 from amptui.tui.driver import ContinuingDriver, PatientDriver
@@ -21,7 +23,7 @@ from amptui.tui.opening import Opening
 from amptui.tui.pace import Pace
 from amptui.tui.panels.phase import is_stopping
 from amptui.tui.panels.state import ScreenState
-from amptui.tui.terminal import terminal_speaks_utf8
+from amptui.tui.renderables.window import steps_ahead
 
 if TYPE_CHECKING:
     from amptui.tui.overlays.overlay import Overlay
@@ -53,6 +55,8 @@ class Parts(TypedDict):
     """A fixed rate; without it the frames' cost decides."""
     why_ended: NotRequired[Callable[[], str]]
     """Asked for one line where the run ended and its last word did not come."""
+    why_silent: NotRequired[Callable[[], str]]
+    """Asked for one line where the run is there and has told nothing for seconds; empty while it tells."""
     opening: NotRequired[Opening | None]
     """What stands on the terminal until this screen takes it over."""
 
@@ -66,6 +70,7 @@ class RunScreen(App[None]):
 
     def __init__(self, **parts: Unpack[Parts]) -> None:
         self._opening = parts.get("opening")
+        self.terminal = self._opening.terminal if self._opening is not None else None
         driver_class = PatientDriver if self._opening is None else ContinuingDriver
         super().__init__(driver_class=driver_class, ansi_color=True)
         self._look = parts["look"]
@@ -74,7 +79,8 @@ class RunScreen(App[None]):
         self._start = parts["start"]
         self._patience_seconds = parts["patience_seconds"]
         self._why_ended = parts.get("why_ended", str)
-        self._pace = Pace(parts.get("frames_per_second"))
+        self._why_silent = parts.get("why_silent", str)
+        self._pace = Pace(parts.get("frames_per_second"), cores=read_cores(read_limits()).seconds)
         self._frame = Frame()
         self._dashboard = Dashboard(
             self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
@@ -86,8 +92,8 @@ class RunScreen(App[None]):
         self._over = False
         self._patient_since: float | None = None
         self._interrupted = False
-        self.left: Left = ""
-        """How the screen ended; empty too while it stands."""
+        self.left: Left | None = None
+        """How the screen was left; None while it stands, and for ever where a fault ended it."""
 
     def on_load(self) -> None:
         """The terminal is taken over next."""
@@ -100,8 +106,8 @@ class RunScreen(App[None]):
 
     def on_mount(self) -> None:
         """Paint first, then let the run be listened to."""
-        if self.left:
-            self.hang_up()  # asked for before there was anything to end
+        if self.left is not None:
+            self.hang_up(self.left)  # asked for before there was anything to end
         self.app_resume_signal.subscribe(self, lambda _: self._dashboard.refresh())
         self._dashboard.repaint()
         self.call_after_refresh(self._begin)
@@ -145,8 +151,10 @@ class RunScreen(App[None]):
             frames_per_second=self._pace.frames_per_second,
             frame_cpu_percent=self._pace.cpu_percent,
             now=now,
+            steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, self._view.step_seconds),
             stopping=self._control.stop_reason is not None and not self._over,
             lost=self._state.lost or self._lost_words(),
+            silence="" if self._over else self._why_silent(),
             message=self._state.message if now < self._message_until else "",
         )
 
@@ -180,12 +188,12 @@ class RunScreen(App[None]):
 
     # ------------------------------------------------------------------------------ leaving
 
-    def hang_up(self) -> None:
-        """Leave soon because the terminal is closed, even if it takes nothing any more; nothing is stopped.
+    def hang_up(self, how: Left = "hung up") -> None:
+        """Leave soon, even if the terminal takes nothing any more, as when it is closed; nothing is stopped.
 
         May be called from any thread and from a signal handler, before and while the screen stands.
         """
-        self.left = "hung up"
+        self.left = how
         if isinstance(self._driver, PatientDriver):
             self._driver.hurry()
         loop = self._loop
@@ -195,7 +203,7 @@ class RunScreen(App[None]):
 
     def _leave(self, how: Left) -> None:
         """End the screen; where there is no alternate one, what comes next stands below it."""
-        self.left = self.left or how
+        self.left = how if self.left is None else self.left
         if how == "hung up" and isinstance(self._driver, PatientDriver):
             self._driver.hurry()
         self._write(f"\x1b[{self.size.height};1H")

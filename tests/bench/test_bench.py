@@ -3,20 +3,22 @@
 import gc
 import io
 import json
+import math
 import os
 import pty
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from amptui.bench import plan_precisions
+from amptui.bench import plan_precisions, running
 from amptui.bench.progress import Progress, progress_text
+from amptui.bench.running import float16_slowdown
 from amptui.cli import main
 from amptui.data.mnist import MNIST
 from amptui.engine import setup
@@ -50,6 +52,21 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True)
+def slowdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Says how slow float16 is here, which is the processor's affair: so slow that it is left out."""
+
+    def be(times: float) -> None:
+        monkeypatch.setattr(running, "float16_slowdown", lambda: times)
+
+    be(13.0)
+    return be
+
+
+PRECISIONS = ("--precisions", "fp32,bf16")
+"""For a process of its own, which looks how slow float16 is."""
 
 
 def bench(*options: str, model: str = LIMITS) -> int:
@@ -202,7 +219,7 @@ def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
     warm: WarmSource,
 ) -> None:
     knobs = str(Path(LIMITS).with_name("knobs.py"))
-    command = amptui_command("bench", knobs, "--device", "cpu", "--set", "step_ms=1")
+    command = amptui_command("bench", knobs, "--device", "cpu", "--set", "uneven=yes", *PRECISIONS)
     with Terminal(command, warm=warm) as terminal:
         terminal.wait_for(r"batch 8  round \d+ of at most 24  .*AMP bf16 \d\.\d\d×")
         terminal.press("\x03")
@@ -215,12 +232,19 @@ def test_ctrl_c_tells_what_is_known_and_leaves_the_line_of_progress_nowhere(
 # ------------------------------------------------------------------------------------- parts
 
 
-def test_on_a_cpu_what_pays_is_planned_and_the_rest_has_a_reason() -> None:
+@pytest.mark.parametrize(("times", "planned"), [(0.6, True), (1.99, True), (2.01, False), (13.0, False)])
+def test_float16_is_planned_on_a_cpu_that_is_not_slow_at_it(
+    times: float, planned: bool, slowdown: Callable[[float], None]
+) -> None:
+    slowdown(times)
     plan = plan_precisions(None, CPU)
-    assert plan.precisions[:1] == ("fp32",)
-    assert "bf16" in plan.precisions
+    assert plan.precisions == (("fp32", "fp16", "bf16") if planned else ("fp32", "bf16"))
     assert {*plan.precisions, *plan.left_out} == {"fp32", "ieee", "tf32", "fp16", "bf16"}
     assert all(plan.left_out.values())
+
+
+def test_how_slow_float16_is_here_can_be_measured() -> None:
+    assert 0 < float16_slowdown(64) < math.inf
 
 
 def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None:
@@ -236,8 +260,10 @@ def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() 
         def build_model(self) -> torch.nn.Module:
             return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), super().build_model())
 
-    plain, _ = setup.build_model(Convolving(), CPU)
-    other, optimizer = setup.build_model(Convolving(), CPU, channels_last=True, compiled=True)
+    plain, _ = setup.build_model(Convolving(), CPU, first_batch=tuple)
+    other, optimizer = setup.build_model(
+        Convolving(), CPU, first_batch=tuple, channels_last=True, compiled=True
+    )
     names = [name for name, _ in plain.named_parameters()]
     assert [name for name, _ in other.named_parameters()] == names
     assert other.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)

@@ -8,10 +8,12 @@ import numpy as np
 
 from amptui import units
 
-Unit = Literal["fraction", "seconds", "bytes", "bytes per second"]
+Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
 
 _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     "fraction": lambda value: units.percent(value, 2),
+    "number": lambda value: f"{value:.4g}",
+    "times": units.ratio,
     "seconds": units.milliseconds,
     "bytes": units.number_of_bytes,
     "bytes per second": lambda value: f"{units.number_of_bytes(value)}/s",
@@ -27,7 +29,8 @@ class Figure:
     name: str
     value: float
     unit: Unit
-    aim: float
+    aim: float | None = None
+    """None: of interest, nothing to be met."""
     more_is_better: bool = False
     interval: tuple[float, float] | None = None
     """95% confidence interval of the value."""
@@ -35,13 +38,23 @@ class Figure:
     """Why the value says nothing, if it does not."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     """What else a reader of the JSON wants to know; JSON values."""
+    explanation: str = ""
+    """Lines for a person that stand below the table."""
 
     @property
     def met(self) -> bool | None:
-        """Whether the value is what it should be; None where it says nothing."""
-        if self.caveat:
+        """Whether the value is what it should be; None where it says nothing or nothing is asked of it."""
+        if self.caveat or self.aim is None:
             return None
         return self.value >= self.aim if self.more_is_better else self.value <= self.aim
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all of the interval lies on the same side of the aim."""
+        if self.aim is None or self.interval is None:
+            return True
+        low, high = self.interval
+        return not low < self.aim < high
 
     def as_json(self) -> dict[str, Any]:
         """All of it, in JSON's types."""
@@ -52,6 +65,7 @@ class Figure:
             "aim": self.aim,
             "more_is_better": self.more_is_better,
             "met": self.met,
+            "sure": self.is_sure,
             "caveat": self.caveat or None,
             "interval_95": list(self.interval) if self.interval else None,
             **self.detail,
@@ -63,13 +77,20 @@ class Figure:
         value = show(self.value)
         if self.interval:
             value += f" ({show(self.interval[0])} to {show(self.interval[1])})"
+        if self.aim is None:
+            return (self.name, value, "", self.caveat)
         aim = f"{'at least' if self.more_is_better else 'at most'} {show(self.aim)}"
-        return (self.name, value, aim, self.caveat or ("met" if self.met else "missed"))
+        verdict = f"{'met' if self.met else 'missed'}{'' if self.is_sure else ', not surely'}"
+        return (self.name, value, aim, self.caveat or verdict)
 
 
 def table(figures: Sequence[Figure]) -> str:
     """One line a figure, in columns."""
-    rows = [("figure", "measured", "aim", ""), *(figure.as_row() for figure in figures)]
+    return columns([("figure", "measured", "aim", ""), *(figure.as_row() for figure in figures)])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of equally many cells, one line each, in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 

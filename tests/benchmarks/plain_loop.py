@@ -1,16 +1,11 @@
-"""The loop that a tutorial would write, for the same experiment: what amptui is measured against.
+"""The loop that a careful person would write for the same experiment: what amptui is measured against.
 
-    python -m tests.benchmarks.plain_loop MODEL STEPS [NAME=VALUE ...]
-
-Prints one JSON object: how many steps were timed, their seconds, and the first step's loss, by which the
-two sides are held to have trained the same.
+It has amptui's data, resident on the device, and never waits for the device.
 """
 
-import argparse
-import json
-import time
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -21,59 +16,49 @@ from amptui.data.sources import DataRequest
 from amptui.engine import setup
 from amptui.engine.loading import build_experiment, load_class
 from amptui.modelspec import parse_model
-from tests.benchmarks.workloads import WARM_UP_STEPS
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def main() -> None:
-    """Train as the command line says and print what it took."""
-    parser = argparse.ArgumentParser(description="Time a plain training loop in FP32.")
-    parser.add_argument("model", metavar="MODEL")
-    parser.add_argument("steps", metavar="STEPS", type=int)
-    parser.add_argument("settings", metavar="NAME=VALUE", nargs="*")
-    options = parser.parse_args()
-    settings = dict(pair.split("=", 1) for pair in options.settings)
-    print(json.dumps(train(options.model, options.steps, settings)))
-
-
-def train(model_text: str, steps: int, settings: dict[str, str]) -> dict[str, float]:
-    """Train ``steps`` steps and time those after the warm-up, the device's work included."""
-    assert steps > WARM_UP_STEPS
-    device = setup.choose_device("auto")
-    setup.enter_device(device)
+def train(
+    model_text: str,
+    settings: Mapping[str, str],
+    *,
+    precision: str = "fp32",
+    device: str = "auto",
+    steps: int | None = None,
+) -> None:
+    """Train ``steps`` steps, or for ever, as amptui begins to with the same settings and seed 0."""
+    chosen = setup.choose_device(device)
+    setup.enter_device(chosen)
     setup.seed_everything(0)
     experiment = build_experiment(load_class(parse_model(model_text)), settings)
     data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))
-    batches, _ = setup.open_data(data, device, experiment.batch_size, 0)
+    batches, _ = setup.open_data(data, chosen, experiment.batch_size, 0)
     setup.seed_everything(0)
-    model, optimizer = setup.build_model(experiment, device)
-    losses = []
-    for step, batch in zip(range(1, steps + 1), _endless(batches), strict=False):
+    model, optimizer = setup.build_model(experiment, chosen, first_batch=batches.first)
+    scaler = torch.amp.GradScaler(chosen.type, enabled=precision == "fp16")
+    for batch in islice(_endless(batches), steps):
         optimizer.zero_grad()
-        loss = experiment.loss(model, batch)
+        with _autocast(chosen, precision):
+            loss = experiment.loss(model, batch)
         assert isinstance(loss, torch.Tensor)
-        loss.backward()
-        optimizer.step()
-        if step == 1:
-            losses.append(loss.detach())
-        if step == WARM_UP_STEPS:
-            _wait(device)
-            started = time.perf_counter()
-    _wait(device)
-    seconds = time.perf_counter() - started
-    return {"steps": steps - WARM_UP_STEPS, "seconds": seconds, "first_loss": losses[0].item()}
+        if precision == "fp16":
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            loss.backward()
+            optimizer.step()
+
+
+def _autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=DTYPES[precision])
 
 
 def _endless(batches: Batches) -> Iterator[Any]:
     """One epoch after the other."""
     for epoch in count(1):
         yield from batches.epoch(epoch)
-
-
-def _wait(device: torch.device) -> None:
-    """Until the device has done all it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-if __name__ == "__main__":
-    main()

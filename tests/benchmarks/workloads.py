@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.checkout import ROOT
 
@@ -11,50 +12,77 @@ WARM_UP_STEPS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One training; both sides get its data, seed, batch size, device and number of threads."""
+    """One training; every side gets its data, seed, batch size, device and number of threads."""
 
     name: str
     model: str
     """As `amptui train` takes it."""
+    timed_class: str
+    """The same experiment in ``tests/recipes/timed.py``."""
     batch_size: int
-    timed_steps: int
     threads: int
     """OMP_NUM_THREADS."""
-    least_rate_ratio: float
+    min_rate_ratio: float
     """The aim: the app's step rate by the plain loop's."""
+    turn_seconds: float
+    """How long one side trains before the next does."""
+    settle_part: float = 0.25
+    """The first part of a turn, which does not count."""
+    timed_steps: int = 3000
+    """Of a run that is not timed in turns."""
+    precision: str = "fp32"
+    device: str = "auto"
+    mnist: Path | None = None
+    """Where MNIST's files are that a tutorial's loop reads."""
 
     @property
     def steps(self) -> int:
-        """All steps, the warm-up's too."""
+        """All steps of such a run, the warm-up's too."""
         return WARM_UP_STEPS + self.timed_steps
 
     @property
+    def timed_model(self) -> str:
+        """The experiment that stamps its steps, as `amptui train` takes it."""
+        return f"{ROOT / 'tests' / 'recipes' / 'timed.py'}:{self.timed_class}"
+
+    @property
+    def options(self) -> list[str]:
+        """What every side's command line says."""
+        found = ["--batch-size", str(self.batch_size), "--precision", self.precision]
+        return [*found, "--device", self.device]
+
+    @property
     def environment(self) -> dict[str, str]:
-        """What both sides find in their environment."""
+        """What every side finds in its environment."""
         return {"OMP_NUM_THREADS": str(self.threads)}
 
 
-def workloads(*, on_gpu: bool, quick: bool) -> dict[str, Workload]:
+def workloads(*, on_gpu: bool, quick: bool, precision: str = "fp32") -> dict[str, Workload]:
     """By name. ``quick`` shows that everything runs; its figures say little."""
-    mnist_steps, launch_steps = (1000, 3000) if on_gpu else (25, 3000)
-    if quick:
-        mnist_steps, launch_steps = (200 if on_gpu else 3), 400
+    device = "cuda" if on_gpu else "cpu"
     found = (
-        Workload(
-            name="mnist_deep",
-            model="mnist-deep",
-            batch_size=256 if on_gpu else 32,
-            timed_steps=mnist_steps,
-            threads=len(os.sched_getaffinity(0)),  # OpenMP's own default
-            least_rate_ratio=0.995,
-        ),
         Workload(
             name="launch_bound",
             model=str(ROOT / "tests" / "recipes" / "launch_bound.py"),
+            timed_class="TimedLaunchBound",
             batch_size=16,
-            timed_steps=launch_steps,
             threads=1,
-            least_rate_ratio=0.985,
+            min_rate_ratio=0.985,
+            turn_seconds=0.6 if quick else 2.0,
+            timed_steps=400 if quick else 3000,
+            precision=precision,
+            device=device,
+        ),
+        Workload(
+            name="mnist_deep",
+            model="mnist-deep",
+            timed_class="TimedMnistDeep",
+            batch_size=256 if on_gpu else 32,
+            threads=len(os.sched_getaffinity(0)),  # OpenMP's own default
+            min_rate_ratio=0.995,
+            turn_seconds=2.0 if on_gpu else 6.0,
+            precision=precision,
+            device=device,
         ),
     )
     return {workload.name: workload for workload in found}

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.data.glyphs import FIELD_PIXELS, digit_fields, object_fields, object_outlines
-from amptui.data.synthetic import digits, objects
+from amptui.data.synthetic import _MARGIN_PIXELS, _corner, digits, objects
 
 SAMPLES = 5000
 
@@ -103,9 +104,41 @@ def test_digits_are_white_ink_on_black_away_from_the_edge(drawn_digits: Drawn) -
     assert ink[:, edge].mean() < 0.1 * ink[:, ~edge].mean()
 
 
-def test_no_two_digits_are_alike(drawn_digits: Drawn) -> None:
-    images, _ = drawn_digits
-    assert len(torch.unique(images.flatten(1), dim=0)) == SAMPLES
+@pytest.mark.parametrize("kind", ["digits", "objects"])
+def test_no_two_images_are_alike_not_even_across_seeds(kind: str, request: pytest.FixtureRequest) -> None:
+    images = torch.cat([request.getfixturevalue(f"{which}_{kind}")[0] for which in ("drawn", "other")])
+    assert len(torch.unique(images.flatten(1), dim=0)) == 2 * SAMPLES
+
+
+def test_images_are_cut_out_at_every_place_in_the_margin() -> None:
+    places = (_MARGIN_PIXELS + 1) ** 2
+    corners = [_corner(number) for number in range(places)]
+    assert len(set(corners)) == places
+    assert corners[0] == (_MARGIN_PIXELS // 2, _MARGIN_PIXELS // 2)
+    assert all(0 <= place <= _MARGIN_PIXELS for corner in corners for place in corner)
+
+
+class _ParallelOperations(TorchDispatchMode):
+    """Counts operations whose result torch computes on all its threads: those beyond its grain size."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        found = func(*args, **(kwargs or {}))
+        self.count += isinstance(found, Tensor) and found.numel() > 32_768
+        return found
+
+
+@pytest.mark.parametrize(("draw", "samples"), [(digits, 60_000), (objects, 50_000)])
+def test_drawing_waits_for_torchs_threads_some_hundred_times(draw: Any, samples: int) -> None:
+    # On taken cores each such wait lasts milliseconds: 3,000 of them made 15 s of one.
+    with _ParallelOperations() as operations:
+        draw(samples, seed=SEED)
+    assert 0 < operations.count < 1000
 
 
 def test_glyphs_bend_but_never_vanish() -> None:
@@ -179,6 +212,7 @@ def small_cnn(channels: int, pixels: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * pixels**2, 10))
 
 
+@pytest.mark.slow
 def test_digits_need_more_than_a_linear_model(drawn_digits: Drawn, other_digits: Drawn) -> None:
     data, unseen = drawn_digits, first(1000, other_digits)
     torch.manual_seed(0)
@@ -189,6 +223,7 @@ def test_digits_need_more_than_a_linear_model(drawn_digits: Drawn, other_digits:
     assert cnn_accuracy > 0.92
 
 
+@pytest.mark.slow
 def test_objects_are_beyond_a_linear_model_and_within_a_networks_reach(
     drawn_objects: Drawn, other_objects: Drawn
 ) -> None:

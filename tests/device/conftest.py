@@ -19,7 +19,7 @@ Observe = Callable[..., list[dict[str, Any]]]
 def _built(folder: Path, *, old_driver: bool = False) -> Path:
     built = fake_nvml.build(folder, old_driver=old_driver)
     if built is None:
-        pytest.skip("no C compiler to build the make-believe NVML with")
+        pytest.skip("no C compiler that builds the make-believe NVML")
     return built
 
 

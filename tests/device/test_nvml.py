@@ -240,13 +240,14 @@ print(open_probe().note)
 def test_a_healthy_gpu_costs_one_call_a_figure(observe: Observe, fake_nvml_dir: Path, tmp_path: Path) -> None:
     log = tmp_path / "calls"
     observe(fake_nvml_dir, "", "", gpus="1", log=str(log))
-    calls = [line.split()[0] for line in log.read_text().splitlines()]
+    # Older bindings ask for the temperature by its older name.
+    calls = [line.split()[0].removesuffix("V") for line in log.read_text().splitlines()]
     look = [
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlDeviceGetUtilizationRates",
         "nvmlDeviceGetPowerUsage",
         "nvmlDeviceGetTotalEnergyConsumption",
-        "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetTemperature",
         "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetCurrentClocksEventReasons",
     ]
@@ -271,6 +272,8 @@ BIT_WORDS = {
 def test_each_of_nvmls_reasons_has_its_word(name: str, word: str) -> None:
     import pynvml
 
+    if not hasattr(pynvml, name):
+        pytest.skip(f"this nvidia-ml-py has no {name}")
     assert decode_clocks_event_reasons(getattr(pynvml, name)) == (word,)
 
 

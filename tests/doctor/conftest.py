@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,12 +19,9 @@ Look = Callable[..., Any]
 def fake_drivers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with ``libnvidia-ml.so.1`` and ``libcuda.so.1``, for ``LD_LIBRARY_PATH``."""
     folder = tmp_path_factory.mktemp("drivers")
-    compiler = shutil.which("cc")
-    if compiler is None or fake_nvml.build(folder) is None:
-        pytest.skip("no C compiler to build the make-believe drivers with")
-    source = Path(__file__).parent / "fake_cuda.c"
-    library = folder / "libcuda.so.1"
-    subprocess.run([compiler, "-Wall", "-Werror", "-shared", "-fPIC", "-o", library, source], check=True)
+    cuda = Path(__file__).parent / "fake_cuda.c"
+    if fake_nvml.build(folder) is None or not fake_nvml.build_library(cuda, folder / "libcuda.so.1"):
+        pytest.skip("no C compiler that builds the make-believe drivers")
     return folder
 
 

@@ -45,9 +45,10 @@ def test_each_precision_is_measured_in_turns_with_float32_and_has_an_interval() 
 def test_measuring_leaves_the_tf32_flags_as_they_were() -> None:
     before = Tf32Flags.current()
     try:
-        Tf32Flags(matmul=True, convolution=False).apply()
+        kept = Tf32Flags.full().with_tf32()
+        kept.apply()
         measure(CPU, ("bf16",), size=16, budget_seconds=0.0)
-        assert Tf32Flags.current() == Tf32Flags(matmul=True, convolution=False)
+        assert Tf32Flags.current() == kept
     finally:
         before.apply()
 
@@ -145,6 +146,7 @@ def test_a_kernel_that_does_not_say_has_no_flags(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.real_gpu("how fast a GPU multiplies matrices")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_every_precision_is_told_and_float16_measured() -> None:
     checks = {check.name: check for check in precision_checks()}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from amptui.engine.failure import explain, known_mend
+from amptui.engine.failure import explain, is_device_lost, is_out_of_memory, known_mend
 from amptui.errors import AmptuiError, DataError, DeviceError, ExperimentError
 
 
@@ -77,20 +77,78 @@ def test_a_shape_that_does_not_fit_is_named_with_its_line() -> None:
     assert f"shapes cannot be multiplied (2x5 and 3x2) ({__file__}:" in told(error)
 
 
+LESS = "see what else is in its memory (nvidia-smi), or use a smaller model"
+
+
 @pytest.mark.parametrize(
-    ("batch_size", "mend"),
+    ("batch_size", "precision", "mend"),
     [
-        (256, "try --batch-size 128, or AMP"),
-        (1, "try a smaller batch, or AMP"),
-        (None, "try a smaller batch"),
+        (256, "fp32", "try --batch-size 128, or AMP"),
+        (256, "tf32", "try --batch-size 128, or AMP"),
+        (256, "fp16", "try --batch-size 128"),
+        (1, "ieee", "try AMP"),
+        (1, "bf16", LESS),
+        (None, None, LESS),
     ],
 )
-def test_out_of_memory_says_what_to_try(batch_size: int | None, mend: str) -> None:
-    found = explain(torch.OutOfMemoryError("CUDA out of memory"), doing="in step 5", batch_size=batch_size)
+def test_out_of_memory_says_what_would_help(batch_size: int | None, precision: str | None, mend: str) -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    found = explain(error, doing="in step 5", batch_size=batch_size, precision=precision)
     assert isinstance(found, DeviceError)
     assert found.what.startswith("CUDA out of memory in step 5")
-    assert mend in str(found)
+    assert found.mend == mend
     assert ("at batch size" in str(found)) == (batch_size is not None)
+
+
+# What torch 2.9 and newer say, word by word: c10/cuda/CUDAException.cpp, ATen/cuda/Exceptions.h.
+BOILERPLATE = (
+    "\nSearch for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
+    " for more information.\nCUDA kernel errors might be asynchronously reported at some other API call, so"
+    " the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuFFT error: CUFFT_ALLOC_FAILED",
+        "CUDA error: out of memory" + BOILERPLATE,
+    ],
+)
+def test_memory_that_a_library_of_cuda_s_misses_is_the_gpu_s_too(message: str) -> None:
+    found = explain(RuntimeError(message), doing="in step 5", batch_size=8, precision="fp16")
+    assert found.what.startswith("CUDA out of memory in step 5 at batch size 8")
+
+
+@pytest.mark.parametrize("error", [ValueError("CUDA error: out of memory"), RuntimeError("x_ALLOC_FAILED")])
+def test_what_only_sounds_like_it_is_not(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+
+
+def test_an_error_of_a_kernel_is_told_without_torch_s_advice_and_without_a_wrong_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise torch.AcceleratorError("CUDA error: device-side assert triggered" + BOILERPLATE)
+
+    error = caught(torch.AcceleratorError, fail)
+    monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
+    assert told(error) == (
+        "CUDA error: device-side assert triggered (noticed in step 5); look for a label or an index out of "
+        "range, or start it with CUDA_LAUNCH_BLOCKING=1 to learn which line it comes from"
+    )
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    assert told(error).startswith(f"CUDA error: device-side assert triggered ({__file__}:")
+    assert told(error).endswith(", in step 5); look for a label or an index out of range")
+
+
+def test_other_errors_of_cuda_are_told_in_their_first_sentence() -> None:
+    error = torch.AcceleratorError("CUDA error: no kernel image is available" + BOILERPLATE)
+    assert told(error) == "AcceleratorError: CUDA error: no kernel image is available (in step 5)"
+    assert not is_device_lost(error)
 
 
 def refused_by_cuda_s_autocast() -> object:

@@ -1,26 +1,32 @@
 """Each precision does what its name says, checked against torch's own words."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from amptui.control import Control
 from amptui.engine.precision import Tf32Flags, build_modes, check_supported, unsupported_precisions
 from amptui.engine.setup import prepare_modes
 from amptui.errors import UsageError
-from amptui.records import PRECISIONS
+from amptui.findings import XRayTaken
+from amptui.records import PRECISIONS, PrecisionChanged
+from tests.tiny import Log, Tiny, prepare, switching, train
 
 CPU = torch.device("cpu")
-# torch sets this attribute when it is imported; its types do not know it.
-CONVOLUTION: Any = getattr(torch.backends.cudnn, "conv")  # noqa: B009 - a checker would ask for the type
+# torch sets these attributes when it is imported; its types do not know them.
+BACKENDS: Any = torch.backends
+CONVOLUTION, RNN = BACKENDS.cudnn.conv, BACKENDS.cudnn.rnn
+MATMUL, HOST_MATMUL = BACKENDS.cuda.matmul, BACKENDS.mkldnn.matmul
 
 
 @pytest.fixture(autouse=True)
 def _restore_flags() -> Iterator[None]:
     before = Tf32Flags.current()
     yield
+    BACKENDS.fp32_precision = "none"
     before.apply()
 
 
@@ -52,6 +58,82 @@ def test_ieee_and_tf32_set_what_torch_reports_and_fp32_restores_it() -> None:
     modes["fp32"].enter()
     now = CONVOLUTION.fp32_precision, torch.backends.cuda.matmul.fp32_precision
     assert now == default
+
+
+def nothing() -> None:
+    """As torch comes."""
+
+
+def older_off() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def older_on() -> None:
+    torch.backends.cuda.matmul.allow_tf32 = True
+
+
+def medium() -> None:
+    torch.set_float32_matmul_precision("medium")
+
+
+def newer_everywhere() -> None:
+    BACKENDS.fp32_precision = "tf32"
+
+
+def newer_products() -> None:
+    MATMUL.fp32_precision = "tf32"
+
+
+def newer_convolutions() -> None:
+    CONVOLUTION.fp32_precision = "ieee"
+
+
+def both() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    MATMUL.fp32_precision = "tf32"
+
+
+OLDER_AGREES = (nothing, older_off, older_on, medium)
+CHOICES = (*OLDER_AGREES, newer_everywhere, newer_products, newer_convolutions, both)
+
+
+def older_flags() -> tuple[object, ...]:
+    """What torch says of its older flags; it raises where the newer ones say otherwise."""
+    on_gpus = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    return *on_gpus, torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_every_way_to_choose_tf32_is_kept_and_both_sets_of_flags_agree(choose: Callable[[], None]) -> None:
+    choose()
+    chosen = Tf32Flags.current()
+    before = older_flags() if choose in OLDER_AGREES else None
+    _, modes = prepare_modes(CPU)
+    for name, allowed in (("ieee", False), ("tf32", True), ("ieee", False)):
+        modes[name].enter()
+        words = [CONVOLUTION.fp32_precision, MATMUL.fp32_precision, RNN.fp32_precision]
+        assert [word == "tf32" for word in words] == [allowed] * 3
+        assert older_flags()[:2] == (allowed, allowed)
+    assert HOST_MATMUL.fp32_precision == "ieee"
+    modes["fp32"].enter()
+    assert Tf32Flags.current() == chosen
+    if before is not None:
+        assert older_flags() == before
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_a_model_file_may_choose_tf32_either_way(choose: Callable[[], None]) -> None:
+    class Choosing(Tiny):
+        def build_model(self) -> nn.Module:
+            choose()
+            return super().build_model()
+
+    control = Control()
+    log = Log(switching(control, {3: "ieee", 6: "bf16", 9: "fp32"}))
+    control.request_probe("x-ray")
+    assert train(prepare(Choosing()), log, control) == "done"
+    assert [record.current for record in log.of(PrecisionChanged)] == ["ieee", "bf16", "fp32"]
+    assert len(log.of(XRayTaken)) == 1
 
 
 @pytest.mark.parametrize("clip_first", [False, True])
@@ -92,12 +174,14 @@ def test_only_fp16_touches_the_scaler() -> None:
 
 
 def test_modes_share_the_flags_that_were_set_before_any_was_entered() -> None:
-    Tf32Flags(matmul=True, convolution=False).apply()
     scaler, _ = prepare_modes(CPU)
+    MATMUL.fp32_precision = "tf32"
+    CONVOLUTION.fp32_precision = "ieee"
+    set_before = Tf32Flags.current()
     modes = build_modes(CPU, scaler)
     modes["ieee"].enter()
     modes["bf16"].enter()
-    assert Tf32Flags.current() == Tf32Flags(matmul=True, convolution=False)
+    assert Tf32Flags.current() == set_before
 
 
 def test_a_cpu_runs_everything_but_tf32() -> None:

@@ -42,6 +42,8 @@ def test_a_row_is_its_values_in_a_row(values: list[list[float]]) -> None:
     delivered: Delivered = []
     readback = HostReadback(Clock())
     readback.push([torch.tensor(value) for value in values], into(delivered), timed=False)
+    assert delivered == []
+    readback.drain()
     assert delivered == [([x for value in values for x in value], None)]
 
 
@@ -53,6 +55,7 @@ def test_scalars_half_precision_and_gradients_are_taken_too() -> None:
         [loss, torch.tensor([0.5], dtype=torch.bfloat16), torch.tensor(3)], into(delivered), timed=True
     )
     readback.push([], into(delivered), timed=False)
+    readback.drain()
     assert delivered == [([4.0, 0.5, 3.0], 0.0), ([], None)]
 
 
@@ -101,18 +104,16 @@ def value(number: float, length: int = 3) -> torch.Tensor:
 @on_gpu
 def test_rows_arrive_in_order_with_their_values_and_the_device_s_seconds(ring: CudaReadback) -> None:
     delivered = Delivered()
-    work = torch.rand(2048, 2048, device="cuda")
     ring.begin_interval()
     for number in range(100):
-        for _ in range(3):
-            work = torch.nn.functional.normalize(work @ work)
+        torch.cuda._sleep(A_SECOND_IN_CYCLES // 1000)
         ring.push([value(number), value(-number, 1)], into(delivered), timed=True)
         ring.drain()
         if number % 4 == 3:
             ring.flush()
     ring.flush()
     assert [row for row, _ in delivered] == [[float(i)] * 3 + [float(-i)] for i in range(100)]
-    assert all(seconds is not None and 0 < seconds < 10 for _, seconds in delivered)
+    assert all(seconds is not None and 1e-4 < seconds < 10 for _, seconds in delivered)
 
 
 @on_gpu
@@ -121,8 +122,11 @@ def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: CudaReadbac
     ring.push([value(1)], into(delivered), timed=True)
     ring.push([value(2)], into(delivered), timed=False)
     ring.push([value(3)], into(delivered), timed=True)
+    ring.begin_interval()
+    ring.push([value(4)], into(delivered), timed=True)
     ring.flush()
-    assert [seconds is None for _, seconds in delivered] == [True, True, False]
+    # The row before the third is untimed: what it counts from may be recorded anew before it is read.
+    assert [seconds is None for _, seconds in delivered] == [True, True, True, False]
 
 
 @on_gpu
@@ -167,7 +171,6 @@ def test_a_full_ring_drops_and_says_so_instead_of_waiting(ring: CudaReadback) ->
 
 
 @on_gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch's word on every first use of it
 def test_pushing_and_draining_never_synchronise(ring: CudaReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)

@@ -1,7 +1,7 @@
 """From a delivered row to records: what was measured, what went wrong, what an epoch adds up to."""
 
 import math
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from amptui.engine import reporting
 from amptui.engine.probing.gradients import GradientProbe
 from amptui.engine.reporting import UNEXPLAINED_SKIPS, StepFacts, StepReporter
 from amptui.records import (
@@ -29,6 +30,7 @@ FACTS = StepFacts(
     precision="fp32",
     samples=8,
     data_seconds=0.001,
+    asked=0.0,
     lr=0.1,
     settling=False,
     parts=(),
@@ -36,7 +38,7 @@ FACTS = StepFacts(
     gradients=True,
     gradients_scaled=False,
 )
-SCALED = replace(FACTS, precision="fp16", scaled=True, gradients_scaled=True)
+SCALED = FACTS._replace(precision="fp16", scaled=True, gradients_scaled=True)
 
 
 def reporter() -> tuple[StepReporter, Log]:
@@ -61,8 +63,8 @@ def scaled_row(
 
 def test_gradients_that_were_not_measured_are_not_told() -> None:
     report, log = reporter()
-    report.step(replace(FACTS, gradients=False), [0.5], 0.25)
-    report.step(replace(SCALED, gradients=False), [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
+    report.step(FACTS._replace(gradients=False), [0.5], 0.25)
+    report.step(SCALED._replace(gradients=False), [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
     steps = log.of(StepRecord)
     assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 2
     (skip,) = log.of(StepSkipped)
@@ -95,7 +97,7 @@ def test_a_plain_step_is_one_record() -> None:
 
 def test_parts_of_the_loss_keep_their_names() -> None:
     report, log = reporter()
-    report.step(replace(FACTS, parts=("kl", "mse")), [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)
+    report.step(FACTS._replace(parts=("kl", "mse")), [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)
     (record,) = log.of(StepRecord)
     assert (record.loss, record.losses) == (0.75, {"kl": 0.5, "mse": 0.25})
     assert record.grad_norm == 5.0
@@ -111,14 +113,14 @@ def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
     assert len(log) == 1
     # Gradients from after the unscaling are not divided again.
     row = [0.5, 1024.0, 0.0, 1024.0, 6.0, *measured(3.0, 4.0)]
-    report.step(replace(SCALED, gradients_scaled=False), row, 0.25)
+    report.step(SCALED._replace(gradients_scaled=False), row, 0.25)
     assert log.of(StepRecord)[1].grad_norm == 5.0
 
 
 def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
     report, log = reporter()
     for step in (1, 2):
-        report.step(replace(SCALED, step=step), scaled_row(0.5, 64.0, skipped=True, after=32.0), None)
+        report.step(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True, after=32.0), None)
     skips = log.of(StepSkipped)
     assert [skip.consecutive for skip in skips] == [1, 2]
     assert (skips[0].loss_scale, skips[0].loss, skips[0].names, skips[0].count) == (
@@ -133,7 +135,7 @@ def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
         (1, 64.0, 32.0, "backoff"),
         (2, 64.0, 32.0, "backoff"),
     ]
-    report.step(replace(SCALED, step=3), scaled_row(0.5, 32.0, after=64.0), None)
+    report.step(SCALED._replace(step=3), scaled_row(0.5, 32.0, after=64.0), None)
     assert report.consecutive_skips == 0
     assert log.of(LossScaleChanged)[-1].reason == "growth"
 
@@ -227,8 +229,40 @@ def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
 def test_the_search_for_the_scale_is_no_unexplained_trouble() -> None:
     report, _ = reporter()
     for step in range(1, UNEXPLAINED_SKIPS):
-        report.step(replace(SCALED, step=step), scaled_row(0.5, 64.0, skipped=True), None)
+        report.step(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True), None)
     assert (report.trouble_step, report.unexplained_step) == (UNEXPLAINED_SKIPS - 1, 0)
-    last = replace(SCALED, step=UNEXPLAINED_SKIPS)
+    last = SCALED._replace(step=UNEXPLAINED_SKIPS)
     report.step(last, scaled_row(0.5, 64.0, skipped=True), None)
     assert report.unexplained_step == UNEXPLAINED_SKIPS
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1))
+def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
+    steps: list[tuple[float, float, float, bool]],
+) -> None:
+    """Each step: seconds of a look before it, of waiting for data, of computing; whether it is timed."""
+    reports, log = reporter()
+    gradients, now, ends = measured(3.0, 4.0), 100.0, []
+    for look_seconds, data_seconds, compute_seconds, is_timed in steps:
+        began, asked = now, now + look_seconds
+        now = asked + data_seconds + compute_seconds
+        facts = FACTS._replace(asked=asked, data_seconds=data_seconds)
+        reports.step(facts, [1.0, *gradients], now - began if is_timed else None)
+        ends.append((asked + data_seconds, now))
+    told = [record.time - reports._clock_ahead for record in log.of(StepRecord)]
+    assert told == sorted(told)
+    # To a microsecond, which is what a float64 has left of seconds since 1970.
+    assert all(low - 1e-6 <= each <= high + 1e-6 for each, (low, high) in zip(told, ends, strict=True))
+
+
+def test_clocks_that_are_read_apart_turn_no_time_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports, log = reporter()
+    hour = 3600.0
+    # Between the two clocks the process waits for a processor: 0, 20 and 5 ms. Then the clock is set back.
+    clocks = iter([hour, 0.0, hour + 0.1, 0.12, hour + 0.2, 0.205, 0.3, 0.3])
+    read = SimpleNamespace(time=clocks.__next__, perf_counter=clocks.__next__)
+    monkeypatch.setattr(reporting, "time", read)
+    for asked in (-0.02, -0.01, 0.0, 0.1):
+        reports.step(FACTS._replace(asked=asked, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)
+    times = [r.time for r in log.of(StepRecord)]
+    assert times == pytest.approx([hour - 0.02, hour - 0.01, hour, 0.1])

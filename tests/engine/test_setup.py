@@ -126,7 +126,7 @@ def test_gpus_are_counted_from_zero() -> None:
 def test_what_is_no_model_or_optimizer_is_told(method: str, value: object, said: str) -> None:
     bad = type("Bad", (Tiny,), {method: lambda *_: value})
     with pytest.raises(ExperimentError, match=said):
-        setup.build_model(bad(), CPU)
+        setup.build_model(bad(), CPU, first_batch=tuple)
 
 
 def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
@@ -134,7 +134,7 @@ def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
         def build_model(self) -> nn.Module:
             return super().build_model().eval()
 
-    model, _ = setup.build_model(Evaluating(), CPU)
+    model, _ = setup.build_model(Evaluating(), CPU, first_batch=tuple)
     assert all(module.training for module in model.modules())
 
 

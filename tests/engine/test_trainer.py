@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -116,7 +116,6 @@ def test_a_switch_takes_place_at_the_next_step_boundary() -> None:
     assert blocks == [("fp32", 5), ("bf16", 4), ("fp32", 7)]
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.dictionaries(st.integers(1, 15), st.sampled_from(["fp32", "ieee", "fp16", "bf16"]), max_size=6))
 def test_any_switching_keeps_every_step_once_and_in_order(at: dict[int, str]) -> None:
     control = Control()

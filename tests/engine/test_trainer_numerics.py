@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.control import Control
-from amptui.engine.hopeless import HOPELESS_STEPS, LEAST_LOSS_SCALE
+from amptui.engine.hopeless import LEAST_LOSS_SCALE, SUSPECT_STEPS
 from amptui.errors import ExperimentError
 from amptui.records import (
     EpochFinished,
@@ -20,7 +20,7 @@ from amptui.records import (
     StepRecord,
     StepSkipped,
 )
-from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
+from tests.tiny import Exploding, Log, Tiny, losses, prepare, stopping, switching, train
 
 
 def test_clipping_bounds_the_update_and_reports_the_norm_from_before() -> None:
@@ -108,10 +108,11 @@ class NanAt(Tiny):
         return loss * math.nan if self.calls == self.at else loss
 
 
-def test_nan_is_told_with_the_names_of_the_gradients_and_training_goes_on() -> None:
+def test_nan_is_told_with_the_names_of_the_gradients() -> None:
     prepared = prepare(NanAt(), precision="bf16")
     log = Log()
-    assert train(prepared, log) == "done"
+    with pytest.raises(ExperimentError, match="the loss is nan since step 3"):
+        train(prepared, log)
     found = log.of(NonFinite)
     assert (found[0].step, found[0].what, found[0].kind) == (3, "loss", "nan")
     gradients = next(record for record in found if record.what == "gradient")
@@ -142,7 +143,7 @@ def test_nan_from_step_one_on_ends_the_run_with_the_mend() -> None:
     log = Log()
     with pytest.raises(ExperimentError, match=r"the loss is nan from step 1 on.*--lr"):
         train(prepare(NanFromTheStart()), log)
-    assert len(losses(log)) == HOPELESS_STEPS
+    assert len(losses(log)) == SUSPECT_STEPS
 
 
 class InfFor(Tiny):
@@ -238,9 +239,10 @@ def test_an_optimizer_that_is_not_fused_skips_too() -> None:
 def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amptui.engine.trainer.GRADIENTS_BUDGET", 0.0)
-    log = Log()
-    train(prepare(NanAt(at=4), precision=precision), log)
+    monkeypatch.setattr("amptui.engine.step.GRADIENTS_BUDGET", 0.0)
+    log, control = Log(), Control()
+    log.watch = stopping(control, 5)
+    train(prepare(NanAt(at=4), precision=precision), log, control)
     norms = [record.grad_norm for record in log.of(StepRecord)]
     assert norms[0] is not None  # the first two tell what one costs
     assert norms[2] is None
@@ -254,7 +256,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
 
 
 def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.trainer.GRADIENTS_BUDGET", 0.0)
+    monkeypatch.setattr("amptui.engine.step.GRADIENTS_BUDGET", 0.0)
     log = Log()
     train(prepare(Tiny(), clip_norm=0.01), log)
     assert all(record.grad_norm is not None for record in log.of(StepRecord))

@@ -1,11 +1,15 @@
 """The trainer's thread: every way it can end becomes one last record."""
 
+import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.nn.modules.module import register_module_forward_hook
 
 from amptui.control import Control
 from amptui.errors import DeviceError, ExperimentError, UsageError
@@ -19,6 +23,8 @@ from amptui.records import (
     StepRecord,
 )
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
+from tests.living import records_of
+from tests.survival import survived
 from tests.terminal import KNOBS
 
 pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
@@ -151,8 +157,8 @@ def test_out_of_gpu_memory_raised_on_a_cpu_is_told_like_any_other(tmp_path: Path
     worker = Worker(hooked(tmp_path, during="raise torch.OutOfMemoryError('none left')"), batch_size=16)
     last = worker.end()
     assert isinstance(last, RunFailed)
-    assert last.error.startswith("CUDA out of memory in load_data() of Hooked at batch size 16")
-    assert last.error.endswith("try --batch-size 8, or AMP")
+    assert last.error.startswith("CUDA out of memory in load_data() of Hooked")
+    assert "--batch-size" not in last.error
 
 
 @pytest.mark.parametrize(
@@ -187,12 +193,57 @@ def test_weights_do_not_depend_on_how_the_data_came_to_be(tmp_path: Path) -> Non
 def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
     path, at, made = hooked(tmp_path), list[str](), threading.Event()
 
-    def watch(_record: Record) -> None:
+    def note(*_anything: object) -> None:
         assert made.wait(ENOUGH_SECONDS)
         at.append(worker.thread.doing)
 
-    worker = Worker(path, watch=watch, steps=2)
-    made.set()
-    worker.end()
+    with register_module_forward_hook(note):  # records of steps are emitted between two of them
+        worker = Worker(path, watch=note, steps=2)
+        made.set()
+        worker.end()
     assert at[0] == "while importing torch"
     assert {f"while importing {path}", "in load_data() of Hooked", "in step 2"} <= set(at)
+
+
+BROKEN_TORCH = """
+import builtins
+if hasattr(builtins, "tried"):
+    raise RuntimeError("torch can only be initialized once per process")
+builtins.tried = True
+raise {error}
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        ("OSError('libcudart.so.12: cannot open shared object file')", "OSError: libcudart.so.12: cannot"),
+        ("ImportError('failed to map segment from shared object')", "ImportError: failed to map segment"),
+        ("MemoryError", "MemoryError (while importing torch)"),
+        ("SystemError('initialization failed')", "SystemError: initialization failed"),
+        ("ModuleNotFoundError('No module named numpy')", "No module named numpy"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
+    command: str, error: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text(BROKEN_TORCH.format(error=error))
+    options = ["--headless", "--run-dir", str(tmp_path / "run")] if command == "train" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "amptui", command, "mnist-deep", *options],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=ENOUGH_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"amptui: {said}")
+    if command == "train":
+        last = records_of(tmp_path / "run")[-1]
+        assert isinstance(last, RunFailed)
+        assert said in last.error
+    survived("environments", 1, 1)

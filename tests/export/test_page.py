@@ -118,7 +118,7 @@ def test_there_is_a_page_of_however_little(records: list[Record]) -> None:
     assert "<main" in told(*records)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(records=st.lists(RECORDS, max_size=20))
 def test_there_is_a_page_of_whatever_a_journal_holds(records: list[Record]) -> None:
     assert told(*records).endswith("</html>\n")

@@ -25,7 +25,7 @@ def test_the_comparison_has_the_baseline_beside_amp_and_says_what_amp_gave() -> 
     said = words(sections.comparison(turned))
     assert "|■ FP32|▲ AMP fp16|median step|3.91 ms|2.02 ms|" in said
     assert "AMP fp16: 1.94× the speed of FP32|AMP fp16: 38% less peak memory|" in said
-    assert "settling steps left out: 40" in said
+    assert "warm-up steps left out: 40" in said
     assert "GPU busy" not in said, "nobody measured it"
 
 
@@ -55,9 +55,17 @@ def test_what_was_not_compared_yet_is_told_why() -> None:
     assert sections.comparison(SessionView(comparison=Comparison())) is None
 
 
+def test_a_first_impression_is_told_as_one() -> None:
+    said = words(sections.comparison(views.first_impression()))
+    assert "|median step|~583 ms|~316 ms|" in said
+    assert "|AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps yet" in said
+    assert "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16" in said
+    assert "left out" not in said
+
+
 def test_steps_that_were_not_measured_are_told() -> None:
     said = words(sections.comparison(replace(views.compared(), unmeasured_steps=12)))
-    assert "settling steps left out: 40; steps not measured: 12" in said
+    assert "warm-up steps left out: 40; steps not measured: 12" in said
 
 
 def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:

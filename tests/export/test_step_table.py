@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.export import export_csv
@@ -92,7 +92,6 @@ def test_no_text_is_a_formula(name: str, cell: str, tmp_path: Path) -> None:
     assert list(row.values())[-1] == "-0.5"
 
 
-@settings(max_examples=30)
 @given(loss=st.floats(), scale=st.none() | st.floats(), name=st.text(max_size=5), part=st.floats())
 def test_every_number_comes_back_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, loss: float, scale: float | None, name: str, part: float

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.costs import Cost
-from tests.faults.source import Lives
-from tests.faults.watched import headless_run, lost, stop
+from tests.faults.watched import Lives, headless_run, lost, stop
 from tests.living import last_step, records_of, run_pid, wait_until
-from tests.terminal import Terminal, amptui_command
+from tests.survival import cost
+from tests.terminal import FRAMES, Terminal, amptui_command
 
 DISK_BYTES = 4 * 2**20
 
@@ -24,7 +23,7 @@ def small_disk(place: Path) -> Iterator[Path]:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
+        pytest.skip(f"no file system can be mounted here: {done.stderr.partition(chr(10))[0]}")
     try:
         yield place
     finally:
@@ -41,11 +40,9 @@ def fill(file: Path) -> None:
     assert file.stat().st_size < 2 * DISK_BYTES
 
 
-def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
-    lives: Lives, table: list[Cost], tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(lives: Lives, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk, headless_run(lives, disk / "run") as run:
-        with Terminal(amptui_command("attach", str(run))) as screen:
+        with Terminal(amptui_command("attach", str(run), *FRAMES)) as screen:
             screen.wait_for(r"step\s+[\d,]+")
             fill(disk / "junk")
             screen.wait_for("journal.* not kept")
@@ -61,7 +58,7 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
             assert screen.wait() == 0
         stop(run)
         steps_lost, records_lost = lost(run)
-        table.append(Cost("disk full for 500 steps", 1, steps_lost, records_lost))
+        cost("disk full for 500 steps", 1, steps_lost, records_lost)
         assert (steps_lost, records_lost) == (0, 0)
 
 
@@ -75,7 +72,7 @@ def take_folder_away(run: Path) -> None:
 
 @pytest.mark.parametrize("take", [delete_journal, take_folder_away])
 def test_what_is_taken_away_is_written_again_whole(
-    take: Callable[[Path], None], lives: Lives, table: list[Cost], tmp_path: Path
+    take: Callable[[Path], None], lives: Lives, tmp_path: Path
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
         pid = run_pid(run)
@@ -89,7 +86,7 @@ def test_what_is_taken_away_is_written_again_whole(
         os.kill(pid, 15)
         wait_until(lambda: any(type(r).__name__ == "RunFinished" for r in records_of(run)), "no last word")
         steps_lost, records_lost = lost(run)
-    table.append(Cost(take.__name__.replace("_", " "), 1, steps_lost, records_lost))
+    cost(take.__name__.replace("_", " "), 1, steps_lost, records_lost)
     assert (steps_lost, records_lost) == (0, 0)
 
 

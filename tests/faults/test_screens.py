@@ -8,19 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from amptui.records import ViewersChanged
 from amptui.runs.client import connect
-from tests.faults.costs import Cost
-from tests.faults.source import Lives
-from tests.faults.watched import headless_run, lost, stop, train_arguments
+from tests.faults.watched import Lives, headless_run, lost, stop, train_arguments
 from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, wait_until
-from tests.terminal import Terminal, amptui_command
+from tests.survival import cost
+from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 
 if TYPE_CHECKING:
     import socket
-
-CLOSINGS = 20
 
 LONGEST_WATCH_SECONDS = 0.8
 """From the start of a screen to its end: some are closed before they drew a frame, most while they watch."""
@@ -28,14 +27,17 @@ LONGEST_WATCH_SECONDS = 0.8
 GARBAGE = 100
 
 
-def test_twenty_closed_terminals_cost_no_step(table: list[Cost], warm: WarmSource, tmp_path: Path) -> None:
+@pytest.mark.parametrize("closings", [4, pytest.param(20, marks=pytest.mark.slow)])
+def test_closed_terminals_cost_no_step(closings: int, warm: WarmSource, tmp_path: Path) -> None:
     moments, run = random.Random(5), tmp_path / "run"
     with ended_afterwards(run):
-        for closing in range(CLOSINGS):
+        for closing in range(closings):
             command = train_arguments(run) if closing == 0 else ["attach", str(run)]
-            with Terminal(amptui_command(*command), warm=warm if closing else None) as terminal:
+            with Terminal(amptui_command(*command), warm=warm) as terminal:
                 if closing == 0:
                     wait_until(lambda: run_pid(run), "the run did not begin")
+                if closing == closings - 1:
+                    terminal.wait_for(r"step\s+[\d,]+")
                 closed = time.monotonic() + moments.uniform(0, LONGEST_WATCH_SECONDS)
                 while (left := closed - time.monotonic()) > 0:
                     terminal.read(left)
@@ -47,17 +49,17 @@ def test_twenty_closed_terminals_cost_no_step(table: list[Cost], warm: WarmSourc
     steps_lost, records_lost = lost(run)
     hung_up = [r for r in records_of(run) if isinstance(r, ViewersChanged) and r.change == "hung up"]
     remark = f"{last_step(run):,} steps; {len(hung_up)} closings came late enough to be in the journal"
-    table.append(Cost("terminal closed at a random moment", CLOSINGS, steps_lost, records_lost, remark))
+    cost("terminal closed at a random moment", closings, steps_lost, records_lost, remark)
     assert (steps_lost, records_lost) == (0, 0)
     assert hung_up
     assert outcome(run) is not None
 
 
 def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
-    lives: Lives, table: list[Cost], warm: WarmSource, tmp_path: Path
+    lives: Lives, warm: WarmSource, tmp_path: Path
 ) -> None:
     with headless_run(lives, tmp_path / "run") as run:
-        attach = amptui_command("attach", str(run))
+        attach = amptui_command("attach", str(run), *FRAMES)
         with Terminal(attach, warm=warm) as stopped, Terminal(attach, size=(80, 24), warm=warm) as other:
             for terminal in (stopped, other):
                 terminal.wait_for(r"step\s+[\d,]+")
@@ -79,15 +81,18 @@ def test_a_screen_that_is_stopped_goes_on_where_the_run_is(
         wait_until(lambda: last_step(run) > before + 20, "training did not go on")
         stop(run)
         steps_lost, records_lost = lost(run)
-    table.append(Cost("screen stopped (SIGSTOP), another killed", 2, steps_lost, records_lost))
+    cost("screen stopped (SIGSTOP), another killed", 2, steps_lost, records_lost)
     assert (steps_lost, records_lost) == (0, 0)
     changes = [r.change for r in records_of(run) if isinstance(r, ViewersChanged)]
     assert sorted(changes) == ["attached", "attached", "detached", "lost"]
 
 
-def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, table: list[Cost], tmp_path: Path) -> None:
+def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, tmp_path: Path) -> None:
     noise = random.Random(7)
-    with headless_run(lives, tmp_path / "run") as run, Terminal(amptui_command("attach", str(run))) as screen:
+    with (
+        headless_run(lives, tmp_path / "run") as run,
+        Terminal(amptui_command("attach", str(run), *FRAMES)) as screen,
+    ):
         screen.wait_for(r"step\s+[\d,]+")
         half_open: list[socket.socket] = []
         for number in range(GARBAGE):
@@ -108,7 +113,7 @@ def test_garbage_on_the_socket_costs_nobody_anything(lives: Lives, table: list[C
             connection.close()
         stop(run)
         steps_lost, records_lost = lost(run)
-    table.append(Cost("connection that sends garbage", GARBAGE, steps_lost, records_lost))
+    cost("connection that sends garbage", GARBAGE, steps_lost, records_lost)
     assert (steps_lost, records_lost) == (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Runs of the witnessed model that fault tests watch, and what of them was lost."""
+"""Processes of `amptui` that fault tests start, runs of the witnessed model, and what of them was lost."""
 
 import os
 import signal
@@ -7,11 +7,33 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
-from tests.faults.source import Lives
 from tests.living import ended_afterwards, run_pid, steps_of, wait_for_end, wait_until
 from tests.recipes.witness import witnessed
+from tests.terminal import amptui_command
+from tests.warm import PATIENCE_SECONDS, Process, WarmSource
 
 RECIPE = str(Path(__file__).parents[1] / "recipes" / "witness.py")
+
+
+class Lives:
+    """Starts `amptui` without a terminal again and again; what it says goes to ``log``."""
+
+    def __init__(self, warm: WarmSource, log: Path) -> None:
+        self.log = log
+        self._warm = warm
+        self._processes: dict[int, Process] = {}
+
+    def start(self, *arguments: str) -> int:
+        """Begin a life; its process's number."""
+        with open(os.devnull) as nothing, self.log.open("a") as said:  # noqa: PTH123
+            command = amptui_command(*arguments)
+            process = self._warm.start(command, nothing.fileno(), said.fileno(), said.fileno())
+        self._processes[process.pid] = process
+        return process.pid
+
+    def end_of(self, pid: int) -> int:
+        """Wait for a life to end; its exit status, negative for a signal."""
+        return self._processes.pop(pid).wait(PATIENCE_SECONDS)
 
 
 def train_arguments(folder: Path) -> list[str]:

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from ctypes import CDLL
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -22,11 +23,15 @@ class Knobs(Experiment):
     epochs: int = 1000
     batch_size: int = 8
     step_ms: float = 2.0
+    uneven: bool = False
+    """Some of its steps take three times as long as others: no comparison is soon sure of them."""
     trouble: Literal["none", "build", "data", "loss", "exit", "hang", "shape", "nan", "print", "memory"] = (
         "none"
     )
     at: int = 5
     """The step of the trouble."""
+    gate: str = ""
+    """A file that the step of the trouble waits for."""
 
     def build_model(self) -> nn.Module:
         if self.trouble == "build":
@@ -48,10 +53,14 @@ class Knobs(Experiment):
         loss = functional.cross_entropy(model(inputs), targets)
         if model.training:
             self.calls += 1
-            time.sleep(self.step_ms / 1000)  # what a GPU's step is to the host: time without the interpreter
+            longer = 1 + self.calls // 20 % 3 if self.uneven else 1
+            # What a GPU's step is to the host: time without the interpreter.
+            time.sleep(longer * self.step_ms / 1000)
             if self.trouble == "print":
                 self.be_loud()
             if self.calls >= self.at:
+                while self.gate and not Path(self.gate).exists():
+                    time.sleep(0.01)
                 return self.go_wrong(loss)
         return loss
 

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.errors import RunFolderError
@@ -122,12 +122,12 @@ def test_a_process_that_was_suspended_goes_on_where_it_was(tmp_path: Path) -> No
 
 
 def test_a_clock_that_went_back_is_no_trouble(tmp_path: Path) -> None:
-    times = [100.0, 101.0, 40.0, math.nan, 102.0]
+    times = [100.0, 101.0, 40.0, 102.0]
     clock = Clock(tmp_path, [step(n, time=time) for n, time in enumerate(times, 1)])
     clock.run(1.05)
-    assert clock.step == 4
+    assert clock.step == 3
     clock.run(1)
-    assert clock.step == 5
+    assert clock.step == 4
 
 
 def test_seeking_goes_on_and_back_and_the_old_view_stands_until_the_new_one_is_there(tmp_path: Path) -> None:
@@ -172,7 +172,6 @@ def test_seeking_while_paused_stays_paused(tmp_path: Path) -> None:
     assert (clock.step, clock.state) == (20, "paused")
 
 
-@settings(max_examples=40)
 @given(
     moves=st.lists(st.floats(-5, 55) | st.just("pause") | st.floats(0.1, 3).map(lambda s: (s,)), max_size=8)
 )

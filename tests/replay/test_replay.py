@@ -39,9 +39,10 @@ def test_a_run_is_played_moved_and_left(run: Path) -> None:
     with playing(run, 50) as terminal:
         terminal.wait_for("replay ended 1:40 of 1:40")
         terminal.wait_for(r"step\s+100/")
-        terminal.press("<")
-        terminal.wait_for(r"replay ×50 1:[34]\d of 1:40|replay ended")
-        terminal.wait_for("replay ended")
+        terminal.press("\x1b[H")
+        terminal.wait_for(r"replay ×50 0:\d\d of 1:40")
+        terminal.press("\x1b[F")
+        terminal.wait_for("replay ended 1:40 of 1:40")
         terminal.press("q")
         assert terminal.wait() == 0
         assert "amptui: passed over: a last line that was cut off" in terminal.text
@@ -55,6 +56,60 @@ def test_a_signal_leaves_the_terminal_as_it_was(run: Path, number: signal.Signal
         terminal.wait_for("replay ×1")
         terminal.process.send_signal(number)
         assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+
+
+ENDLESS = """
+import threading
+from amptui.telemetry.session import Session
+fold = Session.fold
+def endless(self, records):
+    records = list(records)
+    if any(getattr(record, "step", 0) == 50 for record in records):
+        threading.Event().wait()
+    fold(self, records)
+Session.fold = endless
+"""
+
+
+@pytest.mark.parametrize(("way_out", "status"), [("q", 0), ("\x03", 130), (signal.SIGTERM, 143)])
+def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
+    run: Path, way_out: str | signal.Signals, status: int
+) -> None:
+    with Terminal([sys.executable, "-c", ENDLESS + PROGRAM, str(run), "1000"]) as terminal:
+        terminal.wait_for("replay ×1000")
+        if isinstance(way_out, str):
+            terminal.press(way_out)
+        else:
+            terminal.process.send_signal(way_out)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+        assert b"\x1b[?1049l" in terminal.written
+
+
+def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path) -> None:
+    with playing(run, 1) as terminal:
+        terminal.wait_for("replay ×1")
+        terminal.process.kill()
+        assert terminal.process.wait(30) == -signal.SIGKILL
+        while b"\x1b[?1049l" not in terminal.written:
+            terminal.read(0.1)
+        assert terminal.modes == terminal.modes_before
+
+
+def test_a_screen_is_as_large_as_the_terminal_whatever_the_environment_claims(run: Path) -> None:
+    claims = {"COLUMNS": "100000", "LINES": "100000"}
+    command = [sys.executable, "-c", PROGRAM, str(run), "1"]
+    with Terminal(command, size=(100, 30), env=claims) as terminal:
+        terminal.wait_for(r"(?s)╭ loss.*\n replay ×1 [^\n]* cpu\Z")
+        terminal.press("q")
+        assert terminal.wait() == 0
+
+
+def test_a_fault_of_the_screen_is_a_failure(run: Path) -> None:
+    broken = "from amptui.tui.frame import Frame\nFrame.draw = None\n"
+    with Terminal([sys.executable, "-c", broken + PROGRAM, str(run), "1"]) as terminal:
+        assert terminal.wait() == 1
         assert terminal.modes == terminal.modes_before
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amptui import wire
 from amptui.errors import RunFolderError, UsageError
 from amptui.records import RunFinished
-from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
+from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable, resume_command
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_base
 
@@ -183,6 +183,15 @@ def test_a_run_that_is_not_there_can_neither_go_on_nor_be_watched(find: Callable
     for text in ("vit", "no/such/run"):
         with pytest.raises(UsageError, match="no run "):
             find(text)
+
+
+def test_the_command_to_go_on_has_the_model_where_resume_asks_for_it(tmp_path: Path) -> None:
+    run_dir = with_checkpoints("mnist-1")
+    assert resume_command(run_dir.path) == "amptui train --resume mnist-1"
+    elsewhere = RunDir(tmp_path)
+    assert resume_command(tmp_path) == f"amptui train --resume {tmp_path}", "it does not say which"
+    elsewhere.write_run_json({"asked": {"model": "a b.py"}})
+    assert resume_command(tmp_path) == f"amptui train 'a b.py' --resume {tmp_path}"
 
 
 # What attach shows.

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui import wire
@@ -60,7 +61,6 @@ def test_closing_twice_is_harmless_and_a_closed_journal_takes_nothing(path: Path
 
 
 @given(cut=st.integers(0, 400), more=st.integers(0, 3))
-@settings(max_examples=40)
 def test_a_journal_cut_off_anywhere_loses_only_the_line_that_was_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int, more: int
 ) -> None:
@@ -277,3 +277,35 @@ assert list(read(path)) == notes(1, 8)
 """,
     )
     assert out == "file too large: 12 records are lost\n"
+
+
+@pytest.mark.parametrize("end", [b"\n", b""])
+@pytest.mark.parametrize("length", [599, 600, 5000, 100_000])
+def test_a_line_too_long_for_a_record_is_one_damaged_line_and_is_never_held_whole(
+    path: Path, monkeypatch: pytest.MonkeyPatch, length: int, end: bytes
+) -> None:
+    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 600)
+    monkeypatch.setattr("amptui.runs.journal._PIECE_BYTES", 1000)
+    first, *rest = [f"{wire.dumps(record)}\n".encode() for record in notes(1, 3)]
+    long = wire.dumps(notes(9, 9)[0]).ljust(length).encode()
+    path.write_bytes(first + b"".join(rest) + long + end)
+    held = list[int]()
+    reader = read(path)
+    monkeypatch.setattr(reader, "_parsed", heard(reader, held))
+    assert len(list(reader)) == (4 if length + len(end) <= 600 else 3)
+    broken = length + len(end) > 600
+    assert (reader.damaged_lines, reader.torn) == (int(broken and bool(end)), broken and not end)
+    assert max(held) <= 602
+    path.write_bytes(first + long + b"\n" + b"".join(rest))
+    assert len(list(read(path))) == (4 if length < 600 else 3)
+
+
+def heard(reader: JournalReader, lengths: list[int]) -> Callable[[bytes], Record | None]:
+    """What the reader does with a line, and how long each was."""
+    parsed = reader._parsed
+
+    def hear(line: bytes) -> Record | None:
+        lengths.append(len(line))
+        return parsed(line)
+
+    return hear

@@ -20,9 +20,9 @@ from amptui.records import (
     RunFinished,
 )
 from amptui.runs import listing
-from amptui.runs.listing import KeptRun, list_kept_runs, look_at
+from amptui.runs.listing import KeptRun, look_at
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir, default_base
+from amptui.runs.rundir import RunDir, default_base, kept_runs
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
 
@@ -114,6 +114,18 @@ def test_why_a_run_failed_is_told() -> None:
     assert look_at(kept("m", [run(), FAILED])).error == "out of memory"
 
 
+def test_a_journal_that_cannot_be_opened_is_told() -> None:
+    run_dir = kept("m", [])
+    run_dir.journal_path.unlink()
+    os.mkfifo(run_dir.journal_path)
+    found = look_at(run_dir)
+    assert (found.state, found.error) == (
+        "unreadable",
+        f"cannot read {run_dir.journal_path}: not a regular file",
+    )
+    assert [each.path for each in kept_runs()] == [run_dir.path]
+
+
 def test_a_run_on_another_machine_is_told() -> None:
     run_dir = kept("m", [run(), step(1)])
     with RunLock.take(run_dir.path):
@@ -176,11 +188,12 @@ def test_runs_are_listed_from_the_one_that_was_written_last() -> None:
     (default_base() / "e").mkdir()
     (default_base() / "file").touch()
     no_journal.write_run_json({"model": "m"})
-    assert [each.name for each in list_kept_runs()] == ["b", "c", "a", "d"]
+    assert [each.path.name for each in kept_runs()] == ["b", "c", "a", "d"]
+    assert [each.path.name for each in kept_runs(lambda name: name in "ad")] == ["a", "d"]
 
 
 def test_where_no_run_was_ever_kept_none_is_listed() -> None:
-    assert list_kept_runs() == []
+    assert kept_runs() == []
 
 
 @given(
@@ -213,3 +226,28 @@ def test_a_run_given_by_the_folder_that_one_is_in_has_that_folder_s_name(
 ) -> None:
     monkeypatch.chdir(kept("mine", [run()]).path)
     assert look_at(RunDir(Path())).name == "mine"
+
+
+@pytest.mark.parametrize("between", [b"", b"\n"])
+def test_what_only_looks_like_many_records_is_given_up_soon(
+    between: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = kept("m", [run(), step(3)])
+    crowd = between.join([b'{"type":"StepRecord"', b'{"type":"RunFailed"', b'{"type":"RunStarted"'] * 2000)
+    run_dir.journal_path.write_bytes(run_dir.journal_path.read_bytes() + crowd + b"\n")
+    reads = heard(monkeypatch)
+    assert look_at(run_dir).model == "mnist-deep"
+    assert sum(map(len, reads)) < 3 * len(crowd) + 100_000
+    assert len(reads) < 1000
+
+
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that are read from now on."""
+    reads, loads = list[str](), wire.loads
+
+    def hear(line: str) -> Record | None:
+        reads.append(line)
+        return loads(line)
+
+    monkeypatch.setattr(wire, "loads", hear)
+    return reads

@@ -4,7 +4,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -231,3 +231,69 @@ def test_a_descriptor_that_went_stale_is_replaced_by_the_same_file(
     assert journal.trouble == ""
     assert list(read(path)) == notes(1, 6)
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.fixture
+def stolen(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Puts somebody else's file where a descriptor of ours was: code may close what is not its own."""
+    taken: list[int] = []
+
+    def steal(descriptor: int) -> Path:
+        path = tmp_path / f"of a person {len(taken)}"
+        path.write_bytes(b"dear\n")
+        theirs = os.open(path, os.O_RDWR)
+        os.dup2(theirs, descriptor)  # closes ours and takes its number
+        os.close(theirs)
+        taken.append(descriptor)
+        return path
+
+    yield steal
+    for descriptor in taken:
+        os.close(descriptor)  # theirs, and still open
+
+
+@pytest.mark.parametrize("moment", ["append", "close"])
+def test_a_descriptor_that_became_somebody_else_s_is_never_written_and_never_closed(
+    path: Path, stolen: Callable[[int], Path], moment: str
+) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    assert journal._file is not None
+    theirs = stolen(journal._file.descriptor)
+    if moment == "append":
+        journal.append(notes(4, 5))
+        assert (journal.trouble, journal.is_behind) == ("", False)
+        assert list(read(path)) == notes(1, 5)
+    journal.close()
+    assert theirs.read_bytes() == b"dear\n"
+    assert list(read(path)) == notes(1, 5 if moment == "append" else 3)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("moment", ["append", "close"])
+def test_a_descriptor_that_somebody_closed_is_opened_again(path: Path, moment: str) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    assert journal._file is not None
+    os.close(journal._file.descriptor)
+    if moment == "append":
+        journal.append(notes(4, 5))
+    journal.close()
+    assert list(read(path)) == notes(1, 5 if moment == "append" else 3)
+
+
+@pytest.mark.usefixtures("_always_look")
+def test_a_journal_that_was_deleted_and_whose_descriptor_was_taken_keeps_what_comes(
+    path: Path, stolen: Callable[[int], Path]
+) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 3))
+    path.unlink()
+    assert journal._file is not None
+    theirs = stolen(journal._file.descriptor)
+    journal.append(notes(4, 5))
+    journal.append(notes(6, 6))
+    assert "3 are lost" in journal.trouble or "3 records are lost" in journal.trouble
+    journal.close()
+    assert list(read(path)) == notes(4, 6)
+    assert theirs.read_bytes() == b"dear\n"

@@ -284,3 +284,40 @@ def test_without_locks_a_dead_process_and_a_run_that_ended_hold_nothing(tmp_path
     assert RunDir(tmp_path).lock_path.read_text() == ""
     words(tmp_path, pid=2**80, host=HOST, started=1.0)
     assert holder(tmp_path) is None
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_lock_that_somebody_closed_is_taken_again_and_their_file_left_alone(
+    tmp_path: Path, taken: bool
+) -> None:
+    folder, theirs = tmp_path / "run", tmp_path / "of a person"
+    folder.mkdir()
+    theirs.write_bytes(b"dear\n")
+    lock = RunLock.take(folder)
+    descriptor = lock._file
+    assert descriptor is not None
+    os.close(descriptor)
+    assert holder(folder) is None
+    if taken:
+        assert os.open(theirs, os.O_RDWR) == descriptor  # the lowest that is free
+    lock.renew()
+    assert holder(folder) is not None
+    lock.release()
+    assert holder(folder) is None
+    assert theirs.read_bytes() == b"dear\n"
+    if taken:
+        os.close(descriptor)
+
+
+def test_a_lock_whose_descriptor_became_a_person_s_file_lets_that_be(tmp_path: Path) -> None:
+    folder, theirs = tmp_path / "run", tmp_path / "of a person"
+    folder.mkdir()
+    theirs.write_bytes(b"dear\n")
+    lock = RunLock.take(folder)
+    descriptor = lock._file
+    assert descriptor is not None
+    os.close(descriptor)
+    assert os.open(theirs, os.O_RDWR) == descriptor
+    lock.release()
+    assert theirs.read_bytes() == b"dear\n"
+    os.close(descriptor)

@@ -222,3 +222,43 @@ def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
     assert not any(isinstance(each, RunFinished | RunFailed) for each in left[last_step + 1 :])
     assert cut_after(path, cut) == 0, "what was cut needs no cutting"
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
+
+
+def test_a_line_with_thousands_of_steps_in_it_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = b'{"type":"Crowd",' + b'"step":99,"StepRecord":1,' * 2000 + b'"step":99}\n'
+    path = written(tmp_path, [run(), *steps(1, 3)], crowd + line(step(4)) + crowd)
+    reads = heard(monkeypatch)
+    assert cut_after(path, 3) == 1
+    assert len(reads) < 20
+    assert len(list(read(path))) == 4
+
+
+def test_a_line_longer_than_any_record_is_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 600)
+    monkeypatch.setattr(mend, "_BLOCK_BYTES", 1000)
+    long = b"x" * 50_000 + b"\n"
+    path = written(tmp_path, [run(hardware={}), *steps(1, 3)], long)
+    before = path.read_bytes()
+    path.write_bytes(before + line(step(4)) + long)
+    with path.open("rb") as file:
+        blocks = list(mend._blocks(file))
+    assert b"".join(block for _, block in blocks) == path.read_bytes()
+    assert max(len(block) for _, block in blocks) <= 1600
+    assert cut_after(path, 3) == 1
+    assert path.read_bytes() == before
+
+
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that are read from now on."""
+    reads, loads = list[str](), wire.loads
+
+    def hear(line: str) -> Record | None:
+        reads.append(line)
+        return loads(line)
+
+    monkeypatch.setattr(wire, "loads", hear)
+    return reads

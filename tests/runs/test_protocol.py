@@ -199,3 +199,13 @@ def test_what_is_asked_for_reaches_a_control() -> None:
     assert control.take_comparison() == ("fp32", "bf16")
     assert control.take_checkpoint()
     assert control.stop_reason == "q"
+
+
+@pytest.mark.parametrize(
+    "said", ['{"hello": {"protocol": %s}}', '{"history": [%s]}', '{"type": "Note", "time": %s}']
+)
+def test_a_number_of_thousands_of_digits_is_nothing_that_anybody_says(said: str) -> None:
+    line = (said % ("9" * 5000)).encode()
+    for hear in (protocol.parse, protocol.read):
+        with pytest.raises(ProtocolError):
+            hear(line)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.control import Control
@@ -66,7 +66,6 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-@settings(max_examples=40)
 def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.errors import RunFolderError
@@ -130,7 +130,6 @@ def test_a_hundred_hostile_connections_cost_a_screen_nothing(
 
 
 @given(st.lists(st.binary(min_size=1, max_size=80) | st.just(HELLO), max_size=6), st.booleans())
-@settings(max_examples=60)
 def test_whatever_is_said_the_answer_is_lines_and_the_next_one_is_served(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], close: bool
 ) -> None:

@@ -4,6 +4,7 @@ import math
 
 from hypothesis import strategies as st
 
+from amptui import wire
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import (
     BlockFinished,
@@ -45,6 +46,8 @@ def switch(number: int, previous: str, current: str) -> PrecisionChanged:
     return PrecisionChanged(time=100 + number / 1000, step=number, previous=previous, current=current)
 
 
+TIMES = st.floats(0, wire.MAX_SECONDS)
+
 MODULES = st.builds(
     module,
     st.text(max_size=3),
@@ -76,13 +79,13 @@ RECORDS = st.one_of(
         data_seconds=st.none() | st.floats(),
         grad_max=st.none() | st.floats() | st.floats(1e-6, 1e6),
         grad_norm=st.none() | st.floats(),
-        time=st.floats(),
+        time=TIMES,
     ),
     st.builds(
         run,
         total_steps=st.none() | st.integers(0, 100),
         steps_per_epoch=st.none() | st.integers(0, 30),
-        time=st.floats(),
+        time=TIMES,
     ),
     st.builds(
         skip,
@@ -158,7 +161,7 @@ RECORDS = st.one_of(
     ),
     st.builds(
         device,
-        st.floats(),
+        TIMES,
         st.sampled_from(["fp32", "fp16"]),
         st.none() | st.integers(0, 9),
         st.none() | st.floats(0, 100),
@@ -166,20 +169,22 @@ RECORDS = st.one_of(
     ),
     st.builds(
         PauseChanged,
-        time=st.floats(),
+        time=TIMES,
         step=st.integers(0, 60),
         paused=st.booleans(),
         reason=st.sampled_from(["", "the loss scale fell"]),
     ),
+    st.builds(PhaseChanged, time=TIMES, phase=st.sampled_from(["first step", "training", "validating"])),
     st.builds(
-        PhaseChanged, time=st.floats(), phase=st.sampled_from(["first step", "training", "validating"])
-    ),
-    st.builds(
-        RunFinished, time=st.floats(), steps=st.integers(0), seconds=st.floats(), reason=st.just("done")
+        RunFinished,
+        time=TIMES,
+        steps=st.integers(0, wire.MAX_COUNT),
+        seconds=st.floats(),
+        reason=st.just("done"),
     ),
     st.builds(
         EpochFinished,
-        time=st.floats(),
+        time=TIMES,
         step=st.integers(0, 60),
         epoch=st.integers(0, 3),
         seconds=st.none() | st.floats(),
@@ -188,7 +193,7 @@ RECORDS = st.one_of(
     ),
     st.builds(
         StepTimed,
-        time=st.floats(),
+        time=TIMES,
         step=st.integers(0, 60),
         precision=st.sampled_from(["fp32", "bf16"]),
         settling=st.booleans(),
@@ -204,7 +209,7 @@ RECORDS = st.one_of(
     ),
     st.builds(
         BlockFinished,
-        time=st.floats(),
+        time=TIMES,
         step=st.integers(0, 60),
         precision=st.sampled_from(["fp32", "fp16"]),
         steps=st.integers(0, 60),
@@ -212,14 +217,14 @@ RECORDS = st.one_of(
     ),
     st.builds(
         Note,
-        time=st.floats(),
+        time=TIMES,
         severity=st.sampled_from(["info", "warning", "error"]),
         text=st.text(min_size=1).filter(str.strip),
     ),
-    st.builds(Printed, time=st.floats(), stream=st.just("stdout"), text=st.text(max_size=9)),
+    st.builds(Printed, time=TIMES, stream=st.just("stdout"), text=st.text(max_size=9)),
     st.builds(
         CheckpointWritten,
-        time=st.floats(),
+        time=TIMES,
         step=st.integers(0, 60),
         name=st.just("step-000000040.pt"),
         size_bytes=st.integers(0, 10**12),
@@ -230,7 +235,7 @@ RECORDS = st.one_of(
     st.builds(
         resumed,
         st.integers(0, 60),
-        time=st.floats(),
+        time=TIMES,
         device_name=st.sampled_from(["NVIDIA H200", "CPU"]),
         gpu_uuid=st.none() | st.just("GPU-1"),
         precision=st.sampled_from(["fp32", "fp16"]),
@@ -238,20 +243,20 @@ RECORDS = st.one_of(
     ),
     st.builds(
         KeepingChanged,
-        time=st.floats(),
+        time=TIMES,
         what=st.sampled_from(["journal", "checkpoints"]),
         trouble=st.sampled_from(["", "journal: no space left on device"]),
     ),
     st.builds(
         ViewersChanged,
-        time=st.floats(),
+        time=TIMES,
         viewers=st.integers(0, 16),
         change=st.sampled_from(["attached", "detached", "hung up", "lost", "refused"]),
         detail=st.text(max_size=3),
     ),
     st.builds(
         RunFailed,
-        time=st.floats(),
+        time=TIMES,
         step=st.integers(0, 60),
         error=st.text(min_size=1, max_size=9),
         traceback=st.text(max_size=9),

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,76 @@ def test_settling_is_left_out_of_everything_but_the_skips() -> None:
     (row,) = comparison.rows
     assert (row.steps, row.settling_steps, row.skipped) == (25, 6, 5)
     assert (row.median_step_seconds, row.last_loss) == (0.002, 0.25)
+
+
+def warm_up(first: int, last: int, **changes: Any) -> list[StepRecord]:
+    return steps(first, last, settling=True, **changes)
+
+
+def test_before_any_step_is_counted_the_warm_up_steps_tell_without_the_first() -> None:
+    comparison = compared(
+        [*warm_up(1, 1, step_seconds=2.0, loss=2.3), *warm_up(2, 4, step_seconds=0.5, loss=2.1)],
+        [
+            *warm_up(5, 5, precision="bf16", step_seconds=3.0),
+            *warm_up(6, 7, precision="bf16", step_seconds=0.25),
+        ],
+    )
+    fp32, bf16 = comparison.rows
+    assert (fp32.steps, fp32.provisional_steps, fp32.settling_steps) == (0, 4, 4)
+    assert (fp32.median_step_seconds, fp32.samples_per_second, fp32.last_loss) == (0.5, 256 / 0.5, 2.1)
+    assert (bf16.provisional_steps, bf16.median_step_seconds) == (3, 0.25)
+    assert comparison.provisional_speedup == pytest.approx(2.0)
+    assert (comparison.speedup, comparison.speedup_low, comparison.explanations) == (None, None, ())
+
+
+def test_a_batch_of_records_begins_no_stretch() -> None:
+    (row,) = compared(
+        warm_up(1, 1, step_seconds=2.0), warm_up(2, 2, step_seconds=0.5), warm_up(3, 3, step_seconds=0.4)
+    ).rows
+    assert row.median_step_seconds == pytest.approx(0.45)
+
+
+def test_each_stretch_begins_with_a_step_that_is_left_out() -> None:
+    comparison = compared(
+        [*warm_up(1, 1, step_seconds=2.0), *warm_up(2, 3, step_seconds=0.5)],
+        warm_up(4, 5, precision="fp16", step_seconds=0.25),
+        [*warm_up(6, 6, step_seconds=1.0), *warm_up(7, 7, step_seconds=0.5)],
+    )
+    assert comparison.rows[0].median_step_seconds == 0.5
+
+
+def test_one_step_is_told_and_compared_with_nothing() -> None:
+    comparison = compared(warm_up(1, 1, step_seconds=2.0), warm_up(2, 9, precision="fp16", step_seconds=0.5))
+    assert (comparison.rows[0].median_step_seconds, comparison.rows[0].provisional_steps) == (2.0, 1)
+    assert comparison.provisional_speedup is None
+
+
+def test_what_was_not_timed_is_no_impression() -> None:
+    comparison = compared(warm_up(1, 5, step_seconds=None), warm_up(6, 9, precision="fp16", step_seconds=0.5))
+    assert (comparison.rows[0].median_step_seconds, comparison.rows[0].provisional_steps) == (None, 0)
+    assert comparison.provisional_speedup is None
+
+
+@pytest.mark.parametrize(
+    ("counted", "provisional_steps", "seconds"), [(0, 10, 0.5), (1, 10, 0.5), (2, 0, 0.4), (30, 0, 0.4)]
+)
+def test_counted_steps_take_the_place_of_warm_up_steps(
+    counted: int, provisional_steps: int, seconds: float
+) -> None:
+    (row,) = compared(warm_up(1, 10, step_seconds=0.5), steps(11, 10 + counted, step_seconds=0.4)).rows
+    assert (row.steps, row.provisional_steps) == (counted, provisional_steps)
+    assert row.median_step_seconds == seconds
+
+
+def test_a_first_impression_gives_way_to_a_speed_up() -> None:
+    fp32, few, enough = steps(1, 30, step_seconds=0.4), range(31, 33), range(33, 61)
+    amp = {"precision": "fp16", "step_seconds": 0.1}
+    early = compared(fp32, [step(n, **amp) for n in few])
+    late = compared(fp32, [step(n, **amp) for n in (*few, *enough)])
+    assert early.speedup is None
+    assert early.provisional_speedup == pytest.approx(4.0)
+    assert late.speedup == pytest.approx(4.0)
+    assert late.provisional_speedup is None
 
 
 @pytest.mark.parametrize(

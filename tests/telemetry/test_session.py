@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records import (
@@ -273,7 +273,6 @@ def numbers(view: SessionView) -> SessionView:
     return replace(view, events=(), warnings=0, errors=0)
 
 
-@settings(max_examples=100)
 @given(records=st.lists(RECORDS, max_size=60), data=st.data())
 def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(records)))

@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.telemetry.forms import StateError
@@ -77,7 +77,6 @@ def mutated(data: st.DataObject, value: Any) -> Any:
     ]
 
 
-@settings(max_examples=150)
 @given(data=st.data())
 def test_a_damaged_state_is_refused_whole_or_is_a_state(data: st.DataObject) -> None:
     state = json.loads(TEXT)

@@ -11,6 +11,7 @@ from amptui.records import (
     EpochFinished,
     HostSample,
     Note,
+    PauseChanged,
     PhaseChanged,
     Printed,
     Record,
@@ -102,6 +103,7 @@ EVERYTHING: tuple[Record, ...] = (
 ENDS: tuple[Record, ...] = (
     RunFinished(time=105.0, steps=102, seconds=5.0, reason="done"),
     RunFailed(time=105.0, step=102, error="out of memory", traceback="Traceback ..."),
+    PauseChanged(time=105.0, step=102, paused=True, reason="the loss scale fell", cause="loss scale"),
 )
 
 

@@ -1,6 +1,7 @@
 """Views of what is inside mixed precision, built by hand: sound, and in each kind of trouble."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -20,12 +21,17 @@ def float16_window(
     typical_exponent: float, *, spread: float = 3.0, zeros: float = 0.03, **changes: object
 ) -> Float16Window:
     """A window of a million scaled gradients around 2^``typical_exponent``; some are zero."""
+    return replace(_sound_window(typical_exponent, spread, zeros), **changes)  # type: ignore[arg-type]
+
+
+@cache
+def _sound_window(typical_exponent: float, spread: float, zeros: float) -> Float16Window:
     elements = 1_000_000
     normal = np.random.default_rng(9).normal(0.0, 1.0, (2, round(elements * (1 - zeros))))
     magnitudes = np.abs(normal[0]) * 2.0 ** (typical_exponent + spread * normal[1])
     exponents = np.clip(np.frexp(magnitudes)[1] - 1, -60, 40)
     first = min(-30, int(exponents.min()))
-    window = Float16Window(
+    return Float16Window(
         time=NOW - 1,
         step=1184,
         precision="fp16",
@@ -44,7 +50,6 @@ def float16_window(
         steps_since=32,
         seconds_since=0.0646,
     )
-    return replace(window, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
 
 
 LOSING = (

@@ -10,7 +10,6 @@ from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
 from amptui.tui.keys import KEYS
 from amptui.tui.layout import PANELS
-from amptui.tui.terminal import terminal_speaks_utf8
 from tests.tui.watching import awaited, started, step, steps, watching
 
 
@@ -286,29 +285,6 @@ async def test_a_key_that_means_nothing_does_nothing() -> None:
         after = replace(screen.state, now=0.0, frames_per_second=None, frame_cpu_percent=None)
         assert after == before
         assert not screen.has_left
-
-
-@pytest.mark.parametrize(
-    ("locale", "speaks"),
-    [
-        ({}, True),
-        ({"LANG": "en_US.UTF-8"}, True),
-        ({"LANG": "C.utf8"}, True),
-        ({"LANG": "C"}, False),
-        ({"LANG": "en_US.UTF-8", "LC_ALL": "POSIX"}, False),
-        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
-        ({"LANG": "de_DE.ISO-8859-1", "LC_ALL": ""}, False),
-    ],
-    ids=str,
-)
-def test_the_locale_says_whether_the_terminal_speaks_utf8(
-    locale: dict[str, str], *, speaks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in locale.items():
-        monkeypatch.setenv(name, value)
-    assert terminal_speaks_utf8() is speaks
 
 
 @awaited

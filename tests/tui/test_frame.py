@@ -1,17 +1,26 @@
+import math
 import time
 import timeit
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import PANELS
+from amptui.tui.painter import Painter
 from amptui.tui.panels.state import ScreenState
+from amptui.tui.renderables.window import steps_ahead
+from tests.telemetry.record_samples import run as started
+from tests.telemetry.record_samples import step
 from tests.tui import numerics_views, views
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
@@ -35,6 +44,53 @@ def ink_of(canvas: Canvas, text: str) -> int:
     """The ink of the first place where ``text`` stands."""
     y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
     return int(canvas.inks[y, line.index(text)])
+
+
+def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]:
+    """What a screen sees four times a second of a noisy run of 480 steps a second."""
+    session, noise = Session("runs/x"), np.random.default_rng(0)
+    session.fold([started(precision=precision, total_steps=100_000, steps_per_epoch=10_000)])
+    for frame in range(4 * seconds):
+        records = [
+            step(
+                number,
+                time=100 + number / 480,
+                precision=precision,
+                loss=2 * math.exp(-number / 900) + 0.3 + 0.1 * noise.random(),
+                step_seconds=(1.9 + 0.4 * noise.random()) / 1000,
+            )
+            for number in range(120 * frame + 1, 120 * frame + 121)
+        ]
+        session.fold(records)
+        yield session.view()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_quick_run_is_shown_in_three_kilobytes_a_second(precision: str) -> None:
+    frame, painter, shown, written, ahead = Frame(), Painter(), Canvas(120, 40), 0, 0
+    for view in quick_run(8, precision=precision):
+        ahead = steps_ahead(ahead, view.step_seconds)
+        canvas = Canvas(120, 40)
+        frame.draw(canvas, view, ScreenState(hints=HINTS, steps_ahead=ahead))
+        written += len(painter.paint(canvas, canvas.changes_since(shown)).encode())
+        shown = canvas
+    assert written / 8 < 3000
+
+
+def test_curves_follow_within_two_frames_and_at_once_where_a_person_changed_something() -> None:
+    frame, state = Frame(), ScreenState(hints=HINTS)
+    first, second = islice(quick_run(1), 2)
+
+    def curve(view: SessionView, screen: ScreenState = state) -> str:
+        canvas = Canvas(120, 40)
+        frame.draw(canvas, view, screen)
+        return "\n".join(line[:82] for line in canvas.lines()[2:20])
+
+    before = curve(first)
+    assert {curve(second), curve(second)} - {before}
+    assert curve(second) == curve(second)
+    logarithmic = replace(state, log_y=True)
+    assert curve(second, logarithmic) == curve(second, logarithmic) != curve(second)
 
 
 @sizes
@@ -81,7 +137,7 @@ def test_a_wide_screen_has_both_columns_and_what_was_left_out(width: int, height
     text = text_of(drawn(views.compared(), width, height))
     head = next(line for line in text.splitlines() if "■ FP32" in line and "▲ AMP fp16" in line)
     assert head.index("■ FP32") < head.index("▲ AMP fp16")
-    assert "settling steps left out: 40" in text
+    assert "warm-up steps left out: 40" in text
     assert "growth" in text
     assert "/2,000 to ×2" in text
 

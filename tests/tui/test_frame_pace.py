@@ -25,14 +25,15 @@ def test_cheap_frames_come_as_often_as_is_of_use() -> None:
     assert [pace.next_interval_seconds() for _ in range(5)] == [1 / MAX_FRAMES_PER_SECOND] * 5
 
 
-def test_dear_frames_come_less_often_but_never_stop() -> None:
-    pace = Pace()
+@pytest.mark.parametrize("cores", [1.0, 4.0])
+def test_dear_frames_come_less_often_but_never_stop(cores: float) -> None:
+    pace, dear = Pace(cores=cores), 1.2 * cores * CPU_BUDGET / MAX_FRAMES_PER_SECOND
     for _ in range(3):
-        burn(0.005)
+        burn(dear)
         interval = pace.next_interval_seconds()
-    assert 0.005 / CPU_BUDGET <= interval <= MAX_INTERVAL_SECONDS
+    assert dear / (cores * CPU_BUDGET) <= interval <= MAX_INTERVAL_SECONDS
     for _ in range(9):
-        burn(0.02)
+        burn(2 * cores * CPU_BUDGET * MAX_INTERVAL_SECONDS)
         interval = pace.next_interval_seconds()
     assert interval == MAX_INTERVAL_SECONDS
 

@@ -21,7 +21,7 @@ def saving() -> PhaseChanged:
     return PhaseChanged(time=time.time(), phase="stopping", detail="writing the checkpoint")
 
 
-async def left(screen: Screen) -> str:
+async def left(screen: Screen) -> str | None:
     """How it left, once it has."""
     await screen.until(lambda: screen.has_left)
     return screen.app.left

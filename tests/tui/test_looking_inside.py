@@ -9,6 +9,7 @@ from amptui.control import Control
 from amptui.findings import ModuleRange
 from amptui.records import LossScaleChanged, Note, PauseChanged, Record, RunFinished
 from amptui.tui import screen as screen_module
+from amptui.tui.app import UNANSWERED
 from tests.tui.overlays.opened import xray
 from tests.tui.test_probing import NO_XRAY, traced
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
@@ -215,8 +216,14 @@ async def test_the_choice_opens_once_a_pause() -> None:
         await screen.feed(Note(time=time.time(), severity="info", text="still there"))
         assert "training is paused" not in screen.text
         assert screen.control.paused
+        assert UNANSWERED in screen.footer
         await screen.press("space")
+        assert screen.control.paused
+        assert "training is paused" in screen.text
+        await screen.press("escape")
+        await screen.press("space", "g")
         assert not screen.control.paused
+        assert UNANSWERED not in screen.footer
         await screen.feed(resumed(), step(6, "fp16"))
         await at_the_floor(screen)
         assert "training is paused" in screen.text

@@ -8,6 +8,7 @@ from tests.terminal import Terminal
 
 BEGIN = """
 import sys
+from amptui.terminal import HeldTerminal
 from amptui.tui.opening import Opening
 
 def wait():
@@ -16,20 +17,20 @@ def wait():
 """
 
 ALONE = """
-with Opening():
+with HeldTerminal() as terminal, Opening(terminal):
     early = [name for name in ("textual", "torch", "amptui.telemetry") if name in sys.modules]
     wait()
 print("early", early)
 """
 
 FAILING = """
-with Opening():
+with HeldTerminal() as terminal, Opening(terminal):
     wait()
     raise SystemExit("textual is not there")
 """
 
 FOLLOWED = """
-with Opening() as opening:
+with HeldTerminal() as terminal, Opening(terminal) as opening:
     import threading
     from amptui.control import Control
     from amptui.telemetry.session import Session

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -121,8 +122,9 @@ def losses(steps: int) -> list[float]:
     return [float(v) for v in (0.03 + 2.2 / (1 + step / 25) ** 1.1) * noise]
 
 
+@cache
 def trained(
-    blocks: Sequence[tuple[str, int]] = (("fp32", 1204),), skipped_steps: Sequence[int] = ()
+    blocks: tuple[tuple[str, int], ...] = (("fp32", 1204),), skipped_steps: tuple[int, ...] | range = ()
 ) -> SessionView:
     """A run of ``blocks`` of (precision, steps), in which fp16 dropped ``skipped_steps``."""
     precisions = [precision for precision, steps in blocks for _ in range(steps)]
@@ -186,6 +188,27 @@ def fp32_only() -> SessionView:
 def compared() -> SessionView:
     """FP32, then AMP, then both again: what a person sees after some presses of the key."""
     return trained((("fp32", 400), ("fp16", 300), ("fp32", 200), ("fp16", 304)))
+
+
+def first_impression() -> SessionView:
+    """Nine slow steps in FP32, four in AMP, all of them warm-up; nothing but that is known of either."""
+    fp32, amp = (
+        replace(
+            row,
+            steps=0,
+            settling_steps=steps,
+            provisional_steps=steps,
+            median_step_seconds=seconds,
+            samples_per_second=32 / seconds,
+            peak_allocated_bytes=None,
+        )
+        for row, steps, seconds in zip(compared().comparison.rows, (9, 4), (0.583, 0.316), strict=True)
+    )
+    reason = "not enough steps yet: FP32 0 of 20, AMP 0 of 20"
+    comparison = Comparison(
+        rows=(fp32, amp), baseline="fp32", amp="fp16", reason=reason, provisional_speedup=0.583 / 0.316
+    )
+    return replace(trained((("fp32", 9), ("fp16", 4))), comparison=comparison)
 
 
 def with_skips() -> SessionView:

@@ -9,6 +9,9 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+import pytest
+import textual.app
+
 from amptui.control import Control
 from amptui.records import Record, RunStarted, StepRecord
 from amptui.telemetry.session import Session
@@ -90,7 +93,17 @@ class Screen:
         return self.app._exit
 
     async def press(self, *keys: str) -> None:
-        await self.pilot.press(*keys)
+        """Type, and let everybody do what the keys ask for."""
+
+        async def settle(_seconds: float) -> None:
+            # A key passes from the app to the screen to a widget; each may post what follows from it.
+            for _ in range(3):
+                await self.pilot.pause(0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            # Textual waits until the process is idle, which one that draws 20 frames a second hardly is.
+            patch.setattr(textual.app, "wait_for_idle", settle)
+            await self.pilot.press(*keys)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Frames, until that is so."""

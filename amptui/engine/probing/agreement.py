@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from amptui.engine.saving.hostcopy import HostCopy
 from amptui.findings import LayerAgreement
 
 Gradients = Mapping[Tensor, Tensor]
@@ -42,33 +43,52 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
+def layer_sums(
+    layers: Sequence[Layer], full: Gradients, half: Gradients, *, loss_scale: float
+) -> list[Tensor]:
+    """The rows that :func:`agreements` compares layers by, on their devices.
+
+    ``half`` are AMP's gradients, multiplied by ``loss_scale``. All sums are float64's, so that millions of
+    elements cost no digit. The host waits for nothing but sparse gradients.
+    """
+    return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
+
+
 def agreements(
     layers: Sequence[Layer],
+    sums: Sequence[Sequence[float]],
     full: Gradients,
     half: Gradients,
     *,
-    loss_scale: float,
     output_dtypes: Mapping[str, str],
 ) -> tuple[LayerAgreement, ...]:
-    """Compare the AMP gradients in ``half``, multiplied by ``loss_scale``, with those in ``full``.
+    """Compare AMP's gradients in ``half`` with those in ``full`` by their :func:`layer_sums` on the host.
 
-    All sums are float64's, so millions of elements cost no digit. Where AMP's or FP32's gradient holds NaN
-    or Inf, cosine and relative error are NaN: not comparable. Where AMP's is all zero and FP32's is not the
-    cosine, which has no value, is 0. Parameters with a gradient in one pass only had zeros in the other. The
-    host waits for the device once, and once for each sparse gradient.
+    Where AMP's or FP32's gradient holds NaN or Inf, cosine and relative error are NaN: not comparable. Where
+    AMP's is all zero and FP32's is not the cosine, which has no value, is 0. Parameters with a gradient in
+    one pass only had zeros in the other.
     """
-    rows = _on_host([_layer_sums(layer, full, half, loss_scale) for layer in layers])
     return tuple(
         _agreement(layer, row, _elements(layer, full, half), output_dtypes.get(layer.name, ""))
-        for layer, row in zip(layers, rows, strict=True)
+        for layer, row in zip(layers, sums, strict=True)
     )
 
 
-def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor | None:
-    """[_SUMS] float64 on the device, over all of the layer's gradients; None if it has none."""
+def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers in each of ``tensors``, of 0 or 1 dimensions, after one wait for each of their devices."""
+    rows = [tensor.detach().as_subclass(Tensor).reshape(-1) for tensor in tensors]
+    copy = HostCopy((rows,))
+    copy.wait()
+    return [row.tolist() for row in copy.of(rows, "a row")]
+
+
+def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:
+    """[_SUMS] float64 on the device, over all of the layer's gradients; nothing if it has none."""
     pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
     sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
-    return torch.stack(sums).sum(0) if sums else None
+    if not sums:
+        return torch.zeros(0, dtype=torch.float64, device="cpu")
+    return torch.stack([each.to(sums[0].device, non_blocking=True) for each in sums]).sum(0)
 
 
 def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -101,22 +121,13 @@ def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
     return sums
 
 
-def _on_host(rows: Sequence[Tensor | None]) -> list[list[float] | None]:
-    """The rows as numbers, after one wait."""
-    present = [row for row in rows if row is not None]
-    if not present:
-        return [None] * len(rows)
-    values = iter(torch.stack([row.to(present[0].device) for row in present]).tolist())
-    return [None if row is None else next(values) for row in rows]
-
-
 def _elements(layer: Layer, full: Gradients, half: Gradients) -> int:
     return sum(p.numel() for p in layer.parameters if p in full or p in half)
 
 
-def _agreement(layer: Layer, row: list[float] | None, elements: int, output_dtype: str) -> LayerAgreement:
+def _agreement(layer: Layer, row: Sequence[float], elements: int, output_dtype: str) -> LayerAgreement:
     cosine = relative_error = lost = None
-    if row is not None:
+    if row:
         full_square, half_square, product, difference_square, nonzero, zeroed = row
         finite = math.isfinite(full_square) and math.isfinite(half_square)
         if not finite:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probing.gradients import MAX_NAMES, SMALL_ELEMENTS, dense_elements
+from amptui.engine.probing.gradients import MAX_NAMES, SMALL_ELEMENTS, dense_elements, together
 from amptui.engine.probing.trace import is_measurable, largest_absolute
 from amptui.records import NonFinite, NonFiniteKind
 
@@ -77,8 +77,9 @@ def _elements(buffer: Tensor | None) -> Tensor | None:
 def _measure_fused(buffers: Sequence[Tensor | None], present: list[Tensor]) -> Tensor:
     """The row of buffers on CUDA: a few kernels for all of them, nothing waited for."""
     dtype = torch.float64 if any(b.dtype is torch.float64 for b in present) else torch.float32
-    measured = iter(torch._foreach_norm(present, math.inf, dtype=dtype))
-    absent = torch.zeros((), dtype=dtype, device=present[0].device)
+    device = present[0].device
+    measured = iter(together(torch._foreach_norm(present, math.inf, dtype=dtype), device))
+    absent = torch.zeros((), dtype=dtype, device=device)
     return torch.stack([absent if b is None else next(measured) for b in buffers]).float()
 
 

@@ -27,14 +27,14 @@ _CHUNK_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class GradientHealth:
-    """One step's gradients as the host sees them."""
+    """One step's gradients as the host sees them; None for what was not looked at."""
 
     norm: float
     """L2 over all gradients, unscaled: NaN if any holds NaN, else Inf if any holds Inf. On CUDA it is Inf too
     where squares leave float32, with values from 1.8e19 on."""
-    largest: float
+    largest: float | None
     """The largest absolute value, unscaled: NaN if any gradient holds NaN, else Inf if any holds Inf."""
-    nonfinite_count: int
+    nonfinite_count: int | None
     nonfinite_names: tuple[str, ...]
     """NaN before Inf, in the model's order, at most ``MAX_NAMES``."""
     nonfinite_kinds: tuple[NonFiniteKind, ...]
@@ -55,7 +55,7 @@ class GradientProbe:
 
     @torch.no_grad()
     def measure(self) -> Tensor:
-        """One float32 row on the gradients' device, for :meth:`total_norm` and :meth:`health`."""
+        """One float32 row on the gradients' device, for :meth:`health`."""
         gradients = [dense_elements(p.grad) for p in self.parameters]
         present = [g for g in gradients if g is not None]
         if not present:
@@ -67,10 +67,6 @@ class GradientProbe:
         if norm <= torch.finfo(torch.float32).max:
             return torch.tensor((norm, largest))
         return _measure_each(gradients)
-
-    def total_norm(self, row: Tensor) -> Tensor:
-        """The L2 norm of the gradients as they were measured, 0-d and on their device."""
-        return row[0]
 
     def health(self, row: Sequence[float], scale: float) -> GradientHealth:
         """What a delivered ``row``, measured on gradients multiplied by ``scale``, says."""
@@ -99,13 +95,20 @@ def dense_elements(gradient: Tensor | None) -> Tensor | None:
     return gradient if gradient.numel() else None
 
 
+def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """``tensors`` on one device, where a model lies on several."""
+    return [each if each.device == device else each.to(device, non_blocking=True) for each in tensors]
+
+
 def measure_fused(gradients: Sequence[Tensor | None]) -> Tensor:
     """[1 + n]: the row of n gradients, at least one of them there; a few kernels on CUDA and no wait."""
     present = [g for g in gradients if g is not None]
     # In half precision norms may leave its range; float64 cannot be narrowed on the way.
     dtype = torch.float64 if any(g.dtype is torch.float64 for g in present) else torch.float32
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(present, 2, dtype=dtype)))
-    measured = iter(torch._foreach_norm(present, math.inf, dtype=dtype))
+    device = present[0].device
+    norms = together(torch._foreach_norm(present, 2, dtype=dtype), device)
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    measured = iter(together(torch._foreach_norm(present, math.inf, dtype=dtype), device))
     absent = torch.zeros_like(norm)
     return torch.stack([norm, *(absent if g is None else next(measured) for g in gradients)]).float()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from amptui.engine.cadence import Cadence
+from amptui.engine.cadence import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.failure import explain
 from amptui.engine.precision import PrecisionMode
 from amptui.engine.probing.buffers import BufferWatch
@@ -20,12 +20,6 @@ from amptui.engine.readback import open_readback
 from amptui.engine.setup import Prepared
 from amptui.findings import ModulesTraced
 from amptui.records import Note, Record
-
-WINDOW_BUDGET = 0.008
-"""The part of the time that float16 windows may take, the first apart."""
-
-BUFFERS_BUDGET = 0.001
-"""The part of the time that looking at buffers may take while there is no trouble."""
 
 TRACE_STEPS = 3
 """Steps that hooks stay on, unless the first non-finite module is found before."""
@@ -98,19 +92,26 @@ class Probes:
             for text in hazards.found:
                 self._emit(Note(time=time.time(), severity="warning", text=text))
         if trace is not None and campaign is not None:
-            self._send_trace(trace, campaign, step, mode)
+            with self.unharmed("trace"):
+                self._send_trace(trace, campaign, step, mode)
 
-    def after_backward(self, step: int, mode: PrecisionMode, *, scaled: bool, assumed_scale: float) -> None:
-        """Look at gradients and buffers if it is their turn.
+    @property
+    def steps_due(self) -> int:
+        """How many steps from the next one on are to be looked into."""
+        if self._campaign is not None and self._campaign.steps_left > 0 and not self._campaign.over:
+            return self._campaign.steps_left
+        return int(self._enabled and (self._window_cadence.due() or self._buffers_cadence.due()))
 
-        ``scaled``: the gradients are still multiplied by the loss scale. ``assumed_scale`` is the one that
-        float16 would begin with, for the other precisions.
+    def after_backward(self, step: int, mode: PrecisionMode, *, assumed_scale: float) -> None:
+        """Look at gradients, as backward left them, and at buffers if it is their turn.
+
+        ``assumed_scale`` is the one that float16 would begin with, for the other precisions.
         """
         if not self._enabled:
             return
         if self._window_cadence.due():
             with self.unharmed("float16 window"):
-                self._send_window(step, mode, scaled=scaled, assumed_scale=assumed_scale)
+                self._send_window(step, mode, assumed_scale=assumed_scale)
         if self._buffers_cadence.due():
             with self.unharmed("look at buffers"):
                 self._send_buffers(step)
@@ -123,7 +124,7 @@ class Probes:
         except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
             if what not in self._given_up:
                 self._given_up.add(what)
-                why = explain(error, doing="between two steps", batch_size=None)
+                why = explain(error, doing="between two steps", batch_size=None).what
                 self._emit(Note(time=time.time(), severity="warning", text=f"no {what}: {why}"))
 
     def between_steps(self, step: int, *, trouble_step: int, unexplained_step: int) -> None:
@@ -147,12 +148,12 @@ class Probes:
         """Deliver everything; waits for the device."""
         self._readback.flush()
 
-    def _send_window(self, step: int, mode: PrecisionMode, *, scaled: bool, assumed_scale: float) -> None:
+    def _send_window(self, step: int, mode: PrecisionMode, *, assumed_scale: float) -> None:
         steps_since, seconds_since = self._since_last_window(step)
         self._window_cadence.begin()
         self._readback.begin_interval()
         scale = mode.scale
-        factor = 1.0 if scaled else assumed_scale if scale is None else scale
+        factor = 1.0 if mode.scales else assumed_scale
         try:
             row = self._window.measure(factor)
         except Exception:
@@ -161,9 +162,14 @@ class Probes:
         tail = [] if scale is None else [scale]
 
         def deliver(values: Sequence[float] | None, seconds: float | None) -> None:
+            began = time.perf_counter()
+            if values is not None:
+                tell(values, seconds)
+                # The host's time for the record falls between two steps: it is paid for like the device's.
+                seconds = None if seconds is None else seconds + time.perf_counter() - began
             self._window_cadence.charge(seconds)
-            if values is None:
-                return
+
+        def tell(values: Sequence[float], seconds: float | None) -> None:
             counts = values if scale is None else values[:-1]
             self._emit(
                 self._window.window(

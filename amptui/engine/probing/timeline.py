@@ -13,13 +13,10 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from amptui.engine.cadence import Cadence
+from amptui.engine.cadence import TIMELINE_BUDGET, Cadence
 from amptui.findings import PhaseSeconds, StepTimed
 
 PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
-
-BUDGET = 0.005
-"""The part of the time that timing steps may take."""
 
 LONGEST_GAP_SECONDS = 0.2
 """A step is timed at least this often, or every step. So rarely only where the interpreter's lock is waited
@@ -71,12 +68,17 @@ class Timeline:
         if new_event is None and device.type == "cuda":
             new_event = _new_cuda_event
         self._events = None if new_event is None else _EventList(new_event)
-        self._cadence = Cadence(BUDGET, clock=clock)
+        self._cadence = Cadence(TIMELINE_BUDGET, clock=clock)
         self._armed_at: float | None = None
         self._open: _Marks | None = None
         """Of the step that is timed now."""
         self._closed: _Marks | None = None
         """Of the step whose events the device may not have passed yet."""
+
+    @property
+    def armed(self) -> bool:
+        """Whether the next step is to be timed."""
+        return self._armed_at is not None
 
     def begin(self, step: int, precision: str, settling: bool, data_seconds: float) -> None:
         """A step begins, whose batch was waited for ``data_seconds``; it is timed if it is its turn."""
@@ -162,7 +164,7 @@ class Timeline:
             )
         )
         cost_seconds = marks.own_seconds + self._clock() - began + RECORD_SECONDS
-        self._cadence.charge(min(cost_seconds, BUDGET * LONGEST_GAP_SECONDS))
+        self._cadence.charge(min(cost_seconds, TIMELINE_BUDGET * LONGEST_GAP_SECONDS))
 
 
 @dataclass(slots=True)

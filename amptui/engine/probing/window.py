@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.probing.gradients import GradientProbe, dense_elements, in_memory_order
+from amptui.engine.probing.gradients import GradientProbe, dense_elements, in_memory_order, together
 from amptui.findings import Float16Window, ParameterWindow
 
 MAX_PARAMETERS = 8
@@ -80,17 +80,25 @@ class WindowProbe:
     def __init__(self, gradients: GradientProbe) -> None:
         self._names = gradients.names
         numbered = list(enumerate(gradients.parameters))
-        small = [(i, p) for i, p in numbered if p.numel() < _SMALL_ELEMENTS]
-        self._large = [(i, p) for i, p in numbered if p.numel() >= _SMALL_ELEMENTS]
-        self._groups = [
-            [p for _, p in small[start : start + _GROUP_PARAMETERS]]
-            for start in range(0, len(small), _GROUP_PARAMETERS)
+        small: dict[torch.device, list[tuple[int, nn.Parameter]]] = {}
+        for i, parameter in numbered:
+            if parameter.numel() < _SMALL_ELEMENTS:
+                small.setdefault(parameter.device, []).append((i, parameter))
+        groups = [
+            on_device[start : start + _GROUP_PARAMETERS]
+            for on_device in small.values()
+            for start in range(0, len(on_device), _GROUP_PARAMETERS)
         ]
-        self._owners = [i for i, _ in small] + [i for i, p in self._large for _ in range(_segments(p))]
+        self._groups = [[p for _, p in group] for group in groups]
+        self._large = [(i, p) for i, p in numbered if p.numel() >= _SMALL_ELEMENTS]
+        self._owners = [i for group in groups for i, _ in group]
         """The parameter of each segment."""
-        device = gradients.parameters[0].device if gradients.parameters else torch.device("cpu")
-        self._edges = torch.tensor(_EDGES, dtype=torch.int32, device=device)
-        self._halves = _HalfCounter() if self._large and device.type == "cpu" else None
+        self._owners += [i for i, p in self._large for _ in range(_segments(p))]
+        devices = dict.fromkeys(p.device for p in gradients.parameters)
+        self._device = next(iter(devices), torch.device("cpu"))
+        self._edges = {each: torch.tensor(_EDGES, dtype=torch.int32, device=each) for each in devices}
+        on_cpu = torch.device("cpu") in devices
+        self._halves = _HalfCounter() if self._large and on_cpu else None
 
     @torch.no_grad()
     def measure(self, factor: Tensor | float) -> Tensor:
@@ -98,10 +106,11 @@ class WindowProbe:
 
         ``factor`` makes the present gradients scaled ones; it is 1.0 where they are already.
         """
-        rows = [self._count_group(group, factor) for group in self._groups]
+        factors = {device: _on_device(factor, device) for device in self._edges}
+        rows = [self._count_group(group, factors[group[0].device]) for group in self._groups]
         for _, parameter in self._large:
-            rows += self._count_large(parameter, factor)
-        return torch.cat(rows) if rows else self._nothing(0)
+            rows += self._count_large(parameter, factors[parameter.device])
+        return torch.cat(together(rows, self._device)) if rows else self._nothing(0, self._device)
 
     def window(  # noqa: PLR0913 - what the record holds beside the counts, by keyword
         self,
@@ -155,7 +164,7 @@ class WindowProbe:
         present = [(number, in_memory_order(g)) for number, g in found if g is not None]
         bins = len(group) * _BINS
         if not present:
-            return self._nothing(bins)
+            return self._nothing(bins, group[0].device)
         keys = self._binned(_magnitudes(torch.cat([g for _, g in present]).float(), factor))
         torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
         return count_keys(keys, bins)
@@ -164,19 +173,19 @@ class WindowProbe:
         """[bins] float32 for each segment of one parameter; a sparse gradient may fill fewer."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
-        count = self._halves.count if self._halves else self._count_piece
+        count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
         missing = _segments(parameter) - len(pieces)
-        return [*(count(piece, factor) for piece in pieces), self._nothing(missing * _BINS)]
+        return [*(count(piece, factor) for piece in pieces), self._nothing(missing * _BINS, parameter.device)]
 
     def _count_piece(self, values: Tensor, factor: Tensor | float) -> Tensor:
         return count_keys(self._binned(_magnitudes(values.float(), factor)), _BINS)
 
     def _binned(self, bits: Tensor) -> Tensor:
         """[n] int32: the bin of each element."""
-        return torch.bucketize(bits, self._edges, right=True, out_int32=True)
+        return torch.bucketize(bits, self._edges[bits.device], right=True, out_int32=True)
 
-    def _nothing(self, bins: int) -> Tensor:
-        return torch.zeros(bins, device=self._edges.device)
+    def _nothing(self, bins: int, device: torch.device) -> Tensor:
+        return torch.zeros(bins, device=device)
 
 
 class _HalfCounter:
@@ -232,6 +241,10 @@ def count_by_sorting(keys: Tensor, bins: int) -> Tensor:
     numbers = torch.arange(bins, dtype=keys.dtype, device=keys.device)
     up_to = torch.searchsorted(keys.sort().values, numbers, right=True)
     return up_to.diff(prepend=up_to.new_zeros(1)).float()
+
+
+def _on_device(factor: Tensor | float, device: torch.device) -> Tensor | float:
+    return factor.to(device, non_blocking=True) if isinstance(factor, Tensor) else factor
 
 
 def _segments(parameter: nn.Parameter) -> int:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from amptui.engine.failure import is_out_of_memory
 from amptui.engine.precision import PrecisionMode, Tf32Flags
-from amptui.engine.probing.agreement import Gradients, agreements, layers_of
+from amptui.engine.probing.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.engine.probing.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.setup import Prepared
 from amptui.engine.snapshot import Snapshot
@@ -55,15 +56,17 @@ def _both_passes(
     own_batch, counter = _copied(batch), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter:
         half = _run_pass(prepared, own_batch, prepared.modes[precision], loss_scale)
-    scale, in_threads = loss_scale or 1.0, _runs_in_threads(model)
+    in_threads = _runs_in_threads(model)
+    sums = layer_sums(layers, full.gradients, half.gradients, loss_scale=loss_scale or 1.0)
+    (loss_fp32,), (loss_amp,), *rows = on_host([full.loss, half.loss, *sums])
     return XRayTaken(
         time=0.0,
         step=0,
         precision=precision,
         loss_scale=loss_scale,
-        loss_fp32=full.loss.item(),
-        loss_amp=half.loss.item(),
-        layers=agreements(layers, full.gradients, half.gradients, loss_scale=scale, output_dtypes=dtypes),
+        loss_fp32=loss_fp32,
+        loss_amp=loss_amp,
+        layers=agreements(layers, rows, full.gradients, half.gradients, output_dtypes=dtypes),
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),
@@ -203,9 +206,10 @@ def _returning_memory() -> Iterator[None]:
     """When memory ran out, drop what the interrupted frames hold and give the device its memory back."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        traceback.clear_frames(error.__traceback__)
-        torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            traceback.clear_frames(error.__traceback__)
+            torch.cuda.empty_cache()  # does nothing where CUDA is not in use
         raise
 
 

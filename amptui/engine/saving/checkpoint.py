@@ -1,5 +1,6 @@
 """Checkpoints as files: what they hold, written whole or not at all, read without running code."""
 
+import errno
 import os
 import re
 import zipfile
@@ -7,9 +8,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
+
+from amptui.runfiles import FOLDER_MODE, is_still, names_in, open_new, open_to_read, opened_folder
 
 FORMAT = 1
 """Counted up when a file's content changes its meaning."""
@@ -77,13 +80,16 @@ def checkpoint_name(step: int) -> str:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in ``folder``, the newest first; none where there is no such folder."""
-    return sorted((path for path in _files(folder) if _NAME.fullmatch(path.name)), key=_step, reverse=True)
+    names = sorted(filter(_NAME.fullmatch, names_in(folder)), key=_step, reverse=True)
+    return [folder / name for name in names]
 
 
 def prune(folder: Path) -> None:
     """Remove all but the newest ``KEPT``. Raises OSError."""
-    for path in checkpoints(folder)[KEPT:]:
-        path.unlink(missing_ok=True)
+    with opened_folder(folder) as opened:
+        for path in checkpoints(folder)[KEPT:]:
+            with suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=opened)
 
 
 def clear(folder: Path, *, after: int) -> None:
@@ -91,12 +97,13 @@ def clear(folder: Path, *, after: int) -> None:
 
     It is of a future that will not be: damaged, or another training's.
     """
-    for path in _files(folder):
-        with suppress(OSError):
-            if _NAME.fullmatch(path.name.removesuffix(WRITING)) and path.name.endswith(WRITING):
-                path.unlink()
-            elif _NAME.fullmatch(path.name) and _step(path) > after:
-                path.replace(path.with_name(path.name + SET_ASIDE))
+    with suppress(OSError), opened_folder(folder) as opened:
+        for name in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
+            with suppress(OSError):
+                if _NAME.fullmatch(name.removesuffix(WRITING)) and name.endswith(WRITING):
+                    os.unlink(name, dir_fd=opened)
+                elif _NAME.fullmatch(name) and _step(name) > after:
+                    os.replace(name, name + SET_ASIDE, src_dir_fd=opened, dst_dir_fd=opened)
 
 
 def write(
@@ -107,25 +114,29 @@ def write(
     ``before_it_counts`` is called when all is on the disk and the file has not got its name yet. Raises
     OSError, and then no file is left.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / checkpoint_name(checkpoint.step)
-    unfinished = path.with_name(path.name + WRITING)
-    try:
-        size_bytes = _write(checkpoint, unfinished)
-        before_it_counts()
-        unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-    _sync(folder)
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    name = checkpoint_name(checkpoint.step)
+    unfinished = name + WRITING
+    with opened_folder(folder) as opened:
+        try:
+            size_bytes = _write(checkpoint, open_new(unfinished, folder=opened))
+            before_it_counts()
+            os.replace(unfinished, name, src_dir_fd=opened, dst_dir_fd=opened)
+        finally:
+            with suppress(OSError):
+                os.unlink(unfinished, dir_fd=opened)
+        with suppress(OSError):  # not every file system can bring a new name to the disk
+            os.fsync(opened)
     return size_bytes
 
 
 def read(path: Path) -> Checkpoint:
     """The checkpoint in ``path``, its tensors in host memory; raises DamagedError."""
     try:
-        _check(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with opened_folder(path.parent) as folder, open_to_read(path.name, folder=folder) as file:
+            _check(file)
+            file.seek(0)
+            content = torch.load(file, map_location="cpu", weights_only=True)
     except (DamagedError, MemoryError):
         raise
     except OSError as error:
@@ -151,6 +162,7 @@ class _File:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._opened = os.fstat(descriptor)
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
@@ -158,6 +170,7 @@ class _File:
         left = memoryview(data).cast("B")
         try:
             while left and self.error is None:
+                self.check()
                 # In pieces, so that a slow disk does not hold pages of the whole file at once.
                 left = left[os.write(self._descriptor, left[:_PIECE_BYTES]) :]
         except OSError as error:
@@ -167,48 +180,42 @@ class _File:
     def flush(self) -> None:
         """Nothing is held back."""
 
+    def check(self) -> None:
+        """Raise OSError where somebody has closed it."""
+        if not is_still(self._descriptor, self._opened):
+            raise OSError(errno.EBADF, "other code closed the file")
 
-def _write(checkpoint: Checkpoint, path: Path) -> int:
+    def close(self) -> None:
+        """Close it, and no other."""
+        if is_still(self._descriptor, self._opened):
+            os.close(self._descriptor)
+
+
+def _write(checkpoint: Checkpoint, descriptor: int) -> int:
+    """Write to ``descriptor`` and close it; the bytes."""
     content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    file = _File(descriptor)
     try:
-        file = _File(descriptor)
         torch.save({"format": FORMAT, **content}, file)  # type: ignore[arg-type]  # it asks for no more of a file
         if file.error is not None:
             raise file.error
+        file.check()
         os.fsync(descriptor)
         return os.fstat(descriptor).st_size
     finally:
-        os.close(descriptor)
+        file.close()
 
 
-def _sync(folder: Path) -> None:
-    """Bring a new name to the disk, where the file system can."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _check(path: Path) -> None:
+def _check(file: BinaryIO) -> None:
     """Compare every byte with its checksum, which torch itself does not."""
-    with zipfile.ZipFile(path) as archive:
+    with zipfile.ZipFile(file) as archive:
         wrong = archive.testzip()
     if wrong is not None:
         raise DamagedError(f"{wrong} in it does not match its checksum")
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _step(path: Path) -> int:
-    found = _NAME.fullmatch(path.name)
+def _step(name: str) -> int:
+    found = _NAME.fullmatch(name)
     assert found, "only files named so are asked"
     return int(found[1])
 

@@ -62,7 +62,7 @@ class HostCopy:
             for tensor in row:
                 offsets.append(end)
                 end += _room_bytes(tensor) // tensor.itemsize
-            memory = torch.empty(end, dtype=row[0].dtype, pin_memory=pinned)
+            memory = torch.empty(end, dtype=row[0].dtype, device="cpu", pin_memory=pinned)
             for tensor, offset in zip(row, offsets, strict=True):
                 shape = tensor.shape
                 stride = tensor.stride() if _is_dense(tensor) else torch.empty(shape, device="meta").stride()

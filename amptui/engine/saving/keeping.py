@@ -16,6 +16,10 @@ from amptui.records import CheckpointWritten, KeepingChanged, Note, Record, Seve
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
+EPOCH_BUDGET = 0.003
+"""The part of the time that training may stand still for checkpoints at epochs' ends. Where a copy of the
+state takes 10 ms, not every epoch of less than 3 s has one; the run's end always has."""
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -49,6 +53,7 @@ class Keeper:
         every: int | None = None,
         journaled: Callable[[int], object] = _at_once,
         kept: Place | None = None,
+        epoch_budget: float = EPOCH_BUDGET,
     ) -> None:
         self._folder = folder
         self._control = control
@@ -57,33 +62,54 @@ class Keeper:
         self._journaled = journaled
         self._kept = kept
         self._taken_step = kept[0] if kept else 0
+        self._epoch_budget = epoch_budget
+        self._last_end = time.perf_counter()
+        self._last_blocked_seconds = 0.0
         self._troubles: set[str] = set()
         self._warned: set[str] = set()
         self._lock = threading.Lock()  # guards the next two
         self._wanted: Reason | None = None
         self._writing = False
         self._thread: threading.Thread | None = None
+        self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
+        """What a person types to go on with the run."""
+        self._job: _Job | None = None
+        """Held until the next is taken: a device that has failed allows no pinned memory to be freed."""
         if folder is not None:
             clear(folder, after=self._taken_step)
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps any."""
-        return self._folder is not None
+        """Whether it keeps any; a forked copy of it never does."""
+        return self._folder is not None and not self._control.is_copy
 
     @property
     def writing(self) -> bool:
         """Whether one is being written."""
         return self._writing
 
+    @property
+    def way_back(self) -> str:
+        """How a person goes on from the newest one, none of which holds NaN; empty without one."""
+        if self._folder is None or self._kept is None:
+            return ""
+        return f"go back to checkpoint {checkpoint_name(self._kept[0])}: {self.resume_command()}"
+
     def lacks(self, place: Place) -> bool:
         """Whether ``place``, if any step led to it, is not that of the last checkpoint that was written."""
         return self.keeps and place[0] > 0 and place != self._kept
 
     def want_epoch(self) -> None:
-        """An epoch ended: one is due as soon as none is being written."""
+        """An epoch ended: one is due as soon as none is being written, if time has paid for the last one."""
+        earned_seconds = self._epoch_budget * (time.perf_counter() - self._last_end)
+        if earned_seconds < self._last_blocked_seconds:
+            return
         with self._lock:
             self._wanted = "asked" if self._wanted == "asked" else "epoch"
+
+    def next_step(self, step: int) -> int | None:
+        """The next step at which one comes due by its number; None if there is none."""
+        return step + self._every - step % self._every if self._every and self.keeps else None
 
     def due(self, step: int, *, only_asked: bool) -> Reason | None:
         """Why one is to be taken at this boundary; None if none is.
@@ -116,14 +142,18 @@ class Keeper:
         stood_still = time.perf_counter()
         with self._lock:
             self._wanted = None
+        self._job = None
         try:
             checkpoint = take()
         except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
             self._tell_trouble(error, reason)
             return
         self._taken_step = checkpoint.step
+        self._last_end = time.perf_counter()
+        self._last_blocked_seconds = self._last_end - began
         self._writing = True
         job = _Job(checkpoint, reason, began, time.perf_counter() - stood_still)
+        self._job = job
         self._thread = threading.Thread(
             target=self._write, args=(job,), name="amptui-checkpoint", daemon=True
         )
@@ -136,7 +166,8 @@ class Keeper:
 
     def last_reason(self) -> Reason:
         """Why the run's last one is taken."""
-        return self._wanted or "end"
+        # What was asked for while another was written came back as a request that no boundary took.
+        return "asked" if self._control.take_checkpoint() else self._wanted or "end"
 
     def warn(self, text: str) -> None:
         """Tell a person what is not kept, once."""
@@ -155,6 +186,7 @@ class Keeper:
                 # Wakes a trainer that stands still.
                 self._wanted = None
                 self._control.request_checkpoint()
+            self._control.attention = self._control.attention or self._wanted is not None
 
     def _keep_file(self, job: _Job) -> None:
         assert self._folder is not None, "nothing is taken without"

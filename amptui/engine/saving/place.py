@@ -9,6 +9,7 @@ from torch import Tensor
 
 from amptui.control import Control
 from amptui.data.batches import Batch
+from amptui.engine.counting import BatchCount
 from amptui.engine.saving.checkpoint import Place
 from amptui.engine.setup import Prepared
 from amptui.engine.snapshot import Generators
@@ -81,6 +82,7 @@ class Bookmark:
         self._start = start
         self._control = control
         self._emit = emit
+        self._count = BatchCount(prepared.training, emit, training=True)
         self._progress_due = 0.0
         self._keeps = keeps
         self._remembered: Draws | None = None
@@ -104,8 +106,11 @@ class Bookmark:
 
     @property
     def run_ends(self) -> bool:
-        """Whether all steps that were asked for are done, and the epoch is known to have more."""
-        limit, length = self._prepared.schedule.steps, self._prepared.schedule.steps_per_epoch
+        """Whether all epochs that were asked for are done, or all steps and the epoch has more."""
+        schedule = self._prepared.schedule
+        limit, length = schedule.asked_steps, schedule.steps_per_epoch
+        if schedule.asked_epochs and self.epoch > schedule.epochs:
+            return True
         over = limit is not None and self.step >= limit
         return over and length is not None and self.batches < length
 
@@ -119,7 +124,7 @@ class Bookmark:
         prepared = self._prepared
         if start is None:
             self._epoch_draws = Draws.current(prepared) if self._keeps else None
-            return iter(prepared.training.epoch(self.epoch))
+            return self._count.watch(prepared.training.epoch(self.epoch), epoch=self.epoch)
         if self.epoch > 1:
             for batches in (prepared.training, prepared.validation):
                 if batches is not None:
@@ -128,7 +133,7 @@ class Bookmark:
         start.epoch_draws.apply(prepared)
         left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._tell_passed)
         start.draws.apply(prepared)
-        return iter(left)
+        return self._count.watch(left, epoch=self.epoch, passed=self.batches)
 
     def count_step(self) -> None:
         """A batch was trained on."""

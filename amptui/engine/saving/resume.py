@@ -2,12 +2,13 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
@@ -39,7 +40,8 @@ def take(
     """
     model, optimizer = prepared.model.state_dict(), prepared.optimizer.state_dict()
     extras = {name: value.state_dict() for name, value in _extras(prepared)}
-    copy = HostCopy((model, optimizer, extras))
+    scaler = _scaler_state(prepared.scaler)
+    copy = HostCopy((model, optimizer, extras, scaler))
     checkpoint = Checkpoint(
         step=bookmark.step,
         epoch=bookmark.epoch,
@@ -50,14 +52,32 @@ def take(
         model=copy.of(model, "the model's state"),
         model_versions=copy.of(getattr(model, "_metadata", {}), "the model's state"),
         optimizer=copy.of(optimizer, "the optimizer's state"),
-        scaler=prepared.scaler.state_dict(),
+        scaler=copy.of(scaler, "the scaler's state"),
         extras=dict(_kept_extras(extras, copy, say)),
         draws=Draws.current(prepared).plain(),
         epoch_draws=bookmark.epoch_draws.plain(),
         loop=dict(loop),
     )
     copy.wait()
-    return checkpoint
+    return replace(checkpoint, scaler=_as_numbers(checkpoint.scaler))
+
+
+def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
+    """What ``state_dict()`` says, with tensors for what is on the device: it would wait for each of them."""
+    scale, tracker = scaler._scale, scaler._growth_tracker
+    if scale is None or tracker is None:
+        return scaler.state_dict()  # no step has used it yet
+    return {
+        "scale": scale,
+        "growth_factor": scaler.get_growth_factor(),
+        "backoff_factor": scaler.get_backoff_factor(),
+        "growth_interval": scaler.get_growth_interval(),
+        "_growth_tracker": tracker,
+    }
+
+
+def _as_numbers(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.item() if isinstance(value, Tensor) else value for name, value in state.items()}
 
 
 def identify(prepared: Prepared) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The choice when the trainer paused by itself because the loss scale came to its floor."""
+"""The choice when the trainer paused by itself, for a fallen loss scale or for weights that hold NaN."""
 
 from typing import ClassVar, NamedTuple
 
@@ -51,12 +51,12 @@ class FloorChoice:
             x += _LABEL_WIDTH + 1
             inner.text(x, y, choice.meaning, width=max(0, inner.width - x))
             y += 1
-        stay = "esc leaves it paused, space resumes it later"
+        stay = "esc leaves it paused, space asks again"
         inner.text(1, y + 1, stay, Ink.DIM, width=max(0, inner.width - 1))
 
     def press(self, key: str, view: SessionView) -> Answer:
         """A precision is asked for before the pause ends, so that no step runs in the one that failed."""
-        if key in _PRECISIONS:
+        if key in _PRECISIONS and view.pause_cause != "weights":
             unsupported = view.run.unsupported if view.run is not None else {}
             if _PRECISIONS[key] in unsupported:
                 return STAY
@@ -72,12 +72,18 @@ class FloorChoice:
 
 def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
     """The trainer's reason, then what is known of the cause."""
-    causes = [view.numerics.scaler.text]
+    causes = [_way_back(view) if view.pause_cause == "weights" else view.numerics.scaler.text]
     if view.numerics.trace_verdict is not None:
         causes.append(view.numerics.trace_verdict.text)
     lines = [(line, Ink.STRONG) for line in _sentence(view.pause_reason, width)]
     lines += [(line, Ink.TEXT) for cause in causes for line in _sentence(cause, width)]
     return [(line, int(ink)) for line, ink in lines]
+
+
+def _way_back(view: SessionView) -> str:
+    if view.checkpoint is None:
+        return "there is no checkpoint to go back to: quit, and begin anew with a smaller --lr"
+    return f"go back to {view.checkpoint.name}: quit, then amptui train --resume"
 
 
 def _sentence(text: str, width: int) -> list[str]:
@@ -86,6 +92,12 @@ def _sentence(text: str, width: int) -> list[str]:
 
 def _choices(view: SessionView) -> list[_Choice]:
     now, scale = view.precision or "fp16", units.count(view.scaler.scale)
+    leave = [
+        _Choice("d", "  detach", Ink.TEXT, "leave the screen, the run stays paused"),
+        _Choice("q", "  quit", Ink.TEXT, "stop the run; asks once more"),
+    ]
+    if view.pause_cause == "weights":
+        return [_in_precision("g", now, "go on: no weight that is NaN comes back"), *leave]
     unsupported = view.run.unsupported if view.run is not None else {}
     meanings = {
         "b": ("bf16", "float32's range: nothing to scale"),
@@ -98,8 +110,7 @@ def _choices(view: SessionView) -> list[_Choice]:
     return [
         *choices,
         _in_precision("g", now, f"go on, the loss scale held at {scale}"),
-        _Choice("d", "  detach", Ink.TEXT, "leave the screen, the run stays paused"),
-        _Choice("q", "  quit", Ink.TEXT, "stop the run; asks once more"),
+        *leave,
     ]
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.ink import Ink
-from amptui.tui.panels.footer import NOTICE_INKS
+from amptui.tui.panels.footer import NOTICE_INKS, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.state import ScreenState
 
@@ -84,10 +84,9 @@ def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str 
 def _edge_phrases(hints: Hints, screen: ScreenState, room: int) -> list[Phrase]:
     if screen.message:
         return [Phrase((Word(line, NOTICE_INKS[screen.severity]),)) for line in _cut(screen.message, room)]
-    if screen.lost:
-        return [Phrase((Word(line, Ink.ERROR),)) for line in _cut(screen.lost, room)]
-    if screen.waiting:
-        return [Phrase((Word(line, Ink.STRONG),)) for line in _cut(screen.waiting, room)]
+    news, ink = standing_news(screen)
+    if news:
+        return [Phrase((Word(line, ink),)) for line in _cut(news, room)]
     keys = enumerate(hints)
     phrases = [Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), i) for i, (key, words) in keys]
     return fitting(phrases, room)

@@ -5,6 +5,8 @@ from typing import TypeAlias
 
 from amptui import units
 from amptui.telemetry.aftersteps import losses_after
+from amptui.telemetry.card import PROVISIONAL, factor_words
+from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
@@ -24,19 +26,43 @@ _UNFAIR = "mid-run losses start where the other precision left off"
 _Row: TypeAlias = tuple[str, int, Callable[[PrecisionStats], str]]
 """Label, rank (the highest is left out first) and cell of a line of the table."""
 
+
+def is_provisional(stats: PrecisionStats) -> bool:
+    """Whether its figures are of warm-up steps."""
+    return stats.provisional_steps > 0
+
+
+def _of_steps(stats: PrecisionStats, figure: str) -> str:
+    """A figure that steps have to be measured for; none of a single warm-up step, which loads kernels."""
+    if not is_provisional(stats):
+        return figure
+    if stats.provisional_steps < MIN_PROVISIONAL_STEPS:
+        return units.NOT_AVAILABLE
+    return f"{PROVISIONAL}{figure}"
+
+
+def _steps_cell(stats: PrecisionStats) -> str:
+    """``580``; ``12/20`` while that is too few for a ratio."""
+    counted = units.count(stats.steps)
+    return counted if stats.steps >= MIN_STEPS else f"{counted}/{MIN_STEPS}"
+
+
 _ROWS: tuple[_Row, ...] = (
-    ("median", 0, lambda stats: units.milliseconds(stats.median_step_seconds)),
-    ("samples", 2, lambda stats: units.rate(stats.samples_per_second)),
+    ("median", 0, lambda stats: _of_steps(stats, units.milliseconds(stats.median_step_seconds))),
+    ("samples", 2, lambda stats: _of_steps(stats, units.rate(stats.samples_per_second))),
     ("peak", 1, lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("energy", 6, lambda stats: units.joules(stats.joules_per_1000_samples, per="1k")),
     ("loss", 3, lambda stats: units.loss(stats.last_loss)),
     ("skipped", 4, lambda stats: units.count(stats.skipped)),
-    ("steps", 5, lambda stats: units.count(stats.steps)),
+    ("steps", 5, _steps_cell),
 )
 """The lines of the table; that of the energy only where a GPU counts it."""
 
+_UNCERTAIN = ("median", "samples", "steps")
+"""The lines that are dim while they are provisional."""
+
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
-    ("median step", lambda stats: stats.median_step_seconds),
+    ("median step", lambda stats: None if is_provisional(stats) else stats.median_step_seconds),
     ("peak allocated memory", lambda stats: stats.peak_allocated_bytes),
 )
 
@@ -89,17 +115,27 @@ def speed_words(comparison: Comparison) -> Word | None:
     return inturns.speed_word(speedup, comparison.speedup_low, comparison.speedup_high, name="AMP", than=than)
 
 
+def provisional_words(comparison: Comparison) -> Word | None:
+    """``AMP ~1.94× faster``, dim, while that is no more than a first impression; None otherwise."""
+    speedup = comparison.provisional_speedup
+    if speedup is None or speedup <= 0:
+        return None
+    factor = factor_words(speedup) or f"as fast as {precision_label(comparison.baseline or 'fp32')}"
+    return Word(f"AMP {PROVISIONAL}{factor}", Ink.DIM)
+
+
 def step_words(comparison: Comparison) -> tuple[Word, ...]:
     """``3.91 ms → 2.02 ms``, each in the ink of its precision; nothing while either is missing."""
-    by_name = {stats.precision: stats.median_step_seconds for stats in comparison.rows}
+    by_name = {stats.precision: stats for stats in comparison.rows}
     before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.amp or "")
-    if before is None or after is None:
+    if before is None or after is None or None in (before.median_step_seconds, after.median_step_seconds):
         return ()
-    return (
-        Word(units.milliseconds(before), precision_ink(comparison.baseline)),
-        Word(" → ", Ink.DIM),
-        Word(units.milliseconds(after), precision_ink(comparison.amp)),
-    )
+    return (_step_word(before), Word(" → ", Ink.DIM), _step_word(after))
+
+
+def _step_word(stats: PrecisionStats) -> Word:
+    ink = Ink.DIM if is_provisional(stats) else precision_ink(stats.precision)
+    return Word(_of_steps(stats, units.milliseconds(stats.median_step_seconds)), ink)
 
 
 def memory_words(comparison: Comparison) -> Word | None:
@@ -134,8 +170,7 @@ def _verdict_lines(view: SessionView, width: int, spare_lines: int) -> list[list
     lines = inturns.card_lines(view, width)
     if not inturns.is_of_the_pair(view):
         lines += _gain_lines(view.comparison, width)
-    left_out = sum(stats.settling_steps for stats in view.comparison.rows)
-    uncounted = [f"settling steps left out: {units.count(left_out)}"]
+    uncounted = _warm_up_lines(view.comparison)
     if view.unmeasured_steps:
         uncounted.append(f"steps not measured: {units.count(view.unmeasured_steps)}")
     room = spare_lines - len(uncounted)
@@ -144,9 +179,18 @@ def _verdict_lines(view: SessionView, width: int, spare_lines: int) -> list[list
     return [*lines, *([Phrase((Word(text, Ink.DIM),))] for text in uncounted)]
 
 
+def _warm_up_lines(comparison: Comparison) -> list[str]:
+    """How many warm-up steps are in no figure, and of how many those are that ``~`` marks."""
+    left_out = sum(stats.settling_steps for stats in comparison.rows if not is_provisional(stats))
+    shown = sum(stats.provisional_steps for stats in comparison.rows)
+    lines = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
+    return [*lines, f"warm-up steps left out: {units.count(left_out)}"] if left_out or not lines else lines
+
+
 def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:
     """Speed and memory over all steps so far, or why there is no ratio yet."""
-    words = [word for word in (speed_words(comparison), memory_words(comparison)) if word is not None]
+    speed = speed_words(comparison) or provisional_words(comparison)
+    words = [word for word in (speed, memory_words(comparison)) if word is not None]
     lines = [line for word in words for line in inturns.speed_lines(word, width)]
     if comparison.speedup is None:
         lines += [[Phrase((Word(line, Ink.DIM),))] for line in wrapped(comparison.reason, width, lines=3)]
@@ -176,7 +220,8 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
     for y, (label, _rank, cell) in enumerate(rows, 1):
         canvas.text(0, y, label, Ink.DIM)
         for x, stats in places:
-            canvas.text(x + 1, y, cell(stats), width=width - 1, align="right")
+            dim = label in _UNCERTAIN and is_provisional(stats)
+            canvas.text(x + 1, y, cell(stats), Ink.DIM if dim else Ink.TEXT, width=width - 1, align="right")
     return 1 + len(rows)
 
 

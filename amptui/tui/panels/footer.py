@@ -37,10 +37,18 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
 
 
 def _news(screen: ScreenState, room: int) -> list[Phrase]:
-    """What stands before the hints for as long as it holds: a run that is lost, or what is waited for."""
+    """What stands before the hints for as long as it holds, cut to ``room`` cells."""
+    text, ink = standing_news(screen)
+    return [Phrase((Word(line, ink),), -1) for line in wrapped(text, room, lines=1)]
+
+
+def standing_news(screen: ScreenState) -> tuple[str, Ink]:
+    """A run that is lost or silent, or what is waited for, and its ink; empty where all is well."""
     if screen.lost:
-        return [Phrase((Word(line, Ink.ERROR),), -1) for line in wrapped(screen.lost, room, lines=1)]
-    return [Phrase((Word(screen.waiting, Ink.STRONG),), -1)] if screen.waiting else []
+        return screen.lost, Ink.ERROR
+    if screen.silence:
+        return screen.silence, Ink.WARNING
+    return screen.waiting, Ink.STRONG
 
 
 def _cost(screen: ScreenState) -> list[Phrase]:

@@ -106,6 +106,8 @@ def _state(view: SessionView, screen: ScreenState) -> Phrase:
         state, ink = "stopped", Ink.GOOD
     elif screen.lost:
         state, ink = "lost", Ink.ERROR
+    elif screen.silence and state not in ("finished", "failed"):
+        state, ink = "silent", Ink.WARNING
     elif state in ("starting", "running", "paused") and (screen.stopping or is_stopping(view)):
         state, ink = "stopping", Ink.WARNING
     elif view.pause_reason:

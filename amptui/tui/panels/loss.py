@@ -51,7 +51,7 @@ class LossPanel:
             words = waiting_words(view, screen)
             quiet(canvas, f"waiting for the first step: {words}" if words else "no step yet")
             return
-        window = visible_window(view.loss, screen.zoom)
+        window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)
         draw_plot(
             canvas.part(Rect(0, 0, canvas.width, rows)),

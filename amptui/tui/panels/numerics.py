@@ -108,7 +108,7 @@ class NumericsPanel:
         if canvas.height < _LEAST_CURVE or not series.count:
             return
         canvas.text(0, 0, "headroom of each measured step, in doublings", Ink.DIM, width=canvas.width)
-        window, rows = visible_window(series, screen.zoom), canvas.height - 2
+        window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
         draw_plot(
             canvas.part(Rect(0, 1, canvas.width, rows)),
             series,

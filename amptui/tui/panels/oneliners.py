@@ -96,7 +96,8 @@ def comparison(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 def _gain(view: SessionView, room: int) -> list[Phrase]:
     """Speed, memory and the medians behind them; the reason while there is no ratio."""
     compared = view.comparison
-    words = [comparing.speed_words(compared), comparing.memory_words(compared)]
+    speed = comparing.speed_words(compared) or comparing.provisional_words(compared)
+    words = [speed, comparing.memory_words(compared)]
     phrases = [Phrase((word,), rank) for rank, word in enumerate(words) if word is not None]
     if phrases and (steps := comparing.step_words(compared)):
         phrases.append(Phrase(steps, 2))

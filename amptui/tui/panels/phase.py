@@ -18,7 +18,7 @@ _WORDS = {
 
 def waiting_words(view: SessionView, screen: ScreenState) -> str:
     """``downloading train-images 3.10 / 9.50 MiB``, ``validating 12/40``; "" while steps run or none will."""
-    if view.state in ("finished", "failed") or screen.lost:
+    if view.state in ("finished", "failed") or screen.lost or screen.silence:
         return ""
     if view.phase is None:
         return "starting" if view.state == "starting" else ""

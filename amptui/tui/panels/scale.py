@@ -92,7 +92,7 @@ class ScalePanel:
             draw_plot(
                 canvas.part(Rect(0, 0, canvas.width, rows)),
                 view.loss_scale,
-                window=visible_window(view.loss_scale, screen.zoom),
+                window=visible_window(view.loss_scale, screen.zoom, ahead=screen.steps_ahead),
                 switches=view.switches,
                 limits=self._limits,
                 format_y=units.short_count,

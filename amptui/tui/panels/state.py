@@ -15,6 +15,8 @@ class ScreenState:
     """Whether the loss has a logarithmic axis."""
     zoom: int = 0
     """How far the curves are zoomed in; 0 shows the whole run."""
+    steps_ahead: int = 0
+    """For how many steps the curves leave room at their right end."""
     focus: str | None = None
     """The panel that has the screen to itself, one of ``layout.PANELS``."""
     frames_per_second: float | None = None
@@ -26,6 +28,8 @@ class ScreenState:
     """Whether an end was asked for from this screen and is waited for."""
     lost: str = ""
     """What to say of a run that went without a last word; empty while it is there or has told its end."""
+    silence: str = ""
+    """What to say of a run that is there and has told nothing for seconds; empty while it tells."""
     hints: tuple[tuple[str, str], ...] = ()
     """Keys and what they do, the most important first, help and quit at the end."""
     message: str = ""

@@ -47,7 +47,7 @@ class ThroughputPanel:
         draw_plot(
             canvas.part(Rect(0, 0, canvas.width, rows)),
             view.samples_rate,
-            window=visible_window(view.samples_rate, screen.zoom),
+            window=visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead),
             switches=view.switches,
             limits=self._limits,
             format_y=units.short_count,

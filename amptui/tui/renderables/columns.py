@@ -55,15 +55,15 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
     full, which only the newest is not. Where points are fewer than columns, each holds for all columns
     of its steps.
     """
-    low, high, mean = (np.full(columns, np.nan) for _ in range(3))
+    low, high, mean = np.full((3, columns), np.nan)
     nonfinite = np.zeros(columns, np.bool_)
     points = _points_within(series, window)
     if len(points.steps) and columns > 0:
         column_of = window.columns_of(points.steps, columns)
-        starts = np.flatnonzero(np.diff(column_of, prepend=-1))
+        starts = np.append(0, (column_of[1:] != column_of[:-1]).nonzero()[0] + 1)
         begins = column_of[starts]
         stop = window.columns_through(points.last_step, columns)
-        held = np.diff(begins, append=stop)
+        held = np.append(begins[1:], stop) - begins
         filled = slice(int(begins[0]), stop)
         low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), held)
         high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), held)
@@ -82,7 +82,7 @@ def _means(values: Floats, starts: Counts) -> Floats:
 
 
 def _bounded(values: Floats) -> Floats:
-    return np.clip(values, -_LARGEST, _LARGEST)
+    return np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
 
 
 def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:

@@ -35,7 +35,7 @@ class Axis:
         """Where values stand, from the bottom (0) to the top (1); -inf for those without a logarithm."""
         low, high = self.low, self.high
         if self.log:
-            values = np.log10(values, out=np.full(len(values), -np.inf), where=~(values <= 0))
+            values = np.log10(values, out=np.full(values.shape, -np.inf), where=~(values <= 0))
             low, high = _logarithms((low, high))
         return (values - low) / (high - low)
 

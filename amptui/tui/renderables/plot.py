@@ -79,28 +79,27 @@ def _draw_curve(
     """Line and band; a cell shows the one or the other, since it has one ink."""
     across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
     height = area.height * down
-    low, high, line = (
-        np.clip(axis.fraction(values), 0, 1) for values in (columns.low, columns.high, columns.mean)
-    )
+    # All three at once: on so few numbers a call costs more than what it does.
+    fractions = axis.fraction(np.stack((columns.low, columns.high, columns.mean)))
+    within = np.minimum(np.maximum(fractions, 0), 1)
+    line = within[2]
     line[np.repeat(gaps, across)] = np.nan
     if band:
-        starts = np.flatnonzero(np.diff(inks)) + 1
-        line = _smoothed(line, starts * across)
-    drawn = np.isfinite(line)
-    dots = line_dots(_rows(line, height), drawn, height)
-    line_chars = _characters(dots, "*", ascii_only=area.ascii_only)
+        line[:] = _smoothed(line, ((inks[1:] != inks[:-1]).nonzero()[0] + 1) * across)
+    measured = np.isfinite(within)
+    bottom, top, rows = _rows(within, measured, height)
+    line_chars = _characters(line_dots(rows, measured[2], height), "*", ascii_only=area.ascii_only)
     area.chars[...] = line_chars
     area.inks[...] = inks
     if band:
         # A quarter of the braille dots lets the line stand out; one dot a cell is sparse as it is.
         one_in = 1 if area.ascii_only else 4
-        dots = area_dots(_rows(high, height), _rows(low, height), np.isfinite(low), height, one_in=one_in)
+        dots = area_dots(top, bottom, measured[0], height, one_in=one_in)
         behind = line_chars == ord(" ")
-        area.chars[behind] = _characters(dots, ".", ascii_only=area.ascii_only)[behind]
-        area.inks[behind] = Ink.DIM
-    above, below = axis.fraction(columns.high) > 1 + _HAIR, axis.fraction(columns.low) < -_HAIR
-    _mark(area, 0, "↑", _by_cell(above, across), inks)
-    _mark(area, area.height - 1, "↓", _by_cell(below, across), inks)
+        np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
+        np.copyto(area.inks, np.uint8(Ink.DIM), where=behind)
+    _mark(area, 0, "↑", _by_cell(fractions[1] > 1 + _HAIR, across), inks)
+    _mark(area, area.height - 1, "↓", _by_cell(fractions[0] < -_HAIR, across), inks)
 
 
 def _smoothed(line: Floats, breaks: Counts) -> Floats:
@@ -110,23 +109,27 @@ def _smoothed(line: Floats, breaks: Counts) -> Floats:
     and a jump at a switch stays a jump.
     """
     finite = np.isfinite(line)
-    edge = np.flatnonzero(np.diff(finite)) + 1
-    starts = np.unique(np.concatenate(([0], edge, breaks)))
-    stops = np.append(starts[1:], len(line))
+    begins = np.ones(len(line), np.bool_)
+    begins[1:] = finite[1:] != finite[:-1]
+    begins[breaks] = True
+    starts = begins.nonzero()[0]
+    lengths = np.append(starts[1:], len(line)) - starts
     at = np.arange(len(line))
-    within = np.repeat(np.arange(len(starts)), stops - starts)
-    half = np.minimum(at - starts[within], stops[within] - 1 - at)
+    since = at - np.repeat(starts, lengths)
+    half = np.minimum(since, np.repeat(lengths, lengths) - 1 - since)
     half = np.minimum(half, max(1, len(line) // _SMOOTHING_PART))
+    first, stop, span = at - half, at + half + 1, 2 * half + 1
+    sums = np.zeros(len(line) + 1)
     for _ in range(2):
-        sums = np.concatenate(([0.0], np.cumsum(np.where(finite, line, 0.0))))
-        line = np.where(finite, (sums[at + half + 1] - sums[at - half]) / (2 * half + 1), np.nan)
+        np.cumsum(np.where(finite, line, 0.0), out=sums[1:])
+        line = np.where(finite, (sums[stop] - sums[first]) / span, np.nan)
     return line
 
 
-def _rows(fractions: Floats, height: int) -> Counts:
+def _rows(fractions: Floats, measured: Bools, height: int) -> Counts:
     """Dot rows counted from the top; any row where there is no value."""
-    fractions = np.where(np.isnan(fractions), 0.0, fractions)
-    return np.rint((1 - fractions) * (height - 1)).astype(np.int64)
+    rows: Counts = np.rint((1 - np.where(measured, fractions, 0.0)) * (height - 1)).astype(np.int64)
+    return rows
 
 
 def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:

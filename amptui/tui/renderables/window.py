@@ -15,7 +15,10 @@ _FEWEST_STEPS = 32
 """A window never shows fewer: the first steps of a run grow into it from the left."""
 
 _SLACK = 16
-"""At most one in so many columns is left free at the right end."""
+"""At most one in so many columns is left free at the right end of a curve that grows slowly."""
+
+_STAND_SECONDS = 6.0
+"""How long a curve that grows quickly stands before it is drawn anew, some 4 KB of changed cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,21 +54,37 @@ class Window:
         return columns_of
 
 
-def visible_window(series: Series, zoom: int) -> Window:
+def visible_window(series: Series, zoom: int, *, ahead: int = 0) -> Window:
     """The window of ``series`` at a zoom level: 0 is the whole run, each level halves the steps shown.
 
-    It ends at a round step at or shortly after the newest one (by at most a sixteenth of the width), so
-    that the curve grows into free columns and only now and then moves as a whole: the cells that stay
-    as they were cost nothing to send.
+    It ends at a round step at or after the newest one, so that the curve grows into free columns and only
+    now and then moves as a whole: the cells that stay as they were cost nothing to send. At most a sixteenth
+    of the width is free, or the place of ``ahead`` steps (see `steps_ahead`), up to half of it.
     """
     first, newest = series.first_step, max(series.first_step, series.last_step)
-    grain = _round_below(max(_FEWEST_STEPS, newest - first + 1) // _SLACK)
-    end = max(first + _FEWEST_STEPS - 1, _multiple_above(newest, grain))
+    count = newest - first + 1
+    end = max(first + _FEWEST_STEPS - 1, _round_end(newest, count, min(ahead, count)))
     if zoom <= 0:
         return Window(first, end)
     steps = max(_FEWEST_STEPS, (end - first + 1) >> min(zoom, 62))
-    end = max(first + steps - 1, _multiple_above(newest, _round_below(steps // _SLACK)))
+    end = max(first + steps - 1, _round_end(newest, steps, min(ahead, steps // 2)))
     return Window(end - steps + 1, end)
+
+
+def steps_ahead(kept: int, step_seconds: float | None) -> int:
+    """For how many steps curves leave room: those of `_STAND_SECONDS`; ``kept`` as long as that will do.
+
+    Every change may move all curves.
+    """
+    if not step_seconds or step_seconds <= 0:
+        return kept
+    soon = int(min(_STAND_SECONDS / step_seconds, 1e9))
+    return kept if kept // 2 <= soon <= 4 * kept else _round_below(max(1, soon))
+
+
+def _round_end(newest: int, steps: int, ahead: int) -> int:
+    """A round step at or after ``newest``, by less than a sixteenth of ``steps`` or than ``ahead``."""
+    return _multiple_above(newest, _round_below(max(_FEWEST_STEPS // _SLACK, steps // _SLACK, ahead)))
 
 
 def _round_below(steps: int) -> int:

@@ -1,6 +1,7 @@
 """How far two sets of gradients agree, against plain arithmetic."""
 
 import math
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.engine.probing.agreement import agreements, layers_of
+from amptui.engine.probing.agreement import Gradients, Layer, agreements, layer_sums, layers_of, on_host
 from amptui.findings import LayerAgreement
 
 finite = st.floats(width=32, min_value=-1e4, max_value=1e4)
@@ -34,8 +35,20 @@ def compared(full: list[Tensor | None], half: list[Tensor | None], loss_scale: f
         {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None}
         for gradients in (full, half)
     ]
-    (found,) = agreements(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
+    (found,) = agree(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
     return found
+
+
+def agree(
+    layers: Sequence[Layer],
+    full: Gradients,
+    half: Gradients,
+    *,
+    loss_scale: float = 1.0,
+    output_dtypes: Mapping[str, str] | None = None,
+) -> tuple[LayerAgreement, ...]:
+    sums = on_host(layer_sums(layers, full, half, loss_scale=loss_scale))
+    return agreements(layers, sums, full, half, output_dtypes=output_dtypes or {})
 
 
 @given(vectors, st.integers(0, 16))
@@ -103,7 +116,7 @@ def test_a_gradient_that_is_missing_in_one_pass_was_zero_there() -> None:
 
 def test_without_any_gradient_there_is_nothing_to_compare() -> None:
     layers = layers_of(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
-    found = agreements(layers, {}, {}, loss_scale=1.0, output_dtypes={})
+    found = agree(layers, {}, {})
     assert [(layer.name, layer.cosine, layer.elements) for layer in found] == [("0", None, 0), ("1", None, 0)]
 
 
@@ -119,13 +132,7 @@ def test_sparse_gradients_are_compared_element_by_element(rows: list[int] | None
     model = nn.Embedding(5, 2, sparse=True)
     full = sparse([1, 3, 3], [[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]])
     half = None if rows is None else sparse(rows, [[3.0, 5.0], [1.0, 0.0]][: len(rows)])
-    (found,) = agreements(
-        layers_of(model),
-        {model.weight: full},
-        {} if half is None else {model.weight: half},
-        loss_scale=1.0,
-        output_dtypes={},
-    )
+    (found,) = agree(layers_of(model), {model.weight: full}, {} if half is None else {model.weight: half})
     expected = compared([full.to_dense().flatten()], [None if half is None else half.to_dense().flatten()])
     assert found.elements == 10
     assert (found.cosine, found.relative_error) == (expected.cosine, expected.relative_error)

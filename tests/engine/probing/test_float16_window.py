@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -148,7 +148,6 @@ def test_each_element_is_counted_as_half_would_have_it(
 
 
 @lengths
-@settings(max_examples=40)
 @given(numbers=st.lists(values, min_size=1, max_size=30), factor=factors)
 def test_exponents_are_those_of_the_scaled_elements_and_the_ends_hold_what_is_beyond(
     as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
@@ -176,7 +175,6 @@ def test_the_record_holds_what_it_was_told() -> None:
     assert (found.hypothetical, found.seconds, found.steps_since) == (True, 0.25, None)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.sampled_from([1, 5, 64, LARGE, window._CHUNK_ELEMENTS + 3]), min_size=1, max_size=6))
 def test_parameters_are_told_apart_whatever_they_are_counted_with(sizes: list[int]) -> None:
     gradients = [torch.full((size,), 2.0**-30) for size in sizes]

@@ -61,7 +61,6 @@ def test_norm_and_largest_value_are_those_of_all_gradients_together_unscaled(
     assert health.norm == pytest.approx(norm / scale, rel=1e-5, abs=1e-20)
     assert health.largest == max(abs(x) for row in values for x in row) / scale
     assert (health.nonfinite_count, health.nonfinite_names, health.nonfinite_kinds) == (0, (), ())
-    assert probe.total_norm(row).item() == pytest.approx(norm, rel=1e-5, abs=1e-20)
 
 
 @both
@@ -80,8 +79,9 @@ def test_every_gradient_with_nan_or_inf_is_counted_and_nan_comes_first(
     assert health.nonfinite_count == len(bad)
     assert list(health.nonfinite_names) == (nans + infs)[:MAX_NAMES]
     assert list(health.nonfinite_kinds) == (["nan"] * len(nans) + ["inf"] * len(infs))[:MAX_NAMES]
-    for value in (health.norm, health.largest, probe.total_norm(row).item()):
-        assert math.isnan(value) if nans else value == math.inf
+    assert health.largest is not None
+    for worst in (health.norm, health.largest):
+        assert math.isnan(worst) if nans else worst == math.inf
 
 
 @both
@@ -127,7 +127,6 @@ def test_no_gradient_at_all_is_a_norm_of_zero(model: nn.Module) -> None:
     probe = GradientProbe(model)
     row = probe.measure()
     assert probe.health(row.tolist(), 1.0) == GradientHealth(0.0, 0.0, 0, (), ())
-    assert probe.total_norm(row).item() == 0
 
 
 @both
@@ -188,13 +187,3 @@ def test_a_dense_tensor_is_not_copied_to_be_looked_at() -> None:
     assert in_memory_order(dense).data_ptr() == dense.data_ptr()
     cut = dense[:, 1:]
     assert sorted(in_memory_order(cut).tolist()) == sorted(cut.flatten().tolist())
-
-
-@both
-def test_clipping_by_the_measured_norm_is_clipping(measure: Measure) -> None:
-    model = model_with_gradients([torch.tensor([3.0, 0.0]), torch.tensor([4.0])])
-    probe = GradientProbe(model)
-    nn.utils.clip_grads_with_norm_(probe.parameters, 1.0, probe.total_norm(measure(probe)))
-    assert torch.cat([p.grad for p in probe.parameters if p.grad is not None]).tolist() == pytest.approx(
-        [0.6, 0.0, 0.8]
-    )

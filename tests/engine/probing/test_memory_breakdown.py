@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
@@ -155,7 +155,6 @@ def test_what_lies_on_another_device_is_not_counted() -> None:
     assert not any(kind == "optimizer" for kind, _ in stepped(model, optimizer, torch.ones(1, 4)))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 12), min_size=2, max_size=4),
     frozen=st.sets(st.integers(0, 2)),

@@ -151,8 +151,10 @@ def test_a_compiled_model_is_seen_from_within_and_not_compiled_again() -> None:
     model = nn.Sequential(Scale(2.0), nn.Sequential(Scale(50.0), nn.Sigmoid()))
     model.compile(backend=backend)
     model(torch.ones(2))
+    graphs = len(compiled)
+    assert graphs
     with ModuleTrace(model) as trace:
         model(torch.ones(2))
     model(torch.ones(2))
     assert told(trace).nearest[0].name == "1.0"
-    assert len(compiled) == 1
+    assert len(compiled) == graphs

@@ -333,7 +333,14 @@ class OnTwo(nn.DataParallel[nn.Module]):
         return self.module(inputs)
 
 
-@pytest.mark.parametrize(("parallel", "seen"), [(nn.DataParallel, True), (OnTwo, False)])
+ON_GPUS = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="DataParallel would look for it on the GPUs here"
+)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "seen"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
+)
 def test_what_replicas_do_in_threads_is_not_told_rather_than_told_in_part(
     parallel: Any, *, seen: bool
 ) -> None:
@@ -348,6 +355,7 @@ def test_what_replicas_do_in_threads_is_not_told_rather_than_told_in_part(
 
 
 @pytest.mark.gpu
+@pytest.mark.real_gpu("cuDNN's RNNs")
 @gpu
 def test_dropout_that_cudnn_draws_is_noticed() -> None:
     class Recurrent(Tiny):

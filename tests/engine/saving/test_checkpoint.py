@@ -1,5 +1,6 @@
 """Checkpoints as files: whole or not there, whatever happens to the process, the disk or the bytes."""
 
+import errno
 import io
 import os
 import signal
@@ -20,6 +21,7 @@ from amptui.engine.saving.checkpoint import (
     KEPT,
     Checkpoint,
     DamagedError,
+    _File,
     checkpoint_name,
     checkpoints,
     clear,
@@ -27,6 +29,7 @@ from amptui.engine.saving.checkpoint import (
     read,
     write,
 )
+from amptui.runfiles import open_new
 
 
 def made(step: int, *, numbers: int = 1000) -> Checkpoint:
@@ -232,3 +235,21 @@ def test_a_process_killed_while_it_writes_leaves_the_one_before_and_its_rest_is_
     assert [read(path).step for path in checkpoints(folder)] == [1]
     clear(folder, after=1)
     assert names(folder) == ["step-000000001.pt"]
+
+
+def test_a_file_that_other_code_closed_is_not_written_nor_closed_once_its_number_is_another_s(
+    tmp_path: Path,
+) -> None:
+    theirs = tmp_path / "of a person"
+    theirs.write_bytes(b"dear\n")
+    file = _File(open_new(tmp_path / "checkpoint"))
+    assert file.write(b"one") == 3
+    os.close(file._descriptor)
+    assert os.open(theirs, os.O_RDWR) == file._descriptor  # the lowest that is free
+    assert file.write(b"two") == 3
+    assert file.error is not None
+    assert file.error.errno == errno.EBADF
+    file.close()
+    os.close(file._descriptor)  # theirs was left open
+    assert theirs.read_bytes() == b"dear\n"
+    assert (tmp_path / "checkpoint").read_bytes() == b"one"

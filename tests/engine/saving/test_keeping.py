@@ -68,6 +68,12 @@ class Unhurried(Tiny):
         return super().metrics(model, batch)
 
 
+def test_epochs_too_short_to_pay_for_a_checkpoint_have_none_and_the_last_step_has(tmp_path: Path) -> None:
+    log = Log()
+    train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path, epoch_budget=1e-9)
+    assert written(log) == [(8, "epoch"), (40, "end")]
+
+
 def test_each_epoch_s_end_leaves_one_after_its_validation(tmp_path: Path) -> None:
     log = Log()
     train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path)
@@ -325,8 +331,14 @@ def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_
             assert isinstance(loss, Tensor)
             return loss * (math.nan if self.calls > 12 else 1.0)
 
-    log = Log()
-    train(prepare(Lost(epochs=6)), log, checkpoints=tmp_path)
+    control = Control()
+
+    def go_on(record: Record) -> None:
+        if isinstance(record, PauseChanged):
+            control.request_pause(False)
+
+    log = Log(go_on)
+    train(prepare(Lost(epochs=6)), log, control, attended=True, checkpoints=tmp_path)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
     assert "holds NaN (those from before are kept)" in troubles(log)[0]
     assert len(log.of(StepRecord)) == 48

@@ -16,7 +16,7 @@ from amptui.tui.overlays.quitting import QuitQuestion
 from amptui.tui.overlays.xray import XRay
 from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, with_xray
-from tests.tui.overlays.test_floor_choice import at_the_floor
+from tests.tui.overlays.test_floor_choice import at_the_floor, lost
 
 KEYS = [
     "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x", "1",
@@ -33,6 +33,7 @@ OVERLAYS: dict[str, Callable[[], Overlay]] = {
 VIEWS = {name: build() for name, build in views.ALL.items()} | {
     "x-ray": with_xray(),
     "floor": at_the_floor(),
+    "lost": lost("step-000000008.pt"),
 }
 
 

@@ -1,9 +1,10 @@
-"""The choice when the loss scale came to its floor."""
+"""The choice when the loss scale came to its floor, or when the weights hold NaN."""
 
 from dataclasses import replace
 
 import pytest
 
+from amptui.records import CheckpointWritten
 from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
 from amptui.tui.ink import Ink
 from amptui.tui.overlays.floor import FloorChoice
@@ -26,6 +27,33 @@ def at_the_floor(**unsupported: str) -> SessionView:
             trace_verdict=Verdict("warning", "first: Inf in the gradient of features.13.conv"),
         ),
     )
+
+
+def lost(checkpoint: str = "") -> SessionView:
+    """The weights hold NaN; with the checkpoint that was written before."""
+    written = CheckpointWritten(
+        time=1.0, step=8, name=checkpoint, size_bytes=1, reason="epoch", blocked_seconds=0.0, seconds=0.1
+    )
+    return replace(
+        at_the_floor(),
+        pause_reason="the loss is nan since step 12, and 6 of 6 parameters hold NaN",
+        pause_cause="weights",
+        checkpoint=written if checkpoint else None,
+    )
+
+
+@pytest.mark.parametrize("checkpoint", ["step-000000008.pt", ""])
+def test_weights_that_hold_nan_are_no_matter_of_the_precision(checkpoint: str) -> None:
+    view = lost(checkpoint)
+    shown = text(FloorChoice(), view, 80, 24)
+    assert "6 of 6 parameters hold NaN" in shown
+    assert (checkpoint or "There is no checkpoint") in shown
+    assert ("amptui train --resume" in shown) is bool(checkpoint)
+    assert "bf16" not in shown
+    assert "held at" not in shown
+    answers = [FloorChoice().press(key, view) for key in "bfgdq"]
+    assert answers[:2] == [STAY, STAY]
+    assert [answer.action for answer in answers[2:]] == ["resume", "detach", "ask_quit"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])

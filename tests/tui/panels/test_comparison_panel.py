@@ -88,7 +88,7 @@ def test_with_few_lines_the_verdict_stays() -> None:
     lines = [line.strip() for line in draw_alone(comparison.draw, views.compared(), 30, 6).lines()]
     assert lines[1].startswith("median")
     assert lines[2].startswith("peak")
-    assert lines[3:] == ["AMP 1.94× faster", "38% less peak memory", "settling steps left out: 40"]
+    assert lines[3:] == ["AMP 1.94× faster", "38% less peak memory", "warm-up steps left out: 40"]
 
 
 def test_steps_that_were_not_measured_are_told() -> None:
@@ -117,7 +117,7 @@ def test_why_amp_gave_little_stands_under_the_verdict() -> None:
 def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
     lines = [line.strip() for line in draw_alone(comparison.draw, views.compared(), 34, 16).lines()]
     first = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
-    told = " ".join(lines[first : lines.index("settling steps left out: 40")])
+    told = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
     assert told.startswith("loss after 304 steps of each: FP32 0.")
     assert ", AMP 0." in told
     assert told.endswith("; mid-run losses start where the other precision left off")
@@ -137,7 +137,7 @@ def test_explanations_leave_the_table_whole(height: int, lines_of_it: int) -> No
     explanations = views.explained().comparison.explanations
     said = [line for line in with_them if line.strip(" …") and line.strip(" …") in " ".join(explanations)]
     assert len(said) == lines_of_it
-    assert any("settling steps" in line for line in with_them)
+    assert any("warm-up steps" in line for line in with_them)
     assert any(line.startswith("steps") for line in with_them)
 
 
@@ -150,6 +150,37 @@ def test_bars_are_as_long_as_their_figures() -> None:
 
 def test_bars_need_something_to_compare() -> None:
     assert "▰" not in "".join(draw_alone(comparison.draw, views.fp32_only(), 42, 20).lines())
+
+
+@pytest.mark.parametrize("size", [(30, 12), (34, 16)])
+def test_a_first_impression_is_marked_and_dim(size: tuple[int, int]) -> None:
+    canvas = draw_alone(comparison.draw, views.first_impression(), *size)
+    lines = [line.split() for line in canvas.lines()]
+    assert ["median", "~583", "ms", "~316", "ms"] in lines
+    assert ["AMP", "~1.84×", "faster"] in lines
+    assert ["~", "from", "13", "warm-up", "steps"] in lines
+    assert {ink_of(canvas, text) for text in ("~583 ms", "~316 ms", "AMP ~1.84", "~ from")} == {Ink.DIM}
+    assert not any("left out" in line for line in canvas.lines())
+
+
+def test_steps_say_how_many_are_missing() -> None:
+    lines = [line.split() for line in draw_alone(comparison.draw, views.first_impression(), 34, 16).lines()]
+    assert ["steps", "0/20", "0/20"] in lines
+    assert "not enough steps yet: FP32 0 of 20, AMP 0 of 20" in " ".join(
+        line.strip() for line in draw_alone(comparison.draw, views.first_impression(), 34, 16).lines()
+    )
+
+
+def test_a_single_warm_up_step_is_no_figure_of_the_table() -> None:
+    view = views.first_impression()
+    fp32, _ = view.comparison.rows
+    alone = replace(view, comparison=Comparison(rows=(replace(fp32, provisional_steps=1),), baseline="fp32"))
+    lines = [line.split() for line in draw_alone(comparison.draw, alone, 30, 12).lines()]
+    assert ["median", "n/a"] in lines
+
+
+def test_a_first_impression_has_no_bars() -> None:
+    assert "▰" not in "".join(draw_alone(comparison.draw, views.first_impression(), 42, 26).lines())
 
 
 def test_before_any_counted_step_nothing_is_claimed() -> None:

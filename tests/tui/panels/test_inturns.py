@@ -48,7 +48,7 @@ def test_while_it_runs_the_round_the_ratio_and_its_interval_are_shown() -> None:
     assert "●" in marks
     assert labels.split() == ["0.50×", "1×", "2.00×"]
     assert lines[1].startswith("median")
-    assert not any("settling steps" in line for line in lines)
+    assert not any("warm-up steps" in line for line in lines)
 
 
 def test_before_the_first_pair_no_ratio_is_claimed() -> None:
@@ -88,7 +88,7 @@ def test_its_result_stays_in_the_panel_in_place_of_the_running_tally() -> None:
     lines = panel(view)
     assert card in " ".join(lines)
     assert not any(line.startswith("AMP 1.94") for line in lines)
-    assert any("settling steps left out" in line for line in lines)
+    assert any("warm-up steps left out" in line for line in lines)
 
 
 def test_a_result_for_another_pair_stands_beside_the_running_tally() -> None:

@@ -44,6 +44,11 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
             views.compared(),
             "comparison AMP 1.94× faster 38% less peak memory 3.91 ms → 2.02 ms",
         ),
+        (
+            oneliners.comparison,
+            views.first_impression(),
+            "comparison AMP ~1.84× faster ~583 ms → ~316 ms",
+        ),
         (oneliners.comparison, views.fp32_only(), "comparison AMP has not run yet: press p"),
         (oneliners.comparison, views.starting(), "comparison no step counted yet"),
         (oneliners.loss, views.starting(), "loss waiting: importing torch"),

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
-from amptui.tui.renderables.window import Window, round_above, stretches, visible_window
+from amptui.tui.renderables.window import Window, round_above, steps_ahead, stretches, visible_window
 
 
 def run_of(first_step: int, count: int) -> Series:
@@ -32,6 +32,31 @@ def test_a_window_holds_the_newest_step_near_its_right_end(series: Series, zoom:
     assert window.steps >= 32
     if window.steps > 32:
         assert window.last_step - series.last_step <= window.steps / 16
+
+
+@given(runs, zooms, st.integers(0, 10**6))
+def test_room_for_steps_ahead_takes_half_of_the_width_at_most(series: Series, zoom: int, ahead: int) -> None:
+    window = visible_window(series, zoom, ahead=ahead)
+    free = window.last_step - series.last_step
+    assert window.first_step <= series.last_step <= window.last_step
+    if window.steps > 32:
+        assert free < max(ahead, window.steps / 16 + 1)
+        assert free <= window.steps / 2
+
+
+def test_a_run_of_many_steps_a_second_is_drawn_anew_every_few_seconds() -> None:
+    kept = steps_ahead(0, 1 / 480)
+    moments = range(480, 60 * 480, 120)
+    seen = {visible_window(run_of(1, count), 0, ahead=kept).last_step for count in moments}
+    assert len(seen) <= 60 / 3
+
+
+@given(st.floats(1e-6, 1.0), st.floats(0.8, 1.2))
+def test_what_is_left_free_does_not_change_with_every_measurement(step_seconds: float, noise: float) -> None:
+    kept = steps_ahead(0, step_seconds)
+    assert steps_ahead(kept, step_seconds * noise) == kept
+    assert steps_ahead(kept, None) == kept
+    assert steps_ahead(kept, step_seconds / 100) > kept
 
 
 @given(runs)

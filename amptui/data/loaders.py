@@ -1,0 +1,70 @@
+"""Around torch's data loaders: the device they draw on, how a worker ended, and how to do without any."""
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from amptui.errors import DataError
+from amptui.forking import how_ended
+
+_DYING_SECONDS = 1.0
+"""A worker whose connection broke may not be gone yet."""
+
+_WORKER_ENDS = {
+    -signal.SIGKILL: "if the machine ran out of memory, use fewer workers",
+    -signal.SIGBUS: "shared memory is full: use fewer workers, or more room in /dev/shm",
+}
+"""What to do about a worker that ended so."""
+
+_END = object()
+
+
+def tell_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:
+    """Raise DataError for the first of a loader's ``workers`` that is dead, with how it ended."""
+    limit = time.monotonic() + _DYING_SECONDS
+    for worker in workers:
+        worker.join(max(0.0, limit - time.monotonic()))
+    dead = [(worker.exitcode, number) for number, worker in enumerate(workers) if worker.exitcode is not None]
+    for code, number in sorted(dead, key=lambda each: each[0] == 0):  # 0: it may have had no more to deliver
+        what = f"DataLoader worker {number} of {len(workers)} {how_ended(code)}"
+        raise DataError(what, mend=_WORKER_ENDS.get(code, "what it printed may say why")) from error
+
+
+def draws_on_host(loader: DataLoader[Any]) -> bool:
+    """Whether ``loader`` draws from a generator on the host where another device is torch's default.
+
+    torch would make it raise where a model file has said ``torch.set_default_device("cuda")``.
+    """
+    generator = loader.generator
+    on_host = generator is not None and generator.device.type == "cpu"
+    return on_host and torch.get_default_device().type != "cpu"
+
+
+def delivered(iterator: Iterator[Any], on_host: bool) -> Iterator[Any]:
+    """What ``iterator`` delivers; ``on_host``: it works with the host as torch's default device."""
+    if not on_host:
+        yield from iterator
+        return
+    while True:
+        with torch.device("cpu"):
+            batch = next(iterator, _END)
+        if batch is _END:
+            return
+        yield batch
+
+
+def without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """The same batches, loaded in this process; a loader that iterates in its own way is left alone."""
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return loader
+    dataset, collate = loader.dataset, loader.collate_fn
+    if isinstance(dataset, IterableDataset):
+        return DataLoader(dataset, loader.batch_size, collate_fn=collate, drop_last=loader.drop_last)
+    if loader.batch_sampler is None:
+        return DataLoader(dataset, None, sampler=loader.sampler, collate_fn=collate)
+    return DataLoader(dataset, batch_sampler=loader.batch_sampler, collate_fn=collate)

@@ -1,0 +1,164 @@
+"""Loaders with workers of every kind: a data set of a model file reaches them, and who dies is named."""
+
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from amptui.data.batches import Batches, open_batches
+from amptui.engine.failure import explain
+from amptui.errors import DataError
+from amptui.forking import end_workers
+from amptui.modelfile import import_file
+from tests.survival import survived
+
+# torch advises against more workers than there are cores; here they are few and idle.
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+
+RECEIVE = """
+import pickle, sys
+sys.path[:] = eval(sys.argv[1])
+print(pickle.loads(eval(sys.argv[2]))[1].name)
+"""
+
+pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["mine", "my net", "json", "v1.2", "__main__", "__init__", "漢", "a'b;c", "test", "tests", "torch", "1"],
+)
+def test_a_class_of_a_model_file_is_found_by_its_name_in_another_process(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    path = folder / f"{name}.py"
+    path.write_text(f"class Own:\n    def __init__(self): self.name = {name!r}\n")
+    module = import_file(path)
+    sent = pickle.dumps((module.Own, module.Own()))
+    # As multiprocessing prepares a process: the same places to import from, then what was sent.
+    done = subprocess.run(
+        [sys.executable, "-c", RECEIVE, repr(sys.path), repr(sent)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == name, done.stderr
+    survived("model files", 1, 1)
+
+
+def test_a_model_file_is_run_anew_each_time_and_takes_no_other_module_s_name(tmp_path: Path) -> None:
+    paths = [tmp_path / folder / "same_name.py" for folder in ("one", "two")]
+    for number, path in enumerate(paths):
+        path.parent.mkdir()
+        path.write_text(f"WHICH = {number}\nRUNS = []\n")
+    first, again, other = import_file(paths[0]), import_file(paths[0]), import_file(paths[1])
+    assert (first.WHICH, again.WHICH, other.WHICH) == (0, 0, 1)
+    assert first.RUNS is not again.RUNS
+    assert sys.modules["same_name"] is again
+    (tmp_path / "json.py").write_text("dumps = None\n")
+    import_file(tmp_path / "json.py")
+    assert sys.modules["json"].dumps is not None
+
+
+def test_a_model_file_that_its_neighbour_imports_is_the_same_module(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_same.py").write_text("from same import Base\nclass Derived(Base): pass\n")
+    (tmp_path / "same.py").write_text("class Base: pass\nfrom neighbour_of_same import Derived\n")
+    module = import_file(tmp_path / "same.py")
+    assert issubclass(module.Derived, module.Base)
+
+
+class Ending(Dataset[torch.Tensor]):
+    """One of its samples ends the worker that asks for it."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == 40:
+            if self.how == "raise":
+                raise ValueError("two\n  lines")
+            if self.how.startswith("SIG"):
+                faulthandler.disable()  # pytest's own word on it would stand among the dots
+                os.kill(os.getpid(), getattr(signal, self.how))
+                time.sleep(60)  # some signals take a moment
+            os._exit(int(self.how.removeprefix("exit")))
+        return torch.zeros(2)
+
+
+@pytest.fixture
+def trainer() -> Iterator[ThreadPoolExecutor]:
+    """A thread as the trainer's is: in the main one torch would raise what it thinks of a worker's end."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with ThreadPoolExecutor(1) as thread:
+        yield thread
+    signal.signal(signal.SIGCHLD, before)
+
+
+def opened(how: str, **options: Any) -> Batches:
+    loader = DataLoader(Ending(how), 8, num_workers=2, **options)
+    return open_batches(loader, device=torch.device("cpu"), batch_size=8, seed=0, training=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("SIGTERM", "was ended by SIGTERM"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)  # torch looks every five seconds
+            for each in (
+                ("SIGKILL", "was ended by SIGKILL; if the machine ran out of memory"),
+                ("SIGUSR1", "was ended by SIGUSR1"),
+                ("exit0", "left with status 0"),
+                ("exit3", "left with status 3"),
+            )
+        ),
+    ],
+)
+def test_a_worker_that_dies_is_named_with_how_it_ended(
+    how: str, said: str, trainer: ThreadPoolExecutor
+) -> None:
+    batches = opened(how)
+    with pytest.raises(DataError, match=f"DataLoader worker 1 of 2 {said}"):
+        trainer.submit(lambda: list(batches.epoch(1))).result()
+    batches.close()
+    end_workers()
+    assert multiprocessing.active_children() == []
+    survived("model files", 1, 1)
+
+
+def test_what_a_worker_raises_is_told_in_one_line_with_its_place(trainer: ThreadPoolExecutor) -> None:
+    batches = opened("raise")
+    with pytest.raises(ValueError, match="Caught ValueError in DataLoader worker process 1") as raised:
+        trainer.submit(lambda: list(batches.epoch(1))).result()
+    batches.close()
+    line = next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if "two\\n" in line)
+    assert str(explain(raised.value, doing="in step 5", batch_size=8)) == (
+        f"ValueError: two lines ({__file__}:{line}, in DataLoader worker process 1, in step 5)"
+    )
+
+
+@pytest.mark.parametrize("ending", ["close", "end"])
+def test_no_worker_outlives_its_batches_or_the_end(ending: str, trainer: ThreadPoolExecutor) -> None:
+    batches = opened("exit1", persistent_workers=True)
+    trainer.submit(lambda: next(batches.epoch(1))).result()
+    assert len(multiprocessing.active_children()) == 2
+    if ending == "close":
+        batches.close()
+    else:
+        end_workers()
+    assert multiprocessing.active_children() == []

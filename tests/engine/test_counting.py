@@ -1,0 +1,197 @@
+"""What a loader leaves out or does not deliver is told, and no epoch passes without a batch."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from amptui import Data, DataRequest
+from amptui.control import Control
+from amptui.data.sources import Arrays, Source
+from amptui.errors import DataError
+from amptui.records import EpochFinished, Note, StepRecord
+from tests.survival import survived
+from tests.tiny import Drawing, Log, Tiny, losses, prepare, resume, stopping, train
+
+BATCHES = 8
+"""Of 8 samples each: what an epoch of :class:`Tiny` has."""
+
+
+class Loaded(Tiny):
+    """Its batches come through ``loader``, made of the images in ``load_data``."""
+
+    def __init__(self, loader: Callable[[Any], Source], validation: Callable[[Any], Source] | None = None):
+        super().__init__()
+        self.loader, self.held_out = loader, validation
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        assert isinstance(data.train, Arrays)
+        pairs = list(zip(data.train.inputs / 255, data.train.targets, strict=True))
+        held_out = self.held_out(pairs) if self.held_out else None
+        return replace(data, train=self.loader(pairs), validation=held_out)
+
+
+class Dropping:
+    """A ``collate_fn`` that returns None for some batches: none of their samples could be read."""
+
+    def __init__(self, bad: Iterable[int]) -> None:
+        self.bad = frozenset(bad)
+        self.calls = -1
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.calls += 1
+        return None if self.calls % BATCHES in self.bad else default_collate(samples)
+
+
+def dropping(*bad: int) -> Callable[[Any], DataLoader[Any]]:
+    return lambda pairs: DataLoader(pairs, 8, collate_fn=Dropping(bad))
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """Some of the samples, whatever its length says."""
+
+    def __init__(self, pairs: list[Any], delivered: int) -> None:
+        self.pairs, self.delivered = pairs, delivered
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self.pairs[n % len(self.pairs)] for n in range(self.delivered))
+
+
+class Sized(Stream):
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+
+class Once(Stream):
+    """Delivers its samples once: an iterator taken for a data set."""
+
+    def __init__(self, pairs: list[Any]) -> None:
+        super().__init__(pairs, len(pairs))
+        self.left = iter(pairs)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.left
+
+
+def told(log: Log) -> list[str]:
+    return [note.text for note in log.of(Note)]
+
+
+@settings(max_examples=20)
+@given(bad=st.sets(st.integers(0, BATCHES - 1)))
+def test_whatever_batches_are_none_all_others_are_trained_on_and_the_rest_is_told(bad: set[int]) -> None:
+    log, experiment = Log(), Loaded(dropping(*bad))
+    if len(bad) == BATCHES:
+        with pytest.raises(DataError, match="epoch 1: all 8 training batches were None"):
+            train(prepare(experiment), log)
+    else:
+        assert train(prepare(experiment), log) == "done"
+        assert [record.epoch for record in log.of(StepRecord)] == [
+            epoch for epoch in (1, 2) for _ in range(BATCHES - len(bad))
+        ]
+        assert len(log.of(EpochFinished)) == 2
+        totals = [f"epoch {epoch}: {len(bad)} of 8 training batches were None" for epoch in (1, 2)]
+        # The first is told at once, their number when the epoch is over.
+        assert [any(text.startswith(total) for text in told(log)) for total in totals] == [bool(bad)] * 2
+        assert len(told(log)) == (3 if bad else 0)
+    survived("model files", 1, 1)
+
+
+@pytest.mark.parametrize("cut", range(1, 10))
+def test_a_run_that_leaves_out_batches_goes_on_at_its_place(cut: int, tmp_path: Path) -> None:
+    def make() -> Tiny:
+        class Noisy(Drawing):
+            def load_data(self, request: DataRequest) -> Data:
+                data = super().load_data(request)
+                assert isinstance(data.train, DataLoader)
+                loader = DataLoader(data.train.dataset, 8, shuffle=True, collate_fn=Dropping([1, 2, 7]))
+                return replace(data, train=loader)
+
+        return Noisy(source="loader")
+
+    whole, first, second, control = Log(), Log(), Log(), Control()
+    train(prepare(make()), whole)
+    first.watch = stopping(control, cut)
+    assert train(prepare(make()), first, control, checkpoints=tmp_path) == "stopped"
+    assert resume(prepare(make()), tmp_path, second) == "done"
+    assert len(losses(whole)) == 10
+    assert losses(first) + losses(second) == losses(whole)
+    # The batches that the first process left out count in the epoch's number.
+    totals = [text for text in told(first) + told(second) if text.startswith("epoch ")]
+    assert totals == [text for text in told(whole) if text.startswith("epoch ")]
+
+
+def test_steps_alone_take_as_many_epochs_as_they_need_where_batches_are_none() -> None:
+    log = Log()
+    assert train(prepare(Loaded(dropping(0, 3, 5)), steps=16), log) == "done"
+    assert len(losses(log)) == 16
+
+
+@pytest.mark.parametrize("stream", [lambda pairs: Stream(pairs, 0), lambda pairs: Stream(pairs, 7), Once])
+def test_a_stream_that_yields_no_batch_is_an_error(stream: Callable[[Any], Source]) -> None:
+    epoch = 2 if stream is Once else 1
+    with pytest.raises(DataError, match=f"epoch {epoch}: no training batch"):
+        train(prepare(Loaded(stream)), Log())
+
+
+@pytest.mark.parametrize(
+    "loader", [lambda pairs: Sized(pairs, 40), lambda pairs: DataLoader(Sized(pairs, 40), 8)]
+)
+def test_an_epoch_that_ends_before_its_length_says_so_once(loader: Callable[[Any], Source]) -> None:
+    log = Log()
+    assert train(prepare(Loaded(loader, loader)), log) == "done"
+    assert len(losses(log)) == 10
+    assert [(note.severity, note.text) for note in log.of(Note)] == [
+        ("warning", "the training data ended after 5 batches, and their length says 8"),
+        ("warning", "the validation data ended after 5 batches, and their length says 8"),
+    ]
+    assert [epoch.validation and epoch.validation.samples for epoch in log.of(EpochFinished)] == [40, 40]
+
+
+class Generous(DataLoader[Any]):
+    """Knows of fewer batches than it has."""
+
+    def __len__(self) -> int:
+        return 5
+
+
+def test_an_epoch_that_goes_on_past_its_length_is_trained_to_its_end() -> None:
+    log = Log()
+    prepared = prepare(Loaded(lambda pairs: Generous(pairs, 8)))
+    assert prepared.schedule.steps == 10
+    assert train(prepared, log) == "done"
+    assert [record.epoch for record in log.of(StepRecord)] == [1] * 8 + [2] * 8
+    assert told(log) == ["the training data have more batches than their length says (8, not 5)"]
+
+
+def test_steps_that_were_asked_for_end_a_run_past_the_length() -> None:
+    log = Log()
+    assert train(prepare(Loaded(lambda pairs: Generous(pairs, 8)), steps=7), log) == "done"
+    assert [record.epoch for record in log.of(StepRecord)] == [1] * 7
+
+
+def test_validation_batches_that_are_none_are_left_out_and_told() -> None:
+    log = Log()
+    whole = lambda pairs: DataLoader(pairs, 8)  # noqa: E731
+    assert train(prepare(Loaded(whole, dropping(2, 3))), log) == "done"
+    assert [epoch.validation and epoch.validation.samples for epoch in log.of(EpochFinished)] == [48, 48]
+    assert [text for text in told(log) if "2 of 8 validation batches were None" in text]
+
+
+@pytest.mark.parametrize("nothing", [lambda pairs: Stream(pairs, 0), dropping(*range(BATCHES))])
+def test_a_validation_without_a_batch_is_told_as_an_error_and_costs_no_trained_epoch(
+    nothing: Callable[[Any], Source],
+) -> None:
+    log = Log()
+    assert train(prepare(Loaded(lambda pairs: DataLoader(pairs, 8), nothing)), log) == "done"
+    assert [epoch.validation for epoch in log.of(EpochFinished)] == [None, None]
+    assert [note.severity for note in log.of(Note)].count("error") == 2
+    assert torch.isfinite(torch.tensor(losses(log), dtype=torch.float64)).all()

@@ -1,0 +1,189 @@
+"""A model with lazy layers trains as one whose sizes are written down, and its optimizer may be any."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from amptui import Data, DataRequest
+from amptui.control import Control
+from amptui.data.sources import Arrays, Source
+from amptui.engine.description import describe_run
+from amptui.errors import ExperimentError
+from amptui.records import StepRecord
+from amptui.request import TrainRequest
+from tests.survival import survived
+from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, resume, stopping, train
+
+
+def written() -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 2), nn.BatchNorm2d(3), nn.Dropout(0.3), nn.Flatten()),
+        *(nn.Linear(27, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4)),
+    )
+
+
+def lazy() -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.LazyConv2d(3, 2), nn.LazyBatchNorm2d(), nn.Dropout(0.3), nn.Flatten()),
+        *(nn.LazyLinear(16), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(4)),
+    )
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    def __init__(self, samples: Jittered) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self.samples[index] for index in range(len(self.samples)))
+
+
+class Wrapped(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        return iter([(inputs, targets) for inputs, targets in super().__iter__()])
+
+
+def shuffled(samples: Jittered) -> Source:
+    return DataLoader(samples, 8, shuffle=True, generator=torch.Generator().manual_seed(5))
+
+
+SOURCES: dict[str, Callable[[Jittered], Source]] = {
+    "arrays": lambda samples: samples.arrays,
+    "dataset": lambda samples: samples,
+    "stream": Stream,
+    "loader": lambda samples: DataLoader(samples, 8, shuffle=True),
+    "own generator": shuffled,
+    "samples": lambda samples: DataLoader(samples, None, sampler=torch.arange(64).split(8), collate_fn=tuple),
+    "workers": lambda samples: DataLoader(samples, 8, shuffle=True, num_workers=1, persistent_workers=True),
+    "wrapped": lambda samples: Wrapped(samples, 8),
+}
+
+
+class Shaped(Drawing):
+    def __init__(self, model: Callable[[], nn.Module], source: Callable[[Jittered], Source]) -> None:
+        super().__init__(epochs=3)
+        self.model, self.make = model, source
+
+    def build_model(self) -> nn.Module:
+        return self.model()
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self.sizes = [parameter.numel() for parameter in model.parameters()]
+        return super().build_optimizer(model)
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = Tiny.load_data(self, request)
+        assert isinstance(data.train, Arrays)
+        return replace(data, train=self.make(Jittered(data.train)))
+
+
+@pytest.mark.parametrize("source", sorted(SOURCES))
+def test_a_lazy_model_trains_as_one_with_written_sizes(source: str) -> None:
+    logs = []
+    for model in (written, lazy):
+        log = Log()
+        assert train(prepare(Shaped(model, SOURCES[source])), log) == "done"
+        logs.append(log)
+    assert len(losses(logs[0])) == 24
+    assert losses(logs[1]) == losses(logs[0])
+    survived("model files", 1, 1)
+
+
+@pytest.mark.parametrize("cut", [3, 8, 19])
+def test_a_lazy_model_goes_on_where_it_was(cut: int, tmp_path: Path) -> None:
+    def make() -> Shaped:
+        return Shaped(lazy, SOURCES["loader"])
+
+    whole, first, second, control = Log(), Log(), Log(), Control()
+    train(prepare(make()), whole)
+    first.watch = stopping(control, cut)
+    train(prepare(make()), first, control, checkpoints=tmp_path)
+    assert resume(prepare(make()), tmp_path, second) == "done"
+    assert losses(first) + losses(second) == losses(whole)
+
+
+def test_nothing_is_drawn_and_every_layer_is_sized_before_the_optimizer_is_built() -> None:
+    sizes, states = [], []
+    for model in (written, lazy):
+        prepared = prepare(experiment := Shaped(model, SOURCES["dataset"]))
+        sizes.append(experiment.sizes)
+        states.append((random.getstate(), np.random.random(), torch.get_rng_state().tolist()))
+        buffers = dict(prepared.model.named_buffers())
+        assert buffers["1.num_batches_tracked"] == 0
+        assert torch.equal(buffers["1.running_var"], torch.ones(3))
+    assert states[0] == states[1]
+    assert sizes[0] == sizes[1]
+    started = describe_run("lazy", prepared, TrainRequest(model="lazy"))
+    assert started.parameters == sum(sizes[0])
+
+
+def test_a_lazy_layer_that_no_batch_reaches_is_told_by_its_name() -> None:
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = lazy(), nn.LazyLinear(3)
+
+        def forward(self, inputs: Tensor) -> Any:
+            return self.used(inputs)
+
+    class Forgetful(Tiny):
+        def build_model(self) -> nn.Module:
+            return Spare()
+
+    with pytest.raises(ExperimentError, match=r"the first batch gives spare.weight and 1 more no shape; "):
+        prepare(Forgetful())
+
+
+class Rateless(torch.optim.Optimizer):
+    """Knows no learning rate."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"pull": 0.01})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.sub_(group["pull"] * parameter.grad)
+
+
+class Optimized(Tiny):
+    def __init__(self, optimizer: Callable[[Any], torch.optim.Optimizer]) -> None:
+        super().__init__()
+        self.optimizer = optimizer
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return self.optimizer(model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_an_optimizer_without_a_learning_rate_trains(precision: str) -> None:
+    log = Log()
+    assert train(prepare(Optimized(Rateless), precision=precision), log) == "done"
+    assert {record.lr for record in log.of(StepRecord)} == {None}
+    assert len(losses(log)) == 16
+    survived("model files", 1, 1)
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused_with_the_way_out() -> None:
+    said = r"Optimized.build_optimizer\(\) returned LBFGS, whose step\(\) needs a closure"
+    with pytest.raises(ExperimentError, match=said):
+        prepare(Optimized(torch.optim.LBFGS))
+
+
+def test_a_schedule_around_an_optimizer_does_not_make_it_one_with_a_closure() -> None:
+    def scheduled(parameters: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(parameters, lr=torch.tensor(0.25))
+        torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return optimizer
+
+    log = Log()
+    assert train(prepare(Optimized(scheduled)), log) == "done"
+    assert {record.lr for record in log.of(StepRecord)} == {0.25}

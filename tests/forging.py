@@ -1,0 +1,85 @@
+"""Journals as somebody may forge them: real lines with something in them that no run would write."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+
+from amptui import wire
+from amptui.records import Record, StepRecord
+from tests.telemetry.record_samples import resumed, steps
+from tests.telemetry.whole_runs import ENDS, EVERYTHING
+
+_KEPT_STEPS = {*range(1, 8), *range(58, 68), *range(88, 104)}
+
+REAL: tuple[Record, ...] = (
+    *(each for each in EVERYTHING if not isinstance(each, StepRecord) or each.step in _KEPT_STEPS),
+    ENDS[1],
+    resumed(90, time=200.0),
+    *steps(91, 95, time=201.0),
+    ENDS[0],
+)
+"""A run that has a record of every kind."""
+
+LINES = tuple(wire.dumps(record) for record in REAL)
+
+
+def nested(depth: int) -> Any:
+    """A list in a list, so many of them."""
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HOSTILE: tuple[Any, ...] = (
+    *(sign * number for number in (10**400, 10**4200, 2**63, 2**53, 10**15, 1) for sign in (1, -1)),
+    *(1e308, -1e308, 5e-324, 1e20, -1e20, 1e15, -1.0, 0.0, -0.0, "nan", "inf", "-inf"),
+    *(0, True, None, "", "x" * 100_000, "9" * 5000, "\ud800", "\x1b[2J", [], {}),
+    *(nested(40), nested(600), {"a": nested(600)}, [1] * 10_000, {"": 1}),
+    *({str(number): number for number in range(3000)}, {"x" * 5000: 0.5}),
+)
+"""What a run would not write where a forger may; or would, but not there."""
+
+
+@st.composite
+def forged_values(draw: st.DrawFn, value: Any) -> Any:
+    """``value`` with one thing in it replaced."""
+    if isinstance(value, dict | list) and value and draw(st.integers(0, 9)):
+        places = [*value] if isinstance(value, dict) else [*range(len(value))]
+        place = draw(st.sampled_from(places))
+        changed = value.copy()
+        changed[place] = draw(forged_values(value[place]))
+        return changed
+    return draw(st.sampled_from(HOSTILE) | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+
+
+@st.composite
+def forged_lines(draw: st.DrawFn, lines: Sequence[str] = LINES) -> bytes:
+    """A line of ``lines`` with a value replaced, or with its bytes cut, doubled or exchanged."""
+    line = draw(st.sampled_from(lines))
+    if draw(st.integers(0, 3)):
+        fields = json.loads(line)
+        name = draw(st.sampled_from([*fields][1:]))
+        return json.dumps(fields | {name: draw(forged_values(fields[name]))}).encode()
+    data = line.encode()
+    start, end = sorted(draw(st.tuples(*[st.integers(0, len(data))] * 2)))
+    piece = draw(
+        st.sampled_from([b"", data[start:end] * 2, b"9" * 50, b"e400", b"[" * 2000]) | st.binary(max_size=4)
+    )
+    return data[:start] + piece + data[end:]
+
+
+@st.composite
+def forged_journals(draw: st.DrawFn, most_forged: int = 8) -> bytes:
+    """A whole run's journal in which some lines are forged, or stand where they should not."""
+    lines = [line.encode() for line in LINES]
+    for _ in range(draw(st.integers(1, most_forged))):
+        place = draw(st.integers(0, len(lines) - 1))
+        forged = draw(forged_lines())
+        if draw(st.booleans()):
+            lines[place] = forged
+        else:
+            lines.insert(place, forged)
+    return b"\n".join(lines) + b"\n"

@@ -1,0 +1,129 @@
+"""What the checks work with: scratch folder, data, device, the app in a terminal, and what they answer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amptui.data.mnist import MNIST
+from amptui.records import Record, StepRecord
+from tests.benchmarks import tutorial_loop
+from tests.benchmarks.figures import Figure, table
+from tests.benchmarks.lab import Lab
+from tests.terminal import Terminal, amptui_command
+
+TOP_LINE = r"\A.*"
+"""Begins a pattern for the screen's first line, where the run's state and step are."""
+
+Found = dict[str, Any]
+"""What a check found, as JSON values; ``ok`` is false where it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """Where the checks run."""
+
+    lab: Lab
+    data_dir: Path | None
+    """Where MNIST's files are, all four; None trains on synthetic digits."""
+    keep: Path | None
+    """Where pictures and journals are kept."""
+    device: str
+    quick: bool
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether there are numbers to be had that mean something."""
+        return self.device == "cuda"
+
+    @property
+    def amp(self) -> str:
+        """What AMP means on this device."""
+        return "fp16" if self.on_gpu else "bf16"
+
+    @property
+    def data_options(self) -> tuple[str, ...]:
+        """Options of `amptui train` for these data."""
+        if self.data_dir is None:
+            return ("--data", "synthetic")
+        return ("--data", "real", "--data-dir", str(self.data_dir))
+
+    def mnist_files(self) -> Path:
+        """A folder below which torchvision finds MNIST, written once from synthetic digits if need be."""
+        if self.data_dir is not None:
+            return self.data_dir
+        root = self.lab.folder / "stand-in"
+        if not root.exists():
+            tutorial_loop.stand_in(root)
+        return root
+
+    def app(self, model: str, *options: str) -> Terminal:
+        """The whole app in a terminal."""
+        command = amptui_command("train", model, "--device", self.device, *options)
+        return Terminal(command, env=self.lab.environment)
+
+    def wait_for(self, terminal: Terminal, pattern: str) -> str:
+        """What matched ``pattern`` once it stood on the screen; fails when it never does."""
+        return terminal.wait_for(pattern, seconds=self.lab.limit_seconds())[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing to be found out."""
+
+    run: Callable[[Bench], Found]
+    needs_gpu: bool = True
+
+    @property
+    def name(self) -> str:
+        """As ``--only`` takes it."""
+        return self.run.__name__
+
+    @property
+    def does(self) -> str:
+        """In a sentence."""
+        return " ".join((self.run.__doc__ or "").split())
+
+
+def found_data(data_dir: Path | None, scratch: Path) -> Path | None:
+    """MNIST's files laid out as amptui and torchvision want them, if ``data_dir`` holds all of them."""
+    if data_dir is None:
+        return None
+    folder = scratch / "data" / MNIST.folder
+    folder.mkdir(parents=True)
+    for place in (data_dir / MNIST.folder, data_dir):
+        for file in MNIST.files:
+            for path in (place / file.name, place / f"{file.name}.gz"):
+                if path.is_file() and not (folder / path.name).exists():
+                    (folder / path.name).symlink_to(path.resolve())
+    found = {path.name.removesuffix(".gz") for path in folder.iterdir()}
+    return scratch / "data" if found == {file.name for file in MNIST.files} else None
+
+
+def judged(figures: Iterable[Figure], **more: Any) -> Found:
+    """Figures as a check's answer: it failed if one missed its aim; one on a busy machine is not judged."""
+    figures = list(figures)
+    missed = [figure.name for figure in figures if figure.met is False]
+    return {
+        "ok": not missed,
+        "missed": missed,
+        "not_judged": [figure.name for figure in figures if figure.caveat and figure.aim is not None],
+        "figures": [figure.as_json() for figure in figures],
+        "told": table(figures).splitlines(),
+        **more,
+    }
+
+
+def steps_of(records: Sequence[Record]) -> list[StepRecord]:
+    """The steps among a journal's records."""
+    return [record for record in records if isinstance(record, StepRecord)]
+
+
+def unmeasured(records: Sequence[Record]) -> int:
+    """Steps whose numbers never reached the host."""
+    return sum(step.step_seconds is None for step in steps_of(records))
+
+
+def from_step(step: int) -> str:
+    """A pattern for the screen's top line once it shows ``step``, a number of hundreds, or a later one."""
+    return rf"{TOP_LINE}step +([{step // 100}-9]\d\d|\d+,\d{{3}})/"

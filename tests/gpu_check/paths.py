@@ -1,0 +1,228 @@
+"""The checks of what amptui does on a device: without waits, over switches, after a crash, in its screen."""
+
+import json
+import shutil
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from typing import Any
+
+from amptui.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.records import CheckpointWritten, EpochFinished, KeepingChanged, Note, PrecisionChanged, Record
+from tests.benchmarks.lab import last_line
+from tests.benchmarks.watched import finished_run
+from tests.checkout import ROOT
+from tests.gpu_check.bench import TOP_LINE, Bench, Found, from_step, steps_of, unmeasured
+from tests.terminal import Terminal, amptui_command
+
+JOURNAL_LIMIT_BYTES = 1_000_000
+
+NO_SYNC = str(ROOT / "tests" / "recipes" / "no_sync.py")
+
+NO_SYNC_STEPS = 520
+"""Two epochs of 234 steps with their validations, and some more."""
+
+WAIT = "synchronizing CUDA operation"
+"""What torch says of a wait under its sync debug mode (c10/cuda/CUDAFunctions.cpp)."""
+
+MIN_COSINE = 0.9
+"""Between a layer's gradients in FP32 and fp16: below it amptui itself says "careful"."""
+
+_DESCRIBE = """
+import json, os, platform, torch
+found = {
+    "gpu": None,
+    "cuda": torch.version.cuda,
+    "torch": torch.__version__,
+    "python": platform.python_version(),
+    "cores": len(os.sched_getaffinity(0)),
+}
+if torch.cuda.is_available():
+    found |= {
+        "gpu": torch.cuda.get_device_name(),
+        "capability": torch.cuda.get_device_capability(),
+        "memory_bytes": torch.cuda.get_device_properties(0).total_memory,
+        "cudnn": torch.backends.cudnn.version(),
+    }
+    try:
+        import pynvml
+        pynvml.nvmlInit()
+        found["driver"] = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError as error:
+        found["driver"] = f"NVML does not tell: {error}"
+print(json.dumps(found))
+"""
+
+
+def machine(bench: Bench) -> Found:
+    """Name the GPU, its driver, torch, CUDA and cuDNN, and how many cores the host has."""
+    # In a child: a CUDA context in this process would hold memory beside the trainings.
+    found: Found = json.loads(last_line(bench.lab.run([sys.executable, "-c", _DESCRIBE])))
+    return found
+
+
+def gpu_tests(bench: Bench) -> Found:
+    """Run the tests that carry the marker gpu, and count what passed, failed and was skipped."""
+    report = bench.lab.folder / "gpu_tests.xml"
+    options = ("-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
+    # The children's own paths say where amptui is; the checkout itself must not stand before them.
+    done = bench.lab.run([sys.executable, "-m", "pytest", *options, "--override-ini=pythonpath="])
+    if not report.exists():
+        raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for suite in ET.parse(report).getroot().iter("testsuite"):  # noqa: S314 - our own child wrote it
+        counts = {name: number + int(suite.get(name, 0)) for name, number in counts.items()}
+    bad = counts["failures"] + counts["errors"]
+    result = {
+        "ok": done.returncode == 0,
+        "passed": counts["tests"] - bad - counts["skipped"],
+        "failed": bad,
+        "skipped": counts["skipped"],
+    }
+    return result if result["ok"] else {**result, "output": done.stdout[-3000:]}
+
+
+def waits(bench: Bench) -> Found:
+    """Train 520 steps in the whole app, both precisions and two validations, with an error for any wait."""
+    run_dir = bench.lab.folder / "no_sync"
+    options = ("--batch-size", "256", "--steps", str(NO_SYNC_STEPS), "--data", "synthetic")
+    with bench.app(NO_SYNC, *options, "--run-dir", str(run_dir)) as terminal:
+        bench.wait_for(terminal, rf"{TOP_LINE}(epoch +[23]/|failed)")
+        terminal.press("n")  # hooks on every module may not wait either
+        terminal.press("p")
+        bench.wait_for(terminal, rf"{TOP_LINE}(finished|failed)")
+        terminal.press("q")
+        terminal.wait()
+    records = finished_run(run_dir / "journal.jsonl")
+    switches = [record for record in records if isinstance(record, PrecisionChanged)]
+    traces = [record for record in records if isinstance(record, ModulesTraced)]
+    if not switches or not traces:
+        raise RuntimeError("the run ended before it was switched and traced")
+    notes = waits_told(records)
+    steps = len(steps_of(records))
+    return {
+        "ok": not notes and steps == NO_SYNC_STEPS and not unmeasured(records),
+        "waits": notes,
+        "steps": steps,
+        "switched_at_step": switches[0].step,
+        "switched_to": switches[0].current,
+        "validated_epochs": [record.epoch for record in records if isinstance(record, EpochFinished)],
+        "unmeasured_steps": unmeasured(records),
+        "float16_windows": sum(isinstance(record, Float16Window) for record in records),
+        "traced_modules": traces[0].modules,
+    }
+
+
+def waits_told(records: Sequence[Record]) -> list[str]:
+    """What was given up because it waited: a probe with a note, a checkpoint with a trouble in keeping it."""
+    told = [record.text for record in records if isinstance(record, Note)]
+    told += [record.trouble for record in records if isinstance(record, KeepingChanged)]
+    return [text for text in told if WAIT in text]
+
+
+def goes_on(bench: Bench) -> Found:
+    """Train with checkpoints, go on from the last in another process, and say what each cost the training."""
+    run_dir = bench.lab.folder / "goes_on"
+    begin = ["mnist-deep", "--data", "synthetic", "--precision", bench.amp, "--run-dir", str(run_dir)]
+    every, cut, steps = (50, 150, 300) if bench.on_gpu else (2, 4, 8)
+    if not bench.on_gpu:
+        begin += ["--batch-size", "2"]
+    for options in (
+        (*begin, "--steps", str(cut), "--checkpoint-every", str(every)),
+        ("--resume", str(run_dir), "--steps", str(steps)),
+    ):
+        command = amptui_command("train", *options, "--headless", "--device", bench.device)
+        last_line(bench.lab.run(command))
+    records = finished_run(run_dir / "journal.jsonl")
+    numbers = [record.step for record in steps_of(records)]
+    if numbers != list(range(1, steps + 1)):
+        raise RuntimeError(f"the journal does not read as one run: {len(numbers)} steps")
+    written = [record for record in records if isinstance(record, CheckpointWritten)]
+    return {
+        "steps": len(numbers),
+        "checkpoint_bytes": written[-1].size_bytes,
+        "blocked_seconds": [record.blocked_seconds for record in written],
+        "seconds": [record.seconds for record in written],
+    }
+
+
+def app_on_gpu(bench: Bench) -> Found:
+    """Press p in the app while it trains, wait for both columns and the verdict, keep the screen."""
+    run_dir = bench.lab.folder / "app_on_gpu"
+    with bench.app("mnist-deep", "--run-dir", str(run_dir), *bench.data_options) as terminal:
+        bench.wait_for(terminal, from_step(300))
+        terminal.press("p")
+        bench.wait_for(terminal, r"[\d.]+ m?s +[\d.]+ m?s +│")  # both columns have a step time
+        verdict = bench.wait_for(terminal, r"AMP ([\d.]+× (faster|slower)|as fast as|not surely)")
+        bench.wait_for(terminal, from_step(700))
+        saved = _keep_screen(bench, terminal)
+        terminal.press("q")
+        bench.wait_for(terminal, "Stop it and leave")
+        terminal.press("\r")
+        status = terminal.wait()
+    journal = run_dir / "journal.jsonl"
+    records = finished_run(journal)
+    if bench.keep and journal.stat().st_size < JOURNAL_LIMIT_BYTES:
+        saved.append(str(shutil.copy(journal, bench.keep / "app_on_gpu.jsonl")))
+    return {
+        "ok": status == 0 and not unmeasured(records),
+        "exit_status": status,
+        "first_verdict": verdict,
+        "steps": len(steps_of(records)),
+        "unmeasured_steps": unmeasured(records),
+        "journal_bytes": journal.stat().st_size,
+        "saved": saved,
+    }
+
+
+def x_ray(bench: Bench) -> Found:
+    """Take an X-ray of mnist-deep in the app, and hold FP32 and fp16 to each other's gradients."""
+    run_dir = bench.lab.folder / "x_ray"
+    options = ("--precision", "fp16", "--run-dir", str(run_dir), *bench.data_options)
+    with bench.app("mnist-deep", *options) as terminal:
+        bench.wait_for(terminal, from_step(100))
+        terminal.press("x")
+        bench.wait_for(terminal, "(safe|careful|not safe):")
+        terminal.press("\x1b")
+        terminal.press("q")
+        bench.wait_for(terminal, "Stop it and leave")
+        terminal.press("\r")
+        terminal.wait()
+    (found, *_) = [r for r in finished_run(run_dir / "journal.jsonl") if isinstance(r, XRayTaken)]
+    cosines = [layer.cosine for layer in found.layers if layer.cosine is not None]
+    return {
+        "ok": bool(cosines) and min(cosines) > MIN_COSINE,
+        "layers": len(cosines),
+        "least_cosine": min(cosines, default=None),
+        "losses": [found.loss_fp32, found.loss_amp],
+        "saved_bytes": [found.saved_bytes_fp32, found.saved_bytes_amp],
+        "x_ray_seconds": found.seconds,
+        "operators": len(found.operators),
+    }
+
+
+def _keep_screen(bench: Bench, terminal: Terminal) -> list[str]:
+    """Write the screen as text, and as runs of equally coloured cells; return the files' names."""
+    if bench.keep is None:
+        return []
+    bench.keep.mkdir(parents=True, exist_ok=True)
+    text, cells = bench.keep / "app_on_gpu.txt", bench.keep / "app_on_gpu.screen.json"
+    text.write_text(f"{terminal.text}\n", encoding="utf-8")
+    cells.write_text(json.dumps(_runs(terminal), ensure_ascii=False), encoding="utf-8")
+    return [str(text), str(cells)]
+
+
+def _runs(terminal: Terminal) -> list[list[list[Any]]]:
+    """For each line its runs of cells: text, colour, background, bold, reverse."""
+    lines = []
+    for y in range(terminal.screen.lines):
+        runs: list[list[Any]] = []
+        for x in range(terminal.screen.columns):
+            cell = terminal.screen.buffer[y][x]
+            look = [cell.fg, cell.bg, cell.bold, cell.reverse]
+            if runs and runs[-1][1:] == look:
+                runs[-1][0] += cell.data
+            else:
+                runs.append([cell.data, *look])
+        lines.append(runs)
+    return lines

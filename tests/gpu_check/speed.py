@@ -1,0 +1,163 @@
+"""The checks of what amptui costs and gives: beside a bare loop, beside a tutorial's, and by itself."""
+
+import json
+import sys
+from dataclasses import replace
+from statistics import median
+
+from amptui.records import BlockFinished, EpochFinished, RunFinished, RunStarted
+from tests.benchmarks import beside
+from tests.benchmarks.figures import Figure
+from tests.benchmarks.lab import last_line
+from tests.benchmarks.measures import Plan, beside_plain_loop
+from tests.benchmarks.turns import APP, TUTORIAL, take_turns
+from tests.benchmarks.watched import finished_run
+from tests.benchmarks.workloads import workloads
+from tests.gpu_check.bench import Bench, Found, judged, steps_of, unmeasured
+from tests.terminal import amptui_command
+
+ROUNDS, QUICK_ROUNDS = 16, 8
+
+CPU_ROUNDS = 2
+"""To show that it runs."""
+
+LONGEST_TURNS_SECONDS = 240.0
+
+MIN_TUTORIAL_SPEEDUP = 2.0
+"""The app by a tutorial's loop in the same precision, on a GPU: 60,000 images that are decoded one by one
+take that loop some 4 s, and the GPU a second."""
+
+WISHED_SPEEDUPS = {"fp32": 5.0, "fp16": 8.0}
+"""By the tutorial's FP32 loop: told, and nothing fails that does not reach them."""
+
+MIN_MEMORY_SAVING = 0.1
+"""What fp16 does without, of mnist-deep's peak at 256 images: its activations halve."""
+
+MAX_LAST_LOSS, MAX_TENTH_LOSS = 0.1, 0.03
+"""Mean loss of the last epoch, and of the tenth on real MNIST: ten classes that are guessed have 2.3."""
+
+PUBLISHED = {
+    "fp32": {"epoch_seconds": 22.1, "first_epoch_loss": 0.25, "tenth_epoch_loss": 0.008},
+    "fp16": {"epoch_seconds": 12.95, "first_epoch_loss": 0.27, "tenth_epoch_loss": 0.009},
+    "speedup": 1.71,
+}
+"""What the mixed-precision tutorial prints for mnist-deep on real MNIST, on a GPU that it does not name."""
+
+
+def overhead(bench: Bench) -> Found:
+    """Run mnist-deep and a launch-bound loop under the app in turns with a bare loop, in FP32 and AMP."""
+    plan = Plan(
+        lab=bench.lab,
+        workloads=workloads(on_gpu=bench.on_gpu, quick=bench.quick),
+        quick=bench.quick,
+        rounds=_rounds(bench),
+        precisions=("fp32", bench.amp),
+    )
+    # On a CPU this shows that it runs: a step of mnist-deep takes seconds there.
+    names = ("launch_bound", "mnist_deep") if bench.on_gpu else ("launch_bound",)
+    figures = [figure for name in names for figure in beside_plain_loop(plan, name)]
+    if not bench.on_gpu:
+        figures = [replace(figure, aim=None) for figure in figures]
+    return judged(figures)
+
+
+def tutorial_loop(bench: Bench) -> Found:
+    """Run mnist-deep under the app in turns with a loop as tutorials write it, in FP32 and AMP."""
+    workload = replace(
+        workloads(on_gpu=bench.on_gpu, quick=bench.quick)["mnist_deep"], mnist=bench.mnist_files()
+    )
+    if not bench.on_gpu:
+        workload = replace(workload, batch_size=2, threads=1, turn_seconds=1.0)
+    entrants = {
+        f"{side} {precision}": (side, replace(workload, precision=precision))
+        for precision in ("fp32", bench.amp)
+        for side in (TUTORIAL, APP)
+    }
+    turns = take_turns(bench.lab, entrants, rounds=_rounds(bench), longest_seconds=LONGEST_TURNS_SECONDS)
+    aim = MIN_TUTORIAL_SPEEDUP if bench.on_gpu else None
+    same = [
+        beside.speedup(f"app.{p}", turns[f"{TUTORIAL} {p}"], turns[f"{APP} {p}"], aim=aim)
+        for p in ("fp32", bench.amp)
+    ]
+    across = beside.speedup(
+        f"app.{bench.amp}.by_fp32", turns[f"{TUTORIAL} fp32"], turns[f"{APP} {bench.amp}"], aim=None
+    )
+    return judged([*same, across], wished=WISHED_SPEEDUPS, real_data=bench.data_dir is not None)
+
+
+def published(bench: Bench) -> Found:
+    """Train mnist-deep for ten epochs in FP32 and ten in fp16, beside what the tutorial published."""
+    fp32, fp16 = (_train_epochs(bench, precision) for precision in ("fp32", "fp16"))
+    peaks = fp32["peak_allocated_bytes"], fp16["peak_allocated_bytes"]
+    speedup = fp32["median_epoch_seconds"] / fp16["median_epoch_seconds"]
+    figures = [Figure(name="fp16.speedup", value=speedup, unit="times", more_is_better=True)]
+    if None not in peaks:
+        saving, aim = 1 - peaks[1] / peaks[0], MIN_MEMORY_SAVING
+        figures.append(
+            Figure(name="fp16.memory_saving", value=saving, unit="fraction", aim=aim, more_is_better=True)
+        )
+    comparable = fp32["real_data"] and not bench.quick
+    aim = MAX_TENTH_LOSS if comparable else MAX_LAST_LOSS
+    for name, run in (("fp32", fp32), ("fp16", fp16)):
+        last = run["epoch_mean_losses"][-1]
+        figures.append(Figure(name=f"{name}.last_epoch_loss", value=last, unit="number", aim=aim))
+        missing = run["unmeasured_steps"]
+        figures.append(Figure(name=f"{name}.unmeasured_steps", value=missing, unit="number", aim=0))
+    return judged(figures, fp32=fp32, fp16=fp16, published=PUBLISHED, comparable=comparable)
+
+
+def benches(bench: Bench) -> Found:
+    """Run amptui bench on mnist-deep at two batch sizes, on resnet50 and char-gpt, and keep its words."""
+    rounds = ("--rounds", "3" if bench.quick else "8")
+    wanted = {
+        "mnist-deep": ("--batch-size", "256,4096", *bench.data_options),
+        "resnet50": ("--data", "synthetic"),
+        "char-gpt": (),
+    }
+    found = {}
+    for model, options in wanted.items():
+        done = bench.lab.run(amptui_command("bench", model, "--json", *rounds, *options))
+        found[model] = json.loads(last_line(done))
+        if bench.keep is not None:
+            bench.keep.mkdir(parents=True, exist_ok=True)
+            path = bench.keep / f"bench_{model}.json"
+            path.write_text(json.dumps(found[model], indent=1), encoding="utf-8")
+    return {model: report["measured"] for model, report in found.items()}
+
+
+def probes(bench: Bench) -> Found:
+    """Measure what looking inside costs in percent of a step of mnist-deep, in FP32 and in fp16."""
+    command = [sys.executable, "-m", "tests.benchmarks.probes", "--precision"]
+    return {
+        precision: json.loads(last_line(bench.lab.run([*command, precision, "--steps", "300"])))
+        for precision in ("fp32", "fp16")
+    }
+
+
+def _rounds(bench: Bench) -> int:
+    if not bench.on_gpu:
+        return CPU_ROUNDS
+    return QUICK_ROUNDS if bench.quick else ROUNDS
+
+
+def _train_epochs(bench: Bench, precision: str) -> Found:
+    """One headless training as its journal tells it."""
+    run_dir = bench.lab.folder / f"published-{precision}"
+    options = ("--precision", precision, "--epochs", "2" if bench.quick else "10", "--device", bench.device)
+    command = amptui_command("train", "mnist-deep", "--headless", *options, *bench.data_options)
+    last_line(bench.lab.run([*command, "--run-dir", str(run_dir)]))
+    records = finished_run(run_dir / "journal.jsonl")
+    epochs = [record for record in records if isinstance(record, EpochFinished)]
+    measured = [epoch.seconds for epoch in epochs if epoch.seconds is not None]
+    last = epochs[-1].validation
+    return {
+        "real_data": next(r.data.real for r in records if isinstance(r, RunStarted)),
+        "epoch_seconds": [epoch.seconds for epoch in epochs],
+        "median_epoch_seconds": median(measured),
+        "epoch_mean_losses": [epoch.mean_loss for epoch in epochs],
+        "validation_accuracy": last.accuracy if last else None,
+        "peak_allocated_bytes": next(r.peak_allocated_bytes for r in records if isinstance(r, BlockFinished)),
+        "skipped_steps": sum(step.skipped for step in steps_of(records)),
+        "unmeasured_steps": unmeasured(records),
+        "run_seconds": next(r.seconds for r in records if isinstance(r, RunFinished)),
+    }

@@ -1,0 +1,104 @@
+"""A model file that does to its process, at one step, what no part of a program should do to the others."""
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui import Data, DataRequest, Experiment
+from amptui.data.sources import Arrays
+
+FILES = 40
+"""Opened after all are closed: some get the numbers of the run's own."""
+
+
+class Troublesome(Experiment):
+    """A linear model."""
+
+    epochs: int = 4
+    batch_size: int = 8
+    folder: Path = Path()
+    at: int = 20
+    what: str = "_exit"
+    """One of ``TROUBLES``."""
+
+    def load_data(self, request: DataRequest) -> Data:
+        if self.what == "fork in load_data":
+            self.fork()
+        inputs = torch.rand(80, 4)
+        arrays = Arrays(inputs, inputs.argmax(1))
+        return Data("own", False, arrays, arrays)
+
+    def build_model(self) -> nn.Module:
+        self.calls = 0
+        return nn.Linear(4, 4)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        self.calls += model.training
+        if self.calls == self.at and model.training:
+            TROUBLES[self.what](self)
+        return functional.cross_entropy(model(inputs), targets)
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        if self.what == "fork in the validation" and self.calls >= self.at:
+            self.what = "_exit"
+            self.fork()
+        return super().metrics(model, batch)
+
+    def fork(self) -> bool:
+        """Whether this is the copy; each says who it is."""
+        is_copy = os.fork() == 0
+        (self.folder / ("copy" if is_copy else "original")).write_text(str(os.getpid()))
+        return is_copy
+
+    def open_files(self, close: Callable[[], object]) -> None:
+        """Of its own, after others were closed."""
+        close()
+        self.files = [(self.folder / f"file {number}").open("w+") for number in range(FILES)]
+
+
+def close_in_c() -> None:
+    libc = ctypes.CDLL(None)
+    for descriptor in range(3, 4096):
+        libc.close(descriptor)
+
+
+def fork_and_exit() -> None:
+    if os.fork() == 0:
+        os._exit(0)
+
+
+def fork_and_fail(experiment: Troublesome) -> None:
+    if experiment.fork():
+        raise RuntimeError("only in the copy")
+
+
+def in_a_thread(leave: Callable[[int], object]) -> None:
+    thread = threading.Thread(target=leave, args=(0,))
+    thread.start()
+    thread.join()
+
+
+TROUBLES: dict[str, Callable[[Troublesome], object]] = {
+    "_exit": lambda _: os._exit(0),
+    "_exit in a thread": lambda _: in_a_thread(os._exit),
+    "sys.exit in a thread": lambda _: in_a_thread(sys.exit),
+    "execv": lambda _: os.execv("/bin/true", ["true"]),  # noqa: S606
+    "execlp": lambda _: os.execlp("true", "true"),  # noqa: S606
+    "closerange": lambda _: os.closerange(3, 4096),
+    "closerange and open": lambda each: each.open_files(lambda: os.closerange(3, 4096)),
+    "close and open in C": lambda each: each.open_files(close_in_c),
+    "fork": Troublesome.fork,
+    "fork in load_data": lambda _: None,
+    "fork in the validation": lambda _: None,
+    "fork that exits": lambda _: fork_and_exit(),
+    "fork that fails": fork_and_fail,
+}

@@ -1,0 +1,163 @@
+"""Builds the pretended GPU against the torch that is installed, and tells how to run programs on it."""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from tests.checkout import ROOT
+from tests.simcuda.device import KERNELS, RUNTIME
+
+SOURCES = Path(__file__).parent / "src"
+
+DRIVER = "libcuda.so.1"
+
+FITTING_TORCH = ("2.9", "2.14")
+FITTING_GCC = range(11, 15)
+"""What it is known to work with: there it must, elsewhere it may."""
+
+_OBJECTS = ("kernels", "clock", "memory", "device", "driver")
+"""The one that takes longest first."""
+
+_FLAGS = ("-std=c++20", "-O1", "-fPIC")
+
+_ENTRY_POINT = """\
+[torch.backends]
+simcuda = tests.simcuda.device:load
+"""
+
+
+class DoesNotFitError(Exception):
+    """The pretended GPU cannot be had here; the message says why."""
+
+
+def build_once(cache: Path) -> Path:
+    """The folder in ``cache`` with the libraries for this torch and these sources, built if need be.
+
+    Raises DoesNotFitError where there is no compiler, no torch for CUDA, or one that it does not fit.
+    """
+    folder = cache / f"simcuda-{_key()}"
+    if (folder / KERNELS).exists():
+        return folder
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache, prefix="building-") as name:
+        made = Path(name, "built")
+        made.mkdir()
+        _build(made)
+        _check(made)
+        try:
+            made.rename(folder)  # whole or not at all: others may be building it, too
+        except OSError:
+            if not (folder / KERNELS).exists():
+                raise
+    return folder
+
+
+def environment(folder: Path, base: Mapping[str, str] = os.environ, **settings: object) -> dict[str, str]:
+    """``base`` for programs on the pretended GPU that lies in ``folder``.
+
+    ``settings`` are its variables without their prefix, in lower case: ``devices=2``.
+    """
+
+    def joined(first: Path, variable: str, *last: str) -> str:
+        return os.pathsep.join(filter(None, [str(first), base.get(variable), *last]))
+
+    chosen = {f"SIMCUDA_{name.upper()}": str(value) for name, value in settings.items()}
+    paths = {
+        "LD_PRELOAD": joined(folder / RUNTIME, "LD_PRELOAD"),
+        "LD_LIBRARY_PATH": joined(folder, "LD_LIBRARY_PATH"),
+        # Where torch finds the entry point, and that finds this folder.
+        "PYTHONPATH": joined(folder, "PYTHONPATH", str(ROOT)),
+    }
+    # Operators that torch writes in Triton would be compiled for the device.
+    return {**base, **paths, **chosen, "TORCH_DISABLE_NATIVE_JIT": "1"}
+
+
+def _key() -> str:
+    """What the libraries depend on: torch's build and the sources."""
+    digest = hashlib.sha256(f"{torch.__version__} {torch.version.git_version} {_FLAGS}".encode())
+    for source in sorted([*SOURCES.rglob("*.*"), Path(__file__)]):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(folder: Path) -> None:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise DoesNotFitError("no C++ compiler")
+    own = Path(torch.__file__).parent
+    includes = [own / "include", own / "include/torch/csrc/api/include", _cuda_headers(_cuda_major())]
+    flags = [*_FLAGS, *(f"-I{path}" for path in includes), f"-idirafter{SOURCES}"]
+
+    def compiled(name: str) -> None:
+        _run([compiler, *flags, "-c", str(SOURCES / f"{name}.cpp"), "-o", str(folder / f"{name}.o")])
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(compiled, _OBJECTS))
+    objects = {name: str(folder / f"{name}.o") for name in _OBJECTS}
+    link = [compiler, "-shared", "-o"]
+    _run([*link, str(folder / DRIVER), objects["driver"], f"-Wl,-soname,{DRIVER}"])
+    runtime = [objects[name] for name in ("clock", "memory", "device")]
+    _run([*link, str(folder / RUNTIME), *runtime, f"-Wl,-soname,{RUNTIME}", "-ldl", "-lpthread"])
+    libraries = ["-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-lsimcudart"]
+    places = [f"-L{own / 'lib'}", f"-L{folder}", f"-Wl,-rpath,{own / 'lib'}", "-Wl,-rpath,$ORIGIN"]
+    _run([*link, str(folder / KERNELS), objects["kernels"], *places, *libraries])
+    for each in objects.values():
+        Path(each).unlink()
+    told = folder / "simcuda-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: simcuda\nVersion: 1.0\n")
+    (told / "entry_points.txt").write_text(_ENTRY_POINT)
+
+
+def _gcc() -> int:
+    """The major version of g++; 0 where there is none."""
+    if shutil.which("g++") is None:
+        return 0
+    said = subprocess.run(["g++", "-dumpversion"], capture_output=True, text=True, check=True).stdout
+    return int(said.partition(".")[0])
+
+
+def _cuda_major() -> str:
+    if torch.version.cuda is None:
+        raise DoesNotFitError(f"torch {torch.__version__} was built without CUDA")
+    return torch.version.cuda.partition(".")[0]
+
+
+def _cuda_headers(major: str) -> Path:
+    """CUDA's headers of that version: those that torch's wheels bring, or an installed CUDA's."""
+    spec = importlib.util.find_spec("nvidia")
+    wheels = [Path(path) for path in (spec.submodule_search_locations or ())] if spec else []
+    places = [path / inner / "include" for path in wheels for inner in (f"cu{major}", "cuda_runtime")]
+    installed = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    for place in (*places, Path(installed, "include")):
+        header = place / "cuda_runtime_api.h"
+        if header.exists() and f"CUDART_VERSION {major}" in " ".join(header.read_text().split()):
+            return place
+    raise DoesNotFitError(f"no headers of CUDA {major}")
+
+
+def _check(folder: Path) -> None:
+    """See that torch computes on it."""
+    program = "import torch; x = torch.ones(3, device='cuda'); assert (x + 1).sum().item() == 6"
+    _run([sys.executable, "-c", program], environment(folder))
+
+
+def _run(command: Sequence[str], env: dict[str, str] | None = None) -> None:
+    """Run a step of the build. Raises DoesNotFitError unless it must work with this torch and compiler."""
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip()
+    if torch.__version__.startswith(tuple(f"{fits}." for fits in FITTING_TORCH)) and _gcc() in FITTING_GCC:
+        raise RuntimeError(f"{' '.join(command)}\nended with {done.returncode}:\n{said[-4000:]}")
+    last = said.splitlines()[-1] if said else f"{command[0]} ended with {done.returncode}"
+    raise DoesNotFitError(f"torch {torch.__version__} does not fit: {last[:300]}")

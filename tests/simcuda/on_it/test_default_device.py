@@ -1,0 +1,89 @@
+"""A model file may make the GPU torch's default device: what amptui makes on the host stays there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from amptui import Data, DataRequest
+from amptui.control import Control
+from amptui.data.folder import ImageBatches, image_folder
+from amptui.data.sources import Arrays, Source
+from amptui.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.records import CheckpointWritten, EpochFinished, PrecisionChanged, StepRecord
+from tests.simcuda.training import Pairs, Small, run
+from tests.tiny import Log, losses, prepare, resume
+
+
+@pytest.fixture(autouse=True)
+def _default_device() -> Iterator[None]:
+    yield
+    torch.set_default_device(None)
+
+
+class OnDefault(Small):
+    """Its file says ``torch.set_default_device("cuda")``."""
+
+    source: Literal["arrays", "dataset", "loader"] = "arrays"
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        assert isinstance(data.train, Arrays)
+        train: Source = data.train
+        if self.source == "dataset":
+            train = Pairs(data.train)
+        if self.source == "loader":
+            # torch's own loader wants the order drawn on the default device.
+            train = DataLoader(
+                Pairs(data.train), self.batch_size, shuffle=True, generator=torch.Generator("cuda")
+            )
+        torch.set_default_device("cuda")
+        return Data(name="noise", real=False, train=train, validation=data.validation)
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        assert next(model.parameters()).is_cuda
+        return model
+
+
+# A loader with workers that is collected as part of a cycle waits five seconds for each.
+@pytest.mark.parametrize("source", ["arrays", pytest.param("dataset", marks=pytest.mark.slow), "loader"])
+def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], tmp_path: Path) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 10:
+            control.request_probe("trace")
+            control.request_precision("fp16")
+        if step == 18:
+            control.request_probe("x-ray")
+        if step == 33:
+            control.request_stop("the test")
+
+    log = run(
+        OnDefault(source=source, samples=160),
+        control=control,
+        script=script,
+        steps=50,
+        checkpoints=tmp_path,
+        every=10,
+    ).log
+    for kind in (Float16Window, ModulesTraced, XRayTaken, EpochFinished, CheckpointWritten, PrecisionChanged):
+        assert log.of(kind), kind
+    torch.set_default_device(None)  # as in a new process
+    again = Log()
+    resume(prepare(OnDefault(source=source, samples=160), steps=50, device="cuda"), tmp_path, again)
+    assert len(log.of(StepRecord)) + len(again.of(StepRecord)) == 50
+    assert None not in losses(again)
+
+
+def test_stand_ins_are_drawn_on_the_host_all_the_same(tmp_path: Path) -> None:
+    request = DataRequest(data_dir=tmp_path, kind="synthetic", seed=0)
+    torch.set_default_device("cuda")
+    data = image_folder(request, ImageBatches(batch_size=2, image_size=8, classes=3))
+    assert isinstance(data.train, Arrays)
+    assert not data.train.inputs.is_cuda

@@ -1,0 +1,196 @@
+"""A GPU that runs out of memory or fails for good: what ends a run, and what one that goes on is worth."""
+
+import gc
+import traceback
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from amptui.control import Control
+from amptui.engine.failure import explain, is_device_lost
+from amptui.records import Note, PrecisionChanged, StepRecord
+from tests.simcuda import device
+from tests.simcuda.training import Trained, run
+from tests.tiny import Log, losses
+
+STEP, STEPS = 10, 14
+
+MAY_FAIL = {
+    "data/batches.py epoch",
+    "data/batches.py _scaled",
+    "experiment.py loss",
+    "engine/precision.py backward",
+    "engine/precision.py unscale",
+    "engine/precision.py step",
+    "engine/step.py _clip",
+}
+"""What a training cannot do without."""
+
+Ask = Callable[[Control], object]
+
+
+def without_memory(operator: int, ask: Ask, **options: Any) -> Trained | str:
+    """Let one operator find no memory, counted from a step's loss; the training, or where that ended it."""
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == STEP - 1:
+            ask(control)
+        if step == STEP:
+            device.configure(memory_out_in=operator)
+
+    try:
+        return run(control=control, script=script, steps=STEPS, **options)
+    except torch.OutOfMemoryError as error:
+        own = [frame for frame in traceback.extract_tb(error.__traceback__) if "/amptui/" in frame.filename]
+        return f"{own[-1].filename.rpartition('/amptui/')[2]} {own[-1].name}"
+    finally:
+        device.configure(memory_out_in=0)
+
+
+def asked_for(precision: str) -> Ask:
+    return lambda control: control.request_precision(precision)
+
+
+@cache
+def undisturbed(switched_to: str | None = None, *, after: int = STEP - 1, **options: Any) -> Trained:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == after and switched_to is not None:
+            control.request_precision(switched_to)
+
+    return run(control=control, script=script, steps=STEPS, **options)
+
+
+def same_weights(one: Trained, other: Trained) -> bool:
+    states = one.prepared.model.state_dict(), other.prepared.model.state_dict()
+    return all(map(torch.equal, states[0].values(), states[1].values()))
+
+
+def check_went_on_as(trained: Trained, expected: Trained) -> None:
+    """The same training, though a row of numbers may be missing."""
+    pairs = zip(losses(trained.log), losses(expected.log), strict=True)
+    assert [(mine, theirs) for mine, theirs in pairs if mine not in (None, theirs)] == []
+    assert same_weights(trained, expected)
+
+
+@pytest.mark.parametrize(
+    ("precision", "probe", "clip_norm"),
+    [
+        ("fp16", "trace", 1.0),
+        pytest.param("fp16", "trace", None, marks=pytest.mark.slow),
+        pytest.param("fp32", "trace", None, marks=pytest.mark.slow),
+        pytest.param("fp32", "trace", 1.0, marks=pytest.mark.slow),
+        pytest.param("fp16", None, None, marks=pytest.mark.slow),
+        pytest.param("fp32", None, None, marks=pytest.mark.slow),
+    ],
+)
+def test_only_what_a_training_needs_may_end_it(precision: str, probe: Any, clip_norm: float | None) -> None:
+    def ask(control: Control) -> None:
+        if probe:
+            control.request_probe(probe)
+
+    options = {"precision": precision, "clip_norm": clip_norm}
+    ended = set[str]()
+    for operator in range(1, 71):
+        found = without_memory(operator, ask, **options)
+        if isinstance(found, Trained):
+            check_went_on_as(found, undisturbed(**options))
+        else:
+            ended.add(found)
+    assert ended
+    assert ended <= MAY_FAIL
+
+
+@pytest.mark.parametrize(
+    ("precision", "other", "clip_norm"),
+    [
+        ("fp32", "fp16", 1.0),
+        pytest.param("fp32", "fp16", None, marks=pytest.mark.slow),
+        pytest.param("fp16", "fp32", 1.0, marks=pytest.mark.slow),
+        pytest.param("fp16", "fp32", None, marks=pytest.mark.slow),
+        pytest.param("fp32", "bf16", None, marks=pytest.mark.slow),
+        pytest.param("bf16", "fp16", 1.0, marks=pytest.mark.slow),
+        pytest.param("fp32", "ieee", 1.0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_precision_s_first_step_that_finds_no_memory_never_was(
+    precision: str, other: str, clip_norm: float | None
+) -> None:
+    options = {"precision": precision, "clip_norm": clip_norm}
+    came_back = 0
+    for operator in range(1, 46):
+        found = without_memory(operator, asked_for(other), **options)
+        if isinstance(found, str):
+            assert found in MAY_FAIL
+            continue
+        changes = [record.current for record in found.log.of(PrecisionChanged)]
+        if changes == [other, precision]:
+            came_back += 1
+            check_went_on_as(found, undisturbed(**options))
+            (note,) = (note for note in found.log.of(Note) if note.severity == "error")
+            assert "out of memory in step 10" in note.text
+        else:
+            assert changes == [other]
+            check_went_on_as(found, undisturbed(other, **options))
+    assert came_back > 20
+
+
+def test_float16_is_sound_when_it_is_tried_again() -> None:
+    """A scaler remembers gradients that it has unscaled, also those of a step that never was."""
+
+    def train(operator: int) -> Trained:
+        control = Control()
+
+        def script(loss: int) -> None:
+            # The step that fails computes its loss twice, and the second time asks for another attempt.
+            if loss in (STEP - 1, STEP + 1):
+                control.request_precision("fp16")
+            if loss == STEP:
+                device.configure(memory_out_in=operator)
+
+        return run(control=control, script=script, steps=STEPS, clip_norm=1.0)
+
+    tried_again = 0
+    for operator in range(25, 45):
+        trained = train(operator)
+        changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
+        if len(changes) > 1:
+            tried_again += 1
+            assert changes == [(STEP, "fp16"), (STEP, "fp32"), (STEP + 1, "fp16")]
+            check_went_on_as(trained, undisturbed("fp16", after=STEP, clip_norm=1.0))
+    assert tried_again > 10
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("asked", [None, "trace", "x-ray", "bf16", "checkpoint"])
+def test_a_kernel_that_fails_ends_the_run_with_one_line(precision: str, asked: Any, tmp_path: Path) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == STEP - 1 and asked in ("trace", "x-ray"):
+            control.request_probe(asked)
+        if step == STEP - 1 and asked == "bf16":
+            control.request_precision(asked)
+        if step == STEP - 1 and asked == "checkpoint":
+            control.request_checkpoint()
+        if step == STEP:
+            gc.collect()  # what other tests left
+            device.configure(broken=710)
+
+    log = Log()
+    with pytest.raises(RuntimeError) as caught:
+        run(control=control, script=script, steps=STEPS, precision=precision, checkpoints=tmp_path, log=log)
+    assert is_device_lost(caught.value)
+    told = explain(caught.value, doing=f"in step {STEP}", batch_size=8, precision=precision)
+    assert str(told).startswith(f"CUDA error: device-side assert triggered (noticed in step {STEP}); ")
+    steps = [record.step for record in log.of(StepRecord)]
+    assert steps == list(range(1, len(steps) + 1))
+    assert [note.text for note in log.of(Note) if note.severity == "error"] == []
+    del caught
+    gc.collect()  # should it free pinned memory, torch ends the process

@@ -1,0 +1,113 @@
+"""A model on two GPUs, and a run on the second: everything is measured, and nothing waits."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.control import Control
+from amptui.engine import setup
+from amptui.errors import ExperimentError
+from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
+from amptui.records import Note, PrecisionChanged, StepRecord
+from tests.simcuda.training import Small, Trained, run
+from tests.tiny import losses
+
+
+class Whole(Small):
+    """Without dropout, whose masks each GPU draws from a generator of its own."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(*(layer for layer in super().build_model() if not isinstance(layer, nn.Dropout)))  # type: ignore[attr-defined]
+
+
+class OnTwo(nn.Module):
+    """Its last layers are on the second GPU."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.first, self.second = layers[:6], layers[6:]
+
+    def to(self, *_: Any, **__: Any) -> "OnTwo":
+        self.first.to("cuda:0")
+        self.second.to("cuda:1")
+        return self
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.second(self.first(inputs).to("cuda:1", non_blocking=True))
+        return outputs.to("cuda:0", non_blocking=True)
+
+
+class Halved(Whole):
+    def build_model(self) -> nn.Module:
+        whole = super().build_model()
+        assert isinstance(whole, nn.Sequential)
+        return OnTwo(whole)
+
+
+def trained(experiment: Small, **options: Any) -> Trained:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 10:
+            control.request_probe("trace")
+        if step == 16:
+            control.request_probe("x-ray")
+
+    return run(experiment, control=control, script=script, steps=60, **options)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_model_on_two_gpus_trains_and_is_looked_into_as_one(
+    precision: str, clip_norm: float | None
+) -> None:
+    one, two = (trained(each(), precision=precision, clip_norm=clip_norm) for each in (Whole, Halved))
+    assert two.log.of(Note) == []
+    # The norms of two devices are added in another order; later steps tell that apart.
+    assert losses(two.log)[:20] == pytest.approx(losses(one.log)[:20], rel=2e-3)
+    for kind in (Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken):
+        assert len(two.log.of(kind)) >= 1, kind
+    for mine, theirs in zip(two.log.of(StepRecord), one.log.of(StepRecord), strict=True):
+        if mine.grad_norm is not None and theirs.grad_norm is not None:
+            assert mine.grad_norm == pytest.approx(theirs.grad_norm, rel=0.1)
+    assert any(record.grad_max is not None for record in two.log.of(StepRecord))
+    windows = two.log.of(Float16Window)[0], one.log.of(Float16Window)[0]
+    assert windows[0].elements == windows[1].elements
+    assert len(two.log.of(XRayTaken)[0].layers) == len(one.log.of(XRayTaken)[0].layers)
+    waits = Counter({place: n for place, n in two.marks.places().items() if "EventSynchronize" not in place})
+    assert waits == Counter()
+
+
+class Lost(Halved):
+    """Its loss becomes NaN, and its weights with it."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        found = super().loss(model, batch)
+        assert isinstance(found, Tensor)
+        return found * (math.nan if self.marks.step > 8 else 1)
+
+
+def test_a_model_on_two_gpus_that_is_lost_ends_its_run() -> None:
+    with pytest.raises(ExperimentError, match="NaN"):
+        run(Lost(), steps=100)
+
+
+def test_a_run_on_the_second_gpu_is_like_one_on_the_first() -> None:
+    runs = []
+    for name in ("cuda:0", "cuda:1"):
+        setup.enter_device(torch.device(name))
+        try:
+            control = Control()
+            script = lambda step, control=control: step == 10 and control.request_precision("fp16")  # noqa: E731
+            runs.append(run(Whole(), device=name, steps=20, control=control, script=script))
+        finally:
+            setup.enter_device(torch.device("cuda:0"))
+    first, second = runs
+    assert losses(first.log) == losses(second.log)
+    assert len(second.log.of(PrecisionChanged)) == 1
+    assert {p.device for p in second.prepared.model.parameters()} == {torch.device("cuda:1")}
+    assert second.marks.places() == Counter()

@@ -1,0 +1,181 @@
+"""The host never waits for the device in a step, whatever the training is asked to do."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from amptui import Data, DataRequest
+from amptui.control import Control
+from amptui.data.sources import Arrays
+from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records import EpochFinished, Note, PrecisionChanged, StepRecord
+from tests.gpu_check.paths import waits_told
+from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
+
+NOWHERE: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("probes", [True, False], ids=["probes", "no probes"])
+@pytest.mark.parametrize("clip_norm", [None, 1.0], ids=["unclipped", "clipped"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_no_step_waits(precision: str, clip_norm: float | None, probes: bool) -> None:
+    trained = run(precision=precision, clip_norm=clip_norm, probes=probes, steps=40)
+    assert trained.marks.places() == NOWHERE
+    assert len(trained.log.of(StepRecord)) == 40
+
+
+ORDER = ("fp16", "bf16", "fp32", "tf32", "ieee", "fp16", "fp32", "bf16", "ieee", "tf32", "fp16")
+
+
+def test_no_toggle_waits() -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step % 5 == 0 and step // 5 <= len(ORDER):
+            control.request_precision(ORDER[step // 5 - 1])
+
+    trained = run(control=control, script=script, steps=60)
+    changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
+    assert changes == [(5 * (i + 1) + 1, name) for i, name in enumerate(ORDER)]
+    assert trained.marks.places() == NOWHERE
+
+
+def test_no_comparison_waits() -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 5:
+            control.request_comparison(("fp32", "fp16", "bf16"))
+
+    trained = run(control=control, script=script, steps=120)
+    assert len(trained.log.of(PrecisionsCompared)[-1].rows) == 3
+    assert trained.marks.places() == NOWHERE
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_no_trace_waits(precision: str) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step == 20:
+            control.request_probe("trace")
+
+    trained = run(control=control, script=script, steps=30, precision=precision)
+    assert len(trained.log.of(ModulesTraced)) == 1
+    assert trained.marks.places() == NOWHERE
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_an_x_ray_waits_by_events_and_is_taken_where_waits_are_errors(precision: str) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        torch.cuda.set_sync_debug_mode("error" if FIRST_STEPS <= step < 25 else "default")
+        if step == 20:
+            control.request_probe("x-ray")
+
+    trained = run(control=control, script=script, steps=25, precision=precision)
+    assert len(trained.log.of(XRayTaken)) == 1
+    places = trained.marks.places()
+    assert {place.partition(" ")[0] for place in places} == {"cudaEventSynchronize"}
+    # What is under way is delivered first; then all that was found is read at once.
+    assert sum(n for place, n in places.items() if "readback" not in place and "timeline" not in place) == 1
+
+
+class Waiting(Small):
+    """Waits where amptui forgives it: in the X-ray's loss, and in a state that a checkpoint asks for."""
+
+    def build_model(self) -> nn.Module:
+        self.mean = WaitingMean()
+        return super().build_model()
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+        found = super().loss(model, batch)
+        if self.marks.owner is not self:
+            assert isinstance(found, Tensor)
+            found.item()
+        return found
+
+
+class WaitingMean:
+    """Has a state."""
+
+    def __init__(self) -> None:
+        self.value = torch.zeros((), device="cuda")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"value": self.value.item()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.value.fill_(state["value"])
+
+
+def test_a_wait_that_costs_no_run_is_found_in_its_records(tmp_path: Path) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        torch.cuda.set_sync_debug_mode("error" if FIRST_STEPS <= step < 25 else "default")
+        if step == 10:
+            control.request_probe("x-ray")
+            control.request_checkpoint()
+
+    trained = run(Waiting(), control=control, script=script, checkpoints=tmp_path, steps=25)
+    told = [text.partition(":")[0] for text in waits_told(trained.log)]
+    assert told == ["no X-ray", f"no checkpoint in {tmp_path}"]
+
+
+class Unfused(Small):
+    """Its optimizer has a fused form, or has none."""
+
+    kind: Literal["Adam", "SGD", "Adamax"] = "Adam"
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        kind: type[torch.optim.Optimizer] = getattr(torch.optim, self.kind)
+        return kind(model.parameters(), lr=1e-3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hint"), [("Adam", "build Adam with fused=True"), ("Adamax", "Adamax has no fused form")]
+)
+def test_an_optimizer_for_which_torch_waits_is_told_of_once(kind: Any, hint: str) -> None:
+    control = Control()
+
+    def script(step: int) -> None:
+        if step in (10, 15, 20):
+            control.request_precision("fp32" if step == 15 else "fp16")
+
+    trained = run(Unfused(kind=kind), control=control, script=script, steps=25)
+    (note,) = trained.log.of(Note)
+    assert note.text.endswith(f"; {hint}")
+    waited = [step for step, waits in trained.marks.waits.items() if waits and FIRST_STEPS <= step < 25]
+    assert waited == [*range(11, 16), *range(21, 25)]
+    assert run(precision="fp16", steps=5).log.of(Note) == []
+
+
+class Loaded(Small):
+    """Comes from a person's loader, in batches of 288 KiB: too large to ride along with the commands."""
+
+    samples: int = 160
+    pinned: bool = False
+
+    def load_data(self, request: DataRequest) -> Data:
+        arrays = super().load_data(request).train
+        assert isinstance(arrays, Arrays)
+        samples = Pairs(arrays, repeats=8)
+        loader = DataLoader(samples, self.batch_size, shuffle=True, pin_memory=self.pinned)
+        return Data(name="noise", real=False, train=loader, validation=loader)
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.AvgPool2d(8), super().build_model())
+
+
+@pytest.mark.parametrize("pinned", [True, False], ids=["pinned", "pageable"])
+def test_no_batch_and_no_epoch_s_end_waits(pinned: bool) -> None:
+    trained = run(Loaded(pinned=pinned), steps=70)
+    assert len(trained.log.of(EpochFinished)) == 3
+    assert trained.marks.places() == NOWHERE

@@ -1,0 +1,154 @@
+"""Tests that need a GPU run on a pretended one: torch's CUDA build above a CUDA runtime of our own."""
+
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amptui.records import CheckpointWritten, DeviceSample, RunFailed, RunFinished, RunStarted, StepRecord
+from tests import fake_nvml
+from tests.checkout import ROOT, child_environment
+from tests.living import ended_afterwards, records_of
+from tests.simcuda.build import DoesNotFitError, build_once, environment
+from tests.terminal import Terminal, amptui_command
+
+HERE = Path(__file__).parent
+
+GPU_MARK = "pytest.mark.gpu"
+
+
+@pytest.fixture(scope="session")
+def pretended_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder it was built into, kept in pytest's cache for the next time."""
+    cache = getattr(request.config, "cache", None)
+    folder = cache.mkdir("simcuda") if cache is not None else tmp_path_factory.mktemp("simcuda")
+    try:
+        return build_once(folder)
+    except DoesNotFitError as error:
+        pytest.skip(f"no pretended GPU: {error}")
+
+
+def run_tests(folder: Path, report: Path, markers: str) -> dict[str, int]:
+    """Run the tests so marked on it and count how they ended; fails with their output where one failed."""
+    options = ["-m", markers, "-q", "-p", "no:cacheprovider", "-p", "tests.simcuda.plugin"]
+    options += [f"--junitxml={report}", "--override-ini=pythonpath="]
+    with child_environment() as added:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, *map(str, (*marked_files(), HERE / "on_it"))],
+            cwd=ROOT,
+            env=environment(folder, os.environ | added, devices=2),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-20_000:]
+    counts = dict.fromkeys(("tests", "skipped"), 0)
+    for suite in ET.parse(report).getroot().iter("testsuite"):  # noqa: S314 - our own child wrote it
+        counts = {name: number + int(suite.get(name, 0)) for name, number in counts.items()}
+    return counts
+
+
+def marked_files() -> list[Path]:
+    """The files of tests for any GPU; only they are collected."""
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return [path for path in files if HERE not in path.parents and GPU_MARK in path.read_text()]
+
+
+def test_what_needs_a_gpu_passes_on_a_pretended_one(pretended_gpu: Path, tmp_path: Path) -> None:
+    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow")
+    assert counts["tests"] > 2 * counts["skipped"]
+
+
+@pytest.mark.slow
+def test_what_needs_a_gpu_and_takes_long_passes_on_a_pretended_one(
+    pretended_gpu: Path, tmp_path: Path
+) -> None:
+    counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and slow")
+    assert counts["tests"] > 2 * counts["skipped"]
+
+
+# --------------------------------------------------------------------- the whole app, and NVML beside it
+
+
+@pytest.fixture
+def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment with one GPU, as torch and as NVML see it."""
+    nvml = fake_nvml.build(tmp_path / "nvml")
+    if nvml is None:
+        pytest.skip("no C compiler to build the make-believe NVML with")
+    with child_environment() as added:
+        base = os.environ | added | {"FAKE_NVML_GPUS": "1", "LD_LIBRARY_PATH": str(nvml)}
+        yield environment(pretended_gpu, base, log=tmp_path / "device.log")
+
+
+def train(
+    machine: dict[str, str], run_dir: Path, model: str, *options: str
+) -> "subprocess.CompletedProcess[str]":
+    """A training from start to end, in plain lines."""
+    command = amptui_command("train", f"tests.simcuda.training:{model}", "--run-dir", str(run_dir), *options)
+    return subprocess.run(
+        [*command, "--headless"], cwd=ROOT, env=machine, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = train(machine, run_dir, "Small", "--precision", "fp16", "--epochs", "2", "--clip-norm", "1")
+    assert done.returncode == 0, done.stderr
+    records = records_of(run_dir)
+    (started,) = (record for record in records if isinstance(record, RunStarted))
+    assert (started.device, started.device_name) == ("cuda:0", "Pretended GPU")
+    assert started.gpu_uuid is not None
+    samples = [record for record in records if isinstance(record, DeviceSample)]
+    assert {gpu.uuid for sample in samples for gpu in sample.gpus} == {started.gpu_uuid}
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    assert [step.step for step in steps] == list(range(1, 129))
+    assert None not in [step.loss for step in steps]
+    assert any(isinstance(record, CheckpointWritten) for record in records)
+    assert isinstance(records[-1], RunFinished)
+    said = (tmp_path / "device.log").read_text()
+    assert " fault " not in said
+    assert "engine/step.py" not in said, "a step waited"
+
+
+def test_a_kernel_that_fails_ends_the_app_with_one_line_and_no_abort(
+    machine: dict[str, str], tmp_path: Path
+) -> None:
+    done = train(machine, tmp_path / "run", "Failing", "--checkpoint-every", "10", "--precision", "fp16")
+    assert done.returncode == 1
+    last = records_of(tmp_path / "run")[-1]
+    assert isinstance(last, RunFailed)
+    assert last.error.startswith("CUDA error: device-side assert triggered (noticed in step ")
+    assert done.stderr.splitlines()[-1].endswith(last.error)
+
+
+@pytest.mark.slow
+def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    options = ("--epochs", "1000", "--run-dir", str(run_dir))
+    command = amptui_command("train", "tests.simcuda.training:Small", *options)
+    with ended_afterwards(run_dir), Terminal(command, env=machine) as terminal:
+        terminal.wait_for("FP32 .*running")
+        terminal.wait_for("run started: Small on Pretended GPU")
+        terminal.wait_for(r"GPU0 .*1\.00 / 16\.0 GiB")  # NVML's
+        terminal.wait_for(r"torch\s+[\d.]+ [KM]iB allocated")
+        terminal.wait_for(r"step\s+([5-9]\d|\d{3}|\d+,\d{3})\s*/64,000")
+        terminal.press("p")
+        terminal.wait_for("FP32 → AMP fp16")
+        terminal.wait_for("AMP fp16 .*running")
+        terminal.wait_for(r"median\s+~?[\d.]+ ms\s+~?[\d.]+ ms")
+        terminal.wait_for(r"growth .*/2,000")
+        terminal.press("x")
+        terminal.wait_for("X-ray of step .* FP32 beside AMP fp16 at loss scale")
+        terminal.wait_for("esc goes back")
+        terminal.press("\x1b")
+        terminal.wait_for("q quit")
+        terminal.press("q")
+        terminal.wait_for("Stop it and leave")
+        terminal.press("\r")
+        assert terminal.wait() == 0
+    assert " fault " not in (tmp_path / "device.log").read_text()

@@ -1,0 +1,157 @@
+"""Whatever is in a journal: it is a damaged line, or what every export, replay and screen takes."""
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amptui.export import export
+from amptui.plain import PlainFront
+from amptui.records import Record
+from amptui.replay.player import Player
+from amptui.replay.screen import position_words
+from amptui.runs.journal import read
+from amptui.runs.listing import look_at
+from amptui.runs.rundir import RunDir
+from amptui.summary import summary_lines
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.frame import Frame
+from amptui.tui.layout import PANELS
+from amptui.tui.overlays.eventbrowser import EventBrowser
+from amptui.tui.overlays.floor import FloorChoice
+from amptui.tui.overlays.precisions import PrecisionMenu
+from amptui.tui.overlays.xray import XRay
+from amptui.tui.panels.state import ScreenState
+from tests.forging import LINES, REAL, forged_journals
+from tests.survival import survived
+from tests.telemetry.test_state_damage import TEXT, mutated
+
+try:
+    import tensorboard as _  # noqa: F401
+except ImportError:
+    TENSORBOARD = False
+else:
+    TENSORBOARD = True
+
+
+def drawn(view: SessionView) -> None:
+    """Draw everything that a screen can show of it."""
+    frame, canvas = Frame(), Canvas(120, 40)
+    state = ScreenState(now=view.device.time if view.device else 0.0)
+    for focus in (None, *PANELS):
+        frame.draw(canvas, view, replace(state, focus=focus, log_y=focus == "loss", zoom=focus == "scale"))
+    for width, height in ((80, 24), (200, 60)):
+        frame.draw(Canvas(width, height), view, state)
+    for overlay in (EventBrowser(), XRay(), FloorChoice(), PrecisionMenu(view)):
+        overlay.draw(canvas, view, state)
+        for key in ("o", "down", "enter", "pagedown"):
+            overlay.press(key, view)
+            overlay.draw(canvas, view, state)
+    summary_lines(view)
+
+
+def folded(records: Iterable[Record]) -> Session:
+    """As a replay, a screen and the plain lines take them."""
+    session = Session("runs/x")
+    front = PlainFront(session.view, io.StringIO())
+    for record in records:
+        session.fold([record])
+        front.update()
+    front.finish()
+    return session
+
+
+def used_in_every_way(folder: Path) -> None:
+    """All that amptui does with a journal."""
+    session = folded(read(RunDir(folder).journal_path))
+    drawn(session.view())
+    attached = Session()
+    attached.restore(json.loads(session.state()))
+    Frame().draw(Canvas(120, 40), attached.view(), ScreenState(now=0.0))
+    tensorboard = folder / "board" if TENSORBOARD else None
+    export(folder, csv=folder / "steps.csv", html=folder / "page.html", tensorboard=tensorboard)
+    look_at(RunDir(folder))
+    play(folder)
+
+
+def play(folder: Path) -> None:
+    """A replay that is at its end after a few ticks of the clock."""
+    player = Player(RunDir(folder).journal_path, speed=4096.0)
+    player.seek(player.position.total_seconds)
+    now = 0.0
+    while player.position.state != "ended":
+        player.advance(now)
+        now += 1.0
+        drawn_words = position_words(player.position)
+        assert len(drawn_words) < 80
+        player.look()
+    player.stop()
+
+
+def written(folder: Path, journal: bytes) -> Path:
+    folder.mkdir(exist_ok=True)
+    RunDir(folder).journal_path.write_bytes(journal)
+    return folder
+
+
+def test_a_run_of_every_kind_is_used_in_every_way(tmp_path: Path) -> None:
+    folder = written(tmp_path / "run", "".join(f"{line}\n" for line in LINES).encode())
+    reader = read(RunDir(folder).journal_path)
+    assert len(list(reader)) == len(REAL)
+    assert (reader.damaged_lines, reader.unknown_records, reader.torn) == (0, 0, False)
+    used_in_every_way(folder)
+
+
+def law(folder: Path, journal: bytes) -> None:
+    used_in_every_way(written(folder, journal))
+    survived("journals", 1, 1)
+
+
+@settings(max_examples=15)
+@given(journal=forged_journals())
+def test_no_forged_journal_breaks_what_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, journal: bytes
+) -> None:
+    law(tmp_path_factory.mktemp("forged"), journal)
+
+
+@pytest.mark.slow
+@settings(max_examples=400)
+@given(journal=forged_journals(30))
+def test_no_journal_of_many_forged_breaks_what_reads_it(
+    tmp_path_factory: pytest.TempPathFactory, journal: bytes
+) -> None:
+    law(tmp_path_factory.mktemp("forged"), journal)
+
+
+def attach_to_a_forgery(data: st.DataObject) -> None:
+    state = json.loads(TEXT)
+    state["root"] = mutated(data, state["root"])
+    session = Session()
+    try:
+        session.restore(state)
+    except ValueError:
+        assert session.state() == Session().state()
+    else:
+        drawn(session.view())
+    survived("journals", 1, 1)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_no_forged_state_breaks_a_screen_that_attaches(data: st.DataObject) -> None:
+    attach_to_a_forgery(data)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500)
+@given(data=st.data())
+def test_no_state_of_many_forged_breaks_a_screen_that_attaches(data: st.DataObject) -> None:
+    attach_to_a_forgery(data)

@@ -1,0 +1,124 @@
+"""Model files that go wrong in every way: a run ends as it should, with a last record and the truth."""
+
+import re
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from amptui.records import RunFailed, RunFinished
+from tests.living import (
+    ended_afterwards,
+    last_step,
+    outcome,
+    records_of,
+    steps_of,
+    wait_for_end,
+    wait_until,
+)
+from tests.survival import survived
+from tests.terminal import KNOBS
+from tests.warm import WarmSource
+
+
+def test_a_run_that_became_nan_says_how_to_go_back(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "a run"
+    knobs = ["--set", "trouble=nan", "--set", "at=130", "--set", "step_ms=0", "--checkpoint-every", "50"]
+    done = warm.run("train", KNOBS, "--device", "cpu", "--headless", "--run-dir", str(run), *knobs)
+    assert done.returncode == 1
+    (said,) = done.stderr.decode().splitlines()
+    found = re.search(r"; go back to checkpoint step-(\d+)\.pt: (.+)", said)
+    assert found
+    assert int(found[1]) < 130
+    command = shlex.split(found[2])
+    assert command[:2] == ["amptui", "train"]
+    # What it says to type goes on from there.
+    again = warm.run(*command[1:], "--steps", "120")
+    assert again.returncode == 0, again.stderr
+    assert isinstance(records_of(run)[-1], RunFinished)
+    assert last_step(run) == 120
+    survived("model files", 1, 1)
+
+
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def session_of(leader: int) -> set[int]:
+    """The living processes of the session that ``leader`` led, its own among them."""
+    members = set()
+    for path in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            state, _parent, _group, session = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                members.add(int(path.name))
+    return members
+
+
+@pytest.mark.parametrize(
+    "method", ["fork", *(pytest.param(each, marks=pytest.mark.slow) for each in ("spawn", "forkserver"))]
+)
+def test_workers_of_every_kind_know_what_the_model_file_defines_and_leave_with_the_run(
+    method: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    run, told = tmp_path / "run", tmp_path / "pid"
+    options = [f"start_method={method}", f"pid_file={told}"]
+    with ended_afterwards(run):
+        command = ["train", str(RECIPES / "worked.py"), "--device", "cpu", "--detach", "--run-dir", str(run)]
+        assert warm.run(*command, *(each for option in options for each in ("--set", option))).returncode == 0
+        wait_for_end(run)
+        assert outcome(run) is RunFinished
+        assert last_step(run) == 8
+        # It leads a session of its own, which all that it starts belongs to.
+        wait_until(lambda: not session_of(int(told.read_text())), "a process of the run is left")
+    survived("model files", 1, 1)
+
+
+STEPS = 40
+
+
+def run_troublesome(what: str, warm: WarmSource, folder: Path) -> CompletedProcess[bytes]:
+    command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", "--headless"]
+    settings = ["--set", f"what={what}", "--set", f"folder={folder}"]
+    return warm.run(*command, "--run-dir", str(folder / "run"), *settings)
+
+
+@pytest.mark.parametrize("what", ["_exit", "_exit in a thread", "execv", "execlp"])
+def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSource, tmp_path: Path) -> None:
+    done = run_troublesome(what, warm, tmp_path)
+    assert done.returncode == 1, done.stderr
+    (said,) = done.stderr.decode().splitlines()
+    assert said.startswith("amptui: ")
+    assert f"os.{'_exit' if '_exit' in what else 'execv'}" in said
+    last = records_of(tmp_path / "run")[-1]
+    assert isinstance(last, RunFailed)
+    assert last.error in said
+    assert last_step(tmp_path / "run") in (19, 20)
+    survived("model files", 1, 1)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("closerange", "closerange and open", "close and open in C", "sys.exit in a thread"),
+        *("fork", "fork in load_data", "fork that exits", "fork that fails", "fork in the validation"),
+    ],
+)
+def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
+    what: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    done = run_troublesome(what, warm, tmp_path)
+    run = tmp_path / "run"
+    assert done.returncode == 0, done.stderr
+    assert outcome(run) is RunFinished
+    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
+    assert isinstance(records_of(run)[-1], RunFinished)
+    if what.startswith("fork") and "exits" not in what:
+        copy = int((tmp_path / "copy").read_text())
+        assert copy != int((tmp_path / "original").read_text())
+        wait_until(lambda: not Path(f"/proc/{copy}").exists(), "the copy trains on")
+        assert done.stderr.count(b"came back to the training") == 1
+    if "open" in what:
+        assert {path.read_bytes() for path in tmp_path.glob("file *")} == {b""}
+    survived("model files", 1, 1)

@@ -1,0 +1,303 @@
+"""A run folder that somebody else prepared: no file outside is harmed, and nothing in it hangs a reader."""
+
+import os
+import re
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from amptui.capture import _OutputLog
+from amptui.cli import main
+from amptui.engine.saving.checkpoint import (
+    DamagedError,
+    checkpoint_name,
+    checkpoints,
+    clear,
+    prune,
+    read,
+    write,
+)
+from amptui.errors import AmptuiError, RunFolderError
+from amptui.export import export
+from amptui.replay.span import span_of
+from amptui.running import _lead_to
+from amptui.runs import journal, place
+from amptui.runs.find import find_run, resumable
+from amptui.runs.lasting import LastingFile
+from amptui.runs.listing import look_at
+from amptui.runs.lock import RunLock, holder
+from amptui.runs.mend import cut_after
+from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
+from tests.engine.saving.test_checkpoint import made
+from tests.export.recorded import write as recorded
+from tests.opened import Opened
+from tests.survival import survived
+from tests.telemetry.record_samples import run, steps
+from tests.terminal import KNOBS
+
+SECRET = b"the only copy\n"
+
+ENOUGH_SECONDS = 20.0
+
+NAMES = (
+    "run.lock",
+    "journal.jsonl",
+    "run.json",
+    "output.log",
+    "run.sock",
+    "checkpoints",
+    "run.PID.tmp",
+    "journal.jsonl.PID.tmp",
+    "journal.after-step-3-1.jsonl",
+    f"checkpoints/{checkpoint_name(7)}",
+    f"checkpoints/{checkpoint_name(7)}.writing",
+)
+"""All that amptui opens in a run's folder; ``PID`` is its process."""
+
+
+def link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def link_to_nothing(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.with_name("not there yet"))
+
+
+def link_to_a_folder(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.parent)
+
+
+def hard_link(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def fifo(path: Path, _victim: Path) -> None:
+    os.mkfifo(path)
+
+
+def link_to_a_device(path: Path, _victim: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path, _victim: Path) -> None:
+    path.mkdir()
+
+
+def socket_file(path: Path, _victim: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        here = os.open(path.parent, os.O_RDONLY)
+        listening.bind(f"/proc/self/fd/{here}/{path.name}")
+        os.close(here)
+
+
+KINDS = (link, link_to_nothing, link_to_a_folder, hard_link, fifo, link_to_a_device, folder, socket_file)
+
+
+def keep_and_remake_a_journal(path: Path) -> None:
+    kept = LastingFile(path)
+    os.write(kept.descriptor, b"{}\n")
+    path.rename(path.with_name("moved.jsonl"))
+    kept.close()
+
+
+def print_something(path: Path) -> None:
+    log = _OutputLog(path, lambda _record: None)
+    log.write(b"printed\n")
+    log.close()
+
+
+def lock(path: Path) -> None:
+    RunLock.take(path).release()
+
+
+def listen(path: Path) -> None:
+    place.listen(path).close()
+
+
+def write_checkpoints(path: Path) -> None:
+    write(made(7, numbers=1), path / "checkpoints")
+    prune(path / "checkpoints")
+
+
+def read_checkpoints(path: Path) -> None:
+    for found in checkpoints(path / "checkpoints"):
+        with suppress(DamagedError):
+            read(found)
+    clear(path / "checkpoints", after=3)
+
+
+WRITERS: tuple[Callable[[Path], object], ...] = (
+    lock,
+    lambda path: recorded(path, [run(), *steps(1, 9)]),
+    lambda path: cut_after(path / "journal.jsonl", 3),
+    lambda path: keep_and_remake_a_journal(path / "journal.jsonl"),
+    lambda path: RunDir(path).write_run_json({"asked": {}}),
+    lambda path: print_something(path / "output.log"),
+    lambda path: _lead_to(path / "output.log", []),
+    listen,
+    write_checkpoints,
+    read_checkpoints,
+    lambda path: RunDir(path).set_aside(),
+)
+
+READERS: tuple[Callable[[Path], object], ...] = (
+    holder,
+    lambda path: look_at(RunDir(path)),
+    lambda path: list(journal.read(path / "journal.jsonl")),
+    lambda path: span_of(path / "journal.jsonl"),
+    lambda path: export(path, csv=path.parent / "steps.csv"),
+    place.reach,
+    read_checkpoints,
+)
+
+
+def in_time(act: Callable[[Path], object], path: Path) -> None:
+    """Do it, whatever it refuses; what waits for ever fails the test."""
+
+    def work() -> None:
+        with suppress(AmptuiError, OSError):
+            act(path)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(ENOUGH_SECONDS)
+    assert not thread.is_alive(), f"{act} waits"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_nothing_outside_of_a_prepared_folder_is_touched(
+    tmp_path: Path, name: str, kind: Callable[[Path, Path], None]
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    victim = home / checkpoint_name(7)
+    victim.write_bytes(SECRET)
+    victim.chmod(0o640)
+    before = victim.stat()
+    for number, act in enumerate([*READERS, *WRITERS]):
+        prepared = tmp_path / str(number)
+        planted = prepared / name.replace("PID", str(os.getpid()))
+        planted.parent.mkdir(parents=True)
+        kind(planted, victim)
+        in_time(act, prepared)
+        after = victim.stat()
+        assert victim.read_bytes() == SECRET
+        assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+        assert [each.name for each in home.iterdir()] == [victim.name]
+        survived("links", 1, 1)
+        for each in prepared.rglob("*"):
+            if kind is hard_link and each.stat().st_ino == before.st_ino:
+                each.unlink()  # the next one counts names
+
+
+@pytest.mark.parametrize(
+    ("name", "act", "told"),
+    [
+        ("run.lock", lock, "cannot lock .*: a symbolic link, and none is followed here"),
+        ("journal.jsonl", WRITERS[1], "cannot write the journal .*: a symbolic link"),
+        ("journal.jsonl", READERS[2], "cannot read the journal .*: a symbolic link"),
+        ("run.json", read_run_json, r"cannot read .*run\.json: a symbolic link"),
+        ("run.sock", place.reach, r"cannot reach the run at .*run\.sock: a symbolic link"),
+        ("checkpoints", lambda path: resumable(str(path)), r"cannot read .*checkpoints: a symbolic link"),
+    ],
+)
+def test_a_link_is_told(tmp_path: Path, name: str, act: Callable[[Path], object], told: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path)
+    if name == "checkpoints":
+        RunDir(tmp_path / "run").write_run_json({})
+    with pytest.raises(RunFolderError, match=told):
+        act(tmp_path / "run")
+
+
+def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
+    kept = recorded(tmp_path / "run", [run(), *steps(1, 9)])
+    (tmp_path / "best.jsonl").symlink_to(kept / "journal.jsonl")
+    assert export(find_run(str(tmp_path / "best.jsonl")), csv=tmp_path / "steps.csv").steps == 9
+    (tmp_path / "latest").symlink_to(kept)
+    assert export(find_run(str(tmp_path / "latest")), csv=tmp_path / "steps.csv").steps == 9
+
+
+def test_a_link_where_an_export_is_about_to_be_written_is_not_followed(tmp_path: Path) -> None:
+    kept, victim = recorded(tmp_path / "run", [run(), *steps(1, 9)]), tmp_path / "victim"
+    victim.write_bytes(SECRET)
+    for out in ("steps.csv", "page.html"):
+        (tmp_path / f".amptui-{os.getpid()}-{hash(out)}.tmp").symlink_to(victim)
+    export(kept, csv=tmp_path / "steps.csv", html=tmp_path / "page.html")
+    assert victim.read_bytes() == SECRET
+    assert (tmp_path / "steps.csv").is_file()
+
+
+@pytest.fixture
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    found = {str(each.relative_to(folder)): stat.S_IMODE(each.lstat().st_mode) for each in folder.rglob("*")}
+    return {re.sub(r"-\d{8}-\d{6}", "", name): mode for name, mode in found.items()}
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_whatever_the_umask_a_run_is_its_user_s_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run_dir = create_run_dir(None, "m")
+    for act in WRITERS[:-1]:
+        act(run_dir.path)
+    found = modes(tmp_path)
+    folders = {"state", "state/amptui", "state/amptui/runs"}
+    folders |= {"state/amptui/runs/m", "state/amptui/runs/m/checkpoints"}
+    assert {name for name, mode in found.items() if mode == 0o700} == folders
+    assert len(found) >= len(folders) + 6
+    assert {mode for name, mode in found.items() if name not in folders} == {0o600}
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_a_folder_that_was_there_keeps_its_mode_and_what_is_made_in_it_is_private(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o755)
+    (tmp_path / "mine" / "run.lock").touch(mode=0o644)  # as older versions made it
+    create_run_dir(tmp_path / "mine", "m")
+    for act in WRITERS[:-1]:
+        act(tmp_path / "mine")
+    assert stat.S_IMODE((tmp_path / "mine").stat().st_mode) == 0o755
+    found = modes(tmp_path / "mine")
+    assert found.pop("checkpoints") == 0o700
+    assert set(found.values()) == {0o600}
+    assert "run.lock" in found
+
+
+@pytest.mark.usefixtures("_no_umask")
+def test_a_new_folder_of_a_person_s_choice_is_private(tmp_path: Path) -> None:
+    create_run_dir(tmp_path / "a" / "b", "m")
+    assert modes(tmp_path) == {"a": 0o777, "a/b": 0o700}, "what leads there is the person's"
+
+
+def test_a_whole_training_follows_no_link_in_its_folder(tmp_path: Path) -> None:
+    train = ["train", KNOBS, "--device", "cpu", "--headless", "--set", "step_ms=0"]
+    folder = tmp_path / "run"
+    with Opened() as opened:
+        assert main([*train, "--run-dir", str(folder), "--steps", "3"]) == 0
+        assert main([*train, "--resume", str(folder), "--steps", "5"]) == 0
+        assert main(["export", str(folder), "--csv", str(tmp_path / "steps.csv")]) == 0
+        span_of(folder / "journal.jsonl")
+        look_at(RunDir(folder))
+    ours = [(path, flags) for path, flags in opened.files if path.is_relative_to(folder)]
+    ours += [(path, flags) for path, flags in opened.files if path.name.startswith("step-")]
+    assert {path.name.split(".")[0] for path, _ in ours} >= {
+        "journal",
+        "run",
+        "checkpoints",
+        "step-000000005",
+    }
+    followed = {path for path, flags in ours if not flags & os.O_NOFOLLOW}
+    assert followed <= {folder}, "the folder itself, whose user named it"

@@ -1,0 +1,183 @@
+"""Faults of the screen itself, and bytes that no key sends: the run goes on, and somebody is told so."""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from amptui.records import RunFinished
+from tests.living import (
+    assert_restored,
+    ended_afterwards,
+    last_step,
+    outcome,
+    train,
+    train_arguments,
+    wait_until,
+)
+from tests.survival import survived
+from tests.terminal import FRAMES, Terminal
+from tests.warm import WarmSource
+
+HOSTILE_BYTES = (
+    *(b"\xff", b"\x9b", b"\xe9", b"\xe6\xbc", b"\x1b[113;1:3u", b"\x1b[;;u", b"\x1b[99999999999u"),
+    *(
+        b"\x1b[M\xff\xff\xff",
+        b"\x1b[48;9999999;9999999;1;1t",
+        b"\x1b[200~" + b"\xffq" * 500,
+        b"\x1b]0;" + b"q" * 500,
+    ),
+)
+"""Of an encoding that is not ours, cut off, forged, or of a protocol that no one asked for."""
+
+
+BROKEN_SCREEN = """
+import sys
+from amptui.cli import main
+from amptui.tui.frame import Frame
+
+def draw(self, canvas, view, screen, frames=[]):
+    frames.append(view)
+    if len(frames) > {good_frames}:
+        raise ZeroDivisionError("a fault of the screen")
+
+Frame.draw = draw
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("good_frames", [0, 8])
+def test_a_fault_of_the_screen_does_not_cost_the_run(
+    good_frames: int, warm: WarmSource, tmp_path: Path
+) -> None:
+    program = [sys.executable, "-c", BROKEN_SCREEN.format(good_frames=good_frames)]
+    # A traceback's frames hold much more where torch is loaded, and are all written out.
+    source = None if good_frames else warm
+    arguments = train_arguments(tmp_path / "run", "--steps", "800", *FRAMES)
+    with Terminal([*program, *arguments], warm=source) as terminal:
+        terminal.wait_for("the screen failed")
+        assert terminal.modes == terminal.modes_before
+        assert terminal.wait(seconds=60) == 0
+        assert "done after 800 steps" in terminal.text
+    assert outcome(tmp_path / "run") is RunFinished
+    log = re.sub(r"\x1b\[[\d;]*m", "", (tmp_path / "run" / "output.log").read_text())
+    assert "ZeroDivisionError: a fault of the screen" in log
+
+
+BROKEN_KEYS = """
+import sys
+from amptui.cli import main
+from amptui.tui.keyboard import Keyboard
+
+def take(self, data):
+    raise ZeroDivisionError("a fault of the keyboard")
+
+Keyboard.take = take
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    run, program = tmp_path / "run", [sys.executable, "-c", BROKEN_KEYS]
+    with ended_afterwards(run), Terminal([*program, *train_arguments(run)], warm=warm) as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        with Terminal([*program, "attach", str(run)], warm=warm) as attached:
+            attached.wait_for(r"step\s+[1-9]")
+            attached.press("q")
+            attached.wait_for("the screen failed")
+            attached.press("\x03")
+            assert attached.wait() == 130
+            assert f"amptui attach {run}" in "".join(attached.text.split("\n"))
+        terminal.press("q")
+        terminal.wait_for("the screen failed")
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before, "training did not go on")
+        assert terminal.modes == terminal.modes_before
+        terminal.press("\x03")
+        assert terminal.wait() == 130
+    assert outcome(run) is RunFinished
+
+
+BLIND = """
+import sys
+from amptui.cli import main
+from amptui.telemetry.session import Session
+
+whole = Session.{method}
+
+def broken(self, *records):
+    if self._tracks.last_step > 20:
+        raise ZeroDivisionError("a fault of the session")
+    return whole(self, *records)
+
+Session.{method} = broken
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("method", ["view", "fold"])
+def test_a_screen_that_cannot_follow_a_run_says_that_it_goes_on(
+    method: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with train(warm, run, "--headless") as training:
+        wait_until(lambda: last_step(run) > 0, "training did not begin")
+        program = [sys.executable, "-c", BLIND.format(method=method), "attach", str(run)]
+        with Terminal(program, warm=warm) as terminal:
+            if method == "fold":
+                terminal.wait_for("a fault of the session; training goes on")
+                terminal.press("q")
+            assert terminal.wait(seconds=60) == 1
+            assert_restored(terminal)
+            said = "".join(terminal.text.split("\n"))
+            assert "a fault of the session" in said
+            assert f"amptui attach {run}" in said
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before, "training did not go on")
+        assert training.process.poll() is None
+
+
+DEAF_SCREEN = """
+import sys, threading
+from amptui.cli import main
+from amptui.tui.screen import RunScreen
+
+RunScreen._follow_session = RunScreen._look_again = lambda self: None
+RunScreen._redraw = lambda self: threading.Event().wait()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_screen_that_hears_no_key_is_left_with_ctrl_c(warm: WarmSource, tmp_path: Path) -> None:
+    run, program = tmp_path / "run", [sys.executable, "-c", DEAF_SCREEN]
+    with ended_afterwards(run), Terminal([*program, *train_arguments(run)], warm=warm) as terminal:
+        terminal.wait_for("╭ loss")
+        wait_until(lambda: last_step(run) > 0, "training did not begin")
+        terminal.press("l")
+        limit = time.monotonic() + 60
+        while terminal.process.poll() is None:
+            assert time.monotonic() < limit, terminal.text
+            terminal.press("\x03")
+            terminal.read(0.5)
+        assert terminal.wait() == 130
+        assert_restored(terminal)
+
+
+def test_no_byte_ends_the_screen(warm: WarmSource, tmp_path: Path) -> None:
+    with train(warm, tmp_path / "run") as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        for sent in HOSTILE_BYTES:
+            os.write(terminal.master, sent + b"\x1b[201~\x1b\\")
+            # The help opens and closes: keys are heard.
+            for key, shown in (("?", "logarithmic or linear axis"), ("?", "╭ loss")):
+                terminal.press(key)
+                terminal.wait_for(shown)
+        survived("input bytes", len(HOSTILE_BYTES), len(HOSTILE_BYTES))
+        terminal.press("d")
+        assert terminal.wait() == 0
+        assert_restored(terminal)

@@ -1,0 +1,233 @@
+"""Signals to real runs and real screens: a checkpoint and a clean end, or a whole terminal."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from amptui.records import RunFinished
+from amptui.runs.rundir import RunDir
+from tests.living import (
+    assert_restored,
+    ended_afterwards,
+    last_step,
+    outcome,
+    records_of,
+    run_pid,
+    steps_of,
+    train,
+    train_arguments,
+    wait_for_end,
+    wait_until,
+)
+from tests.survival import survived
+from tests.terminal import Terminal, amptui_command
+from tests.warm import Process, WarmSource
+
+ENDS_CLEANLY = (
+    *(signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
+    *(signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR),
+)
+"""What schedulers, limits and timers send: a request to stop."""
+
+KILLS_A_SCREEN = (signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL)
+
+
+PATIENT = """
+import sys
+from amptui import running
+from amptui.cli import main
+running.STOP_PATIENCE_SECONDS = float(sys.argv[1])
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@contextmanager
+def headless(warm: WarmSource, run: Path, *options: str, patience_seconds: float = 30.0) -> Iterator[Process]:
+    """A run that has begun to train."""
+    program = [sys.executable, "-c", PATIENT, str(patience_seconds), *train_arguments(run, "--headless")]
+    with ended_afterwards(run), run.with_name("log").open("w") as said, open(os.devnull) as nothing:  # noqa: PTH123
+        process = warm.start([*program, *options], nothing.fileno(), said.fileno(), said.fileno())
+        wait_until(lambda: last_step(run) > 0, "no step was taken")
+        yield process
+
+
+def assert_whole(run: Path) -> None:
+    """The last word is there, and a checkpoint of the last step."""
+    assert outcome(run) is RunFinished
+    assert [r.reason for r in records_of(run) if isinstance(r, RunFinished)] == ["stopped"]
+    newest = max(RunDir(run).checkpoints_path.glob("*.pt"))
+    assert int(newest.stem.removeprefix("step-")) == last_step(run) == len(steps_of(run))
+
+
+@pytest.mark.parametrize("number", ENDS_CLEANLY)
+def test_a_headless_run_that_is_signalled_writes_a_checkpoint_and_says_so(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with headless(warm, run) as process:
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert_whole(run)
+    survived("signals", 1, 1)
+
+
+def test_a_schedulers_signals_come_twice_and_the_step_may_take_long(warm: WarmSource, tmp_path: Path) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    options = ("--set", f"gate={gate}", "--set", "at=3")
+    with headless(warm, run, *options, patience_seconds=0.1) as process:
+        wait_until(lambda: last_step(run) == 2, "the slow step did not begin")
+        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGXCPU):
+            process.send_signal(number)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.3)
+        gate.touch()
+        assert process.wait(60) == 128 + signal.SIGUSR1
+    assert last_step(run) == 3
+    assert_whole(run)
+
+
+def test_sigterm_after_a_schedulers_warning_does_not_cut_off_the_clean_end(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    with headless(warm, run, "--set", f"gate={gate}", "--set", "at=3") as process:
+        wait_until(lambda: last_step(run) == 2, "the slow step did not begin")
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGTERM)
+        gate.touch()
+        # Of two that wait to be delivered, threads may take either first.
+        assert process.wait(60) in (128 + signal.SIGUSR1, 128 + signal.SIGTERM)
+    assert_whole(run)
+
+
+# ----------------------------------------------------------------------------------------- screens
+
+
+@contextmanager
+def screen(warm: WarmSource, run: Path, *options: str) -> Iterator[Terminal]:
+    """A training with its screen, on which steps are seen."""
+    with train(warm, run, *options) as terminal:
+        terminal.wait_for(r"step\s+[1-9]")
+        yield terminal
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGXCPU])
+def test_a_scheduler_that_signals_the_screen_stops_the_run(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with screen(warm, run) as terminal:
+        terminal.process.send_signal(number)
+        assert terminal.wait() == 128 + number
+        assert_restored(terminal)
+        wait_for_end(run)
+    assert_whole(run)
+    survived("signals", 1, 1)
+
+
+def test_a_scheduler_that_signals_the_run_behind_a_screen_stops_it(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with screen(warm, run) as terminal:
+        pid = run_pid(run)
+        assert pid is not None
+        os.kill(pid, signal.SIGUSR1)
+        terminal.wait_for("finished|stopped")
+        terminal.press("q")
+        assert terminal.wait() == 128 + signal.SIGUSR1
+    assert_whole(run)
+    survived("signals", 1, 1)
+
+
+def test_a_signal_that_is_sent_to_screen_and_run_stops_both_once(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with screen(warm, run) as terminal:
+        pid = run_pid(run)
+        assert pid is not None
+        for each in (pid, terminal.process.pid):
+            os.kill(each, signal.SIGUSR1)
+        assert terminal.wait() == 128 + signal.SIGUSR1
+        assert_restored(terminal)
+        wait_for_end(run)
+    assert_whole(run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_an_attached_screen_that_is_signalled_says_that_training_goes_on(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with headless(warm, run):
+        with Terminal(amptui_command("attach", str(run)), warm=warm) as terminal:
+            terminal.wait_for(r"step\s+[1-9]")
+            terminal.process.send_signal(number)
+            assert terminal.wait() == 128 + number
+            assert_restored(terminal)
+            assert f"training goes on watch it again: amptui attach {run}" in said_by(terminal)
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before, "training did not go on")
+    survived("signals", 1, 1)
+
+
+@pytest.mark.parametrize("number", KILLS_A_SCREEN)
+def test_a_screen_that_is_killed_leaves_a_whole_terminal_and_the_run(
+    number: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with screen(warm, run) as terminal:
+        terminal.process.send_signal(number)
+        assert terminal.process.wait(60) == -number
+        terminal.wait_for("watch it again: amptui attach")
+        assert_restored(terminal)
+        before = last_step(run)
+        wait_until(lambda: last_step(run) > before, "training did not go on")
+    survived("signals", 1, 1)
+
+
+def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with screen(warm, run, "--steps", "20") as terminal:
+        terminal.wait_for("finished")
+        wait_for_end(run)
+        terminal.process.kill()
+        terminal.wait_for("the run has ended")
+        assert_restored(terminal)
+
+
+HEARING = """
+import sys
+from amptui import watching
+from amptui.cli import main
+watching._SILENT_SECONDS = 1.5
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    attach = [sys.executable, "-c", HEARING, "attach", str(run)]
+    with headless(warm, run) as process:
+        process.send_signal(signal.SIGSTOP)
+        with Terminal(attach, warm=warm) as terminal:
+            terminal.wait_for(rf"no word from the run .*kill -CONT {process.pid} ")
+            assert "silent" in terminal.text.splitlines()[0]
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert f"kill -CONT {process.pid} lets it go on" in said_by(terminal)
+            assert "training goes on" not in said_by(terminal)
+        with Terminal(attach, warm=warm) as terminal:
+            terminal.wait_for("no word from the run")
+            process.send_signal(signal.SIGCONT)
+            terminal.wait_for(r"(?s)running(?!.*no word)")
+
+
+def said_by(terminal: Terminal) -> str:
+    """What stands on the terminal, as one line."""
+    return " ".join(terminal.text.split()).replace("- ", "-")

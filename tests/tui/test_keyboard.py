@@ -1,0 +1,233 @@
+"""Whatever bytes a terminal sends, the screen gets the keys that were pressed and nothing else."""
+
+import asyncio
+import os
+import pty
+import threading
+import tty
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual import events
+from textual.message import Message
+
+from amptui.tui.driver import PatientDriver
+from amptui.tui.keyboard import Keyboard
+from amptui.tui.keys import ACTIONS
+from tests.survival import survived
+
+LONG_SECONDS = 60.0
+
+ALTERNATE_KEYS = pytest.mark.skipif(
+    tuple(map(int, version("textual").split(".")[:3])) < (8, 2, 7),
+    reason="this Textual asks terminals for no alternate keys, and knows none",
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def names(heard: list[Message]) -> list[str]:
+    return [each.key for each in heard if isinstance(each, events.Key)]
+
+
+def pressed(*pieces: bytes, silence_seconds: float = LONG_SECONDS) -> list[str]:
+    """The keys of pieces that arrive one right after the other, and then nothing."""
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    heard = [message for piece in pieces for message in keyboard.take(piece)]
+    clock.now += silence_seconds
+    return names(heard + keyboard.settle())
+
+
+# ------------------------------------------------------------------------------------ what keys are
+
+
+@pytest.mark.parametrize(
+    ("sent", "keys"),
+    [
+        (b"q", ["q"]),
+        (b"?", ["question_mark"]),
+        (b"\x03", ["ctrl+c"]),
+        (b"\r\t\x7f", ["enter", "tab", "backspace"]),
+        ("é漢".encode(), ["é", "漢"]),
+        (b"\x1b", ["escape"]),
+        (b"\x1b\x1b[A", ["escape", "up"]),
+        (b"\x1b\x03", ["escape", "ctrl+c"]),
+        (b"\x1b[A\x1bOB\x1b[6~", ["up", "down", "pagedown"]),
+        (b"\x1b[1;5A\x1b[3;2~", ["ctrl+up", "shift+delete"]),
+        (b"\x1bOP\x1b[[A\x1b[11~", ["f1", "f1", "f1"]),
+        (b"\x1bx\x1b \x1b?", ["alt+x", "alt+space", "alt+question_mark"]),
+        ("\x1bé".encode(), ["alt+é"]),
+        ("\x9bA".encode(), ["up"]),
+        # Kitty's protocol: press, repeat, release, alternates, text.
+        (b"\x1b[113u", ["q"]),
+        (b"\x1b[113;1:1u\x1b[113;1:2u", ["q", "q"]),
+        (b"\x1b[113;1:3u\x1b[1;1:3A\x1b[27;1:3u", []),
+        (b"\x1b[99;5u\x1b[99;5:3u", ["ctrl+c"]),
+        pytest.param(b"\x1b[113:81;1;113u", ["q"], marks=ALTERNATE_KEYS),
+        (b"\x1b[27u\x1b[57376u", ["escape", "f13"]),
+    ],
+)
+def test_keys(sent: bytes, keys: list[str]) -> None:
+    assert pressed(sent) == keys
+    assert pressed(*(bytes([byte]) for byte in sent)) == keys
+
+
+NO_KEYS = {
+    "focus comes": b"\x1b[I",
+    "focus goes": b"\x1b[O",
+    "a mouse's press": b"\x1b[<0;10;20M",
+    "a mouse's release": b"\x1b[<0;-1;4m",
+    "an old mouse report": b"\x1b[M !p",
+    "an old mouse report far right": "\x1b[M \u0151p".encode(),
+    "urxvt's mouse report": b"\x1b[32;10;20M",
+    "a size of its own": b"\x1b[48;99999;99999;1;1t",
+    "a size of no digits": "\x1b[48;٣;٣;1;1t".encode(),
+    "what it is": b"\x1b[?62;22;52c",
+    "its version": b"\x1bP>|kitty(0.40.0)\x1b\\",
+    "a colour": b"\x1b]11;rgb:1818/1818/2525\x07",
+    "a clipboard": b"\x1b]52;c;cXFxcQ==\x1b\\",
+    "an unknown mode": b"\x1b[?9p",
+    "F18, of which the parser makes a space": b"\x1b[32~\x1b[113~",
+    "a paste": b"\x1b[200~q\rp\x03\x1b[A\x1b[201~",
+    "a stray end of a paste": b"\x1b[201~",
+    "no code point": b"\x1b[1114112u",
+    "half a surrogate pair": b"\x1b[55296;1;55296u",
+    "more digits than an int may have": b"\x1b[" + b"9" * 5000 + b"u",
+    "a string with no end": b"\x1b]0;" + b"q" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", NO_KEYS)
+def test_no_keys(name: str) -> None:
+    assert not set(pressed(NO_KEYS[name])) & set(ACTIONS)
+    assert set(pressed(NO_KEYS[name] + b"\x1b\\")) <= {"alt+backslash"}
+
+
+def test_the_end_of_an_unfinished_sequence_is_silence() -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    for begun, after_seconds in ((b"\x1b[1;", 0.5), (b"\x1b]0;title", 0.5), (b"\x1b[200~q\r", 2.0)):
+        assert names(keyboard.take(begun)) == []
+        clock.now += after_seconds
+        assert names(keyboard.settle()) == []
+        assert names(keyboard.take(b"q")) == ["q"]
+
+
+def test_a_packet_that_comes_late_goes_on_with_its_sequence() -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    keyboard.take(b"\x1b[")
+    clock.now += 0.3
+    keyboard.settle()
+    assert names(keyboard.take(b"A")) == ["up"]
+
+
+def test_an_escape_waits_for_what_may_follow() -> None:
+    assert pressed(b"\x1b", silence_seconds=0.05) == []
+    assert pressed(b"\x1b", silence_seconds=0.2) == ["escape"]
+
+
+# ------------------------------------------------------------------------------------------- laws
+
+NAMED = (
+    *(b"\xff", b"\x9b", b"\xe9", b"\xe6\xbc", b"\xf0\x9f\x98", b"\xc0\x80", b"\xed\xa0\x80", b"\x00"),
+    *(b"\x1b[113;1:3u", b"\x1b[1:3;5~", b"\x1b[;;u", b"\x1b[:u", b"\x1b[99999999999u", b"\x1b[1;1;99999999u"),
+    *(b"\x1b[M\xff\xff\xff", b"\x1b[<;;M", b"\x1b[<99999999999;1;1M", b"\x1b[48;9999999;9999999;1;1t"),
+    *(b"\x1b[200~" + b"\xff" * 100, b"\x1b]52;c;" + b"A" * 9000, b"\x1bP\x1b\x1b\x1b", b"\x1b" * 50),
+    *NO_KEYS.values(),
+)
+"""Known to have ended a screen, or of the same kind."""
+
+parameters = st.text(st.sampled_from("0123456789:;<?-$ "), max_size=20).map(str.encode)
+sequences = st.builds(
+    lambda opener, inside, end: opener + inside + end,
+    st.sampled_from(
+        [b"\x1b[", b"\x1bO", b"\x1b]", b"\x1bP", b"\x1b", b"\x9b", b"\xc2\x9b", b"\x1b[<", b"\x1b[M"]
+    ),
+    parameters,
+    st.sampled_from([b"u", b"~", b"A", b"M", b"m", b"R", b"t", b"c", b"\x07", b"\x1b\\", b"$y", b""]),
+)
+mutated = st.builds(
+    lambda named, at, what: named[: at % (len(named) + 1)] + what + named[at % (len(named) + 1) + 1 :],
+    st.sampled_from(NAMED),
+    st.integers(0, 200),
+    st.binary(max_size=3),
+)
+cut_text = st.builds(lambda text, end: text.encode()[:-end], st.text(min_size=1), st.integers(1, 3))
+hostile = st.lists(st.one_of(st.binary(), st.sampled_from(NAMED), sequences, mutated, cut_text)).map(b"".join)
+
+
+@given(hostile)
+def test_after_any_bytes_and_a_silence_every_key_works(sent: bytes) -> None:
+    clock = Clock()
+    keyboard = Keyboard(clock)
+    for message in keyboard.take(sent):
+        assert isinstance(message, Message)
+    clock.now += LONG_SECONDS
+    keyboard.settle()
+    keyboard.settle()
+    assert names(keyboard.take(b"q\x03\x1b[A")) == ["q", "ctrl+c", "up"]
+    survived("input bytes", 1, 1)
+
+
+@given(hostile, st.lists(st.integers(0, 400), max_size=8))
+def test_it_does_not_matter_how_bytes_are_cut_into_packets(sent: bytes, cuts: list[int]) -> None:
+    edges = [0, *sorted(cut for cut in cuts if cut < len(sent)), len(sent)]
+    pieces = [sent[start:stop] for start, stop in pairwise(edges)]
+    assert pressed(*pieces) == pressed(sent)
+
+
+# --------------------------------------------------------------------------- the thread that reads
+
+
+@pytest.fixture
+def typed() -> Iterator[tuple[int, "list[Message]", threading.Semaphore]]:
+    """A terminal to type on, what the driver's thread made of it, and a semaphore released for each."""
+    master, slave = pty.openpty()
+    heard: list[Message] = []
+    came = threading.Semaphore(0)
+
+    class Listening(PatientDriver):
+        def process_message(self, message: Message) -> None:
+            heard.append(message)
+            came.release()
+
+    async def made() -> PatientDriver:
+        return Listening(cast("Any", SimpleNamespace()), size=(80, 24))
+
+    driver = asyncio.run(made())
+    driver.fileno = slave
+    tty.setraw(slave)
+    thread = threading.Thread(target=driver.run_input_thread)
+    thread.start()
+    yield master, heard, came
+    driver.exit_event.set()
+    thread.join()
+    os.close(master)
+    os.close(slave)
+
+
+def test_the_thread_that_reads_outlives_all_of_them(
+    typed: tuple[int, "list[Message]", threading.Semaphore],
+) -> None:
+    master, heard, came = typed
+    for sent in NAMED:
+        heard.clear()
+        # What a string or a paste has swallowed is given up after a silence; a second end does no harm.
+        os.write(master, sent + b"\x1b[201~\x1b\\\x1b[19~")
+        while "f8" not in names(heard):
+            assert came.acquire(timeout=LONG_SECONDS), sent
+    survived("input bytes", len(NAMED), len(NAMED))
