@@ -183,7 +183,9 @@ def x_ray(bench: Bench) -> Found:
         bench.wait_for(terminal, from_step(100))
         terminal.press("x")
         bench.wait_for(terminal, "(safe|careful|not safe):")
+        bench.wait_for(terminal, "esc goes back")
         terminal.press("\x1b")
+        bench.wait_for(terminal, "╭ throughput")  # a key that follows at once would be alt and that key
         terminal.press("q")
         bench.wait_for(terminal, "Stop it and leave")
         terminal.press("\r")

@@ -146,7 +146,7 @@ def test_the_screen_shows_the_gpu_and_switches(machine: dict[str, str], tmp_path
         terminal.wait_for("X-ray of step .* FP32 beside AMP fp16 at loss scale")
         terminal.wait_for("esc goes back")
         terminal.press("\x1b")
-        terminal.wait_for("q quit")
+        terminal.wait_for("╭ throughput")
         terminal.press("q")
         terminal.wait_for("Stop it and leave")
         terminal.press("\r")
