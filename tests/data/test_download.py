@@ -1,7 +1,7 @@
 """Downloads against a real server that truncates, stalls, lies and refuses."""
 
 import hashlib
-import os
+import random
 import socket
 import threading
 import time
@@ -15,7 +15,7 @@ from amptui.data.download import Patience, download
 from amptui.data.sources import Progress
 from amptui.errors import DataError
 
-CONTENT = os.urandom(300_000)
+CONTENT = random.Random(0).randbytes(300_000)
 MD5 = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()
 ENOUGH_SECONDS = 30.0
 """Less than a server of these tests stalls for, and more than a busy machine takes for a byte."""
@@ -59,6 +59,7 @@ def test_a_file_of_unknown_length_is_reported_without_a_total(web: Any, watch: W
         (CONTENT[:1000], len(CONTENT), "broke off after 1,000 of 300,000 bytes"),
         (b"", None, "wrong checksum"),
     ],
+    ids=["other", "shorter", "empty"],
 )
 def test_a_file_that_is_not_the_one_wanted_is_refused(
     web: Any, watch: Watch, tmp_path: Path, content: bytes, length: int | None, said: str
