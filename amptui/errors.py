@@ -5,6 +5,7 @@ AmptuiError
 ├── ExperimentError  a model file, or the code in it                          (exit status 1)
 ├── DataError        data files that are absent, truncated or wrong           (exit status 1)
 ├── DeviceError      a device that is absent, out of memory or has failed     (exit status 1)
+│   └── DeviceLostError  one on which a kernel failed                         (exit status 1)
 ├── RunFolderError   a run's folder that cannot be used                       (exit status 1)
 └── OutputError      what a command prints cannot be written                  (exit status 1)
 """
@@ -37,6 +38,10 @@ class DataError(AmptuiError):
 
 class DeviceError(AmptuiError):
     """The device that was asked for is absent, out of memory, or has failed."""
+
+
+class DeviceLostError(DeviceError):
+    """A kernel failed: no call to the device succeeds in this process any more."""
 
 
 class RunFolderError(AmptuiError):

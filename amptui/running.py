@@ -16,7 +16,7 @@ from amptui.capture import OutputCapture
 from amptui.control import Control
 from amptui.device.sampler import Sampler
 from amptui.engine.worker import TrainingThread
-from amptui.errors import AmptuiError
+from amptui.errors import AmptuiError, DeviceLostError
 from amptui.forking import end_workers
 from amptui.modelspec import ModelSpec
 from amptui.plain import JsonLines, PlainFront, lasting_streams, separate_stdout
@@ -203,6 +203,11 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
     error = training.thread.error
     if error is not None:
         complain(str(error))
+        if isinstance(error, DeviceLostError):
+            # torch would abort where it frees pinned memory, which the interpreter's own way out does too.
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(error.exit_status)
         return error.exit_status
     if training.recorder.trouble:
         complain(f"journal: {training.recorder.trouble}")

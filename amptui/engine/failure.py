@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from amptui import units
-from amptui.errors import AmptuiError, DeviceError, ExperimentError
+from amptui.errors import AmptuiError, DeviceError, DeviceLostError, ExperimentError
 from amptui.records import AMP_PRECISIONS
 
 _OWN_FOLDER = Path(__file__).parent.parent
@@ -138,7 +138,7 @@ def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
     return DeviceError(f"out of host memory {doing}", mend=mend)
 
 
-def _device_lost(error: BaseException, doing: str) -> DeviceError:
+def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
     """The device tells of a kernel's error some calls later, of which the traceback knows nothing."""
     message = _message(error)
     ways = ["look for a label or an index out of range"] if "device-side assert" in message else []
@@ -147,7 +147,7 @@ def _device_lost(error: BaseException, doing: str) -> DeviceError:
     else:
         at = f"noticed {doing}"
         ways.append("start it with CUDA_LAUNCH_BLOCKING=1 to learn which line it comes from")
-    return DeviceError(f"{message[:500]} ({at})", mend=", or ".join(ways))
+    return DeviceLostError(f"{message[:500]} ({at})", mend=", or ".join(ways))
 
 
 def _peak() -> str:
