@@ -8,7 +8,17 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink
 from amptui.tui.panels import breakdown
-from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, flowed, quiet, wrapped_phrases, write
+from amptui.tui.panels.phrases import (
+    Gauge,
+    Line,
+    Phrase,
+    Word,
+    fitting,
+    flowed,
+    quiet,
+    wrapped_phrases,
+    write_lines,
+)
 from amptui.tui.panels.state import ScreenState
 
 NO_SAMPLE = "no sample yet"
@@ -35,8 +45,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     used = 0
     if view.device is not None:
         lines = _lines(view, view.device, canvas.width, canvas.height)[: canvas.height]
-        for y, line in enumerate(lines):
-            write(canvas, 0, y, fitting(line, canvas.width))
+        write_lines(canvas, 0, lines)
         used = len(lines) + 1
     rest = canvas.part(Rect(0, used, canvas.width, canvas.height - used))
     if breakdown.has_room(rest, view):
@@ -60,13 +69,13 @@ def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:
     return sorted(gpus, key=lambda each: not each[2])
 
 
-def gpu_bar(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Phrase]:
+def gpu_bar(name: str, gpu: GpuSample, trains: bool, width: int) -> Line:
     """``▸GPU0``, a bar and used of total, in ``width`` cells."""
     label = Word(f"{'▸' if trains else ' '}{name}", Ink.TEXT if trains else Ink.DIM)
     return _bar_line(label, gpu.memory_used_bytes, gpu.memory_total_bytes, width)
 
 
-def host_bar(host: HostSample, width: int) -> list[Phrase]:
+def host_bar(host: HostSample, width: int) -> Line:
     """The host's memory, as a GPU's is shown."""
     return _bar_line(Word("host", Ink.DIM), host.memory_used_bytes, host.memory_total_bytes, width)
 
@@ -88,7 +97,7 @@ def held_words(gpu: GpuSample, width: int) -> str:
     return f"⚠ clocks held: {reasons[0]} +{len(reasons) - 1}"
 
 
-def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[list[Phrase]]:
+def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[Line]:
     """What there is to show, the most telling first; other GPUs lose their readings for want of room."""
     gpus = ordered_gpus(view)
     first = [line for gpu in gpus[:1] for line in _gpu(*gpu, width)]
@@ -100,7 +109,7 @@ def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> 
     return [*lines, *(line for each in others for line in each), *_host(device.host, width)]
 
 
-def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[list[Phrase]]:
+def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
     """Bar, readings and, in the ink of a warning, why the clocks are held down."""
     readings = [
         busy(gpu),
@@ -112,7 +121,7 @@ def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[list[Phras
     return [gpu_bar(name, gpu, trains, width), fitting(readings, width), *held]
 
 
-def _torch(allocator: AllocatorSample, width: int) -> list[list[Phrase]]:
+def _torch(allocator: AllocatorSample, width: int) -> list[Line]:
     """What torch's allocator holds: tensors now, their peak since the switch, and what it keeps for more."""
     amounts = (
         (allocator.allocated_bytes, "allocated"),
@@ -126,7 +135,7 @@ def _torch(allocator: AllocatorSample, width: int) -> list[list[Phrase]]:
     return flowed([Phrase((Word("torch", Ink.DIM),)), *words], width)
 
 
-def _host(host: HostSample, width: int) -> list[list[Phrase]]:
+def _host(host: HostSample, width: int) -> list[Line]:
     cpu = None if host.cpu_percent is None else host.cpu_percent / 100
     process = Word(f"{units.number_of_bytes(host.process_rss_bytes):>8}")
     return [
@@ -138,7 +147,7 @@ def _host(host: HostSample, width: int) -> list[list[Phrase]]:
     ]
 
 
-def _bar_line(label: Word, used: int | None, total: int | None, width: int) -> list[Phrase]:
+def _bar_line(label: Word, used: int | None, total: int | None, width: int) -> Line:
     amount = f"{units.bytes_of(used, total):>14}"
     bar_width = min(_WIDEST_BAR, width - len(label.text) - len(amount) - 2)
     fraction = None if used is None or not total else min(1.0, used / total)

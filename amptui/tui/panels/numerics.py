@@ -7,9 +7,20 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import verdicts
 from amptui.tui.panels.phase import waiting_words
-from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, quiet, wrapped_phrases, write
+from amptui.tui.panels.phrases import (
+    GAP,
+    Block,
+    Line,
+    Phrase,
+    Word,
+    fitting,
+    fitting_lines,
+    quiet,
+    wrapped_phrases,
+    write,
+    write_lines,
+)
 from amptui.tui.panels.state import ScreenState
-from amptui.tui.panels.verdicts import Block, Line
 from amptui.tui.renderables.digits import LINES as DIGIT_LINES
 from amptui.tui.renderables.digits import draw_digits
 from amptui.tui.renderables.exponents import LEGEND_LINES, draw_exponents, width_beside
@@ -75,12 +86,12 @@ class NumericsPanel:
         """Everything in one column: the words get what a histogram of a fair height leaves over."""
         fair = max(1 + _LEAST_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
         blocks = _all_blocks(view.numerics, canvas.width)
-        lines = verdicts.fitting_lines(blocks, max(0, canvas.height - fair))
+        lines = fitting_lines(blocks, max(0, canvas.height - fair))
         left = canvas.height - len(lines)
         gap = int(left > _ROOMY)
         upper = min(left - gap, 1 + _MOST_BARS + LEGEND_LINES)
         _draw_window(canvas.part(Rect(0, 0, canvas.width, upper)), view)
-        _write_lines(canvas.part(Rect(0, upper + gap, canvas.width, len(lines))), lines)
+        write_lines(canvas, upper + gap, lines)
         used = upper + 2 * gap + len(lines)
         curve = canvas.part(Rect(0, used, canvas.width, min(_MOST_CURVE, canvas.height - used)))
         self._draw_curve(curve, view, screen)
@@ -179,10 +190,9 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
     else:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
     gauge = verdicts.headroom_gauge(numerics.headroom, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
-    lines = [[Phrase((gauge,))], [Phrase(verdicts.least_words(numerics))]]
+    lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.least_words(numerics))]]
     lines += wrapped_phrases(numerics.outlook, Ink.TEXT, canvas.width)
-    for y, line in enumerate(lines, 2 + DIGIT_LINES):
-        write(canvas, 0, y, line)
+    write_lines(canvas, 2 + DIGIT_LINES, lines)
     return 3 + DIGIT_LINES + len(lines)
 
 
@@ -213,9 +223,4 @@ def _found_blocks(numerics: NumericsView, width: int) -> list[Block]:
 
 
 def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:
-    _write_lines(canvas, verdicts.fitting_lines(blocks, canvas.height))
-
-
-def _write_lines(canvas: Canvas, lines: list[Line]) -> None:
-    for y, line in enumerate(lines):
-        write(canvas, 0, y, fitting(line.phrases, canvas.width))
+    write_lines(canvas, 0, fitting_lines(blocks, canvas.height))

@@ -51,7 +51,7 @@ def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         return
     kept = scales.kept_words(view)
     second = Phrase((Word(kept, Ink.DIM),), 2) if kept else scales.growth(view.scaler, _GROWTH_BAR)
-    phrases = [scales.value(view), *scales.trouble(view, 0), second, *scales.counts(view.scaler)]
+    phrases = [scales.value(view), *scales.trouble(view), second, *scales.counts(view.scaler)]
     _line(canvas, "loss scale", phrases)
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.ink import Ink
@@ -33,6 +33,8 @@ class Phrase(NamedTuple):
 
     words: tuple[Word | Gauge, ...]
     rank: int = 0
+    goes_on: bool = False
+    """Whether its sentence goes on in the next line."""
 
     @property
     def width(self) -> int:
@@ -40,12 +42,24 @@ class Phrase(NamedTuple):
         return sum(word.width if isinstance(word, Gauge) else text_width(word.text) for word in self.words)
 
 
+Line: TypeAlias = list[Phrase]
+"""Phrases side by side."""
+
+
+class Block(NamedTuple):
+    """Lines on one matter, ``least`` of them or none; of several, the lowest ``rank`` matters most."""
+
+    lines: list[Line]
+    rank: int
+    least: int = 1
+
+
 def line_width(phrases: Sequence[Phrase]) -> int:
     """How many cells ``write`` takes for these."""
     return sum(each.width for each in phrases) + GAP * max(0, len(phrases) - 1)
 
 
-def fitting(phrases: Iterable[Phrase], width: int) -> list[Phrase]:
+def fitting(phrases: Iterable[Phrase], width: int) -> Line:
     """Those that fit in ``width`` cells, chosen by rank and shown in the order given; one always stays."""
     kept: dict[int, Phrase] = {}
     used = -GAP
@@ -58,9 +72,31 @@ def fitting(phrases: Iterable[Phrase], width: int) -> list[Phrase]:
     return [kept[i] for i in sorted(kept)]
 
 
-def flowed(phrases: Iterable[Phrase], width: int) -> list[list[Phrase]]:
+def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:
+    """The lines to show in ``height``, in the order given: as many blocks as can be, then more of each."""
+    taken: dict[int, int] = {}
+    ranked = sorted(range(len(blocks)), key=lambda i: blocks[i].rank)
+    for i in ranked:
+        least = min(blocks[i].least, len(blocks[i].lines))
+        taken[i] = least if sum(taken.values()) + least <= height else 0
+    for i in ranked:
+        if taken[i]:
+            taken[i] += min(len(blocks[i].lines) - taken[i], height - sum(taken.values()))
+    return [line for i, block in enumerate(blocks) for line in _cut(block.lines, taken[i])]
+
+
+def _cut(lines: list[Line], count: int) -> list[Line]:
+    """The first ``count`` lines; a sentence that would go on ends in ``…``."""
+    kept = lines[:count]
+    if 0 < count < len(lines) and kept[-1][-1].goes_on:
+        *phrases, last = kept[-1]
+        kept[-1] = [*phrases, last._replace(words=(*last.words, Word("…", last.words[-1].ink)))]
+    return kept
+
+
+def flowed(phrases: Iterable[Phrase], width: int) -> list[Line]:
     """Phrases in as many lines of ``width`` cells as they need, in order."""
-    lines: list[list[Phrase]] = []
+    lines: list[Line] = []
     for each in phrases:
         if lines and line_width([*lines[-1], each]) <= width:
             lines[-1].append(each)
@@ -76,9 +112,16 @@ def wrapped(text: str, width: int, *, lines: int) -> list[str]:
     return [line.rstrip() for line in textwrap.wrap(text, width, max_lines=lines, placeholder="…")]
 
 
-def wrapped_phrases(text: str, ink: int, width: int, *, lines: int = 2) -> list[list[Phrase]]:
-    """``wrapped`` text as lines of one phrase."""
-    return [[Phrase((Word(line, ink),))] for line in wrapped(text, width, lines=lines)]
+def wrapped_phrases(
+    text: str, ink: int, width: int, *, lines: int = 2, head: tuple[Word, ...] = ()
+) -> list[Line]:
+    """``wrapped`` text as lines of one phrase, behind the words of ``head`` in their own inks."""
+    begin = "".join(word.text for word in head)
+    told = wrapped(begin + text, width, lines=lines) or ([begin] if head else [])
+    words: list[tuple[Word, ...]] = [(Word(line, ink),) for line in told]
+    if head:
+        words[0] = (*head, Word(told[0][len(begin) :], ink))
+    return [[Phrase(each, goes_on=i < len(words))] for i, each in enumerate(words, 1)]
 
 
 def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
@@ -89,6 +132,12 @@ def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
         for word in each.words:
             end = _write_word(canvas, end, y, word)
     return end
+
+
+def write_lines(canvas: Canvas, y: int, lines: Iterable[Line]) -> None:
+    """Write lines below each other from line ``y`` on, of each what fits."""
+    for at, line in enumerate(lines, y):
+        write(canvas, 0, at, fitting(line, canvas.width))
 
 
 def _write_word(canvas: Canvas, x: int, y: int, word: Word | Gauge) -> int:
@@ -106,8 +155,8 @@ def write_right(canvas: Canvas, y: int, phrases: Sequence[Phrase], *, margin: in
     return x
 
 
-def quiet(canvas: Canvas, text: str, ink: int = Ink.DIM) -> None:
+def quiet(canvas: Canvas, text: str) -> None:
     """A few words in the middle of ``canvas``: what is waited for, or why there is nothing to see."""
     lines = wrapped(text, canvas.width, lines=canvas.height)
     for y, line in enumerate(lines, (canvas.height - len(lines)) // 2):
-        canvas.text((canvas.width - text_width(line)) // 2, y, line, ink)
+        canvas.text((canvas.width - text_width(line)) // 2, y, line, Ink.DIM)

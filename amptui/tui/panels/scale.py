@@ -5,7 +5,7 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink, precision_ink
-from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, quiet, wrapped_phrases, write
+from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
 from amptui.tui.panels.state import ScreenState
 from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
@@ -25,7 +25,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Doublings to overflow where there is room, and the scale itself, dim while no step uses it."""
     if view.scaler.scale is None:
         return []
-    return [*_headroom(view, 1), value(view)]
+    return [*_headroom(view), value(view)]
 
 
 def value(view: SessionView) -> Phrase:
@@ -62,17 +62,17 @@ def counts(scaler: ScalerView) -> list[Phrase]:
     ]
 
 
-def trouble(view: SessionView, rank: int) -> list[Phrase]:
+def trouble(view: SessionView) -> list[Phrase]:
     """What the scaler does, if it is used and not healthy."""
     state = state_words(view.numerics.scaler)
-    return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,), rank)]
+    return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,))]
 
 
-def _headroom(view: SessionView, rank: int) -> list[Phrase]:
+def _headroom(view: SessionView) -> list[Phrase]:
     """``headroom 3.2``, of a step in float16."""
     if view.numerics.headroom is None or view.numerics.hypothetical:
         return []
-    return [Phrase((Word("headroom ", Ink.DIM), *headroom_words(view.numerics)), rank)]
+    return [Phrase((Word("headroom ", Ink.DIM), *headroom_words(view.numerics)), 1)]
 
 
 class ScalePanel:
@@ -99,11 +99,10 @@ class ScalePanel:
                 log_y=True,
                 band=False,
             )
-        for y, line in enumerate(lines, rows):
-            write(canvas, 0, y, fitting(line, canvas.width))
+        write_lines(canvas, rows, lines)
 
 
-def _lines(view: SessionView, width: int, height: int) -> list[list[Phrase]]:
+def _lines(view: SessionView, width: int, height: int) -> list[Line]:
     """How far the next doubling is and what was skipped; what the scaler does; where there is room, more."""
     scaler, kept = view.scaler, kept_words(view)
     if kept:
@@ -111,9 +110,9 @@ def _lines(view: SessionView, width: int, height: int) -> list[list[Phrase]]:
     else:
         bar_width = width - growth(scaler, 0).width
         first = growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
-    lines = [[first], [*trouble(view, 0), *counts(scaler)]]
+    lines: list[Line] = [[first], [*trouble(view), *counts(scaler)]]
     state = state_words(view.numerics.scaler)
-    told = [] if state is None else [Phrase((state,)), *_headroom(view, 1)]
+    told = [] if state is None else [Phrase((state,)), *_headroom(view)]
     moves = wrapped_phrases(scaler.last_change, Ink.DIM, width)
     if told and height - len(lines) - 1 >= _LEAST_CURVE:
         lines = [[first], counts(scaler), told]

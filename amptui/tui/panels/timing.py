@@ -9,8 +9,7 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
-from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
-from amptui.tui.panels.verdicts import Block, Line, fitting_lines
+from amptui.tui.panels.phrases import Block, Line, Phrase, Word, fitting_lines, wrapped_phrases, write_lines
 
 _LABEL_WIDTH = 9
 """A precision's glyph and ``device``, and a blank."""
@@ -74,18 +73,18 @@ def draw(canvas: Canvas, view: SessionView) -> int:
     then the table.
     """
     rows = [row for timing in view.timings for row in _rows(timing)]
-    picture = [_title(view.timings), *map(_bar_line, rows), _legend(ascii_only=canvas.ascii_only)]
+    labels: list[Line] = [[Phrase(_row_label(row))] for row in rows]
+    picture = [_title(view.timings), *labels, _legend(ascii_only=canvas.ascii_only)]
     table = [_table_line(row) for row in rows]
     blocks = [
         Block(picture, 0, len(picture)),
         Block(table, 9, len(table)),
-        Block([Line([])], 8),
+        Block([[]], 8),
         *(_verdict(timing, canvas.width, rank=1 + _rank(timing.precision, view)) for timing in view.timings),
     ]
     lines = fitting_lines(blocks, canvas.height)
     top = canvas.height - len(lines)
-    for y, line in enumerate(lines, top):
-        write(canvas, 0, y, fitting(line.phrases, canvas.width))
+    write_lines(canvas, top, lines)
     if len(picture) <= canvas.height:
         _draw_bars(canvas.part(Rect(0, top + 1, canvas.width, len(rows))), rows)
     return len(lines)
@@ -110,17 +109,10 @@ def _title(timings: Sequence[PrecisionTiming]) -> Line:
     steps = ", ".join(
         f"{units.count(timing.steps)} {precision_label(timing.precision)}" for timing in timings
     )
-    return Line(
-        [
-            Phrase((Word("where a step's time goes"),)),
-            Phrase((Word(f"medians of {steps} steps", Ink.DIM),), 1),
-        ]
-    )
-
-
-def _bar_line(row: _Row) -> Line:
-    """What stands left of a bar."""
-    return Line([Phrase(_row_label(row))])
+    return [
+        Phrase((Word("where a step's time goes"),)),
+        Phrase((Word(f"medians of {steps} steps", Ink.DIM),), 1),
+    ]
 
 
 def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
@@ -156,7 +148,7 @@ def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
 def _legend(*, ascii_only: bool) -> Line:
     """What each filling means; the table has its columns here."""
     columns = [f"{' ' * _COLUMN_GAP}{part.sign(ascii_only)} {part.name}" for part in _PARTS]
-    return Line([Phrase((Word(" " * _LABEL_WIDTH + "".join(columns)),))])
+    return [Phrase((Word(" " * _LABEL_WIDTH + "".join(columns)),))]
 
 
 def _table_line(row: _Row) -> Line:
@@ -166,10 +158,11 @@ def _table_line(row: _Row) -> Line:
         seconds = row.seconds.get(part.name)
         text = "–" if seconds is None else units.milliseconds(seconds)
         cells.append(f"{text:>{_COLUMN_GAP + 2 + len(part.name)}}")
-    return Line([Phrase((*_row_label(row), Word("".join(cells))))])
+    return [Phrase((*_row_label(row), Word("".join(cells))))]
 
 
 def _row_label(row: _Row) -> tuple[Word, Word]:
+    """What stands left of a bar."""
     return (
         Word(f"{precision_glyph(row.precision)} ", precision_ink(row.precision)),
         Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Ink.DIM),
@@ -181,18 +174,10 @@ def _verdict(timing: PrecisionTiming, width: int, *, rank: int) -> Block:
     name = f"{precision_glyph(timing.precision)} {precision_label(timing.precision)}"
     sign, ink = _BOUND_SIGNS.get(timing.bound, _NO_VERDICT)
     bound = f"{timing.bound}-bound: " if timing.bound else ""
-    head = f"{name}  {sign}"
-    text = f"{head} {bound}{timing.evidence or 'too few steps timed yet'}"
-    first, *others = wrapped(text, width - _INDENT, lines=_MOST_LINES) or [head]
-    words = (
-        Word(name, precision_ink(timing.precision) | BOLD),
-        Word(f"  {sign}", ink | BOLD),
-        Word(first[len(head) :]),
-    )
-    limit = wrapped(timing.limit, width - _INDENT, lines=_MOST_LINES)
-    lines = [Line([Phrase(words)]), *_indented(others, Ink.TEXT), *_indented(limit, Ink.DIM)]
+    head = (Word(name, precision_ink(timing.precision) | BOLD), Word(f"  {sign}", ink | BOLD))
+    text = f" {bound}{timing.evidence or 'too few steps timed yet'}"
+    width -= _INDENT
+    first, *others = wrapped_phrases(text, Ink.TEXT, width, lines=_MOST_LINES, head=head)
+    limit = wrapped_phrases(timing.limit, Ink.DIM, width, lines=_MOST_LINES)
+    lines = [first, *([Phrase((Word(" " * _INDENT), *each.words))] for (each,) in [*others, *limit])]
     return Block(lines, rank, len(lines))
-
-
-def _indented(lines: Sequence[str], ink: int) -> list[Line]:
-    return [Line([Phrase((Word(" " * _INDENT + line, ink),))]) for line in lines]

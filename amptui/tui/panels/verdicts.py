@@ -1,23 +1,14 @@
 """What is said of the numerics in words: headroom, verdicts with their signs, who loses most."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from amptui import units
 from amptui.findings import Float16Window, ParameterWindow
 from amptui.records import Severity
 from amptui.telemetry.view import NumericsView, ScalerVerdict, Verdict
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.panels.phrases import GAP, Gauge, Phrase, Word, flowed, wrapped
-
-
-class Line(NamedTuple):
-    """Phrases side by side; a sentence may go on in the next line."""
-
-    phrases: list[Phrase]
-    goes_on: bool = False
-
+from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, flowed, wrapped_phrases
 
 DOUBLINGS = 16
 """The range of the gauge: so many doublings lie between 1 and the largest float16."""
@@ -45,37 +36,6 @@ _SIGNS: dict[Severity, tuple[str, Ink]] = {
 
 _NO_NEWS = ("·", Ink.TEXT)
 """Neither good nor bad."""
-
-
-class Block(NamedTuple):
-    """Lines on one matter, ``least`` of them or none; of several, the lowest ``rank`` matters most."""
-
-    lines: list[Line]
-    rank: int
-    least: int = 1
-
-
-def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:
-    """The lines to show in ``height``, in the order given: as many blocks as can be, then more of each."""
-    taken: dict[int, int] = {}
-    ranked = sorted(range(len(blocks)), key=lambda i: blocks[i].rank)
-    for i in ranked:
-        least = min(blocks[i].least, len(blocks[i].lines))
-        taken[i] = least if sum(taken.values()) + least <= height else 0
-    for i in ranked:
-        if taken[i]:
-            taken[i] += min(len(blocks[i].lines) - taken[i], height - sum(taken.values()))
-    return [line for i, block in enumerate(blocks) for line in _cut(block.lines, taken[i])]
-
-
-def _cut(lines: list[Line], count: int) -> list[Line]:
-    """The first ``count`` lines; a sentence that would go on ends in ``…``."""
-    kept = lines[:count]
-    if 0 < count < len(lines) and kept[-1].goes_on:
-        *phrases, last = kept[-1].phrases
-        ink = next((word.ink for word in reversed(last.words)), Ink.TEXT)
-        kept[-1] = Line([*phrases, last._replace(words=(*last.words, Word("…", ink)))])
-    return kept
 
 
 def state_words(verdict: ScalerVerdict) -> Word | None:
@@ -135,8 +95,7 @@ def headroom(numerics: NumericsView, width: int) -> Block:
     """Value, gauge and least, then what comes next."""
     words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), least_words(numerics)
     flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
-    lines = [Line(line) for line in flow]
-    return Block(_labelled("headroom", lines + _prose(numerics.outlook, Ink.TEXT, width)), 0)
+    return Block(_labelled("headroom", flow + _prose(numerics.outlook, Ink.TEXT, width)), 0)
 
 
 def scaler(verdict: ScalerVerdict, width: int) -> Block:
@@ -145,7 +104,7 @@ def scaler(verdict: ScalerVerdict, width: int) -> Block:
     if state is None:
         told = _prose(verdict.text or "not used", Ink.DIM, width)
     else:
-        told = _signed(state, f"  {verdict.text}" if verdict.text else "", Ink.TEXT, width)
+        told = _prose(f"  {verdict.text}" if verdict.text else "", Ink.TEXT, width, state)
     return Block(_labelled("scaler", told + _prose(verdict.rule, Ink.DIM, width)), 1, min(2, len(told)))
 
 
@@ -158,7 +117,7 @@ def gradients(numerics: NumericsView, width: int) -> Block:
         Phrase((Word("NaN/Inf ", Ink.DIM), Word(units.count(bad), Ink.ERROR | BOLD if bad else Ink.TEXT))),
         Phrase((Word(f"step {units.count(numerics.measured_step)}", Ink.DIM),)),
     ]
-    lines = [Line(line) for line in flowed(phrases, width - _LABEL_WIDTH - GAP)]
+    lines = flowed(phrases, width - _LABEL_WIDTH - GAP)
     return Block(_labelled("gradients", lines), 2, len(lines))
 
 
@@ -174,7 +133,7 @@ def verdict(
     sign, ink = _SIGNS[judged.severity] if good or judged.severity != "info" else _NO_NEWS
     about = "" if step is None else f" (step {units.count(step)})"
     text_ink = Ink.TEXT if judged.severity == "info" else ink
-    lines = _signed(Word(sign, ink | BOLD), f" {judged.text}{about}", text_ink, width)
+    lines = _prose(f" {judged.text}{about}", text_ink, width, Word(sign, ink | BOLD))
     return [Block(_labelled(label, lines), rank)]
 
 
@@ -185,7 +144,7 @@ def worst(window: Float16Window | None, width: int) -> list[Block]:
     columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
     head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
     title = Word(f"{head} worst parameters", Ink.DIM)
-    lines = [Line([Phrase((title,)), Phrase((Word("(of nonzero)", Ink.DIM),), 1)])]
+    lines = [[Phrase((title,)), Phrase((Word("(of nonzero)", Ink.DIM),), 1)]]
     for parameter in window.worst:
         nonzero = parameter.elements - parameter.zeros
         shares = [
@@ -193,7 +152,7 @@ def worst(window: Float16Window | None, width: int) -> list[Block]:
             for count, ink in ((count_of(parameter), ink) for _, count_of, ink in columns)
         ]
         name = _ending(parameter.name, width - len(head) - 1)
-        lines.append(Line([Phrase((*shares, Word(f" {name}")))]))
+        lines.append([Phrase((*shares, Word(f" {name}")))])
     return [Block(lines, 6, 2)]
 
 
@@ -215,27 +174,15 @@ def _gradient(value: float | None) -> Word:
     return Word(units.loss(value), Ink.ERROR | BOLD if bad else Ink.TEXT)
 
 
-def _prose(text: str, ink: int, width: int) -> list[Line]:
-    """``text`` wrapped beside a label, a cell kept free for the sign that it was cut."""
-    lines = wrapped(text, width - _LABEL_WIDTH - GAP - 1, lines=_MOST_LINES)
-    return [Line([Phrase((Word(line, ink),))], goes_on=i < len(lines)) for i, line in enumerate(lines, 1)]
-
-
-def _signed(sign: Word, text: str, ink: int, width: int) -> list[Line]:
-    """``_prose`` that begins with a sign or a state in an ink of its own."""
-    first, *others = _prose(sign.text + text, ink, width) or [Line([])]
-    phrase = Phrase((sign, Word(_text(first)[len(sign.text) :], ink)))
-    return [first._replace(phrases=[phrase]), *others]
-
-
-def _text(line: Line) -> str:
-    return "".join(word.text for phrase in line.phrases for word in phrase.words if isinstance(word, Word))
+def _prose(text: str, ink: int, width: int, *head: Word) -> list[Line]:
+    """``text`` wrapped beside a label, behind ``head``; a cell is kept free for the sign that it was cut."""
+    return wrapped_phrases(text, ink, width - _LABEL_WIDTH - GAP - 1, lines=_MOST_LINES, head=head)
 
 
 def _labelled(label: str, lines: list[Line]) -> list[Line]:
     """``lines`` behind a dim label, those after the first indented as much."""
     labels = [label, *[""] * (len(lines) - 1)]
     return [
-        line._replace(phrases=[Phrase((Word(f"{name:<{_LABEL_WIDTH}}", Ink.DIM),), -1), *line.phrases])
+        [Phrase((Word(f"{name:<{_LABEL_WIDTH}}", Ink.DIM),), -1), *line]
         for name, line in zip(labels, lines, strict=True)
     ]

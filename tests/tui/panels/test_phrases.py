@@ -4,10 +4,13 @@ from hypothesis import strategies as st
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
 from amptui.tui.panels.phrases import (
+    Block,
     Gauge,
+    Line,
     Phrase,
     Word,
     fitting,
+    fitting_lines,
     flowed,
     line_width,
     quiet,
@@ -19,6 +22,17 @@ from amptui.tui.panels.phrases import (
 words = st.text(st.sampled_from("abc→"), min_size=1, max_size=12)
 phrases = st.builds(lambda text, rank: Phrase((Word(text),), rank), words, st.integers(0, 5))
 lines = st.lists(phrases, min_size=1, max_size=8)
+
+
+def block(count: int, rank: int = 0, least: int = 1, name: str = "line") -> Block:
+    return Block([[Phrase((Word(f"{name} {i}"),))] for i in range(count)], rank, least)
+
+
+def texts_of(lines: list[Line]) -> list[str]:
+    return [
+        "".join(word.text for phrase in line for word in phrase.words if isinstance(word, Word))
+        for line in lines
+    ]
 
 
 def said(*texts: str) -> list[Phrase]:
@@ -85,3 +99,25 @@ def test_quiet_words_stand_in_the_middle() -> None:
     canvas = Canvas(9, 3)
     quiet(canvas, "n/a")
     assert canvas.lines() == ["         ", "   n/a   ", "         "]
+
+
+def test_what_matters_most_gets_the_lines() -> None:
+    blocks = [block(2, 1, 2, "table"), block(3, 0, 1, "word")]
+    assert texts_of(fitting_lines(blocks, 5)) == ["table 0", "table 1", "word 0", "word 1", "word 2"]
+    assert texts_of(fitting_lines(blocks, 3)) == ["table 0", "table 1", "word 0"]
+    assert texts_of(fitting_lines(blocks, 2)) == ["word 0", "word 1"]
+    assert fitting_lines(blocks, 0) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 3)), max_size=6),
+    st.integers(0, 20),
+)
+def test_no_more_lines_are_told_than_there_are(shapes: list[tuple[int, int, int]], height: int) -> None:
+    blocks = [block(count, rank, least, f"{i}") for i, (count, rank, least) in enumerate(shapes)]
+    told = texts_of(fitting_lines(blocks, height))
+    assert len(told) <= height
+    everything = texts_of([line for block in blocks for line in block.lines])
+    assert told == everything or len(everything) > height
+    positions = [everything.index(line) for line in told]
+    assert positions == sorted(positions)

@@ -10,8 +10,7 @@ from amptui.records import Severity
 from amptui.telemetry.view import NumericsView, ScalerState, ScalerVerdict, Verdict
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import verdicts
-from amptui.tui.panels.phrases import Phrase, Word
-from amptui.tui.panels.verdicts import Block, Line
+from amptui.tui.panels.phrases import Block, Line, Word, fitting_lines
 from tests.tui import numerics_views
 
 INF = math.inf
@@ -20,7 +19,7 @@ INF = math.inf
 def text_of(lines: list[Line]) -> list[str]:
     return [
         "  ".join(
-            "".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in line.phrases
+            "".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in line
         ).rstrip()
         for line in lines
     ]
@@ -28,10 +27,6 @@ def text_of(lines: list[Line]) -> list[str]:
 
 def words_of(block: Block) -> str:
     return " ".join(" ".join(text_of(block.lines)).split())
-
-
-def lines(count: int, rank: int = 0, least: int = 1, name: str = "line") -> Block:
-    return Block([Line([Phrase((Word(f"{name} {i}"),))]) for i in range(count)], rank, least)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +101,7 @@ def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
         "scaler     ✖ collapsing  no halving helps: switch to bf16 or FP32 and look at features.13.conv",
         "           5 skips in a row: 12 so far",
     ]
-    first, rule = (line.phrases[-1].words for line in block.lines)
+    first, rule = (line[-1].words for line in block.lines)
     assert [word.ink for word in first if isinstance(word, Word)] == [Ink.ERROR | BOLD, Ink.TEXT]
     assert rule[0].ink == Ink.DIM
 
@@ -119,7 +114,7 @@ def test_a_scaler_that_is_not_used_says_only_that() -> None:
 def test_gradients_that_are_not_finite_have_the_ink_of_an_error() -> None:
     block = verdicts.gradients(numerics_views.collapsing().numerics, 76)
     assert text_of(block.lines) == ["gradients  norm inf  max nan  NaN/Inf 1,204  step 1,204"]
-    inks = [phrase.words[-1].ink for phrase in block.lines[0].phrases[1:]]
+    inks = [phrase.words[-1].ink for phrase in block.lines[0][1:]]
     assert inks == [Ink.ERROR | BOLD] * 3 + [Ink.DIM]
 
 
@@ -142,7 +137,7 @@ def test_a_verdict_has_the_sign_of_its_severity(
 ) -> None:
     (block,) = verdicts.verdict("X-ray", Verdict(severity, "so it is"), 60, rank=1, good=good, step=1000)
     assert text_of(block.lines) == [f"X-ray      {sign} so it is (step 1,000)"]
-    assert tuple(word.ink for word in block.lines[0].phrases[-1].words) == inks
+    assert tuple(word.ink for word in block.lines[0][-1].words) == inks
 
 
 def test_without_a_verdict_there_is_no_line() -> None:
@@ -159,7 +154,7 @@ def test_the_worst_parameters_are_told_by_shares_of_what_is_not_zero() -> None:
         "  flushed subnormal  overflow  worst parameters  (of nonzero)",
         "    50.0%      3.0%        0%  fc.weight",
     ]
-    shares = block.lines[1].phrases[0].words
+    shares = block.lines[1][0].words
     assert [word.ink for word in shares] == [Ink.WARNING, Ink.TEXT, Ink.DIM, Ink.TEXT]
     assert block.least == 2
 
@@ -176,30 +171,8 @@ def test_nothing_is_told_where_nothing_is_lost() -> None:
     assert verdicts.worst(numerics_views.float16_window(-8), 76) == []
 
 
-def test_what_matters_most_gets_the_lines() -> None:
-    blocks = [lines(2, 1, 2, "table"), lines(3, 0, 1, "word")]
-    assert text_of(verdicts.fitting_lines(blocks, 5)) == ["table 0", "table 1", "word 0", "word 1", "word 2"]
-    assert text_of(verdicts.fitting_lines(blocks, 3)) == ["table 0", "table 1", "word 0"]
-    assert text_of(verdicts.fitting_lines(blocks, 2)) == ["word 0", "word 1"]
-    assert verdicts.fitting_lines(blocks, 0) == []
-
-
 def test_a_sentence_that_is_cut_says_so() -> None:
     (block,) = verdicts.verdict("trace", Verdict("info", "one two three four five six"), 24, rank=1)
     assert len(block.lines) == 3
-    assert text_of(verdicts.fitting_lines([block], 1)) == ["trace      ✔ one two…"]
-    assert text_of(verdicts.fitting_lines([block], 3))[-1].endswith("six")
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(1, 3)), max_size=6),
-    st.integers(0, 20),
-)
-def test_no_more_lines_are_told_than_there_are(shapes: list[tuple[int, int, int]], height: int) -> None:
-    blocks = [lines(count, rank, least, f"{i}") for i, (count, rank, least) in enumerate(shapes)]
-    told = text_of(verdicts.fitting_lines(blocks, height))
-    assert len(told) <= height
-    everything = text_of([line for block in blocks for line in block.lines])
-    assert told == everything or len(everything) > height
-    positions = [everything.index(line) for line in told]
-    assert positions == sorted(positions)
+    assert text_of(fitting_lines([block], 1)) == ["trace      ✔ one two…"]
+    assert text_of(fitting_lines([block], 3))[-1].endswith("six")
