@@ -7,6 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+FLOAT16_ZONES = {"subnormal": -25, "normal": -14, "overflow": 16}
+"""The exponents of two from which on magnitudes are so in float16; below the first they are flushed to zero.
+
+IEEE 754 binary16 rounds magnitudes up to 2^-25 to zero, has its smallest normal number at 2^-14, and rounds
+from 65520 on, just below 2^16, to infinity.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterWindow:
@@ -53,6 +60,12 @@ class Float16Window:
     """Steps since the one before; None for the first."""
     seconds_since: float | None = None
     """Seconds since the one before on the host's clock: the measurement's share of the time."""
+
+    @property
+    def normal(self) -> int:
+        """Elements that float16 keeps with all their digits."""
+        elsewhere = self.zeros + self.flushed + self.subnormal + self.overflowing + self.nonfinite
+        return self.elements - elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

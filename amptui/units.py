@@ -6,7 +6,7 @@ from decimal import Decimal
 NOT_AVAILABLE = "n/a"
 """What stands where a number could not be measured."""
 
-_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T")
 
 
@@ -15,10 +15,10 @@ def number_of_bytes(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
     power = 0
-    while abs(value) >= 999.5 and power < len(_BINARY) - 1:
+    while abs(value) >= 999.5 and power < len(BYTE_UNITS) - 1:
         value /= 1024
         power += 1
-    return f"{_three_digits(value) if power else int(value)} {_BINARY[power]}"
+    return f"{_three_digits(value) if power else int(value)} {BYTE_UNITS[power]}"
 
 
 def bytes_of(part: float | None, whole: float | None) -> str:
@@ -28,7 +28,7 @@ def bytes_of(part: float | None, whole: float | None) -> str:
     text = number_of_bytes(whole)
     if part is None or not math.isfinite(part):
         return f"{NOT_AVAILABLE} / {text}"
-    return f"{_three_digits(part / 1024 ** _BINARY.index(text.split()[1]))} / {text}"
+    return f"{_three_digits(part / 1024 ** BYTE_UNITS.index(text.split()[1]))} / {text}"
 
 
 def rate(per_second: float | None, unit: str = "") -> str:

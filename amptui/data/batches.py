@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from amptui.data.loaders import delivered, draws_on_host, tell_dead_worker, without_workers
+from amptui.data.loaders import END, delivered, draws_on_host, tell_dead_worker, without_workers
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
 
@@ -24,10 +24,6 @@ is handed on untouched."""
 
 Passed = Callable[[int], bool]
 """Told how many batches a loader has passed over; false ends that where it is."""
-
-
-_END = object()
-"""What an iterator gives that has no more; a batch may be anything else."""
 
 
 def _go_on(_passed: int) -> bool:
@@ -234,7 +230,7 @@ class _LoadedBatches:
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         batches = self._batches()  # the loader's order is its own
         for done in range(skip):
-            if next(batches, _END) is _END:
+            if next(batches, END) is END:
                 what = f"an epoch had more than {done:,} batches when its checkpoint was written"
                 raise DataError(what, mend="resume with the data that the run began with")
             if not passed(done + 1):

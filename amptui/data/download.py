@@ -18,6 +18,9 @@ from urllib.request import build_opener
 from amptui.data.sources import DataRequest, Progress
 from amptui.errors import DataError
 
+DOWNLOAD_AGAIN = "move it away to have it downloaded again"
+"""What to do about a damaged file."""
+
 _CHUNK_BYTES = 1 << 16
 _STOP_POLL_SECONDS = 0.1
 

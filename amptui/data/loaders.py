@@ -21,7 +21,8 @@ _WORKER_ENDS = {
 }
 """What to do about a worker that ended so."""
 
-_END = object()
+END = object()
+"""What an iterator gives that has no more; a batch may be anything else."""
 
 
 def tell_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:
@@ -53,8 +54,8 @@ def delivered(iterator: Iterator[Any], on_host: bool) -> Iterator[Any]:
         return
     while True:
         with torch.device("cpu"):
-            batch = next(iterator, _END)
-        if batch is _END:
+            batch = next(iterator, END)
+        if batch is END:
             return
         yield batch
 

@@ -10,11 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from amptui.data.download import download
+from amptui.data.download import DOWNLOAD_AGAIN, download
 from amptui.data.sources import Arrays, DataRequest
 from amptui.errors import DataError
-
-MEND = "move it away to have it downloaded again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +125,14 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged ({error})", mend=MEND) from error
+        raise DataError(f"{path} is damaged ({error})", mend=DOWNLOAD_AGAIN) from error
 
 
 def _hold_to(file: IdxFile, path: Path, content: bytes) -> None:
     if len(content) != file.size_bytes:
         unpacked = "" if path.name == file.name else " unpacked"
         raise DataError(
-            f"{path} is {len(content):,} bytes{unpacked}, {file.size_bytes:,} expected", mend=MEND
+            f"{path} is {len(content):,} bytes{unpacked}, {file.size_bytes:,} expected", mend=DOWNLOAD_AGAIN
         )
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != file.md5:
-        raise DataError(f"{path} has the right size and a wrong checksum", mend=MEND)
+        raise DataError(f"{path} has the right size and a wrong checksum", mend=DOWNLOAD_AGAIN)

@@ -1,12 +1,10 @@
-"""What every card of the page is built of: headings, facts, tables and signed sentences."""
+"""What every card of the page is built of: headings, facts, tables, signed sentences, chips of precisions."""
 
 from collections.abc import Iterable
 
 from amptui.export.markup import Markup, element
-from amptui.records import Severity
-
-SIGNS: dict[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
-"""The sign before a judgement or an event: colour is never the only one."""
+from amptui.records import PRECISIONS, Severity
+from amptui.telemetry.labels import SEVERITY_SIGNS, signed_label
 
 
 def card(title: str, *children: Markup | None) -> Markup | None:
@@ -23,7 +21,7 @@ def paragraph(text: str, class_: str | None = None) -> Markup | None:
 
 def signed(severity: Severity, label: str, text: str) -> Markup:
     """``✔ X-ray  safe: 43 of 43 layers above 0.9``."""
-    sign = element("span", SIGNS[severity], class_=f"sign {severity}")
+    sign = element("span", SEVERITY_SIGNS[severity], class_=f"sign {severity}")
     return element("p", sign, " ", element("b", label), " ", text, class_="verdict")
 
 
@@ -43,6 +41,16 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
             element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells))
         )
     return element("div", element("table", *lines), class_="wide", tabindex=0)
+
+
+def css_class(precision: str | None) -> str:
+    """The class that gives a precision its colour: a name of ours, whatever the journal has."""
+    return precision if precision in PRECISIONS else "other"
+
+
+def chip(precision: str) -> Markup:
+    """Sign and label in the precision's colour."""
+    return element("span", signed_label(precision), class_=f"chip {css_class(precision)}")
 
 
 def opened(summary: str, *children: Markup | None) -> Markup:

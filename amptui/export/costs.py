@@ -3,7 +3,6 @@
 from amptui import units
 from amptui.export import cards
 from amptui.export.markup import Markup, element
-from amptui.export.precisions import chip
 from amptui.findings import MemoryBreakdown
 from amptui.telemetry.view import PrecisionTiming, SessionView
 
@@ -14,7 +13,7 @@ def time_spent(view: SessionView) -> Markup | None:
         return None
     names = dict.fromkeys(phase.name for timing in view.timings for phase in timing.phases)
     rows = [[name, *(_phase(timing, name) for timing in view.timings)] for name in names]
-    head = ["", *(chip(timing.precision) for timing in view.timings)]
+    head = ["", *(cards.chip(timing.precision) for timing in view.timings)]
     said = [_bound(timing) for timing in view.timings]
     note = "Medians of timed steps, on the device's clock where it has one of its own, else on the host's."
     return cards.card("where the time goes", cards.table(head, rows), *said, cards.paragraph(note, "note"))
@@ -30,7 +29,7 @@ def _phase(timing: PrecisionTiming, name: str) -> str:
 def _bound(timing: PrecisionTiming) -> Markup | None:
     words = [f"{timing.bound}-bound" if timing.bound else "", timing.evidence, timing.limit]
     text = "; ".join(word for word in words if word)
-    return element("p", chip(timing.precision), f" {text}", class_="verdict") if text else None
+    return element("p", cards.chip(timing.precision), f" {text}", class_="verdict") if text else None
 
 
 def memory_spent(view: SessionView) -> Markup | None:
@@ -43,7 +42,7 @@ def memory_spent(view: SessionView) -> Markup | None:
         for kind, dtype in kinds
     ]
     rows.append(["peak", *(units.number_of_bytes(found.peak_allocated_bytes) for found in view.memory)])
-    head = ["", *(chip(found.precision) for found in view.memory)]
+    head = ["", *(cards.chip(found.precision) for found in view.memory)]
     return cards.card("where the memory goes", cards.table(head, rows))
 
 

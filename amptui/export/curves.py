@@ -12,8 +12,6 @@ from amptui.inert import printable
 from amptui.records import EpochFinished
 from amptui.telemetry.view import Series
 
-_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-
 
 def charts(recording: Recording) -> Iterator[Chart]:
     """All of them, the one that matters most first; those without a finite value are drawn by nobody."""
@@ -86,5 +84,5 @@ def _device(recording: Recording) -> Iterator[Chart]:
 def _unit(curves: Iterator[Series]) -> tuple[str, float]:
     """The unit of bytes that fits the largest value."""
     largest = max((float(np.fmax.reduce(series.maximum, initial=0.0)) for series in curves), default=0.0)
-    power = min(len(_BYTES) - 1, int(math.log(largest, 1024))) if largest >= 1 else 0
-    return _BYTES[power], 1024.0**power
+    power = min(len(units.BYTE_UNITS) - 1, int(math.log(largest, 1024))) if largest >= 1 else 0
+    return units.BYTE_UNITS[power], 1024.0**power

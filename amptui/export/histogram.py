@@ -5,11 +5,7 @@ import math
 from amptui import units
 from amptui.export.markup import Markup, element
 from amptui.export.steps import percent
-from amptui.findings import Float16Window
-
-_ZONES = (("flushed", -math.inf), ("subnormal", -25.0), ("normal", -14.0), ("overflow", 16.0))
-"""Where float16's zones begin, as exponents of two: IEEE 754 binary16 rounds magnitudes up to 2^-25 to zero,
-has its smallest normal number at 2^-14, and rounds from 65520 on, just below 2^16, to infinity."""
+from amptui.findings import FLOAT16_ZONES, Float16Window
 
 _HEIGHT = 120
 _LABELS_HEIGHT = 16
@@ -33,7 +29,7 @@ def draw(window: Float16Window) -> Markup:
         bars.append(element("rect", words, class_=zone(exponent), **place, **size))
     lines = [
         element("line", x1=percent(x), x2=percent(x), y1="0", y2=_HEIGHT, class_="grid")
-        for x in ((start - first) / (stop - first) for _, start in _ZONES[1:])
+        for x in ((start - first) / (stop - first) for start in FLOAT16_ZONES.values())
         if 0 <= x <= 1
     ]
     told = "counts of scaled gradients by exponent of two, on a logarithmic scale"
@@ -45,7 +41,7 @@ def draw(window: Float16Window) -> Markup:
 
 def zone(exponent: int) -> str:
     """What float16 does with magnitudes from 2^exponent to its double."""
-    return [name for name, start in _ZONES if exponent >= start][-1]
+    return ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
 
 
 def _exponents(first: int, stop: int) -> Markup:
@@ -56,7 +52,7 @@ def _exponents(first: int, stop: int) -> Markup:
             x=percent((exponent - first) / (stop - first)),
             y=12,
         )
-        for exponent in (-25, -14, 0, 16)
+        for exponent in sorted((*FLOAT16_ZONES.values(), 0))
         if first < exponent < stop
     ]
     return element("svg", *labels, class_="steps", height=_LABELS_HEIGHT, aria_hidden="true")
@@ -65,11 +61,10 @@ def _exponents(first: int, stop: int) -> Markup:
 def _shares(window: Float16Window) -> Markup:
     """Each zone's share of the elements that are not zero, and the zeros."""
     nonzero = window.elements - window.zeros
-    normal = nonzero - window.flushed - window.subnormal - window.overflowing - window.nonfinite
     parts = (
         ("flushed", "flushed to zero", window.flushed),
         ("subnormal", "subnormal", window.subnormal),
-        ("normal", "normal", normal),
+        ("normal", "normal", window.normal),
         ("overflow", "overflow", window.overflowing),
     )
     items = [

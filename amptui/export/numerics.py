@@ -5,7 +5,6 @@ import math
 from amptui import units
 from amptui.export import cards, histogram
 from amptui.export.markup import Markup, element
-from amptui.export.precisions import chip
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
 from amptui.telemetry import health
 from amptui.telemetry.view import NumericsView, ScalerView, SessionView, Verdict
@@ -126,7 +125,9 @@ def xray(found: XRayTaken | None) -> Markup | None:
     note = "The same batch in FP32 and in AMP, from the same weights: how far each layer's gradients agree."
     return cards.card(
         "X-ray",
-        element("p", f"Step {found.step:,}, FP32 beside ", chip(found.precision), ". ", note, class_="note"),
+        element(
+            "p", f"Step {found.step:,}, FP32 beside ", cards.chip(found.precision), ". ", note, class_="note"
+        ),
         losses,
         cards.opened(f"layers: {units.count(len(found.layers))}", layers) if layers is not None else None,
     )

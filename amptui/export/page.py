@@ -10,7 +10,6 @@ from amptui.export import cards, costs, numerics, sections, story
 from amptui.export.chart import draw
 from amptui.export.curves import charts
 from amptui.export.markup import Markup, element
-from amptui.export.precisions import chip
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
 from amptui.inert import printable
@@ -82,7 +81,7 @@ def _legend(view: SessionView) -> Markup | None:
     used = dict.fromkeys(switch.precision for switch in view.switches)
     if not used:
         return None
-    items = [element("li", chip(precision)) for precision in used]
+    items = [element("li", cards.chip(precision)) for precision in used]
     items += [
         element("li", "× step skipped", class_="skip"),
         element("li", "× NaN or Inf", class_="nonfinite"),

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from amptui import units
 from amptui.export import cards
 from amptui.export.markup import Markup, element
-from amptui.export.precisions import chip
 from amptui.export.recording import Recording
 from amptui.records import RunFailed, RunFinished
 from amptui.summary import (
@@ -33,7 +32,7 @@ def header(recording: Recording) -> Markup:
     view, run = recording.view, recording.view.run
     badges = [_ending(view)]
     if view.precision:
-        badges.append(chip(view.precision))
+        badges.append(cards.chip(view.precision))
     if run is None:
         return element("header", element("h1", recording.name), element("p", *badges, class_="badges"))
     if not run.data.real:
@@ -121,7 +120,7 @@ def comparison(view: SessionView) -> Markup | None:
     )
     rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
     measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
-    sides = cards.table(["", *(chip(stats.precision) for stats in columns)], measured)
+    sides = cards.table(["", *(cards.chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
     gain = [cards.paragraph(line, "verdict") for line in (*turns, *_gain(found))]
     notes = [*provisional_lines(found), *_left_out(found.rows, view.unmeasured_steps)]

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.export.axis import nice
+from amptui.export.cards import css_class
 from amptui.export.columns import MOST_COLUMNS, columns
 from amptui.export.markup import Markup, element
-from amptui.export.precisions import css_class, letter
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import precision_label, precision_letter
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 
 _LETTER_SHARE = 0.035
@@ -70,7 +70,7 @@ def ribbon(steps: Steps) -> Markup:
         parts.append(element("rect", words, class_=css_class(precision), height=16, **where))
         if end - begin >= _LETTER_SHARE:
             middle = percent((begin + end) / 2)
-            parts.append(element("text", letter(precision), x=middle, y=12, class_="letter"))
+            parts.append(element("text", precision_letter(precision), x=middle, y=12, class_="letter"))
     return element("svg", *parts, class_="ribbon", height=16, role="img", aria_label=in_words(steps))
 
 

@@ -6,7 +6,6 @@ from time import gmtime, strftime
 
 from amptui import units, wire
 from amptui.errors import AmptuiError
-from amptui.export.cards import SIGNS
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
 from amptui.inert import printable
@@ -19,6 +18,7 @@ from amptui.records import (
     RunStarted,
     StepRecord,
 )
+from amptui.telemetry.labels import SEVERITY_SIGNS
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.view import Event
 
@@ -210,7 +210,7 @@ def _run_lines(run: RunStarted) -> Iterator[str]:
 
 def _event_lines(event: Event) -> Iterator[str]:
     """``12:04:31 UTC ⚠ step 612: overflow: step skipped``, its details indented below it."""
-    sign = "" if event.severity == "info" else f"{SIGNS[event.severity]} "
+    sign = "" if event.severity == "info" else f"{SEVERITY_SIGNS[event.severity]} "
     step = "" if event.step is None else f"step {event.step:,}: "
     yield f"{_clock(event.time)} {sign}{step}{event.text}"
     for line in event.detail.splitlines():

@@ -1,6 +1,11 @@
-"""The names of precisions as people read them."""
+"""The names and signs of precisions and of severities as people read them, on the screen and on a page."""
 
 from collections.abc import Mapping
+
+from amptui.records import Severity
+
+SEVERITY_SIGNS: Mapping[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
+"""The sign before a judgement or an event: colour is never the only one."""
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",
@@ -10,7 +15,26 @@ _LABELS: Mapping[str, str] = {
     "bf16": "AMP bf16",
 }
 
+_GLYPHS: Mapping[str, str] = {"fp32": "■", "ieee": "□", "tf32": "◆", "fp16": "▲", "bf16": "●"}
+
+_LETTERS: Mapping[str, str] = {"fp32": "F", "ieee": "I", "tf32": "T", "fp16": "A", "bf16": "B"}
+
 
 def precision_label(name: str) -> str:
     """``fp16`` as ``AMP fp16``; a name that is not known here is shown as it is."""
     return _LABELS.get(name, name)
+
+
+def precision_glyph(name: str | None) -> str:
+    """The sign beside a precision's label."""
+    return _GLYPHS.get(name or "", "?")
+
+
+def precision_letter(name: str | None) -> str:
+    """The letter that stands for a precision where there is room for one cell."""
+    return _LETTERS.get(name or "", "?")
+
+
+def signed_label(name: str) -> str:
+    """``▲ AMP fp16``."""
+    return f"{precision_glyph(name)} {precision_label(name)}"

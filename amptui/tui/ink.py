@@ -6,6 +6,7 @@ from enum import IntEnum
 from rich.style import Style
 
 from amptui.records import Severity
+from amptui.telemetry.labels import SEVERITY_SIGNS
 
 
 class Ink(IntEnum):
@@ -63,8 +64,6 @@ STYLES: dict[int, Style] = {
 """The Rich style of each ink and of its bold form."""
 
 PRECISION_INKS = {"fp32": Ink.FP32, "ieee": Ink.IEEE, "tf32": Ink.TF32, "fp16": Ink.FP16, "bf16": Ink.BF16}
-PRECISION_LETTERS = {"fp32": "F", "ieee": "I", "tf32": "T", "fp16": "A", "bf16": "B"}
-PRECISION_GLYPHS = {"fp32": "■", "ieee": "□", "tf32": "◆", "fp16": "▲", "bf16": "●"}
 
 
 def precision_ink(precision: str | None) -> Ink:
@@ -72,22 +71,15 @@ def precision_ink(precision: str | None) -> Ink:
     return PRECISION_INKS.get(precision or "", Ink.TEXT)
 
 
-def precision_letter(precision: str | None) -> str:
-    """The letter that stands for a precision where there is room for one cell."""
-    return PRECISION_LETTERS.get(precision or "", "?")
-
-
-def precision_glyph(precision: str | None) -> str:
-    """The sign beside a precision's name."""
-    return PRECISION_GLYPHS.get(precision or "", "?")
-
-
 VERDICT_SIGNS: Mapping[Severity, tuple[str, Ink]] = {
-    "info": ("✔", Ink.GOOD),
-    "warning": ("⚠", Ink.WARNING),
-    "error": ("✖", Ink.ERROR),
+    "info": (SEVERITY_SIGNS["info"], Ink.GOOD),
+    "warning": (SEVERITY_SIGNS["warning"], Ink.WARNING),
+    "error": (SEVERITY_SIGNS["error"], Ink.ERROR),
 }
 """The sign before a judgement, and its ink."""
+
+NO_VERDICT = ("·", Ink.TEXT)
+"""The same where nothing is good or bad."""
 
 ASCII_STAND_INS = str.maketrans(
     "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",

@@ -9,12 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amptui.export import export_html
+from amptui.export.cards import chip
 from amptui.export.page import page
-from amptui.export.precisions import LETTERS, SIGNS, chip
 from amptui.export.recording import Recording
 from amptui.records import Record, StepRecord
 from amptui.telemetry.session import Session
-from amptui.tui.ink import PRECISION_GLYPHS, PRECISION_LETTERS
 from tests.export import hostile
 from tests.export.recorded import write
 from tests.telemetry.record_samples import run as started
@@ -146,9 +145,7 @@ def test_what_was_passed_over_is_on_the_page(run: Path, tmp_path: Path) -> None:
     assert "passed over: 1 damaged line, a last line that was cut off" in (tmp_path / "run.html").read_text()
 
 
-def test_precisions_have_the_letters_and_signs_of_the_screen() -> None:
-    assert LETTERS == PRECISION_LETTERS
-    assert SIGNS == PRECISION_GLYPHS
+def test_precisions_have_the_signs_of_the_screen() -> None:
     assert chip("fp16") == '<span class="chip fp16">▲ AMP fp16</span>'
 
 

@@ -3,10 +3,10 @@
 from typing import ClassVar, NamedTuple
 
 from amptui import units
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
 from amptui.tui.panels.phrases import wrapped
 from amptui.tui.panels.state import ScreenState
@@ -115,5 +115,4 @@ def _choices(view: SessionView) -> list[_Choice]:
 
 
 def _in_precision(key: str, name: str, meaning: str, *, known: bool = True) -> _Choice:
-    label = f"{precision_glyph(name)} {precision_label(name)}"
-    return _Choice(key, label, precision_ink(name) if known else Ink.DIM, meaning)
+    return _Choice(key, signed_label(name), precision_ink(name) if known else Ink.DIM, meaning)

@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from amptui.records import PRECISIONS
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.overlay import CLOSE, Answer, open_box
 from amptui.tui.panels.state import ScreenState
@@ -28,7 +28,7 @@ class Help:
         inner.text(1, y, "precisions", Ink.DIM)
         x = 12
         for name in PRECISIONS:
-            x = inner.text(x, y, f"{precision_glyph(name)} {precision_label(name)}", precision_ink(name)) + 2
+            x = inner.text(x, y, signed_label(name), precision_ink(name)) + 2
         inner.text(1, y + 1, f"run folder {view.run_dir}", Ink.DIM, width=max(0, inner.width - 1))
 
     def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments

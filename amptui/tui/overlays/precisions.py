@@ -3,10 +3,10 @@
 from typing import ClassVar
 
 from amptui.records import PRECISIONS
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
 from amptui.tui.panels.state import ScreenState
 
@@ -37,7 +37,7 @@ class PrecisionMenu:
             ink = Ink.DIM if name in unsupported else precision_ink(name)
             marker = "▸" if y == self._chosen else " "
             inner.text(0, y, marker, Ink.KEY | BOLD)
-            inner.text(2, y, f"{y + 1} {precision_glyph(name)} {precision_label(name)}", ink, width=14)
+            inner.text(2, y, f"{y + 1} {signed_label(name)}", ink, width=14)
             words = unsupported.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
             inner.text(17, y, f"{words}{now}", Ink.DIM, width=max(0, inner.width - 17))

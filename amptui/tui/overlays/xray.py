@@ -6,10 +6,10 @@ from typing import ClassVar, NamedTuple
 
 from amptui import units
 from amptui.findings import XRayTaken
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import precision_label, signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box, shifted, write_edge
 from amptui.tui.overlays.xraytables import (
     ORDERS,
@@ -224,5 +224,4 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
 
 def _in_precision(precision: str, word: Word) -> Phrase:
     """``▲ AMP fp16 0.0312``."""
-    sign = f"{precision_glyph(precision)} {precision_label(precision)} "
-    return Phrase((Word(sign, precision_ink(precision)), word))
+    return Phrase((Word(f"{signed_label(precision)} ", precision_ink(precision)), word))

@@ -9,8 +9,9 @@ from typing import Literal, NamedTuple
 from amptui import units
 from amptui.findings import LayerAgreement, OperatorCount
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
+from amptui.telemetry.labels import precision_glyph
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import GAP, Word
 from amptui.tui.renderables.bars import draw_bar
 

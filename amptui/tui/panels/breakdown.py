@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 from amptui import units
 from amptui.findings import MemoryBreakdown
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.memory import memory_sentences, other_bytes, sides, signed_bytes
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
 
 _LEAST_WIDTH = 36

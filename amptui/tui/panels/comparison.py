@@ -7,10 +7,10 @@ from amptui import units
 from amptui.telemetry.aftersteps import losses_after
 from amptui.telemetry.card import PROVISIONAL, factor_words
 from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.panels import inturns
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, quiet, wrapped, wrapped_phrases, write
 from amptui.tui.panels.state import ScreenState

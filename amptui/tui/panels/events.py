@@ -3,9 +3,10 @@
 import time
 
 from amptui import units
+from amptui.telemetry.labels import precision_glyph
 from amptui.telemetry.view import Event, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink, precision_glyph, precision_ink
+from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.state import ScreenState
 
@@ -51,22 +52,18 @@ def when(event: Event) -> str:
 
 def sign_of(event: Event, view: SessionView) -> tuple[str, int]:
     """The sign that tells an event's kind without reading it, and its ink."""
-    if event.severity == "error":
-        return "✖", Ink.ERROR
-    if event.severity == "warning":
-        return "⚠", Ink.WARNING
+    if event.severity != "info":
+        return VERDICT_SIGNS[event.severity]
     if event.kind == "switch":
         precision = next((s.precision for s in reversed(view.switches) if s.step == event.step), None)
         return (precision_glyph(precision), precision_ink(precision)) if precision else ("·", Ink.TEXT)
     if event.kind == "growth":
         return "↑", precision_ink("fp16")
-    return ("✔", Ink.GOOD) if event.kind == "finished" else ("·", Ink.DIM)
+    return VERDICT_SIGNS["info"] if event.kind == "finished" else ("·", Ink.DIM)
 
 
 def text_ink(event: Event) -> int:
     """Trouble in its colour, prints dim, the rest plain."""
-    if event.severity == "error":
-        return Ink.ERROR
-    if event.severity == "warning":
-        return Ink.WARNING
+    if event.severity != "info":
+        return VERDICT_SIGNS[event.severity][1]
     return Ink.DIM if event.kind == "print" else Ink.TEXT

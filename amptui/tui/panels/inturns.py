@@ -3,10 +3,10 @@
 from amptui import units
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.card import factor_words, interval_words, result_cards, tie_words
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, wrapped, wrapped_phrases, write
 from amptui.tui.renderables.interval import LINES, draw_interval
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from amptui import units
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.labels import precision_glyph, precision_label, signed_label
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, NO_VERDICT, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import Block, Line, Phrase, Word, fitting_lines, wrapped_phrases, write_lines
 
 _LABEL_WIDTH = 9
@@ -25,9 +25,11 @@ _INDENT = 2
 _MOST_LINES = 3
 """Lines of one sentence."""
 
-_BOUND_SIGNS = {"compute": ("✔", Ink.GOOD), "input": ("⚠", Ink.WARNING), "launch": ("⚠", Ink.WARNING)}
-
-_NO_VERDICT = ("·", Ink.TEXT)
+_BOUND_SIGNS = {
+    "compute": VERDICT_SIGNS["info"],
+    "input": VERDICT_SIGNS["warning"],
+    "launch": VERDICT_SIGNS["warning"],
+}
 
 
 class _Part(NamedTuple):
@@ -171,10 +173,12 @@ def _row_label(row: _Row) -> tuple[Word, Word]:
 
 def _verdict(timing: PrecisionTiming, width: int, *, rank: int) -> Block:
     """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can give."""
-    name = f"{precision_glyph(timing.precision)} {precision_label(timing.precision)}"
-    sign, ink = _BOUND_SIGNS.get(timing.bound, _NO_VERDICT)
+    sign, ink = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
     bound = f"{timing.bound}-bound: " if timing.bound else ""
-    head = (Word(name, precision_ink(timing.precision) | BOLD), Word(f"  {sign}", ink | BOLD))
+    head = (
+        Word(signed_label(timing.precision), precision_ink(timing.precision) | BOLD),
+        Word(f"  {sign}", ink | BOLD),
+    )
     text = f" {bound}{timing.evidence or 'too few steps timed yet'}"
     width -= _INDENT
     first, *others = wrapped_phrases(text, Ink.TEXT, width, lines=_MOST_LINES, head=head)

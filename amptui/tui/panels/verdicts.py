@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 from amptui import units
 from amptui.findings import Float16Window, ParameterWindow
-from amptui.records import Severity
 from amptui.telemetry.view import NumericsView, ScalerVerdict, Verdict
-from amptui.tui.ink import BOLD, Ink
+from amptui.tui.ink import BOLD, NO_VERDICT, VERDICT_SIGNS, Ink
 from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, flowed, wrapped_phrases
 
 DOUBLINGS = 16
@@ -28,23 +27,14 @@ _SHARE_WIDTH = 9
 _ALL_COLUMNS = 50
 """Cells from which on a name has room beside all columns; with fewer, subnormal ones are not told."""
 
-_SIGNS: dict[Severity, tuple[str, Ink]] = {
-    "info": ("✔", Ink.GOOD),
-    "warning": ("⚠", Ink.WARNING),
-    "error": ("✖", Ink.ERROR),
-}
-
-_NO_NEWS = ("·", Ink.TEXT)
-"""Neither good nor bad."""
-
 
 def state_words(verdict: ScalerVerdict) -> Word | None:
     """``✔ healthy``; None while no loss scaler is in use."""
     if verdict.state == "unused":
         return None
-    sign, ink = _SIGNS[verdict.severity]
+    sign, ink = VERDICT_SIGNS[verdict.severity]
     if verdict.severity == "info" and verdict.state != "healthy":
-        sign, ink = _NO_NEWS
+        sign, ink = NO_VERDICT
     return Word(f"{sign} {verdict.state}", ink if ink == Ink.TEXT else ink | BOLD)
 
 
@@ -130,7 +120,7 @@ def verdict(
     """
     if judged is None:
         return []
-    sign, ink = _SIGNS[judged.severity] if good or judged.severity != "info" else _NO_NEWS
+    sign, ink = VERDICT_SIGNS[judged.severity] if good or judged.severity != "info" else NO_VERDICT
     about = "" if step is None else f" (step {units.count(step)})"
     text_ink = Ink.TEXT if judged.severity == "info" else ink
     lines = _prose(f" {judged.text}{about}", text_ink, width, Word(sign, ink | BOLD))

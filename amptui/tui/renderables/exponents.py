@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui import units
-from amptui.findings import Float16Window
+from amptui.findings import FLOAT16_ZONES, Float16Window
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink
@@ -18,13 +18,8 @@ from amptui.tui.renderables.window import GUTTER
 MARGIN = 8
 """Cells right of the last bar: one blank, then the count of NaN and Inf."""
 
-_SUBNORMAL_FROM = -25
-_NORMAL_FROM = -14
-_OVERFLOW_FROM = 16
 _END = 18
-"""First exponents of float16's zones, and of what the axis ends before: IEEE 754 binary16 rounds
-magnitudes up to 2^-25 to zero, has its smallest normal number at 2^-14, and rounds from 65520 on, just
-below 2^16, to infinity."""
+"""The exponent before which the axis ends."""
 
 _FEWEST_BARS, _MOST_BARS = 50, 60
 """Bars of one exponent each. The fewest begin at 2^-32, which gives the word ``flushed`` the room of its
@@ -115,7 +110,7 @@ def _axis(room: int) -> _Axis | None:
         cells = room // _FEWEST_BARS
         return _Axis(_END - min(_MOST_BARS, room // cells), 1, cells)
     first = _END - _FEWEST_EXPONENTS
-    ends = (first, _SUBNORMAL_FROM, _NORMAL_FROM, _OVERFLOW_FROM, _END)
+    ends = (first, *FLOAT16_ZONES.values(), _END)
     for joined in (2, 3, 4):
         if sum(-(-(b - a) // joined) for a, b in pairwise(ends)) <= room:
             return _Axis(first, joined, 1)
@@ -124,14 +119,13 @@ def _axis(room: int) -> _Axis | None:
 
 def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
     """The zones of float16's range, with their exact counts: a bar at an edge holds some of its neighbour."""
-    elsewhere = window.zeros + window.flushed + window.subnormal + window.overflowing + window.nonfinite
     flushed_ink = Ink.WARNING if window.flushed else Ink.DIM
     overflow_ink = Ink.ERROR if window.overflowing else Ink.DIM
     return (
         _Zone("flushed", first, window.flushed, flushed_ink, ""),
-        _Zone("subnormal", _SUBNORMAL_FROM, window.subnormal, Ink.TEXT, "2^-25"),
-        _Zone("normal", _NORMAL_FROM, window.elements - elsewhere, Ink.GOOD, "2^-14"),
-        _Zone("overflow", _OVERFLOW_FROM, window.overflowing, overflow_ink, "65,520"),
+        _Zone("subnormal", FLOAT16_ZONES["subnormal"], window.subnormal, Ink.TEXT, "2^-25"),
+        _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Ink.GOOD, "2^-14"),
+        _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_ink, "65,520"),
     )
 
 

@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from amptui.telemetry.labels import precision_letter
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink, precision_ink, precision_letter
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns
 from amptui.tui.renderables.window import GUTTER, Window, round_above, stretches
 

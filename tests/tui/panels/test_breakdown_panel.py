@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.findings import MemoryBreakdown
+from amptui.telemetry.labels import precision_glyph
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_glyph
+from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import breakdown, memory
 from tests.telemetry.memory_samples import memory as taken
 from tests.telemetry.record_samples import xray
