@@ -1,5 +1,5 @@
 """A recorded run in other programs' formats: a table, TensorBoard's event files, a page to hand on."""
 
-from amptui.export.exporting import Exported, export, export_csv, export_html, export_tensorboard
+from amptui.export.exporting import Exported, export
 
-__all__ = ["Exported", "export", "export_csv", "export_html", "export_tensorboard"]
+__all__ = ["Exported", "export"]

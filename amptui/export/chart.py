@@ -10,8 +10,8 @@ import numpy as np
 from amptui import units
 from amptui.export.axis import Axis, Kind, axis
 from amptui.export.cards import css_class
-from amptui.export.columns import Columns, columns
 from amptui.export.markup import Markup, element
+from amptui.export.page_columns import Columns, columns
 from amptui.export.steps import Steps, marks, percent, ribbon, step_axis
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 

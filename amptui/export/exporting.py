@@ -1,5 +1,6 @@
 """One pass over a journal feeds every format that was asked for."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -7,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from amptui.errors import RunFolderError
-from amptui.export.files import replacing, writing
+from amptui.errors import AmptuiError, RunFolderError
 from amptui.export.page import page
 from amptui.export.recording import Recording
 from amptui.export.table import StepTable
@@ -16,7 +16,10 @@ from amptui.records import Record
 from amptui.runs import journal
 from amptui.runs.damage import passed_over
 from amptui.runs.find import journal_of, name_of
+from amptui.runs.rundir import reason
 from amptui.telemetry.session import MOST_AT_ONCE
+
+_MEND = "choose another place, or make room there"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,24 +58,9 @@ def export(
         ]
         _read(path, recording, sinks)
         for out, sink in sinks:
-            with writing(out):
+            with _writing(out):
                 sink.finish(recording)
     return Exported(steps=recording.steps, passed_over=recording.passed_over)
-
-
-def export_csv(run: Path, out: Path) -> int:
-    """Write the steps as a table, one row a step; how many. See :func:`export`."""
-    return export(run, csv=out).steps
-
-
-def export_tensorboard(run: Path, out: Path) -> int:
-    """Write curves and events for TensorBoard into a folder of runs; how many steps. See :func:`export`."""
-    return export(run, tensorboard=out).steps
-
-
-def export_html(run: Path, out: Path) -> None:
-    """Write the page that tells the run. See :func:`export`."""
-    export(run, html=out)
 
 
 def _sinks(
@@ -91,8 +79,8 @@ def _sinks(
 
 @contextmanager
 def _opened(out: Path, make: Callable[[Path], _Sink]) -> Iterator[_Sink]:
-    with replacing(out) as beside:
-        with writing(out):
+    with _replacing(out) as beside:
+        with _writing(out):
             sink = make(beside)
         try:
             yield sink
@@ -107,7 +95,7 @@ def _read(path: Path, recording: Recording, sinks: Sequence[tuple[Path, _Sink]])
         empty = False
         recording.add(batch)
         for out, sink in sinks:
-            with writing(out):
+            with _writing(out):
                 sink.add(batch)
     recording.passed_over = passed_over(reader)
     if empty:
@@ -129,3 +117,46 @@ class _PageFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+# ------------------------------------------------------------------ files, whole or not at all
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A path beside ``out`` to write to, which takes its place at the end; after an error nothing is left.
+
+    Folders on the way are made. Raises ``AmptuiError`` where the system refuses, or where ``out`` is
+    something else than a file.
+    """
+    with _writing(out):
+        place = out.resolve()
+        if place.exists() and not place.is_file():
+            raise AmptuiError(f"cannot write {out}: it is not a file", mend=_MEND)
+        place.parent.mkdir(parents=True, exist_ok=True)
+    # Without the name in it: TensorBoard reads whatever has "tfevents" in its name.
+    beside = place.with_name(f".amptui-{os.getpid()}-{hash(place.name)}.tmp")
+    with _writing(out):
+        _make(beside)
+    try:
+        yield beside
+        with _writing(out):
+            beside.replace(place)
+    finally:
+        with suppress(OSError):
+            beside.unlink()
+
+
+def _make(path: Path) -> None:
+    """A new, empty file: in a folder of many users, /tmp say, another one's link could wait there."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """What the system refuses within becomes an ``AmptuiError`` that names ``out``."""
+    try:
+        yield
+    except OSError as error:
+        raise AmptuiError(f"cannot write {out}: {reason(error)}", mend=_MEND) from error

@@ -6,7 +6,7 @@ import json
 from importlib import resources
 
 from amptui import __version__
-from amptui.export import cards, costs, numerics, sections, story
+from amptui.export import cards, safety, sections, story
 from amptui.export.chart import draw
 from amptui.export.curves import charts
 from amptui.export.markup import Markup, element
@@ -54,13 +54,13 @@ def _main(recording: Recording) -> Markup:
         sections.figures(recording),
         cards.card("learning", *loss, _legend(view)),
         sections.comparison(view),
-        costs.time_spent(view),
-        costs.memory_spent(view),
-        numerics.safety(view),
+        sections.time_spent(view),
+        sections.memory_spent(view),
+        safety.conclusions(view),
         cards.card("curves", element("div", *others, class_="charts") if any(others) else None),
-        numerics.window(view.numerics.window),
-        numerics.trace(view.numerics.trace),
-        numerics.xray(view.numerics.xray),
+        safety.window(view.numerics.window),
+        safety.trace(view.numerics.trace),
+        safety.xray(view.numerics.xray),
         story.happened(view),
         story.ran(recording),
     ]

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from amptui.export.axis import nice
 from amptui.export.cards import css_class
-from amptui.export.columns import MOST_COLUMNS, columns
 from amptui.export.markup import Markup, element
+from amptui.export.page_columns import MOST_COLUMNS, columns
 from amptui.telemetry.labels import precision_label, precision_letter
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 

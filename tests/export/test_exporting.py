@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amptui.errors import AmptuiError, RunFolderError
-from amptui.export import Exported, export, export_csv, export_html, export_tensorboard
+from amptui.export import Exported, export
 from tests.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import steps
@@ -43,13 +43,13 @@ def test_damage_is_counted_and_told(small: Path, tmp_path: Path) -> None:
 
 def test_what_was_there_is_replaced(small: Path, tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("old")
-    export_html(small, tmp_path / "a.html")
+    export(small, html=tmp_path / "a.html")
     assert "old" not in (tmp_path / "a.html").read_text()[:100]
 
 
 def test_a_link_stays_a_link(small: Path, tmp_path: Path) -> None:
     (tmp_path / "link.csv").symlink_to(tmp_path / "real.csv")
-    export_csv(small, tmp_path / "link.csv")
+    export(small, csv=tmp_path / "link.csv")
     assert (tmp_path / "link.csv").is_symlink()
     assert (tmp_path / "real.csv").is_file()
 
@@ -57,7 +57,7 @@ def test_a_link_stays_a_link(small: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", ["small", "small/journal.jsonl/x.csv", "/dev/null"])
 def test_a_place_that_takes_no_file_is_refused_in_one_line(small: Path, tmp_path: Path, place: str) -> None:
     with pytest.raises(AmptuiError, match=r"cannot write .*; choose another place") as caught:
-        export_csv(small, tmp_path / place)
+        export(small, csv=tmp_path / place)
     assert "\n" not in str(caught.value)
     assert names(tmp_path) == ["small"]
     assert names(small) == ["journal.jsonl"]
@@ -87,13 +87,13 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
 def test_a_journal_without_a_record_is_refused_and_nothing_is_written(tmp_path: Path, content: str) -> None:
     (tmp_path / "journal.jsonl").write_text(content)
     with pytest.raises(RunFolderError, match=r"journal\.jsonl holds no records"):
-        export_html(tmp_path, tmp_path / "a.html")
+        export(tmp_path, html=tmp_path / "a.html")
     assert names(tmp_path) == ["journal.jsonl"]
 
 
 def test_a_journal_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"cannot read the journal .*no such file"):
-        export_csv(tmp_path / "none.jsonl", tmp_path / "a.csv")
+        export(tmp_path / "none.jsonl", csv=tmp_path / "a.csv")
 
 
 def test_without_tensorboard_the_mend_is_told_and_nothing_is_written(
@@ -106,7 +106,7 @@ def test_without_tensorboard_the_mend_is_told_and_nothing_is_written(
     with pytest.raises(AmptuiError, match=r"; pip install 'amptui\[tensorboard\]'$"):
         export(small, csv=tmp_path / "a.csv", tensorboard=tmp_path / "tb")
     with pytest.raises(AmptuiError):
-        export_tensorboard(small, tmp_path / "tb")
+        export(small, tensorboard=tmp_path / "tb")
     assert names(tmp_path) == ["small"]
 
 

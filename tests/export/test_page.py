@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amptui.export import export_html
+from amptui.export import export
 from amptui.export.cards import chip
 from amptui.export.page import page
 from amptui.export.recording import Recording
@@ -49,7 +49,7 @@ def told(*records: Record) -> str:
 def test_the_page_of_a_trained_run_tells_what_the_screen_would(
     run: Path, records: list[Record], tmp_path: Path
 ) -> None:
-    export_html(run, tmp_path / "run.html")
+    export(run, html=tmp_path / "run.html")
     found = Reading((tmp_path / "run.html").read_text())
     session = Session()
     session.fold(records)
@@ -141,7 +141,7 @@ def test_what_was_passed_over_is_on_the_page(run: Path, tmp_path: Path) -> None:
     folder.mkdir()
     lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (folder / "journal.jsonl").write_bytes(b"".join([*lines[:5], b"{half\n", *lines[5:-1], lines[-1][:40]]))
-    export_html(folder, tmp_path / "run.html")
+    export(folder, html=tmp_path / "run.html")
     assert "passed over: 1 damaged line, a last line that was cut off" in (tmp_path / "run.html").read_text()
 
 
@@ -150,5 +150,5 @@ def test_precisions_have_the_signs_of_the_screen() -> None:
 
 
 def test_a_run_that_writes_still_is_told_as_far_as_it_is(tmp_path: Path) -> None:
-    export_html(write(tmp_path / "run", [started(), *steps(1, 5)]), tmp_path / "run.html")
+    export(write(tmp_path / "run", [started(), *steps(1, 5)]), html=tmp_path / "run.html")
     assert "the journal ends at step 5" in (tmp_path / "run.html").read_text()

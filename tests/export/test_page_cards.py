@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from amptui.export import cards, costs, histogram, numerics, sections, story
+from amptui.export import cards, float16_histogram_svg, safety, sections, story
 from amptui.export.markup import Markup
 from amptui.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.telemetry.view import Comparison, Event, PrecisionTiming, SessionView
@@ -70,30 +70,30 @@ def test_steps_that_were_not_measured_are_told() -> None:
 
 def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:
     view = numerics_views.healthy()
-    said = words(numerics.safety(view))
+    said = words(safety.conclusions(view))
     assert "|✔| |loss scaler healthy| the scale fits: no step was skipped lately|" in said
     assert view.numerics.scaler.rule in said
     for verdict in (view.numerics.window_verdict, view.numerics.trace_verdict, view.numerics.xray_verdict):
         assert verdict is not None
         assert verdict.text in said
     assert "|headroom|3.6 doublings at a scale of 65,536; least of late 2.4|" in said
-    assert numerics.safety(SessionView()) is None
+    assert safety.conclusions(SessionView()) is None
 
 
 def test_headroom_outside_float16_is_said_to_be_what_it_would_be() -> None:
     view = numerics_views.numerics(views.fp32_only(), hypothetical=True, least_headroom=float("-inf"))
     assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed of late" in words(
-        numerics.safety(view)
+        safety.conclusions(view)
     )
 
 
 def test_the_window_s_bars_stand_in_their_zones() -> None:
     found = numerics_views.float16_window(-8, worst=numerics_views.LOSING)
-    markup = numerics.window(found)
+    markup = safety.window(found)
     assert markup is not None
     classes = re.findall(r'<rect class="(\w+)"', markup)
     first = found.first_exponent
-    assert classes == [histogram.zone(first + i) for i in range(len(found.counts))]
+    assert classes == [float16_histogram_svg.zone(first + i) for i in range(len(found.counts))]
     assert classes == sorted(classes, key=["flushed", "subnormal", "normal", "overflow"].index)
     said = words(markup)
     assert "All gradients of step 1,184, at a loss scale of 65,536, by their exponents." in said
@@ -114,17 +114,15 @@ def test_the_window_s_bars_stand_in_their_zones() -> None:
     ],
 )
 def test_zones_are_those_of_float16(exponent: int, zone: str) -> None:
-    assert histogram.zone(exponent) == zone
+    assert float16_histogram_svg.zone(exponent) == zone
 
 
 def test_a_trace_and_an_x_ray_list_what_they_saw() -> None:
     assert "the output of features.12.conv (Conv2d, float16)|41,200, 0.7 doublings below 65,504|" in words(
-        numerics.trace(numerics_views.traced())
+        safety.trace(numerics_views.traced())
     )
-    assert "|features.12|Conv2d|0.99910|0.0400|0.20%|float16|" in words(
-        numerics.xray(numerics_views.xrayed())
-    )
-    assert numerics.trace(None) is numerics.xray(None) is numerics.window(None) is None
+    assert "|features.12|Conv2d|0.99910|0.0400|0.20%|float16|" in words(safety.xray(numerics_views.xrayed()))
+    assert safety.trace(None) is safety.xray(None) is safety.window(None) is None
 
 
 def test_time_is_told_by_its_phases_on_the_clock_that_ran_them() -> None:
@@ -134,10 +132,10 @@ def test_time_is_told_by_its_phases_on_the_clock_that_ran_them() -> None:
     )
     fp32 = PrecisionTiming(precision="fp32", steps=9, phases=phases, bound="compute", evidence="GPU 98% busy")
     fp16 = PrecisionTiming(precision="fp16", steps=9, phases=phases[1:])
-    said = words(costs.time_spent(replace(views.compared(), timings=(fp32, fp16))))
+    said = words(sections.time_spent(replace(views.compared(), timings=(fp32, fp16))))
     assert "|input|1.00 ms|–|forward|2.00 ms|2.00 ms|" in said
     assert "|■ FP32| compute-bound; GPU 98% busy|" in said
-    assert costs.time_spent(views.compared()) is None
+    assert sections.time_spent(views.compared()) is None
 
 
 def test_memory_is_told_by_kind_and_dtype() -> None:
@@ -149,9 +147,9 @@ def test_memory_is_told_by_kind_and_dtype() -> None:
             time=0.0, step=9, precision="fp16", kinds=(weights, copies), peak_allocated_bytes=1024**3
         ),
     )
-    said = words(costs.memory_spent(replace(views.compared(), memory=found)))
+    said = words(sections.memory_spent(replace(views.compared(), memory=found)))
     assert "|weights float32|1.00 MiB|1.00 MiB|cast copies float16|–|512 KiB|peak|n/a|1.00 GiB|" in said
-    assert costs.memory_spent(views.compared()) is None
+    assert sections.memory_spent(views.compared()) is None
 
 
 def test_events_are_the_newest_first_and_older_ones_open_on_request() -> None:

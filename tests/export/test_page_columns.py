@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.export.columns import MOST_COLUMNS, columns
+from amptui.export.page_columns import MOST_COLUMNS, columns
 from amptui.telemetry.history import Track
 
 

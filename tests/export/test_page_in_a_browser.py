@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.export import export_html
+from amptui.export import export
 from tests.export import hostile
 from tests.export.browser import Tab, browser
 from tests.export.recorded import write
@@ -50,14 +50,14 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 @pytest.fixture(scope="module")
 def page(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "run.html"
-    export_html(run, path)
+    export(run, html=path)
     return path
 
 
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hostile")
-    export_html(write(folder / "run", hostile.records()), folder / "run.html")
+    export(write(folder / "run", hostile.records()), html=folder / "run.html")
     return folder / "run.html"
 
 
@@ -109,7 +109,7 @@ def test_pointing_at_a_chart_tells_the_step_there_in_all_charts(tab: Tab, tmp_pa
         *steps(1, 50, loss=2.0, losses={"a": 0.5, "b": 0.25}),
         *steps(51, 100, precision="fp16", loss=1.0),
     ]
-    export_html(write(tmp_path / "run", [started(), *found]), tmp_path / "run.html")
+    export(write(tmp_path / "run", [started(), *found]), html=tmp_path / "run.html")
     tab.open(tmp_path / "run.html", width=1280, height=900)
     newest = readouts(tab)
     assert newest[:2] == ["1.00", "a 0.500 · b 0.250"]
@@ -129,6 +129,6 @@ def test_pointing_at_a_chart_tells_the_step_there_in_all_charts(tab: Tab, tmp_pa
 
 @pytest.mark.parametrize("records", [[started()], [started(), *steps(1, 1)]])
 def test_a_page_of_next_to_nothing_is_sound_too(tab: Tab, tmp_path: Path, records: list[object]) -> None:
-    export_html(write(tmp_path / "run", records), tmp_path / "run.html")  # type: ignore[arg-type]
+    export(write(tmp_path / "run", records), html=tmp_path / "run.html")  # type: ignore[arg-type]
     tab.open(tmp_path / "run.html", width=390, height=844)
     assert tab.complaints == []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.export import export_csv
+from amptui.export import export
 from amptui.records import Record, StepRecord
 from tests.export.recorded import write
 from tests.telemetry import record_samples
@@ -22,7 +22,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def table(folder: Path, *records: Record) -> list[dict[str, str]]:
-    export_csv(write(folder / "run", records), folder / "steps.csv")
+    export(write(folder / "run", records), csv=folder / "steps.csv")
     return rows(folder / "steps.csv")
 
 
@@ -30,7 +30,7 @@ def test_a_trained_run_has_a_row_a_step_and_a_column_a_field(
     run: Path, records: list[Record], tmp_path: Path
 ) -> None:
     trained = [record for record in records if isinstance(record, StepRecord)]
-    assert export_csv(run, tmp_path / "steps.csv") == len(trained) == 36
+    assert export(run, csv=tmp_path / "steps.csv").steps == len(trained) == 36
     found = rows(tmp_path / "steps.csv")
     assert [int(row["step"]) for row in found] == [record.step for record in trained]
     assert [row["precision"] for row in found] == [record.precision for record in trained]

@@ -20,7 +20,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what TensorBoard's own reader imports is its own matter
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from amptui.export import export_tensorboard
+from amptui.export import export
 from amptui.export.tensorboard import FILE_NAME
 
 
@@ -32,7 +32,7 @@ def read(folder: Path) -> Any:
 
 
 def exported(tmp_path: Path, *records: Record) -> Any:
-    export_tensorboard(write(tmp_path / "a-run", records), tmp_path / "tb")
+    export(write(tmp_path / "a-run", records), tensorboard=tmp_path / "tb")
     return read(tmp_path / "tb" / "a-run")
 
 
@@ -47,7 +47,7 @@ def text(found: Any, tag: str) -> str:
 
 def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record], tmp_path: Path) -> None:
     trained = [record for record in records if isinstance(record, StepRecord)]
-    assert export_tensorboard(run, tmp_path) == len(trained)
+    assert export(run, tensorboard=tmp_path).steps == len(trained)
     found = read(tmp_path / "tiny-run")
     losses = found.Scalars("loss")
     assert [event.step for event in losses] == [record.step for record in trained]
@@ -119,15 +119,15 @@ def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: 
 
 def test_a_second_export_takes_the_place_of_the_first(run: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        export_tensorboard(run, tmp_path)
+        export(run, tensorboard=tmp_path)
     assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [FILE_NAME]
     assert len(read(tmp_path / "tiny-run").Scalars("loss")) == 36
 
 
 def test_neither_torch_nor_tensorflow_is_loaded(run: Path, tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from amptui.export import export_tensorboard\n"
-        "export_tensorboard(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "import sys; from pathlib import Path; from amptui.export import export\n"
+        "export(Path(sys.argv[1]), tensorboard=Path(sys.argv[2]))\n"
         "print([name for name in ('torch', 'tensorflow', 'textual') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from amptui import wire
 from amptui.errors import RunFolderError
-from amptui.export import export_csv
+from amptui.export import export
 from amptui.records import (
     Note,
     PrecisionChanged,
@@ -61,7 +61,7 @@ def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_
     journal = Journal(path)
     journal.append([resumed(6, lost_steps=4), *steps(7, 8), FINISHED])
     journal.close()
-    assert export_csv(tmp_path, tmp_path / "steps.csv") == 8
+    assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 8
     with (tmp_path / "steps.csv").open() as table:
         assert [int(row["step"]) for row in csv.DictReader(table)] == list(range(1, 9))
 

@@ -3,14 +3,14 @@
 import math
 
 from amptui import units
-from amptui.export import cards, histogram
+from amptui.export import cards, float16_histogram_svg
 from amptui.export.markup import Markup, element
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
 from amptui.telemetry import health
 from amptui.telemetry.view import NumericsView, ScalerView, SessionView, Verdict
 
 
-def safety(view: SessionView) -> Markup | None:
+def conclusions(view: SessionView) -> Markup | None:
     """The conclusions, worst matters first as on the screen, and the numbers that they come from."""
     numerics = view.numerics
     said = [
@@ -88,7 +88,7 @@ def window(found: Float16Window | None) -> Markup | None:
     return cards.card(
         "gradients against float16",
         cards.paragraph(told + hidden, "note"),
-        histogram.draw(found),
+        float16_histogram_svg.draw(found),
         cards.opened("parameters that lose most", losers) if losers is not None else None,
     )
 
