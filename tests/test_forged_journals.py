@@ -24,11 +24,11 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import PANELS
-from amptui.tui.overlays.eventbrowser import EventBrowser
-from amptui.tui.overlays.floor import FloorChoice
-from amptui.tui.overlays.precisions import PrecisionMenu
-from amptui.tui.overlays.xray import XRay
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.overlays.event_browser import EventBrowser
+from amptui.tui.overlays.loss_scale_question import FloorChoice
+from amptui.tui.overlays.precision_menu import PrecisionMenu
+from amptui.tui.overlays.xray_overlay import XRay
+from amptui.tui.panels.screen_state import ScreenState
 from tests.forging import LINES, REAL, forged_journals
 from tests.survival import survived
 from tests.telemetry.test_state_damage import TEXT, mutated

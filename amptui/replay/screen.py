@@ -17,7 +17,7 @@ from amptui.tui.ink import BOLD, Ink
 from amptui.tui.keys import ACTIONS
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.overlay import CLOSE, Answer, open_box
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.screen import Left
 
 FRAMES_PER_SECOND = 8.0

@@ -97,14 +97,14 @@ class WatchApp(RunScreen):
 
     def _open_by_itself(self) -> None:
         if self._view.pause_reason and not self._floor_answered and not self._over:
-            from amptui.tui.overlays.floor import FloorChoice
+            from amptui.tui.overlays.loss_scale_question import FloorChoice
 
             self._overlay = FloorChoice()
         elif self._xray_came:
             self._open_xray()
 
     def _open_xray(self) -> None:
-        from amptui.tui.overlays.xray import XRay
+        from amptui.tui.overlays.xray_overlay import XRay
 
         self._overlay = XRay()
 
@@ -191,7 +191,7 @@ class WatchApp(RunScreen):
         if self._view.run is None:
             self._say("not yet: training has not begun")
             return
-        from amptui.tui.overlays.precisions import PrecisionMenu
+        from amptui.tui.overlays.precision_menu import PrecisionMenu
 
         self._overlay = PrecisionMenu(self._view)
 
@@ -292,7 +292,7 @@ class WatchApp(RunScreen):
 
     def action_browse_events(self) -> None:
         """Open the list of events."""
-        from amptui.tui.overlays.eventbrowser import EventBrowser
+        from amptui.tui.overlays.event_browser import EventBrowser
 
         self._overlay = EventBrowser()
 
@@ -309,7 +309,7 @@ class WatchApp(RunScreen):
         if self._ended.is_set():
             self._leave("")
             return
-        from amptui.tui.overlays.quitting import QuitQuestion
+        from amptui.tui.overlays.quit_question import QuitQuestion
 
         self._overlay = QuitQuestion(attached=self._attached)
 

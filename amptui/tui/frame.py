@@ -12,19 +12,19 @@ from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import Layout, arrange
 from amptui.tui.panels import (
     comparison,
-    events,
+    event_list,
     footer,
     header,
     loss,
-    memory,
-    numerics,
+    memory_panel,
+    numerics_panel,
     oneliners,
     scale,
     throughput,
 )
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
-from amptui.tui.panels.state import ScreenState
-from amptui.tui.renderables.window import visible_window
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.step_window import visible_window
 
 _BANNER_LINES = 3
 """An error is told in one sentence with its mend: at 80 columns that is three lines at most."""
@@ -83,10 +83,10 @@ class Frame:
             "loss": _Framed(loss.headline, curves["loss"].draw),
             "throughput": _Framed(throughput.headline, curves["throughput"].draw),
             "scale": _Framed(scale.headline, curves["scale"].draw),
-            "numerics": _Framed(numerics.headline, numerics.NumericsPanel().draw),
-            "memory": _Framed(memory.headline, memory.draw),
+            "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
+            "memory": _Framed(memory_panel.headline, memory_panel.draw),
             "comparison": _Framed(comparison.headline, comparison.draw),
-            "events": _Framed(events.headline, events.draw),
+            "events": _Framed(event_list.headline, event_list.draw),
         }
         self._unframed: dict[str, Draw] = {
             "header": header.draw,
@@ -155,7 +155,7 @@ def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> Non
 
 def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """Events without a frame keep its margin."""
-    events.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
+    event_list.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
 
 
 def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

@@ -16,14 +16,14 @@ from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.terminal import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
 from amptui.tui.dashboard import Dashboard
-from amptui.tui.driver import ContinuingDriver, PatientDriver
 from amptui.tui.frame import Frame
+from amptui.tui.frame_pace import Pace
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.opening import Opening
-from amptui.tui.pace import Pace
 from amptui.tui.panels.phase import is_stopping
-from amptui.tui.panels.state import ScreenState
-from amptui.tui.renderables.window import steps_ahead
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.step_window import steps_ahead
+from amptui.tui.terminal_driver import ContinuingDriver, PatientDriver
 
 if TYPE_CHECKING:
     from amptui.tui.overlays.overlay import Overlay

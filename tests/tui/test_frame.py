@@ -17,8 +17,8 @@ from amptui.tui.frame import Frame
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import PANELS
 from amptui.tui.painter import Painter
-from amptui.tui.panels.state import ScreenState
-from amptui.tui.renderables.window import steps_ahead
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.renderables.step_window import steps_ahead
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.tui import numerics_views, views

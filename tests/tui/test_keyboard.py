@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from textual import events
 from textual.message import Message
 
-from amptui.tui.driver import PatientDriver
 from amptui.tui.keyboard import Keyboard
 from amptui.tui.keys import ACTIONS
+from amptui.tui.terminal_driver import PatientDriver
 from tests.survival import survived
 
 LONG_SECONDS = 60.0

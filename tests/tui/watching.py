@@ -16,7 +16,7 @@ from amptui.control import Control
 from amptui.records import Record, RunStarted, StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 
 if TYPE_CHECKING:

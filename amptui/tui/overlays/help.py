@@ -9,7 +9,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.overlay import CLOSE, Answer, open_box
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 
 class Help:

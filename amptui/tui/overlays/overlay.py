@@ -12,7 +12,7 @@ from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.ink import Ink
 from amptui.tui.panels.footer import NOTICE_INKS, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.panels import inturns
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, quiet, wrapped, wrapped_phrases, write
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _LABEL_WIDTH = 8
 _NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16

@@ -8,7 +8,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
 from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, wrapped, write, write_right
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _ALWAYS = 2
 """The last hints are help and quit: they stay where others give way, quit the longest."""

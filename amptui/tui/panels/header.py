@@ -9,7 +9,7 @@ from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.panels import inturns
 from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _NAME_WIDTH = 24
 """Cells for a name that a user or a driver made up."""

@@ -8,7 +8,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import Phrase, Word, quiet
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
 

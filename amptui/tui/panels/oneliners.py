@@ -7,12 +7,12 @@ from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import comparison as comparing
 from amptui.tui.panels import inturns
 from amptui.tui.panels import loss as losses
-from amptui.tui.panels import memory as memories
+from amptui.tui.panels import memory_panel as memories
 from amptui.tui.panels import scale as scales
 from amptui.tui.panels import throughput as throughputs
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _LABEL_WIDTH = 12
 

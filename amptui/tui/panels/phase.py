@@ -3,7 +3,7 @@
 from amptui import units
 from amptui.records import PhaseChanged
 from amptui.telemetry.view import SessionView
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _WORDS = {
     "importing": "importing torch",

@@ -6,7 +6,7 @@ from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
 

@@ -4,9 +4,9 @@ from amptui import units
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink
-from amptui.tui.panels import timing
+from amptui.tui.panels import step_time_breakdown
 from amptui.tui.panels.phrases import Phrase, Word, quiet
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
 
 _LARGE = (74, 16)
@@ -59,4 +59,4 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
         return 0
     foot = canvas.height - _LEAST_CURVE - 1
-    return 1 + timing.draw(canvas.part(Rect(0, canvas.height - foot, canvas.width, foot)), view)
+    return 1 + step_time_breakdown.draw(canvas.part(Rect(0, canvas.height - foot, canvas.width, foot)), view)

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.telemetry.view import Counts, Floats, Series
-from amptui.tui.renderables.window import Window
+from amptui.tui.renderables.step_window import Window
 
 Bools = npt.NDArray[np.bool_]
 

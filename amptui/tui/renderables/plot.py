@@ -11,7 +11,7 @@ from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.renderables.columns import Bools, Columns, extent, sample
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
 from amptui.tui.renderables.limits import Axis, YLimits
-from amptui.tui.renderables.window import GUTTER, Window, stretches, visible_window
+from amptui.tui.renderables.step_window import GUTTER, Window, stretches, visible_window
 
 __all__ = ["GUTTER", "Window", "YLimits", "draw_plot", "visible_window"]
 

@@ -8,7 +8,7 @@ from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns
-from amptui.tui.renderables.window import GUTTER, Window, round_above, stretches
+from amptui.tui.renderables.step_window import GUTTER, Window, round_above, stretches
 
 _CELLS_A_LABEL = 20
 """The step axis has at most one label in so many cells."""

@@ -6,7 +6,7 @@ from amptui.findings import LayerAgreement, OperatorCount, XRayTaken
 from amptui.telemetry.view import NumericsView, SessionView, Verdict
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import Overlay
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 
 MIB = 1024**2

@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.overlays.eventbrowser import EventBrowser
-from amptui.tui.overlays.floor import FloorChoice
+from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.help import Help
+from amptui.tui.overlays.loss_scale_question import FloorChoice
 from amptui.tui.overlays.overlay import Overlay
-from amptui.tui.overlays.precisions import PrecisionMenu
-from amptui.tui.overlays.quitting import QuitQuestion
-from amptui.tui.overlays.xray import XRay
+from amptui.tui.overlays.precision_menu import PrecisionMenu
+from amptui.tui.overlays.quit_question import QuitQuestion
+from amptui.tui.overlays.xray_overlay import XRay
 from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, with_xray
-from tests.tui.overlays.test_floor_choice import at_the_floor, lost
+from tests.tui.overlays.test_loss_scale_question import at_the_floor, lost
 
 KEYS = [
     "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x", "1",

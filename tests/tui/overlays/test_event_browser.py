@@ -8,7 +8,7 @@ from amptui.records import NonFinite, Note, Record, RunFailed
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, Event
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.overlays.eventbrowser import EventBrowser, event_lines
+from amptui.tui.overlays.event_browser import EventBrowser, event_lines
 from amptui.tui.overlays.overlay import CLOSE, STAY
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines

@@ -12,8 +12,8 @@ from amptui.tui.ink import Ink
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.help import Help
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.overlays.precisions import MEANINGS, PrecisionMenu
-from amptui.tui.overlays.quitting import QuitQuestion
+from amptui.tui.overlays.precision_menu import MEANINGS, PrecisionMenu
+from amptui.tui.overlays.quit_question import QuitQuestion
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines, text
 

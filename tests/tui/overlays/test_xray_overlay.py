@@ -13,8 +13,8 @@ from amptui.telemetry.view import EMPTY_VIEW, Verdict
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.overlays.xray import XRay
-from amptui.tui.overlays.xraytables import (
+from amptui.tui.overlays.xray_overlay import XRay
+from amptui.tui.overlays.xray_tables import (
     ORDERS,
     draw_layers,
     end_of,
@@ -23,7 +23,7 @@ from amptui.tui.overlays.xraytables import (
     share_word,
     sorted_layers,
 )
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui.overlays.opened import LAYERS, drawn, layer, lines, text, with_xray
 from tests.tui.panels.drawing import ink_of
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 
 Draw = Callable[[Canvas, SessionView, ScreenState], None]

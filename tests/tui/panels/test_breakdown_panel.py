@@ -11,7 +11,7 @@ from amptui.telemetry.labels import precision_glyph
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.panels import breakdown, memory
+from amptui.tui.panels import breakdown, memory_panel
 from tests.telemetry.memory_samples import memory as taken
 from tests.telemetry.record_samples import xray
 from tests.tui import views
@@ -171,12 +171,12 @@ def test_an_ascii_terminal_tells_the_kinds_apart_too() -> None:
 def test_the_small_panel_stays_as_it_was() -> None:
     before, after = views.compared(), with_memory(FP32, FP16)
     for width, height in ((34, 6), (30, 11), (60, 8)):
-        small = draw_alone(memory.draw, before, width, height).lines()
-        assert draw_alone(memory.draw, after, width, height).lines() == small
+        small = draw_alone(memory_panel.draw, before, width, height).lines()
+        assert draw_alone(memory_panel.draw, after, width, height).lines() == small
 
 
 def test_the_breakdown_stands_below_what_nvml_says() -> None:
-    text = draw_alone(memory.draw, with_memory(FP32, FP16), 76, 20, screen=SCREEN).lines()
+    text = draw_alone(memory_panel.draw, with_memory(FP32, FP16), 76, 20, screen=SCREEN).lines()
     assert text[0].startswith("▸GPU0")
     assert not text[5].strip()
     assert text[6].startswith("where the peak memory is")
@@ -184,7 +184,7 @@ def test_the_breakdown_stands_below_what_nvml_says() -> None:
 
 def test_a_run_without_samples_shows_its_breakdown_all_the_same() -> None:
     view = replace(with_memory(FP32, FP16), device=None)
-    text = draw_alone(memory.draw, view, 76, 20).lines()
+    text = draw_alone(memory_panel.draw, view, 76, 20).lines()
     assert text[0].startswith("where the peak memory is")
-    small = draw_alone(memory.draw, view, 34, 6).lines()
-    assert any(memory.NO_SAMPLE in line for line in small)
+    small = draw_alone(memory_panel.draw, view, 34, 6).lines()
+    assert any(memory_panel.NO_SAMPLE in line for line in small)

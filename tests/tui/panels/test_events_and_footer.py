@@ -8,8 +8,8 @@ from amptui.records import Severity
 from amptui.telemetry.view import Event, EventKind
 from amptui.tui.ink import Ink
 from amptui.tui.keys import FOOTER_HINTS
-from amptui.tui.panels import events, footer
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels import event_list, footer
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 from tests.tui.panels.drawing import draw_alone, ink_of
 
@@ -17,7 +17,7 @@ HINTS = (("p", "precision"), ("space", "pause"), ("m", "modes"), ("?", "help"), 
 
 
 def test_events_are_newest_first_with_local_time_and_step() -> None:
-    lines = draw_alone(events.draw, views.with_skips(), 100, 6).lines()
+    lines = draw_alone(event_list.draw, views.with_skips(), 100, 6).lines()
     times = [line[:8] for line in lines]
     assert times == sorted(times, reverse=True)
     newest = views.with_skips().events[0]
@@ -26,7 +26,7 @@ def test_events_are_newest_first_with_local_time_and_step() -> None:
 
 
 def test_texts_start_in_one_column_and_are_cut_with_a_sign() -> None:
-    lines = draw_alone(events.draw, views.with_skips(), 60, 6).lines()
+    lines = draw_alone(event_list.draw, views.with_skips(), 60, 6).lines()
     assert lines[0].endswith("…")
     assert all(line[20] in "⚠▲·" for line in lines)
 
@@ -44,32 +44,32 @@ def test_texts_start_in_one_column_and_are_cut_with_a_sign() -> None:
 )
 def test_each_kind_has_its_sign(kind: EventKind, severity: Severity, sign: str, ink: Ink) -> None:
     event = Event(views.NOW, 7, kind, severity, "text")
-    canvas = draw_alone(events.draw, replace(views.compared(), events=(event,)), 60, 1)
+    canvas = draw_alone(event_list.draw, replace(views.compared(), events=(event,)), 60, 1)
     assert ink_of(canvas, sign) == ink
 
 
 def test_a_switch_has_the_sign_of_the_precision_it_led_to() -> None:
-    canvas = draw_alone(events.draw, views.compared(), 60, 3)
+    canvas = draw_alone(event_list.draw, views.compared(), 60, 3)
     assert ink_of(canvas, "▲") == Ink.FP16
     assert ink_of(canvas, "■") == Ink.FP32
 
 
 def test_a_switch_whose_stretch_is_forgotten_has_a_plain_sign() -> None:
     view = replace(views.compared(), switches=())
-    assert "·" in draw_alone(events.draw, view, 60, 1).lines()[0]
+    assert "·" in draw_alone(event_list.draw, view, 60, 1).lines()[0]
 
 
 def test_prints_are_dim() -> None:
-    assert ink_of(draw_alone(events.draw, views.compared(), 100, 6), "stdout: building") == Ink.DIM
+    assert ink_of(draw_alone(event_list.draw, views.compared(), 100, 6), "stdout: building") == Ink.DIM
 
 
 def test_before_any_event_it_says_so() -> None:
-    text = "".join(draw_alone(events.draw, views.starting(), 60, 3).lines())
-    assert text.strip() == events.NOTHING_YET
+    text = "".join(draw_alone(event_list.draw, views.starting(), 60, 3).lines())
+    assert text.strip() == event_list.NOTHING_YET
 
 
 def test_the_events_headline_counts_trouble() -> None:
-    words = [each.words[0] for each in events.headline(views.nan_losses(), ScreenState())]
+    words = [each.words[0] for each in event_list.headline(views.nan_losses(), ScreenState())]
     assert words == [("1 error", Ink.ERROR), ("3 warnings", Ink.WARNING)]
 
 

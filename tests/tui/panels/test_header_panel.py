@@ -7,7 +7,7 @@ from amptui.records import PhaseChanged, RunFinished
 from amptui.telemetry.view import SessionView
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import header
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
 

@@ -3,15 +3,15 @@ from dataclasses import replace
 from amptui.records import GpuSample, HostSample
 from amptui.telemetry.view import SessionView
 from amptui.tui.ink import Ink
-from amptui.tui.panels import memory
+from amptui.tui.panels import memory_panel
 from amptui.tui.panels.phrases import Word
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.tui import views
 from tests.tui.panels.drawing import draw_alone, ink_of
 
 
 def lines(view: SessionView, width: int = 60, height: int = 10) -> list[str]:
-    return [line.rstrip() for line in draw_alone(memory.draw, view, width, height).lines()]
+    return [line.rstrip() for line in draw_alone(memory_panel.draw, view, width, height).lines()]
 
 
 def test_a_gpu_has_a_bar_and_its_readings() -> None:
@@ -36,7 +36,7 @@ def test_what_nvml_does_not_say_is_not_a_number() -> None:
 
 
 def test_the_gpu_that_trains_comes_first_under_its_own_number() -> None:
-    order = [(name, trains) for name, _, trains in memory.ordered_gpus(views.two_gpus())]
+    order = [(name, trains) for name, _, trains in memory_panel.ordered_gpus(views.two_gpus())]
     assert order == [("GPU1", True), ("GPU0", False)]
 
 
@@ -45,7 +45,7 @@ def test_a_mig_instance_that_trains_is_known_by_its_uuid_and_moves_no_index() ->
     view = replace(views.compared(), device=views.device(views.gpu(uuid="GPU-bbbb"), instance, second))
     assert views.TRAINING_UUID == "GPU-aaaa"
     assert view.training_gpu is instance
-    order = [(name, trains) for name, _, trains in memory.ordered_gpus(view)]
+    order = [(name, trains) for name, _, trains in memory_panel.ordered_gpus(view)]
     assert order == [("MIG0", True), ("GPU0", False), ("GPU1", False)]
 
 
@@ -56,14 +56,14 @@ def test_a_run_on_a_cpu_marks_no_gpu() -> None:
 
 def test_all_reasons_are_told_where_they_fit_and_the_gravest_elsewhere() -> None:
     held = views.gpu(clocks_event_reasons=("thermal (sw)", "power cap"))
-    assert memory.held_words(held, 60) == "⚠ clocks held: thermal (sw), power cap"
-    assert memory.held_words(held, 34) == "⚠ clocks held: thermal (sw) +1"
-    assert memory.held_words(views.gpu(clocks_event_reasons=()), 34) == ""
-    assert memory.held_words(views.gpu(clocks_event_reasons=None), 34) == ""
+    assert memory_panel.held_words(held, 60) == "⚠ clocks held: thermal (sw), power cap"
+    assert memory_panel.held_words(held, 34) == "⚠ clocks held: thermal (sw) +1"
+    assert memory_panel.held_words(views.gpu(clocks_event_reasons=()), 34) == ""
+    assert memory_panel.held_words(views.gpu(clocks_event_reasons=None), 34) == ""
 
 
 def test_a_held_clock_has_the_ink_of_a_warning() -> None:
-    canvas = draw_alone(memory.draw, views.two_gpus(), 34, 6)
+    canvas = draw_alone(memory_panel.draw, views.two_gpus(), 34, 6)
     assert ink_of(canvas, "⚠ clocks held") == Ink.WARNING
 
 
@@ -93,13 +93,13 @@ def test_an_unknown_host_is_not_a_number() -> None:
 
 def test_a_nearly_full_gpu_is_a_warning() -> None:
     full = views.gpu(memory_used_bytes=138 * views.GIB)
-    canvas = draw_alone(memory.draw, replace(views.compared(), device=views.device(full)), 60, 4)
+    canvas = draw_alone(memory_panel.draw, replace(views.compared(), device=views.device(full)), 60, 4)
     assert ink_of(canvas, "▰") == Ink.WARNING
-    assert ink_of(draw_alone(memory.draw, views.compared(), 60, 4), "▰") == Ink.GOOD
+    assert ink_of(draw_alone(memory_panel.draw, views.compared(), 60, 4), "▰") == Ink.GOOD
 
 
 def test_old_figures_say_so_while_the_run_goes_on() -> None:
     late = ScreenState(now=views.NOW + 12)
-    assert memory.headline(views.compared(), late)[0].words == (Word("sample 0:12 old", Ink.WARNING),)
-    assert memory.headline(views.compared(), ScreenState(now=views.NOW)) == []
-    assert memory.headline(views.finished(), late) == []
+    assert memory_panel.headline(views.compared(), late)[0].words == (Word("sample 0:12 old", Ink.WARNING),)
+    assert memory_panel.headline(views.compared(), ScreenState(now=views.NOW)) == []
+    assert memory_panel.headline(views.finished(), late) == []

@@ -5,7 +5,7 @@ import pytest
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.panels import numerics
+from amptui.tui.panels import numerics_panel
 from amptui.tui.panels.phrases import Word
 from tests.tui import numerics_views, views
 from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
@@ -16,7 +16,7 @@ sizes = pytest.mark.parametrize(("width", "height"), SIZES)
 
 
 def drawn(view: SessionView, width: int = 76, height: int = 20) -> Canvas:
-    return draw_alone(numerics.NumericsPanel().draw, view, width, height)
+    return draw_alone(numerics_panel.NumericsPanel().draw, view, width, height)
 
 
 def text_of(canvas: Canvas) -> str:
@@ -24,7 +24,7 @@ def text_of(canvas: Canvas) -> str:
 
 
 def headline(view: SessionView) -> list[str]:
-    phrases = numerics.headline(view, SCREEN)
+    phrases = numerics_panel.headline(view, SCREEN)
     return ["".join(word.text for word in phrase.words if isinstance(word, Word)) for phrase in phrases]
 
 
@@ -89,7 +89,7 @@ def test_the_headline_has_the_state_and_the_headroom() -> None:
 
 def test_before_the_first_measurement_it_says_what_is_waited_for() -> None:
     assert "no gradient measured yet: importing torch" in text_of(drawn(views.starting()))
-    assert text_of(drawn(views.compared())).strip() == numerics.NOTHING_YET
+    assert text_of(drawn(views.compared())).strip() == numerics_panel.NOTHING_YET
 
 
 @sizes

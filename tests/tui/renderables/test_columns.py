@@ -10,7 +10,7 @@ from amptui.tui.renderables.columns import (
     nonfinite_columns,
     sample,
 )
-from amptui.tui.renderables.window import Window
+from amptui.tui.renderables.step_window import Window
 from tests.tui.renderables.tracks import any_series, series_of, windows_near
 
 widths = st.integers(1, 50)

@@ -6,7 +6,7 @@ from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
-from amptui.tui.renderables.window import GUTTER, Window
+from amptui.tui.renderables.step_window import GUTTER, Window
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 FP32, AMP, FP32_AGAIN = (

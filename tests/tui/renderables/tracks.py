@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from amptui.records import PRECISIONS
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import PrecisionSwitch, Series
-from amptui.tui.renderables.window import Window
+from amptui.tui.renderables.step_window import Window
 
 
 def series_of(

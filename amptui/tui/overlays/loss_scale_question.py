@@ -9,7 +9,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
 from amptui.tui.panels.phrases import wrapped
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _PRECISIONS = {"b": "bf16", "f": "fp32"}
 """Key to the precision that it goes on in."""

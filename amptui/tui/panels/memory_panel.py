@@ -19,7 +19,7 @@ from amptui.tui.panels.phrases import (
     wrapped_phrases,
     write_lines,
 )
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 NO_SAMPLE = "no sample yet"
 

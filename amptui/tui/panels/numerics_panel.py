@@ -20,10 +20,10 @@ from amptui.tui.panels.phrases import (
     write,
     write_lines,
 )
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.digits import LINES as DIGIT_LINES
 from amptui.tui.renderables.digits import draw_digits
-from amptui.tui.renderables.exponents import LEGEND_LINES, draw_exponents, width_beside
+from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents, width_beside
 from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
 from amptui.tui.renderables.ribbon import draw_step_axis
 

@@ -8,7 +8,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 MEANINGS = {
     "fp32": "float32 as by default: convolutions may use TF32",

@@ -8,7 +8,7 @@ from amptui.telemetry.view import Event, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import Phrase, Word, quiet
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 NOTHING_YET = "nothing happened yet"
 

@@ -7,7 +7,7 @@ import pytest
 from amptui.records import CheckpointWritten
 from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
 from amptui.tui.ink import Ink
-from amptui.tui.overlays.floor import FloorChoice
+from amptui.tui.overlays.loss_scale_question import FloorChoice
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines, text

@@ -6,7 +6,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _KEY_WIDTH = 5
 

@@ -13,7 +13,7 @@ from amptui.findings import FLOAT16_ZONES, Float16Window
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.renderables.window import GUTTER
+from amptui.tui.renderables.step_window import GUTTER
 
 MARGIN = 8
 """Cells right of the last bar: one blank, then the count of NaN and Inf."""

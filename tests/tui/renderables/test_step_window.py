@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
-from amptui.tui.renderables.window import Window, round_above, steps_ahead, stretches, visible_window
+from amptui.tui.renderables.step_window import Window, round_above, steps_ahead, stretches, visible_window
 
 
 def run_of(first_step: int, count: int) -> Series:

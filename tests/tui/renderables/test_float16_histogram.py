@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from amptui.findings import Float16Window
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.renderables.exponents import LEGEND_LINES, MARGIN, draw_exponents, width_beside
-from amptui.tui.renderables.window import GUTTER
+from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents, width_beside
+from amptui.tui.renderables.step_window import GUTTER
 
 BLANK, BOUNDARY = " ", "▏"
 

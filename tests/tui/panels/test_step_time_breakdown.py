@@ -8,8 +8,8 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.ink import Ink
-from amptui.tui.panels import timing
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels import step_time_breakdown
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.throughput import ThroughputPanel
 from tests.tui import timing_views, views
 from tests.tui.panels.drawing import draw_alone
@@ -119,7 +119,7 @@ def test_no_size_is_an_error(name: str, width: int, height: int, ascii_only: boo
 @given(st.lists(st.floats(0, 1e3), max_size=5), st.integers(0, 150), st.floats(1.0, 4.0))
 def test_segments_are_as_long_together_as_their_sum(parts: list[float], width: int, longer: float) -> None:
     whole = sum(parts) * longer
-    cells = timing.segments(parts, whole, width)
+    cells = step_time_breakdown.segments(parts, whole, width)
     assert len(cells) == len(parts)
     assert min(cells, default=0) >= 0
     if whole > 0:
@@ -129,4 +129,4 @@ def test_segments_are_as_long_together_as_their_sum(parts: list[float], width: i
 
 
 def test_a_bar_of_nothing_is_empty() -> None:
-    assert timing.segments([0.0, 0.0], 0.0, 40) == [0, 0]
+    assert step_time_breakdown.segments([0.0, 0.0], 0.0, 40) == [0, 0]

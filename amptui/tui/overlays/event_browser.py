@@ -9,8 +9,8 @@ from amptui.telemetry.view import Event, SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box, shifted, write_edge
-from amptui.tui.panels import events as events_panel
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels import event_list
+from amptui.tui.panels.screen_state import ScreenState
 
 _DEEPEST_INDENT = 12
 """Lines that begin further in are wrapped from here on."""
@@ -49,7 +49,7 @@ class EventBrowser:
         top = max(0, min(self._index - self._page // 2, len(view.events) - self._page))
         listed = replace(view, events=view.events[top : top + self._page])
         lines = inner.part(Rect(3, 0, max(0, inner.width - 3), self._page))
-        events_panel.draw(lines, listed, screen)
+        event_list.draw(lines, listed, screen)
         for y, event in enumerate(listed.events):
             inner.text(1, y, "+" if event.detail else " ", Ink.KEY)
         if view.events:
@@ -69,15 +69,15 @@ class EventBrowser:
         head = event_lines(replace(event, detail=""), inner.width - 2)
         detail = event_lines(event, inner.width - 2)[len(head) :]
         lines = [*head, "", *detail] if detail else head
-        sign, ink = events_panel.sign_of(event, view)
-        x = inner.text(inner.text(1, 0, sign, ink) + 1, 0, events_panel.when(event), Ink.DIM)
+        sign, ink = event_list.sign_of(event, view)
+        x = inner.text(inner.text(1, 0, sign, ink) + 1, 0, event_list.when(event), Ink.DIM)
         inner.text(x + 2, 0, f"step {event.step:,}" if event.step is not None else "", Ink.DIM)
         page = self._page = max(1, inner.height - 2)
         self._detail_last_top = max(0, len(lines) - page)
         self._detail_top = min(self._detail_top, self._detail_last_top)
         for y, line in enumerate(lines[self._detail_top : self._detail_top + page]):
             in_head = self._detail_top + y < len(head)
-            inner.text(1, 2 + y, line, events_panel.text_ink(event) | BOLD if in_head else Ink.TEXT)
+            inner.text(1, 2 + y, line, event_list.text_ink(event) | BOLD if in_head else Ink.TEXT)
         more = f"{self._detail_top + 1}–{min(len(lines), self._detail_top + page)} of {len(lines)} lines"
         write_edge(canvas, _READING_KEYS, screen, right=more if self._detail_last_top else "")
 

@@ -11,7 +11,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box, shifted, write_edge
-from amptui.tui.overlays.xraytables import (
+from amptui.tui.overlays.xray_tables import (
     ORDERS,
     WHOLE_MODEL,
     draw_layers,
@@ -21,7 +21,7 @@ from amptui.tui.overlays.xraytables import (
     share_word,
 )
 from amptui.tui.panels.phrases import Phrase, Word, flowed, wrapped, write
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 
 _LABEL_WIDTH = 8
 _VERDICT_LINES = 3
