@@ -14,7 +14,7 @@ from amptui.export import export
 from amptui.plain import PlainFront
 from amptui.records import Record
 from amptui.replay.player import Player
-from amptui.replay.screen import position_words
+from amptui.replay.replay_screen import position_words
 from amptui.runs.journal import read
 from amptui.runs.listing import look_at
 from amptui.runs.rundir import RunDir

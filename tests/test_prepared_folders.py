@@ -24,7 +24,7 @@ from amptui.engine.saving.checkpoint import (
 )
 from amptui.errors import AmptuiError, RunFolderError
 from amptui.export import export
-from amptui.replay.span import span_of
+from amptui.replay.player import span_of
 from amptui.running import _lead_to
 from amptui.runs import journal, place
 from amptui.runs.find import find_run, resumable

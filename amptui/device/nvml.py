@@ -8,9 +8,8 @@ https://docs.nvidia.com/deploy/nvml-api/
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from amptui.device.probe import NullProbe, Probe
 from amptui.records import GpuSample
 
 _Value = TypeVar("_Value")
@@ -65,6 +64,37 @@ _CLOCKS_EVENT_REASONS = {
 
 _IDLE = 0x01
 """Clocks are low because nothing runs: no reason for a person to act, so it is not told."""
+
+
+class Probe(Protocol):
+    """A source of GPU figures. None of its methods raises: what cannot be measured is None."""
+
+    @property
+    def note(self) -> str:
+        """Why GPUs or some of their figures are missing as of the last sample, in one line; else ``""``."""
+        ...
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """One look at every GPU. It may take as long as the driver does; one thread calls it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the driver's library; the probe is not used afterwards."""
+        ...
+
+
+class NullProbe:
+    """The probe where there is nothing to ask; ``note`` says why."""
+
+    def __init__(self, note: str) -> None:
+        self.note = note
+
+    def sample(self) -> tuple[GpuSample, ...]:
+        """No GPUs."""
+        return ()
+
+    def close(self) -> None:
+        """Nothing to let go of."""
 
 
 def decode_clocks_event_reasons(mask: int) -> tuple[str, ...]:

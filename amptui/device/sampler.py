@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from amptui.device.host import HostProbe
-from amptui.device.nvml import open_probe
-from amptui.device.probe import NullProbe, Probe
+from amptui.device.nvml import NullProbe, Probe, open_probe
 from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample, Note, Record
 
 _Value = TypeVar("_Value")

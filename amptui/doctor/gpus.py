@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from amptui.device.nvml import open_probe
-from amptui.device.probe import Probe
+from amptui.device.nvml import Probe, open_probe
 from amptui.doctor.check import Check, broken, fine, poor
 from amptui.doctor.cuda import usable_gpus
 from amptui.records import GpuSample

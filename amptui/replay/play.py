@@ -36,7 +36,7 @@ def _play(player: "Player", terminal: HeldTerminal) -> int:
 
     control = Control()
     with Opening(terminal) as opening:
-        from amptui.replay.screen import ReplayApp
+        from amptui.replay.replay_screen import ReplayApp
 
         app = ReplayApp(player, control, opening)
         with StopSignals(control.request_stop, hung_up=app.hang_up, terminal=terminal) as signals:

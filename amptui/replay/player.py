@@ -1,6 +1,7 @@
 """The player: folds a journal into a session as a clock says that can run, stand, hurry and jump."""
 
 import math
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -8,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from amptui import wire
 from amptui.errors import AmptuiError, RunFolderError
 from amptui.records import Record
-from amptui.replay.span import span_of
+from amptui.runfiles import open_to_read
 from amptui.runs import journal
 from amptui.runs.damage import passed_over
 from amptui.runs.rundir import reason
@@ -36,6 +38,19 @@ _PATIENCE_SECONDS = 1.0
 
 _LONGEST_TICK_SECONDS = 1.0
 """A process that was suspended for longer does not find its replay at the end."""
+
+
+_TAIL_BYTES = 1 << 18
+"""Of the file's end: some hundred records, among which is the newest one's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A journal's first record, and how long after it the last one came."""
+
+    first_time: float
+    """Unix seconds."""
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,3 +262,27 @@ class Player:
         for record in reader:
             seconds = max(seconds, record.time - self._span.first_time)
             yield seconds, record
+
+
+def span_of(path: Path) -> Span:
+    """The journal's span. Raises ``RunFolderError`` where it cannot be read or has no record."""
+    first = next((record.time for record in journal.read(path)), None)
+    if first is None:
+        raise RunFolderError(f"{path} holds no records")
+    return Span(first, max(0.0, max(_last_times(path), default=first) - first))
+
+
+def _last_times(path: Path) -> list[float]:
+    """The times in the last part of the file, which begins in the middle of some line."""
+    with open_to_read(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    times = []
+    for line in lines:
+        try:
+            record = wire.loads(line.decode())
+        except ValueError:
+            continue
+        if record is not None:
+            times.append(record.time)
+    return times

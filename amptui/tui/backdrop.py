@@ -2,17 +2,9 @@
 
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import Ink
-from amptui.tui.layout import Layout
+from amptui.tui.layout import PANELS, Layout
 
-TITLES = {
-    "loss": "loss",
-    "throughput": "throughput",
-    "scale": "loss scale",
-    "numerics": "numerics",
-    "memory": "memory",
-    "comparison": "comparison",
-    "events": "events",
-}
+TITLES = {name: name for name in PANELS} | {"scale": "loss scale"}
 """Panels by the names that the layout has for them."""
 
 
@@ -20,11 +12,13 @@ def draw_backdrop(canvas: Canvas, layout: Layout) -> None:
     """Draw a box with its title for each framed place of ``layout``."""
     for place in layout.places:
         if place.framed:
-            _draw_box(canvas.part(place.rect), TITLES[place.name])
+            box = canvas.part(place.rect)
+            draw_box(box)
+            box.text(1, 0, f" {TITLES[place.name]} ")
 
 
-def _draw_box(canvas: Canvas, title: str) -> None:
-    """A rounded box with a title in its upper edge."""
+def draw_box(canvas: Canvas) -> None:
+    """Draw a rounded frame along the edges of ``canvas``."""
     right, bottom = canvas.width - 1, canvas.height - 1
     for y in (0, bottom):
         canvas.fill(Rect(0, y, canvas.width, 1), "─", Ink.FRAME)
@@ -32,4 +26,3 @@ def _draw_box(canvas: Canvas, title: str) -> None:
         canvas.fill(Rect(x, 0, 1, canvas.height), "│", Ink.FRAME)
     for x, y, corner in ((0, 0, "╭"), (right, 0, "╮"), (0, bottom, "╰"), (right, bottom, "╯")):
         canvas.text(x, y, corner, Ink.FRAME)
-    canvas.text(1, 0, f" {title} ")

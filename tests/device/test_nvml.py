@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.device.nvml import NvmlProbe, decode_clocks_event_reasons, open_probe
-from amptui.device.probe import NullProbe
+from amptui.device.nvml import NullProbe, NvmlProbe, decode_clocks_event_reasons, open_probe
 from tests.device.conftest import Observe
 
 GIB = 2**30

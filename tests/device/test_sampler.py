@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.device.probe import NullProbe, Probe
+from amptui.device.nvml import NullProbe, Probe
 from amptui.device.sampler import Sampler
 from amptui.records import AllocatorSample, DeviceSample, GpuSample, Note, Record
 

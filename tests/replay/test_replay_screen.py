@@ -9,9 +9,8 @@ import pytest
 
 from amptui.control import Control
 from amptui.records import PauseChanged, Record, RunFailed
-from amptui.replay.keys import LOOKING, MOVING, REPLAY_KEYS
 from amptui.replay.player import Player, Position
-from amptui.replay.screen import ReplayApp, position_words
+from amptui.replay.replay_screen import LOOKING, MOVING, REPLAY_KEYS, ReplayApp, position_words
 from amptui.tui.keys import KEYS
 from tests.export.recorded import write
 from tests.telemetry.record_samples import device, step, xray

@@ -8,7 +8,7 @@ from typing import ClassVar
 from amptui.telemetry.view import Event, SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box, shifted, write_edge
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, shifted, write_edge
 from amptui.tui.panels import event_list
 from amptui.tui.panels.screen_state import ScreenState
 
@@ -19,7 +19,7 @@ _LIST_KEYS = (("esc", "goes back"), ("enter", "all of it"), ("↑ ↓", "choose"
 _READING_KEYS = (("esc", "list"), ("↑ ↓", "scroll"), ("e", "close"))
 
 
-class EventBrowser:
+class EventBrowser(Overlay):
     """The list with the chosen event below it; enter gives that event the whole box."""
 
     name: ClassVar[str] = "events"

@@ -7,7 +7,7 @@ from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
 from amptui.tui.panels.phrases import wrapped
 from amptui.tui.panels.screen_state import ScreenState
 
@@ -27,13 +27,12 @@ class _Choice(NamedTuple):
     meaning: str
 
 
-class FloorChoice:
+class FloorChoice(Overlay):
     """Why training stands still, and the ways out of it: another precision, the same one, or the end."""
 
     name: ClassVar[str] = "floor"
-    covers_all: ClassVar[bool] = False
 
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
+    def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         """See :class:`Overlay`."""
         width = min(74, canvas.width)
         choices = _choices(view)
@@ -57,8 +56,7 @@ class FloorChoice:
     def press(self, key: str, view: SessionView) -> Answer:
         """A precision is asked for before the pause ends, so that no step runs in the one that failed."""
         if key in _PRECISIONS and view.pause_cause != "weights":
-            unsupported = view.run.unsupported if view.run is not None else {}
-            if _PRECISIONS[key] in unsupported:
+            if _PRECISIONS[key] in unsupported(view):
                 return STAY
             return Answer(close=True, precision=_PRECISIONS[key], action="resume")
         if key == "g":
@@ -98,13 +96,13 @@ def _choices(view: SessionView) -> list[_Choice]:
     ]
     if view.pause_cause == "weights":
         return [_in_precision("g", now, "go on: no weight that is NaN comes back"), *leave]
-    unsupported = view.run.unsupported if view.run is not None else {}
+    refused = unsupported(view)
     meanings = {
         "b": ("bf16", "float32's range: nothing to scale"),
         "f": ("fp32", "nothing overflows at 65,504"),
     }
     choices = [
-        _in_precision(key, name, unsupported.get(name) or meaning, known=name not in unsupported)
+        _in_precision(key, name, refused.get(name) or meaning, known=name not in refused)
         for key, (name, meaning) in meanings.items()
     ]
     return [

@@ -3,11 +3,12 @@
 The training stays in sight around a small overlay, and nothing is laid out anew.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from amptui.telemetry.view import SessionView
+from amptui.tui.backdrop import draw_box
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.ink import Ink
 from amptui.tui.panels.footer import NOTICE_INKS, standing_news
@@ -38,13 +39,13 @@ class Overlay(Protocol):
 
     name: ClassVar[str]
     """By which the screen knows what it has open."""
-    covers_all: ClassVar[bool]
+    covers_all: ClassVar[bool] = False
     """Whether nothing of the panels can be seen: then they need not be drawn."""
 
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState, /) -> None:
         """Draw over what is there."""
 
-    def press(self, key: str, view: SessionView) -> Answer:
+    def press(self, key: str, view: SessionView, /) -> Answer:
         """Take a key press, by Textual's name."""
 
 
@@ -53,14 +54,7 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
     width, height = min(width, canvas.width), min(height, canvas.height)
     box = canvas.part(Rect((canvas.width - width) // 2, (canvas.height - height) // 2, width, height))
     box.clear()
-    right, bottom = box.width - 1, box.height - 1
-    for y in (0, bottom):
-        box.text(0, y, "─" * box.width, Ink.FRAME)
-    for y in range(1, bottom):
-        box.text(0, y, "│", Ink.FRAME)
-        box.text(right, y, "│", Ink.FRAME)
-    for x, y, corner in ((0, 0, "╭"), (right, 0, "╮"), (0, bottom, "╰"), (right, bottom, "╯")):
-        box.text(x, y, corner, Ink.FRAME)
+    draw_box(box)
     box.text(2, 0, f" {title} ", Ink.STRONG, width=max(0, min(text_width(title) + 2, box.width - 4)))
     return box.part(Rect(2, 1, max(0, box.width - 4), max(0, box.height - 2)))
 
@@ -94,6 +88,11 @@ def _edge_phrases(hints: Hints, screen: ScreenState, room: int) -> list[Phrase]:
 
 def _cut(text: str, room: int) -> list[str]:
     return wrapped(text, room, lines=1)
+
+
+def unsupported(view: SessionView) -> Mapping[str, str]:
+    """The precisions that the device cannot run, each with the reason."""
+    return view.run.unsupported if view.run is not None else {}
 
 
 def shifted(top: int, key: str, *, page: int, last: int) -> int | None:

@@ -7,7 +7,7 @@ from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink, precision_ink
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
 from amptui.tui.panels.screen_state import ScreenState
 
 MEANINGS = {
@@ -20,30 +20,29 @@ MEANINGS = {
 """What each precision is, in half a line."""
 
 
-class PrecisionMenu:
+class PrecisionMenu(Overlay):
     """Every precision, those this device cannot run with the reason."""
 
     name: ClassVar[str] = "precisions"
-    covers_all: ClassVar[bool] = False
 
     def __init__(self, view: SessionView) -> None:
         self._chosen = PRECISIONS.index(view.precision) if view.precision in PRECISIONS else 0
 
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
+    def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         """See :class:`Overlay`."""
         inner = open_box(canvas, "precision", width=72, height=len(PRECISIONS) + 4)
-        unsupported = view.run.unsupported if view.run is not None else {}
+        refused = unsupported(view)
         for y, name in enumerate(PRECISIONS):
-            ink = Ink.DIM if name in unsupported else precision_ink(name)
+            ink = Ink.DIM if name in refused else precision_ink(name)
             marker = "▸" if y == self._chosen else " "
             inner.text(0, y, marker, Ink.KEY | BOLD)
             inner.text(2, y, f"{y + 1} {signed_label(name)}", ink, width=14)
-            words = unsupported.get(name) or MEANINGS[name]
+            words = refused.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
             inner.text(17, y, f"{words}{now}", Ink.DIM, width=max(0, inner.width - 17))
         inner.text(2, len(PRECISIONS) + 1, "enter or 1-5 switches, esc goes back", Ink.DIM)
 
-    def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments
+    def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows move, enter or a number chooses."""
         if key in ("up", "down", "k", "j"):
             self._chosen = (self._chosen + (1 if key in ("down", "j") else -1)) % len(PRECISIONS)

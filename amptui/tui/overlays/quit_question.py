@@ -5,7 +5,7 @@ from typing import ClassVar, NamedTuple
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box
 from amptui.tui.panels.screen_state import ScreenState
 
 _KEY_WIDTH = 5
@@ -21,19 +21,18 @@ class _Choice(NamedTuple):
     answer: Answer
 
 
-class QuitQuestion:
+class QuitQuestion(Overlay):
     """Asks whether to stop the run; what enter means is the least surprise for the screen that asks.
 
     Who started the run ends it with enter; who attached to it leaves it to the others.
     """
 
     name: ClassVar[str] = "quit"
-    covers_all: ClassVar[bool] = False
 
     def __init__(self, *, attached: bool) -> None:
         self._attached = attached
 
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
+    def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         """See :class:`Overlay`."""
         choices = self._choices(view)
         inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)

@@ -10,7 +10,7 @@ from amptui.telemetry.labels import precision_label, signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, open_box, shifted, write_edge
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, shifted, write_edge
 from amptui.tui.overlays.xray_tables import (
     ORDERS,
     WHOLE_MODEL,
@@ -49,7 +49,7 @@ class Fact(NamedTuple):
     phrases: list[Phrase]
 
 
-class XRay:
+class XRay(Overlay):
     """The newest X-ray of the session: the same batch in FP32 and in AMP, layer by layer."""
 
     name: ClassVar[str] = "x-ray"
@@ -117,7 +117,7 @@ class XRay:
             return 0
         return len(operator_table(xray.operators)) if self._operators else len(xray.layers)
 
-    def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments
+    def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
         if key in ("escape", "q", "ctrl+q"):
             return CLOSE

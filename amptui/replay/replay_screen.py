@@ -1,27 +1,53 @@
-"""The screen of a replay: the one of a training, with a clock in place of a trainer."""
+"""The screen of a replay and its keys: the one of a training, with a clock in place of a trainer."""
 
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
 
 from amptui import units
 from amptui.control import Control
-from amptui.replay.keys import MOVING, REPLAY_KEYS
 from amptui.replay.player import Player, Position
-from amptui.telemetry.view import SessionView
 from amptui.tui import screen as screens
 from amptui.tui.app import WatchApp
-from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
-from amptui.tui.keys import ACTIONS
+from amptui.tui.keys import ACTIONS, KEYS, Key
 from amptui.tui.opening import Opening
-from amptui.tui.overlays.overlay import CLOSE, Answer, open_box
-from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.overlays.help import Help
 from amptui.tui.screen import Left
 
 FRAMES_PER_SECOND = 8.0
 """Smoother than beside a training, which has a better use for the machine's cores."""
+
+MOVING = (
+    Key("space", ("space",), "toggle_pause", "pause", "pause the replay, or go on; at its end begin again"),
+    Key(".", ("full_stop",), "faster", "faster", "play twice as fast"),
+    Key(",", ("comma",), "slower", "slower", "play half as fast"),
+    Key(">", ("greater_than_sign", "right"), "skip_on", "on", "go on by a twentieth of the run; so does →"),
+    Key("<", ("less_than_sign", "left"), "skip_back", "back", "go back by a twentieth of the run; so does ←"),
+    Key("end", ("end",), "skip_to_end", "", "go to the end"),
+    Key("home", ("home",), "begin_again", "", "go to the beginning"),
+    Key("x", ("x",), "take_xray", "X-ray", "the newest X-ray that was recorded up to here"),
+)
+"""What a replay does otherwise than a training, or only a replay does."""
+
+LOOKING = frozenset(
+    {
+        "focus_numerics",
+        "toggle_log",
+        "zoom_in",
+        "zoom_out",
+        "zoom_all",
+        "next_panel",
+        "all_panels",
+        "browse_events",
+        "show_help",
+    }
+)
+"""What looks at a run and asks nothing of it: the same in a replay."""
+
+_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "leave the replay")
+
+REPLAY_KEYS = (*MOVING, *(key for key in KEYS if key.action in LOOKING), _QUIT)
+"""All keys of a replay, for its footer and its help; the screen's others ask something of a training."""
 
 _MOVES = {press: key.action for key in MOVING for press in key.presses}
 
@@ -109,7 +135,7 @@ class ReplayApp(WatchApp):
 
     def action_show_help(self) -> None:
         """Open the help."""
-        self._overlay = ReplayHelp()
+        self._overlay = Help("keys of a replay", REPLAY_KEYS, precisions=())
 
     def action_ask_quit(self) -> None:
         """Leave; nothing is lost."""
@@ -118,26 +144,6 @@ class ReplayApp(WatchApp):
     def action_interrupt(self) -> None:
         """Leave."""
         self._leave("interrupted")
-
-
-class ReplayHelp:
-    """All keys of a replay and what they do."""
-
-    name: ClassVar[str] = "help"
-    covers_all: ClassVar[bool] = False
-
-    def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:  # noqa: ARG002 - the protocol's
-        """See :class:`Overlay`."""
-        inner = open_box(canvas, "keys of a replay", width=76, height=len(REPLAY_KEYS) + 4)
-        for y, key in enumerate(REPLAY_KEYS):
-            inner.text(1, y, key.label, Ink.KEY | BOLD, width=7, align="right")
-            inner.text(10, y, key.meaning, width=max(0, inner.width - 10))
-        folder = f"run folder {view.run_dir}"
-        inner.text(1, len(REPLAY_KEYS) + 1, folder, Ink.DIM, width=max(0, inner.width - 1))
-
-    def press(self, key: str, view: SessionView) -> Answer:  # noqa: ARG002 - the protocol's arguments
-        """Any key closes it."""
-        return CLOSE
 
 
 def position_words(position: Position) -> str:
