@@ -50,7 +50,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
     scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
     """
     cores, memory = [], []
-    for controllers, folder in _groups(root):
+    for controllers, folder in control_groups(root):
         if not controllers:
             cores.append(_quota(_read(folder / "cpu.max")))
             memory.append(_number(_read(folder / "memory.max")))
@@ -65,7 +65,7 @@ def read_limits(root: Path = Path("/")) -> Limits:
     )
 
 
-def _groups(root: Path) -> Iterator[tuple[list[str], Path]]:
+def control_groups(root: Path) -> Iterator[tuple[list[str], Path]]:
     """Each control group of this process and all above it; version 2 has an empty list of controllers."""
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():

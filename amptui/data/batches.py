@@ -1,7 +1,6 @@
 """Turns whatever can be trained on into batches on the training device."""
 
 import copy
-import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from amptui.data.loaders import END, delivered, draws_on_host, tell_dead_worker, without_workers
+from amptui.data.loaders import END, delivered, draws_on_host, tell_dead_worker, without_workers, worker_count
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
 
@@ -270,7 +269,7 @@ class _DatasetBatches(_LoadedBatches):
         self._generator = torch.Generator()
         self._order = order
         on_gpu = device.type == "cuda"
-        workers = min(4, _processors() - 1) if on_gpu else 0
+        workers = worker_count(4) if on_gpu else 0
         loader = DataLoader(
             dataset,
             batch_sampler=order,
@@ -371,8 +370,3 @@ def _length(source: object) -> int | None:
 
 def _role(training: bool) -> str:
     return "training" if training else "validation"
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,6 +13,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms import v2
 
 from amptui.data.choice import Named, real_or_stand_in
+from amptui.data.loaders import worker_count
 from amptui.data.sources import Arrays, Data, DataRequest, Progress
 from amptui.errors import DataError
 
@@ -156,7 +157,7 @@ def _validation_transform(wanted: ImageBatches) -> v2.Compose:
 def _loader(
     images: FolderImages, wanted: ImageBatches, seed: int, *, training: bool
 ) -> DataLoader[tuple[Tensor, int]]:
-    workers = min(MOST_WORKERS, _processors() - 1) if wanted.workers is None else wanted.workers
+    workers = worker_count(MOST_WORKERS) if wanted.workers is None else wanted.workers
     return DataLoader(
         images,
         wanted.batch_size,
@@ -168,7 +169,3 @@ def _loader(
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator().manual_seed(seed),
     )
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

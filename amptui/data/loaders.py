@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from amptui.cores import read_cores, read_limits
 from amptui.errors import DataError
 from amptui.forking import how_ended
 
@@ -23,6 +24,11 @@ _WORKER_ENDS = {
 
 END = object()
 """What an iterator gives that has no more; a batch may be anything else."""
+
+
+def worker_count(most: int) -> int:
+    """How many processes may load data: one less than there are cores to use, ``most`` at the most."""
+    return min(most, read_cores(read_limits()).usable - 1)
 
 
 def tell_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:

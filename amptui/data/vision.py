@@ -1,7 +1,5 @@
 """The two image data sets, MNIST and CIFAR-10: the real one where it is to be had, else a stand-in."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -12,6 +10,9 @@ from amptui.data.mnist import read_mnist
 from amptui.data.sources import Arrays, Data, DataRequest, Progress
 from amptui.data.synthetic import TellDone, digits, objects
 
+_VALIDATION_SAMPLES = 10_000
+"""Of both sets."""
+
 
 def mnist(request: DataRequest) -> Data:
     """MNIST's 60,000 and 10,000 digits, uint8 [N, 1, 28, 28], or as many synthetic ones.
@@ -19,8 +20,8 @@ def mnist(request: DataRequest) -> Data:
     ``real`` raises ``DataError`` when the files are damaged or not to be had; ``auto`` then warns and
     falls back to ``synthetic``. Every kind raises ``DataError`` when ``request.stopping()``.
     """
-    stand_in = _StandIn("synthetic digits", digits, 60_000, 10_000)
-    return _real_or_drawn(request, "MNIST", read_mnist, stand_in)
+    real = Named("MNIST", lambda: Data("MNIST", True, *read_mnist(request)))
+    return real_or_stand_in(request, real, _stand_in(request, "synthetic digits", digits, 60_000))
 
 
 def cifar10(request: DataRequest) -> Data:
@@ -28,47 +29,24 @@ def cifar10(request: DataRequest) -> Data:
 
     Kinds and errors are those of :func:`mnist`.
     """
-    stand_in = _StandIn("synthetic objects", objects, 50_000, 10_000)
-    return _real_or_drawn(request, "CIFAR-10", read_cifar10, stand_in)
+    real = Named("CIFAR-10", lambda: Data("CIFAR-10", True, *read_cifar10(request)))
+    return real_or_stand_in(request, real, _stand_in(request, "synthetic objects", objects, 50_000))
 
 
 class _Draw(Protocol):
     def __call__(self, samples: int, *, seed: int, progress: TellDone) -> tuple[Tensor, Tensor]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _StandIn:
-    """What is drawn where there are no real images."""
+def _stand_in(request: DataRequest, name: str, draw: _Draw, train_samples: int) -> Named:
+    """Drawn images: the same whatever the run's seed, as MNIST's are, so that runs can be compared."""
 
-    name: str
-    draw: _Draw
-    train_samples: int
-    validation_samples: int
+    def drawn(samples: int, *, seed: int) -> Arrays:
+        def progress(done: int) -> None:
+            request.raise_if_stopping()
+            request.report(Progress(f"drawing {name}", done, samples, "samples"))
 
+        return Arrays(*draw(samples, seed=seed, progress=progress))
 
-def _real_or_drawn(
-    request: DataRequest,
-    name: str,
-    read: Callable[[DataRequest], tuple[Arrays, Arrays]],
-    stand_in: _StandIn,
-) -> Data:
-    return real_or_stand_in(
-        request,
-        Named(name, lambda: Data(name, True, *read(request))),
-        Named(stand_in.name, lambda: _drawn(request, stand_in)),
+    return Named(
+        name, lambda: Data(name, False, drawn(train_samples, seed=0), drawn(_VALIDATION_SAMPLES, seed=1))
     )
-
-
-def _drawn(request: DataRequest, stand_in: _StandIn) -> Data:
-    """The stand-in: the same images whatever the run's seed, as MNIST's are, so that runs can be compared."""
-    train = _draw(request, stand_in, stand_in.train_samples, seed=0)
-    validation = _draw(request, stand_in, stand_in.validation_samples, seed=1)
-    return Data(stand_in.name, False, train, validation)
-
-
-def _draw(request: DataRequest, stand_in: _StandIn, samples: int, *, seed: int) -> Arrays:
-    def progress(done: int) -> None:
-        request.raise_if_stopping()
-        request.report(Progress(f"drawing {stand_in.name}", done, samples, "samples"))
-
-    return Arrays(*stand_in.draw(samples, seed=seed, progress=progress))

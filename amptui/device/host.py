@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import psutil
 
+from amptui.cores import control_groups
 from amptui.records import HostSample
 
 _Value = TypeVar("_Value")
@@ -50,7 +51,7 @@ class HostProbe:
         """Used and total bytes of the narrowest bound on this process: a cgroup's limit or the machine."""
         machine = _or_none(psutil.virtual_memory)
         total_bytes = None if machine is None else machine.total
-        limit = min(self._cgroup_limits(), default=None)
+        limit = min(_or_none(self._cgroup_limits) or (), default=None)
         if limit is not None and (total_bytes is None or limit[0] < total_bytes):
             return _or_none(partial(_cgroup_used_bytes, limit[1])), limit[0]
         # "available" and not "free": the page cache is given back as soon as somebody needs it.
@@ -58,15 +59,7 @@ class HostProbe:
 
     def _cgroup_limits(self) -> list[tuple[int, Path]]:
         """The cgroup v2 limits on this process in bytes, each with its folder; none outside containers."""
-        mount = self._root / "sys/fs/cgroup"
-        membership = _or_none((self._root / "proc/self/cgroup").read_text) or ""
-        own = next((line[3:] for line in membership.splitlines() if line.startswith("0::/")), None)
-        if own is None:
-            return []
-        # A container without a cgroup namespace reads its path on the host, which does not exist below
-        # its own mount; the mount itself is then its cgroup, and comes last here.
-        parts = [part for part in own.split("/") if part]
-        folders = [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
+        folders = [folder for controllers, folder in control_groups(self._root) if not controllers]
         limits = ((_or_none(partial(_read_number, folder / "memory.max")), folder) for folder in folders)
         return [(limit, folder) for limit, folder in limits if limit is not None]
 

@@ -43,10 +43,6 @@ class Rect:
     width: int
     height: int
 
-    def inset(self, dx: int, dy: int) -> "Rect":
-        """The rectangle that remains inside a margin of ``dx`` columns and ``dy`` lines; never negative."""
-        return Rect(self.x + dx, self.y + dy, max(0, self.width - 2 * dx), max(0, self.height - 2 * dy))
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -156,10 +156,6 @@ def test_a_part_shows_what_is_drawn_in_it_and_nothing_beyond(outer: Rect, inner:
     assert ((canvas.inks == Ink.KEY) == expected).all()
 
 
-def test_a_rect_inset_beyond_its_middle_is_empty() -> None:
-    assert Rect(2, 3, 5, 1).inset(1, 1) == Rect(3, 4, 3, 0)
-
-
 def test_clear_blanks_everything() -> None:
     canvas = drawn(4, 2, [lambda canvas: canvas.text(0, 0, "漢字", Ink.ERROR)])
     canvas.clear()

@@ -12,7 +12,7 @@ from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.labels import precision_glyph
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_ink
-from amptui.tui.panels.phrases import GAP, Word
+from amptui.tui.panels.phrases import GAP, Word, end_of
 from amptui.tui.renderables.bars import draw_bar
 
 Order = Literal["worst first", "model order", "by lost", "by size"]
@@ -103,11 +103,6 @@ def nines(cosine: float) -> float:
     if math.isnan(cosine) or cosine <= 0:
         return 0.0
     return float(_NINES) if cosine >= 1 else min(float(_NINES), -math.log10(1 - cosine))
-
-
-def end_of(name: str, width: int) -> str:
-    """``name`` cut at its front, where all names are alike: ``…ures.12.conv``."""
-    return name if text_width(name) <= width else "…" + name[len(name) - max(0, width - 1) :]
 
 
 def dtype_word(dtype: str) -> Word:

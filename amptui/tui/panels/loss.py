@@ -9,8 +9,9 @@ from amptui.tui.ink import Ink
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
+from amptui.tui.renderables.step_window import visible_window
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -40,10 +41,10 @@ def validation(view: SessionView) -> Phrase:
 
 
 class LossPanel:
-    """The curve keeps its sticky limits from frame to frame."""
+    """The curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
-        self._limits = YLimits()
+        self._plot = CurvePlot(units.loss)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The curve over its ribbon of precisions and skips, over the axis of steps."""
@@ -53,13 +54,11 @@ class LossPanel:
             return
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)
-        draw_plot(
+        self._plot.draw(
             canvas.part(Rect(0, 0, canvas.width, rows)),
             view.loss,
             window=window,
             switches=view.switches,
-            limits=self._limits,
-            format_y=units.loss,
             log_y=screen.log_y,
         )
         draw_ribbon(

@@ -24,8 +24,9 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.digits import LINES as DIGIT_LINES
 from amptui.tui.renderables.digits import draw_digits
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents, width_beside
-from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_step_axis
+from amptui.tui.renderables.step_window import visible_window
 
 NOTHING_YET = "no gradient measured yet"
 
@@ -63,10 +64,10 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 
 class NumericsPanel:
-    """The headroom's curve keeps its sticky limits from frame to frame."""
+    """The headroom's curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
-        self._limits = YLimits()
+        self._plot = CurvePlot(units.doublings, band=False)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The histogram first, the words beside it or below it, the curve where there is room."""
@@ -120,14 +121,11 @@ class NumericsPanel:
             return
         canvas.text(0, 0, "headroom of each measured step, in doublings", Ink.DIM, width=canvas.width)
         window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
-        draw_plot(
+        self._plot.draw(
             canvas.part(Rect(0, 1, canvas.width, rows)),
             series,
             window=window,
             switches=view.switches,
-            limits=self._limits,
-            format_y=units.doublings,
-            band=False,
         )
         draw_step_axis(canvas.part(Rect(0, 1 + rows, canvas.width, 1)), window=window)
 

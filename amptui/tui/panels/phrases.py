@@ -124,6 +124,11 @@ def wrapped_phrases(
     return [[Phrase(each, goes_on=i < len(words))] for i, each in enumerate(words, 1)]
 
 
+def end_of(name: str, width: int) -> str:
+    """``name`` cut at its front, where all names are alike: ``…ures.12.conv``."""
+    return name if text_width(name) <= width else "…" + name[len(name) - max(0, width - 1) :]
+
+
 def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
     """Write phrases side by side from column ``x`` on; return the column after the last."""
     end = x

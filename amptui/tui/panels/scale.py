@@ -8,7 +8,8 @@ from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.verdicts import headroom_words, state_words
-from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+from amptui.tui.renderables.plot import CurvePlot
+from amptui.tui.renderables.step_window import visible_window
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
 
@@ -76,10 +77,10 @@ def _headroom(view: SessionView) -> list[Phrase]:
 
 
 class ScalePanel:
-    """The curve keeps its sticky limits from frame to frame."""
+    """The curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
-        self._limits = YLimits()
+        self._plot = CurvePlot(units.short_count, band=False)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The scale's curve in powers of two, above what the scaler did."""
@@ -89,15 +90,12 @@ class ScalePanel:
         lines = _lines(view, canvas.width, canvas.height)[: canvas.height]
         rows = canvas.height - len(lines)
         if rows >= 2:
-            draw_plot(
+            self._plot.draw(
                 canvas.part(Rect(0, 0, canvas.width, rows)),
                 view.loss_scale,
                 window=visible_window(view.loss_scale, screen.zoom, ahead=screen.steps_ahead),
                 switches=view.switches,
-                limits=self._limits,
-                format_y=units.short_count,
                 log_y=True,
-                band=False,
             )
         write_lines(canvas, rows, lines)
 

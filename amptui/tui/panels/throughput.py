@@ -7,7 +7,8 @@ from amptui.tui.ink import Ink
 from amptui.tui.panels import step_time_breakdown
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.plot import YLimits, draw_plot, visible_window
+from amptui.tui.renderables.plot import CurvePlot
+from amptui.tui.renderables.step_window import visible_window
 
 _LARGE = (74, 16)
 """Columns and lines from which on there is room below the curve for where the time goes."""
@@ -30,10 +31,10 @@ def step_time(view: SessionView) -> Phrase:
 
 
 class ThroughputPanel:
-    """The curve keeps its sticky limits from frame to frame."""
+    """The curve keeps the limits of its axis from frame to frame."""
 
     def __init__(self) -> None:
-        self._limits = YLimits()
+        self._plot = CurvePlot(units.short_count)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Samples a second over the run, in the colour of the precision; below it, where a step's time goes.
@@ -44,13 +45,11 @@ class ThroughputPanel:
             quiet(canvas, "no step yet")
             return
         rows = canvas.height - _draw_timing(canvas, view)
-        draw_plot(
+        self._plot.draw(
             canvas.part(Rect(0, 0, canvas.width, rows)),
             view.samples_rate,
             window=visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead),
             switches=view.switches,
-            limits=self._limits,
-            format_y=units.short_count,
         )
 
 

@@ -7,7 +7,7 @@ from amptui import units
 from amptui.findings import Float16Window, ParameterWindow
 from amptui.telemetry.view import NumericsView, ScalerVerdict, Verdict
 from amptui.tui.ink import BOLD, NO_VERDICT, VERDICT_SIGNS, Ink
-from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, flowed, wrapped_phrases
+from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end_of, flowed, wrapped_phrases
 
 DOUBLINGS = 16
 """The range of the gauge: so many doublings lie between 1 and the largest float16."""
@@ -141,7 +141,7 @@ def worst(window: Float16Window | None, width: int) -> list[Block]:
             Word(f"{units.share(count, nonzero):>{_SHARE_WIDTH}} ", ink if count else Ink.DIM)
             for count, ink in ((count_of(parameter), ink) for _, count_of, ink in columns)
         ]
-        name = _ending(parameter.name, width - len(head) - 1)
+        name = end_of(parameter.name, width - len(head) - 1)
         lines.append([Phrase((*shares, Word(f" {name}")))])
     return [Block(lines, 6, 2)]
 
@@ -152,11 +152,6 @@ _COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], int], int], ...] = (
     ("overflow", lambda parameter: parameter.overflowing, Ink.ERROR | BOLD),
 )
 """What float16 does to elements of a parameter, how many, and their ink."""
-
-
-def _ending(name: str, width: int) -> str:
-    """A long name without its beginning: the end tells more."""
-    return name if len(name) <= width else f"…{name[len(name) - max(0, width - 1) :]}"
 
 
 def _gradient(value: float | None) -> Word:

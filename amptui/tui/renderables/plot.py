@@ -11,9 +11,7 @@ from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.renderables.columns import Bools, Columns, extent, sample
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
 from amptui.tui.renderables.limits import Axis, YLimits
-from amptui.tui.renderables.step_window import GUTTER, Window, stretches, visible_window
-
-__all__ = ["GUTTER", "Window", "YLimits", "draw_plot", "visible_window"]
+from amptui.tui.renderables.step_window import GUTTER, Window, stretches
 
 _MIDDLE_LABEL_HEIGHT = 5
 """Lines from which on there is room for a label between the top and the bottom one."""
@@ -25,40 +23,49 @@ _HAIR = 1e-9
 """What rounding may put outside of the limits is not marked."""
 
 
-def draw_plot(  # noqa: PLR0913 - all by keyword, and each is the panel's own choice
-    canvas: Canvas,
-    series: Series,
-    *,
-    window: Window,
-    switches: tuple[PrecisionSwitch, ...],
-    limits: YLimits,
-    format_y: Callable[[float], str],
-    log_y: bool = False,
-    band: bool = True,
-) -> None:
-    """Draw the part of ``series`` in ``window`` on a cleared canvas, labels in the left ``GUTTER`` cells.
+class CurvePlot:
+    """One curve, drawn frame after frame: its y axis keeps its limits for as long as they serve.
 
-    With ``band`` the series is taken for a noisy one: its extremes are shown as a dim area, the line is
-    its mean, averaged over neighbouring columns but never across a switch or a gap, and rare outliers
-    may leave the plot, marked ``↑`` and ``↓``. Without, the line is the mean of each column as it is and
-    all of it stays in sight. Columns with NaN or Inf are a gap under a ``×``. On a logarithmic axis
-    values of 0 and below are marked ``↓``; a series without positive ones gets a linear axis.
+    With ``band`` the series is taken for a noisy one: its extremes are shown as a dim area, the line is its
+    mean, averaged over neighbouring columns but never across a switch or a gap, and rare outliers may leave
+    the plot, marked ``↑`` and ``↓``. Without, the line is the mean of each column as it is and all of it
+    stays in sight.
     """
-    area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
-    if not area.width or not area.height:
-        return
-    across = 1 if canvas.ascii_only else DOTS_ACROSS
-    columns = sample(series, window, area.width * across)
-    inks = np.zeros(area.width, np.uint8)
-    for stretch in stretches(window, switches, area.width):
-        inks[stretch.start : stretch.stop] = precision_ink(stretch.precision)
-    gaps = _by_cell(columns.nonfinite, across)
-    if np.isfinite(columns.mean).any():
-        log = log_y and bool((columns.high > 0).any())
-        axis = limits.axis(*extent(columns, log=log, with_outliers=not band), log=log)
-        _draw_labels(canvas, axis, format_y)
-        _draw_curve(area, columns, axis, inks, gaps=gaps, band=band)
-    _mark(area, 0, "×", gaps, Ink.ERROR)
+
+    def __init__(self, format_y: Callable[[float], str], *, band: bool = True) -> None:
+        self._format_y = format_y
+        self._band = band
+        self._limits = YLimits()
+
+    def draw(
+        self,
+        canvas: Canvas,
+        series: Series,
+        *,
+        window: Window,
+        switches: tuple[PrecisionSwitch, ...],
+        log_y: bool = False,
+    ) -> None:
+        """Draw the part of ``series`` in ``window`` on a cleared canvas, labels in the left ``GUTTER`` cells.
+
+        Columns with NaN or Inf are a gap under a ``×``. On a logarithmic axis values of 0 and below are
+        marked ``↓``; a series without positive ones gets a linear axis.
+        """
+        area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), canvas.height))
+        if not area.width or not area.height:
+            return
+        across = 1 if canvas.ascii_only else DOTS_ACROSS
+        columns = sample(series, window, area.width * across)
+        inks = np.zeros(area.width, np.uint8)
+        for stretch in stretches(window, switches, area.width):
+            inks[stretch.start : stretch.stop] = precision_ink(stretch.precision)
+        gaps = _by_cell(columns.nonfinite, across)
+        if np.isfinite(columns.mean).any():
+            log = log_y and bool((columns.high > 0).any())
+            axis = self._limits.axis(*extent(columns, log=log, with_outliers=not self._band), log=log)
+            _draw_labels(canvas, axis, self._format_y)
+            _draw_curve(area, columns, axis, inks, gaps=gaps, band=self._band)
+        _mark(area, 0, "×", gaps, Ink.ERROR)
 
 
 def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:

@@ -17,12 +17,12 @@ from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.overlays.xray_tables import (
     ORDERS,
     draw_layers,
-    end_of,
     layer_sign,
     nines,
     share_word,
     sorted_layers,
 )
+from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
 from tests.tui.overlays.opened import LAYERS, drawn, layer, lines, text, with_xray
 from tests.tui.panels.drawing import ink_of

@@ -10,7 +10,8 @@ from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
 from amptui.tui.renderables.columns import Bools
-from amptui.tui.renderables.plot import GUTTER, Window, YLimits, draw_plot, visible_window
+from amptui.tui.renderables.plot import CurvePlot
+from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 FP32_THEN_AMP = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(51, "fp16"))
@@ -28,19 +29,17 @@ def plotted(
     log_y: bool = False,
     band: bool = True,
     ascii_only: bool = False,
-    limits: YLimits | None = None,
+    plot: CurvePlot | None = None,
 ) -> Canvas:
     series = values if isinstance(values, Series) else series_of(values)
     canvas = Canvas(width, height, ascii_only=ascii_only)
-    draw_plot(
+    plot = plot or CurvePlot(units.loss, band=band)
+    plot.draw(
         canvas,
         series,
         window=window or Window(series.first_step, max(1, series.last_step)),
         switches=switches,
-        limits=limits or YLimits(),
-        format_y=units.loss,
         log_y=log_y,
-        band=band,
     )
     return canvas
 
@@ -82,7 +81,7 @@ def columns_without(canvas: Canvas) -> list[int]:
 def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
     data: st.DataObject, width: int, height: int, log_y: bool, band: bool, ascii_only: bool, series: Series
 ) -> None:
-    limits = YLimits()
+    plot = CurvePlot(units.loss, band=band)
     for _ in range(2):
         canvas = plotted(
             series,
@@ -91,9 +90,8 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
             window=data.draw(windows_near(series)),
             switches=data.draw(any_switches(series)),
             log_y=log_y,
-            band=band,
             ascii_only=ascii_only,
-            limits=limits,
+            plot=plot,
         )
         for line in canvas.lines():
             assert len(line) == width
@@ -246,11 +244,11 @@ def test_labels_stand_at_the_ends_and_in_the_middle_where_there_is_room(height: 
 
 def test_a_growing_run_changes_few_cells_of_a_frame() -> None:
     losses = 0.1 + 2 * np.exp(-np.arange(700) / 150)
-    limits, changed, frames = YLimits(), 0, 0
+    plot, changed, frames = CurvePlot(units.loss), 0, 0
     previous: Canvas | None = None
     for count in range(500, 700, 2):
         series = series_of(losses[:count].tolist())
-        canvas = plotted(series, 100, 12, window=visible_window(series, 0), limits=limits)
+        canvas = plotted(series, 100, 12, window=visible_window(series, 0), plot=plot)
         if previous is not None:
             changed += sum(span.stop - span.start for span in canvas.changes_since(previous))
             frames += 1
