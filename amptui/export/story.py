@@ -92,11 +92,8 @@ def _data(data: DataInfo) -> str:
 
 
 def _date(unix_seconds: float) -> str:
-    """In UTC, whoever reads it wherever; empty for a time that no calendar has."""
-    try:
-        return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))
-    except (ValueError, OverflowError, OSError):
-        return ""
+    """In UTC, whoever reads it wherever."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))
 
 
 def _group(title: str, values: Mapping[str, Any]) -> Markup | None:

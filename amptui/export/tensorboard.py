@@ -39,9 +39,6 @@ FILE_NAME = "events.out.tfevents.amptui"
 _FILE_VERSION = "brain.Event:2"
 """What TensorBoard's own writers begin a file with."""
 
-_LARGEST_STEP = 2**63 - 1
-"""TensorBoard counts steps in 64 bits."""
-
 Scalars = Mapping[str, float | None]
 
 
@@ -145,7 +142,7 @@ class EventFile:
 
     def _write_values(self, time: float, step: int, values: list[Summary.Value]) -> None:
         if values:
-            event = EventProto(wall_time=time, step=min(step, _LARGEST_STEP), summary=Summary(value=values))
+            event = EventProto(wall_time=time, step=step, summary=Summary(value=values))
             self._writer.write(event.SerializeToString())
 
 
@@ -212,13 +209,7 @@ def _event_lines(event: Event) -> Iterator[str]:
     """``12:04:31 UTC ⚠ step 612: overflow: step skipped``, its details indented below it."""
     sign = "" if event.severity == "info" else f"{SEVERITY_SIGNS[event.severity]} "
     step = "" if event.step is None else f"step {event.step:,}: "
-    yield f"{_clock(event.time)} {sign}{step}{event.text}"
+    clock = strftime("%H:%M:%S UTC", gmtime(event.time))
+    yield f"{clock} {sign}{step}{event.text}"
     for line in event.detail.splitlines():
         yield f"    {line}"
-
-
-def _clock(unix_seconds: float) -> str:
-    try:
-        return strftime("%H:%M:%S UTC", gmtime(unix_seconds))
-    except (ValueError, OverflowError, OSError):
-        return "--:--:-- UTC"  # no calendar has that time

@@ -10,7 +10,7 @@ TITLES = {name: name for name in PANELS} | {"scale": "loss scale"}
 
 def draw_backdrop(canvas: Canvas, layout: Layout) -> None:
     """Draw a box with its title for each framed place of ``layout``."""
-    for place in layout.places:
+    for place in layout:
         if place.framed:
             box = canvas.part(place.rect)
             draw_box(box)

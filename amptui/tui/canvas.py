@@ -83,6 +83,10 @@ class Canvas:
         part.ascii_only = self.ascii_only
         return part
 
+    def rows(self, y: int, height: int | None = None) -> "Canvas":
+        """The canvas of ``height`` whole lines from line ``y`` on, or of all there are from there."""
+        return self.part(Rect(0, y, self.width, self.height - y if height is None else height))
+
     def copy(self) -> "Canvas":
         """A canvas of its own with the same cells."""
         copied = object.__new__(Canvas)

@@ -107,7 +107,7 @@ class Frame:
         banner_lines = len(_banner(view, canvas.width))
         layout = arrange(canvas.width, canvas.height, screen.focus, banner_lines=banner_lines)
         canvas.put(self._backdrop(layout, canvas))
-        for place in layout.places:
+        for place in layout:
             part = canvas.part(place.rect)
             if not place.framed:
                 self._unframed[place.name](part, view, screen)

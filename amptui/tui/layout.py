@@ -1,6 +1,7 @@
 """Where each panel stands on a screen of any size: pure arithmetic, no drawing."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from amptui.tui.canvas import Rect
 
@@ -27,11 +28,8 @@ class Place:
     framed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Every place of one screen; no two overlap and none leaves the screen."""
-
-    places: tuple[Place, ...]
+Layout: TypeAlias = tuple[Place, ...]
+"""Every place of one screen; no two overlap and none leaves the screen."""
 
 
 def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0) -> Layout:
@@ -42,20 +40,18 @@ def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0
     ones fold panels to one line each, the loss curve last; below ``SMALLEST`` only a notice is left. The
     numerics stand beside the others on large screens only: elsewhere they are looked at alone.
     """
-    if focus is not None and focus not in PANELS:
-        raise ValueError(f"no panel is called {focus!r}; there are {', '.join(PANELS)}")
     if width < SMALLEST[0] or height < SMALLEST[1]:
-        return Layout((Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),))
+        return (Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),)
     banner = Rect(0, 1, width, min(banner_lines, height // 4))
     body = Rect(0, banner.y + banner.height, width, height - 2 - banner.height)
     header = Place("header", Rect(0, 0, width, 1), framed=False)
     footer = Place("footer", Rect(0, height - 1, width, 1), framed=False)
     above = (header, Place("banner", banner, framed=False)) if banner.height else (header,)
     middle = _middle(width, height, body) if focus is None else (Place(focus, body, framed=True),)
-    return Layout((*above, *middle, footer))
+    return (*above, *middle, footer)
 
 
-def _middle(width: int, height: int, body: Rect) -> tuple[Place, ...]:
+def _middle(width: int, height: int, body: Rect) -> Layout:
     """The fold that suits a screen of this size, laid out in ``body``."""
     if width >= 150 and height >= 50:
         return _large(body)
@@ -70,7 +66,7 @@ def _middle(width: int, height: int, body: Rect) -> tuple[Place, ...]:
     return _lines(body)
 
 
-def _large(body: Rect) -> tuple[Place, ...]:
+def _large(body: Rect) -> Layout:
     """As the wide fold, with the numerics between the loss and the curves of throughput and scale."""
     inside = _between(16, round(0.32 * body.height), 24)
     # Each takes its part of what is left, so that no line more ever costs the loss one.
@@ -87,7 +83,7 @@ def _large(body: Rect) -> tuple[Place, ...]:
     )
 
 
-def _wide(body: Rect) -> tuple[Place, ...]:
+def _wide(body: Rect) -> Layout:
     """Loss beside comparison; throughput, scale and memory under them; events at the foot."""
     middle = _between(8, round(0.22 * body.height), 14)
     foot = _between(4, round(0.16 * body.height), 16)
@@ -103,7 +99,7 @@ def _wide(body: Rect) -> tuple[Place, ...]:
     )
 
 
-def _tall(body: Rect) -> tuple[Place, ...]:
+def _tall(body: Rect) -> Layout:
     """For narrow, high screens: the panels two by two under the loss."""
     curves = _between(7, round(0.18 * body.height), 12)
     tables = 13
@@ -120,7 +116,7 @@ def _tall(body: Rect) -> tuple[Place, ...]:
     )
 
 
-def _short(body: Rect) -> tuple[Place, ...]:
+def _short(body: Rect) -> Layout:
     """For wide, low screens: loss beside comparison, the rest in lines."""
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     top = body.height - 3 - _EVENT_LINES
@@ -131,7 +127,7 @@ def _short(body: Rect) -> tuple[Place, ...]:
     )
 
 
-def _compact(body: Rect) -> tuple[Place, ...]:
+def _compact(body: Rect) -> Layout:
     """The loss curve above everything else in lines."""
     top = body.height - 4 - _EVENT_LINES
     upper, lower = _rows(body, top, body.height - top)
@@ -141,12 +137,12 @@ def _compact(body: Rect) -> tuple[Place, ...]:
     )
 
 
-def _lines(body: Rect) -> tuple[Place, ...]:
+def _lines(body: Rect) -> Layout:
     """Everything in lines."""
     return _folded(body, "loss", "throughput", "scale", "memory", "comparison")
 
 
-def _folded(area: Rect, *names: str) -> tuple[Place, ...]:
+def _folded(area: Rect, *names: str) -> Layout:
     """One line a name from the top of ``area`` on; what is left shows events."""
     lines = tuple(
         Place(name, line, framed=False)

@@ -8,7 +8,7 @@ from amptui import units
 from amptui.findings import XRayTaken
 from amptui.telemetry.labels import precision_label, signed_label
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, shifted, write_edge
 from amptui.tui.overlays.xray_tables import (
@@ -71,7 +71,7 @@ class XRay(Overlay):
         else:
             y = self._draw_facts(inner, view, xray)
             legend = self._legend(inner) if inner.height >= _HIGH else []
-            self._draw_table(inner.part(Rect(0, y, inner.width, inner.height - len(legend) - y)), xray)
+            self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for i, words in enumerate(legend):
                 inner.text(0, inner.height - len(legend) + i, words, Ink.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))

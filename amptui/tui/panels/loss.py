@@ -4,7 +4,7 @@ import math
 
 from amptui import units
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import Phrase, Word, quiet
@@ -54,18 +54,13 @@ class LossPanel:
             return
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)
-        self._plot.draw(
-            canvas.part(Rect(0, 0, canvas.width, rows)),
-            view.loss,
-            window=window,
-            switches=view.switches,
-            log_y=screen.log_y,
-        )
+        upper, log_y = canvas.rows(0, rows), screen.log_y
+        self._plot.draw(upper, view.loss, window=window, switches=view.switches, log_y=log_y)
         draw_ribbon(
-            canvas.part(Rect(0, rows, canvas.width, 1)),
+            canvas.rows(rows),
             window=window,
             switches=view.switches,
             skips=view.skips,
             nonfinite=view.loss,
         )
-        draw_step_axis(canvas.part(Rect(0, rows + 1, canvas.width, 1)), window=window)
+        draw_step_axis(canvas.rows(rows + 1), window=window)

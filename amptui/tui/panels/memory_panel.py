@@ -5,7 +5,7 @@ from itertools import count
 from amptui import units
 from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
 from amptui.tui.panels import breakdown
 from amptui.tui.panels.phrases import (
@@ -47,7 +47,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         lines = _lines(view, view.device, canvas.width, canvas.height)[: canvas.height]
         write_lines(canvas, 0, lines)
         used = len(lines) + 1
-    rest = canvas.part(Rect(0, used, canvas.width, canvas.height - used))
+    rest = canvas.rows(used)
     if breakdown.has_room(rest, view):
         breakdown.draw(rest, view)
     elif view.device is None:

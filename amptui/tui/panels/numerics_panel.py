@@ -77,7 +77,7 @@ class NumericsPanel:
         elif canvas.width < _WIDE:
             self._draw_stacked(canvas, view, screen)
         elif canvas.height < _HIGH:
-            left, right = _halves(canvas)
+            left, right = _split(canvas, width_beside(canvas.width, _WORDS_WIDTH + GAP))
             _draw_window(left, view)
             _write_blocks(right, _all_blocks(view.numerics, right.width))
         else:
@@ -91,28 +91,22 @@ class NumericsPanel:
         left = canvas.height - len(lines)
         gap = int(left > _ROOMY)
         upper = min(left - gap, 1 + _MOST_BARS + LEGEND_LINES)
-        _draw_window(canvas.part(Rect(0, 0, canvas.width, upper)), view)
+        _draw_window(canvas.rows(0, upper), view)
         write_lines(canvas, upper + gap, lines)
         used = upper + 2 * gap + len(lines)
-        curve = canvas.part(Rect(0, used, canvas.width, min(_MOST_CURVE, canvas.height - used)))
+        curve = canvas.rows(used, min(_MOST_CURVE, canvas.height - used))
         self._draw_curve(curve, view, screen)
 
     def _draw_wide(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Two rows: now, and over the run."""
         upper = min(1 + _MOST_BARS + LEGEND_LINES, round(canvas.height * 0.55))
-        left, right = _halves(canvas.part(Rect(0, 0, canvas.width, upper)))
-        numerics = view.numerics
+        left, right = _split(canvas.rows(0, upper), width_beside(canvas.width, _WORDS_WIDTH + GAP))
         _draw_window(left, view)
-        used = _draw_headroom(right, numerics)
-        _write_blocks(
-            right.part(Rect(0, used, right.width, right.height - used)),
-            _now_blocks(numerics, right.width),
-        )
-        lower = canvas.part(Rect(0, upper + 1, canvas.width, canvas.height - upper - 1))
-        middle = lower.width // 2
-        self._draw_curve(lower.part(Rect(0, 0, middle, lower.height)), view, screen)
-        right = lower.part(Rect(middle + GAP, 0, lower.width - middle - GAP, lower.height))
-        _write_blocks(right, _found_blocks(numerics, right.width))
+        used = _draw_headroom(right, view.numerics)
+        _write_blocks(right.rows(used), _now_blocks(view.numerics, right.width))
+        left, right = _split(canvas.rows(upper + 1), canvas.width // 2)
+        self._draw_curve(left, view, screen)
+        _write_blocks(right, _found_blocks(view.numerics, right.width))
 
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The headroom of each measured step, at the scale of its time."""
@@ -121,13 +115,8 @@ class NumericsPanel:
             return
         canvas.text(0, 0, "headroom of each measured step, in doublings", Ink.DIM, width=canvas.width)
         window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
-        self._plot.draw(
-            canvas.part(Rect(0, 1, canvas.width, rows)),
-            series,
-            window=window,
-            switches=view.switches,
-        )
-        draw_step_axis(canvas.part(Rect(0, 1 + rows, canvas.width, 1)), window=window)
+        self._plot.draw(canvas.rows(1, rows), series, window=window, switches=view.switches)
+        draw_step_axis(canvas.rows(1 + rows), window=window)
 
 
 def _anything(numerics: NumericsView) -> bool:
@@ -136,9 +125,8 @@ def _anything(numerics: NumericsView) -> bool:
     return numerics.scaler.state != "unused" or any(each is not None for each in found)
 
 
-def _halves(canvas: Canvas) -> tuple[Canvas, Canvas]:
-    """The histogram's part of ``canvas`` and the words' part right of it."""
-    left = width_beside(canvas.width, _WORDS_WIDTH + GAP)
+def _split(canvas: Canvas, left: int) -> tuple[Canvas, Canvas]:
+    """The ``left`` columns of ``canvas``, and those right of them."""
     return (
         canvas.part(Rect(0, 0, left, canvas.height)),
         canvas.part(Rect(left + GAP, 0, canvas.width - left - GAP, canvas.height)),
@@ -152,7 +140,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
         quiet(canvas, "the float16 window was not measured yet")
         return
     write(canvas, 0, 0, fitting(_window_title(window), canvas.width))
-    draw_exponents(canvas.part(Rect(0, 1, canvas.width, canvas.height - 1)), window)
+    draw_exponents(canvas.rows(1), window)
 
 
 def _window_title(window: Float16Window) -> list[Phrase]:

@@ -3,7 +3,7 @@
 from amptui import units
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import ScalerView, SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
 from amptui.tui.panels.screen_state import ScreenState
@@ -90,13 +90,9 @@ class ScalePanel:
         lines = _lines(view, canvas.width, canvas.height)[: canvas.height]
         rows = canvas.height - len(lines)
         if rows >= 2:
-            self._plot.draw(
-                canvas.part(Rect(0, 0, canvas.width, rows)),
-                view.loss_scale,
-                window=visible_window(view.loss_scale, screen.zoom, ahead=screen.steps_ahead),
-                switches=view.switches,
-                log_y=True,
-            )
+            series, upper = view.loss_scale, canvas.rows(0, rows)
+            window = visible_window(series, screen.zoom, ahead=screen.steps_ahead)
+            self._plot.draw(upper, series, window=window, switches=view.switches, log_y=True)
         write_lines(canvas, rows, lines)
 
 

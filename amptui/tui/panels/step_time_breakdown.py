@@ -88,7 +88,7 @@ def draw(canvas: Canvas, view: SessionView) -> int:
     top = canvas.height - len(lines)
     write_lines(canvas, top, lines)
     if len(picture) <= canvas.height:
-        _draw_bars(canvas.part(Rect(0, top + 1, canvas.width, len(rows))), rows)
+        _draw_bars(canvas.rows(top + 1, len(rows)), rows)
     return len(lines)
 
 

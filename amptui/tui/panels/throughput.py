@@ -2,7 +2,7 @@
 
 from amptui import units
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.canvas import Canvas
 from amptui.tui.ink import Ink
 from amptui.tui.panels import step_time_breakdown
 from amptui.tui.panels.phrases import Phrase, Word, quiet
@@ -45,12 +45,8 @@ class ThroughputPanel:
             quiet(canvas, "no step yet")
             return
         rows = canvas.height - _draw_timing(canvas, view)
-        self._plot.draw(
-            canvas.part(Rect(0, 0, canvas.width, rows)),
-            view.samples_rate,
-            window=visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead),
-            switches=view.switches,
-        )
+        window = visible_window(view.samples_rate, screen.zoom, ahead=screen.steps_ahead)
+        self._plot.draw(canvas.rows(0, rows), view.samples_rate, window=window, switches=view.switches)
 
 
 def _draw_timing(canvas: Canvas, view: SessionView) -> int:
@@ -58,4 +54,4 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
         return 0
     foot = canvas.height - _LEAST_CURVE - 1
-    return 1 + step_time_breakdown.draw(canvas.part(Rect(0, canvas.height - foot, canvas.width, foot)), view)
+    return 1 + step_time_breakdown.draw(canvas.rows(canvas.height - foot), view)

@@ -96,7 +96,7 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     decades = max(1, math.ceil(math.log10(max(1, window.elements))))
     _draw_bars(area, np.repeat(bars, axis.cells), inks, edges[1:-1], decades)
     _draw_labels(canvas, rows, decades)
-    legend = canvas.part(Rect(0, rows, canvas.width, LEGEND_LINES))
+    legend = canvas.rows(rows)
     _draw_axis(legend, zones, edges, beyond=_beyond(window, axis.first))
     if axis.joined == 1:
         _draw_counts(legend, window, zones, edges)
