@@ -11,8 +11,11 @@ from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, 
 from amptui.tui.panels.phrases import wrapped
 from amptui.tui.panels.screen_state import ScreenState
 
-_PRECISIONS = {"b": "bf16", "f": "fp32"}
-"""Key to the precision that it goes on in."""
+_PRECISIONS = {
+    "b": ("bf16", "float32's range: nothing to scale"),
+    "f": ("fp32", "nothing overflows at 65,504"),
+}
+"""Key to the precision that it goes on in, and why that helps."""
 
 _LABEL_WIDTH = 12
 _REASON_LINES = 3
@@ -56,9 +59,10 @@ class FloorChoice(Overlay):
     def press(self, key: str, view: SessionView) -> Answer:
         """A precision is asked for before the pause ends, so that no step runs in the one that failed."""
         if key in _PRECISIONS and view.pause_cause != "weights":
-            if _PRECISIONS[key] in unsupported(view):
+            precision, _ = _PRECISIONS[key]
+            if precision in unsupported(view):
                 return STAY
-            return Answer(close=True, precision=_PRECISIONS[key], action="resume")
+            return Answer(close=True, precision=precision, action="resume")
         if key == "g":
             return Answer(close=True, action="resume")
         if key == "d":
@@ -97,13 +101,9 @@ def _choices(view: SessionView) -> list[_Choice]:
     if view.pause_cause == "weights":
         return [_in_precision("g", now, "go on: no weight that is NaN comes back"), *leave]
     refused = unsupported(view)
-    meanings = {
-        "b": ("bf16", "float32's range: nothing to scale"),
-        "f": ("fp32", "nothing overflows at 65,504"),
-    }
     choices = [
         _in_precision(key, name, refused.get(name) or meaning, known=name not in refused)
-        for key, (name, meaning) in meanings.items()
+        for key, (name, meaning) in _PRECISIONS.items()
     ]
     return [
         *choices,

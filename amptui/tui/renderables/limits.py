@@ -31,12 +31,15 @@ class Axis:
     high: float
     log: bool
 
+    def ends(self) -> tuple[float, float]:
+        """``low`` and ``high``, or their logarithms: what heights are measured in."""
+        return (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+
     def fraction(self, values: Floats) -> Floats:
         """Where values stand, from the bottom (0) to the top (1); -inf for those without a logarithm."""
-        low, high = self.low, self.high
+        low, high = self.ends()
         if self.log:
             values = np.log10(values, out=np.full(values.shape, -np.inf), where=~(values <= 0))
-            low, high = _logarithms((low, high))
         return (values - low) / (high - low)
 
     def middle_tick(self) -> float:
@@ -56,42 +59,30 @@ class YLimits:
     """
 
     def __init__(self) -> None:
-        self._limits: tuple[float, float] | None = None
-        self._log = False
+        self._axis: Axis | None = None
 
-    def update(self, low: float, high: float, *, log: bool) -> tuple[float, float]:
-        """The limits for finite values from ``low`` to ``high``.
+    def axis(self, low: float, high: float, *, log: bool) -> Axis:
+        """The axis for finite values from ``low`` to ``high``.
 
-        They are multiples of 1, 2 or 5 times a power of ten, or with ``log`` such numbers themselves. A
+        Its ends are multiples of 1, 2 or 5 times a power of ten, or with ``log`` such numbers themselves. A
         constant series gets a margin. A logarithmic axis begins at the smallest positive value, so
         ``low`` should be it; one of 0 or below is taken for ``high``, and a ``high`` of 0 or below for 1.
         """
         if log:
             high = high if high > 0 else 1.0
             low = low if low > 0 else high
-        proposed = _round_log_limits(low, high) if log else _round_limits(low, high)
-        if self._limits is None or log != self._log or not _serves(self._limits, low, high, proposed, log):
-            self._limits, self._log = proposed, log
-        return self._limits
-
-    def axis(self, low: float, high: float, *, log: bool) -> Axis:
-        """The axis of the updated limits."""
-        return Axis(*self.update(low, high, log=log), log)
+        proposed = Axis(*(_round_log_limits if log else _round_limits)(low, high), log)
+        if self._axis is None or not _serves(self._axis, low, high, proposed):
+            self._axis = proposed
+        return self._axis
 
 
-def _serves(
-    limits: tuple[float, float], low: float, high: float, proposed: tuple[float, float], log: bool
-) -> bool:
-    """Whether ``limits`` hold the values without dwarfing them."""
-    if low < limits[0] or high > limits[1]:
+def _serves(axis: Axis, low: float, high: float, proposed: Axis) -> bool:
+    """Whether ``axis`` holds the values without dwarfing them."""
+    if axis.log != proposed.log or low < axis.low or high > axis.high:
         return False
-    if log:
-        proposed, limits = _logarithms(proposed), _logarithms(limits)
-    return proposed[1] - proposed[0] >= _LEAST_FILL * (limits[1] - limits[0])
-
-
-def _logarithms(limits: tuple[float, float]) -> tuple[float, float]:
-    return math.log10(limits[0]), math.log10(limits[1])
+    (bottom, top), (low, high) = axis.ends(), proposed.ends()
+    return high - low >= _LEAST_FILL * (top - bottom)
 
 
 def _round_limits(low: float, high: float) -> tuple[float, float]:

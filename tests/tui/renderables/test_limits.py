@@ -15,10 +15,15 @@ def is_round(value: float) -> bool:
     return digits in ("1", "2", "5")
 
 
+def limits_of(limits: YLimits, low: float, high: float, *, log: bool) -> tuple[float, float]:
+    axis = limits.axis(low, high, log=log)
+    return axis.low, axis.high
+
+
 @given(finite, finite, st.booleans())
 def test_limits_hold_the_values_and_have_a_height(one: float, other: float, log: bool) -> None:
     low, high = min(one, other), max(one, other)
-    bottom, top = YLimits().update(low, high, log=log)
+    bottom, top = limits_of(YLimits(), low, high, log=log)
     assert math.isfinite(bottom)
     assert bottom < top < math.inf
     hair = 1e-9 * (top - bottom)
@@ -32,7 +37,7 @@ def test_limits_hold_the_values_and_have_a_height(one: float, other: float, log:
 
 @given(st.floats(1e-200, 1e200), st.floats(1, 1e9))
 def test_log_limits_are_round_and_at_most_a_factor_of_5_away(low: float, times: float) -> None:
-    bottom, top = YLimits().update(low, low * times, log=True)
+    bottom, top = limits_of(YLimits(), low, low * times, log=True)
     assert is_round(bottom)
     assert is_round(top)
     if times >= 2:
@@ -44,39 +49,39 @@ def test_log_limits_are_round_and_at_most_a_factor_of_5_away(low: float, times: 
 def test_linear_limits_leave_little_of_the_height_unused(low: float, height: float) -> None:
     high = low + height
     assume(height >= 0.05 * max(abs(low), abs(high)))
-    bottom, top = YLimits().update(low, high, log=False)
+    bottom, top = limits_of(YLimits(), low, high, log=False)
     assert top - bottom <= 2 * height * (1 + 1e-9)
 
 
 def test_limits_stay_while_they_serve_and_follow_when_they_do_not() -> None:
     limits = YLimits()
-    assert limits.update(0.05, 2.3, log=False) == (0, 2.5)
-    assert limits.update(0.05, 2.4, log=False) == (0, 2.5)
-    assert limits.update(0.05, 1.3, log=False) == (0, 2.5), "more than half of the height is used"
-    assert limits.update(0.05, 2.6, log=False) == (0, 3), "a value fell outside"
-    assert limits.update(0.05, 2.4, log=False) == (0, 3), "no return for a little"
-    assert limits.update(0.05, 0.9, log=False) == (0, 1), "less than half of the height was used"
-    assert limits.update(0.05, 0.9, log=True) == (0.05, 1), "another kind of axis"
+    assert limits_of(limits, 0.05, 2.3, log=False) == (0, 2.5)
+    assert limits_of(limits, 0.05, 2.4, log=False) == (0, 2.5)
+    assert limits_of(limits, 0.05, 1.3, log=False) == (0, 2.5), "more than half of the height is used"
+    assert limits_of(limits, 0.05, 2.6, log=False) == (0, 3), "a value fell outside"
+    assert limits_of(limits, 0.05, 2.4, log=False) == (0, 3), "no return for a little"
+    assert limits_of(limits, 0.05, 0.9, log=False) == (0, 1), "less than half of the height was used"
+    assert limits_of(limits, 0.05, 0.9, log=True) == (0.05, 1), "another kind of axis"
 
 
 @given(st.lists(st.tuples(finite, finite), min_size=1, max_size=20), st.booleans())
 def test_the_same_values_never_change_the_limits(pairs: list[tuple[float, float]], log: bool) -> None:
     limits = YLimits()
     for pair in pairs:
-        bounds = limits.update(min(pair), max(pair), log=log)
-        assert limits.update(min(pair), max(pair), log=log) == bounds
+        bounds = limits_of(limits, min(pair), max(pair), log=log)
+        assert limits_of(limits, min(pair), max(pair), log=log) == bounds
 
 
 @pytest.mark.parametrize("value", [2.3026, -7.0, 65536.0, 1e-6])
 def test_a_constant_has_a_margin_of_its_own_size(value: float) -> None:
-    bottom, top = YLimits().update(value, value, log=False)
+    bottom, top = limits_of(YLimits(), value, value, log=False)
     assert bottom < value < top
     assert top - bottom <= 0.2 * abs(value)
 
 
 def test_zero_has_a_margin() -> None:
-    assert YLimits().update(0, 0, log=False) == (0, 1)
-    bottom, top = YLimits().update(0, 0, log=True)
+    assert limits_of(YLimits(), 0, 0, log=False) == (0, 1)
+    bottom, top = limits_of(YLimits(), 0, 0, log=True)
     assert 0 < bottom < 1 < top
 
 
