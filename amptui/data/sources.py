@@ -58,14 +58,6 @@ class Progress:
     unit: Literal["bytes", "samples"] | None = None
 
 
-def _say_nothing(_progress: Progress) -> None:
-    """Nobody is watching."""
-
-
-def _go_on() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
     """How the run wants its data."""
@@ -74,9 +66,9 @@ class DataRequest:
     """Where data sets are looked for and downloaded to."""
     kind: DataKind = "auto"
     seed: int = 0
-    report: Callable[[Progress], object] = _say_nothing
+    report: Callable[[Progress], object] = lambda _progress: None
     """Told what is being done and how far it is."""
-    stopping: Callable[[], bool] = _go_on
+    stopping: Callable[[], bool] = lambda: False
     """Asked now and then during long work; true means: raise ``DataError`` and leave."""
     warn: Callable[[str], object] = lambda _text: None
     """Told what a person should know of the choice: why ``auto`` fell back to synthetic data, say."""

@@ -21,11 +21,6 @@ class _Reading:
     note: str
 
 
-def _no_allocator() -> AllocatorSample | None:
-    """Nobody holds GPU memory here."""
-    return None
-
-
 class Sampler:
     """Emits a `DeviceSample` at once and then each interval, from a daemon thread.
 
@@ -41,7 +36,7 @@ class Sampler:
         emit: Callable[[Record], object],
         *,
         open_probe: Callable[[], Probe] = open_probe,
-        read_allocator: Callable[[], AllocatorSample | None] = _no_allocator,
+        read_allocator: Callable[[], AllocatorSample | None] = lambda: None,
         interval_seconds: float = 1.0,
     ) -> None:
         self._emit = emit

@@ -1,7 +1,7 @@
 """All that a journal amounts to: the session's view, and the curves that only an export draws."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from amptui.records import DeviceSample, EpochFinished, Record, RunStarted, StepRecord
 from amptui.telemetry.history import Track
@@ -70,7 +70,7 @@ class Recording:
     def _add(self, record: Record) -> None:
         if isinstance(record, RunStarted):
             self.started = record
-            for curve in self._all_curves():
+            for curve in (*self._curves.values(), *self._parts.values()):
                 curve.resuming = True
         elif isinstance(record, DeviceSample):
             self._add_sample(record)
@@ -101,9 +101,6 @@ class Recording:
         for name, value in found.items():
             if value is not None:
                 self._curves[name].put(self._step, [value])
-
-    def _all_curves(self) -> Iterable["_Curve"]:
-        return [*self._curves.values(), *self._parts.values()]
 
 
 class _Curve:

@@ -69,7 +69,7 @@ def ran(recording: Recording) -> Markup | None:
 def _run(recording: Recording, run: RunStarted) -> list[tuple[str, str]]:
     return [
         ("run", recording.name),
-        ("began", _date(run.time)),
+        ("began", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.time))),
         ("took", units.duration(recording.view.elapsed_seconds)),
         ("model", f"{run.model}, {units.count(run.parameters)} parameters"),
         ("data", _data(run.data)),
@@ -89,11 +89,6 @@ def _data(data: DataInfo) -> str:
     real = "" if data.real else ", synthetic"
     samples = "" if data.samples is None else f", {units.count(data.samples)} samples"
     return f"{data.name}{real}{samples}"
-
-
-def _date(unix_seconds: float) -> str:
-    """In UTC, whoever reads it wherever."""
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(unix_seconds))
 
 
 def _group(title: str, values: Mapping[str, Any]) -> Markup | None:

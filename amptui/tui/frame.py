@@ -74,15 +74,13 @@ class Frame:
     """Draws screen after screen; between them it keeps what must not jump, the limits of the curves."""
 
     def __init__(self) -> None:
-        curves = {
-            "loss": _EverySecond(loss.LossPanel().draw, even=True),
-            "throughput": _EverySecond(throughput.ThroughputPanel().draw, even=False),
-            "scale": _EverySecond(scale.ScalePanel().draw, even=False),
-        }
+        loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
+        throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
+        scale_curve = _EverySecond(scale.ScalePanel().draw, even=False)
         self._framed = {
-            "loss": _Framed(loss.headline, curves["loss"].draw),
-            "throughput": _Framed(throughput.headline, curves["throughput"].draw),
-            "scale": _Framed(scale.headline, curves["scale"].draw),
+            "loss": _Framed(loss.headline, loss_curve.draw),
+            "throughput": _Framed(throughput.headline, throughput_curve.draw),
+            "scale": _Framed(scale.headline, scale_curve.draw),
             "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
             "memory": _Framed(memory_panel.headline, memory_panel.draw),
             "comparison": _Framed(comparison.headline, comparison.draw),

@@ -141,8 +141,9 @@ def _title(xray: XRayTaken | None) -> str:
 
 def facts(xray: XRayTaken) -> list[Fact]:
     """What there is to say of an X-ray beside its tables, what matters most first."""
+    took = Phrase((Word("took ", Ink.DIM), Word(units.milliseconds(xray.seconds))))
     some = [
-        Fact("loss", [*_losses(xray), _took(xray)]),
+        Fact("loss", [*_losses(xray), took]),
         Fact("saved", _saved(xray)),
         Fact("memory", _memory(xray)),
         Fact("outputs", _outputs(xray)),
@@ -169,10 +170,6 @@ def _losses(xray: XRayTaken) -> list[Phrase]:
 
 def _loss_word(loss: float) -> Word:
     return Word(f"{loss:.6g}", Ink.STRONG if math.isfinite(loss) else Ink.ERROR)
-
-
-def _took(xray: XRayTaken) -> Phrase:
-    return Phrase((Word("took ", Ink.DIM), Word(units.milliseconds(xray.seconds))))
 
 
 def _saved(xray: XRayTaken) -> list[Phrase]:

@@ -87,7 +87,8 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     if axis is None or canvas.height <= LEGEND_LINES:
         return
     zones = _zones(window, axis.first)
-    starts = [axis.starts(zone.first, stop) for zone, stop in zip(zones, _stops(zones), strict=True)]
+    firsts = [*(zone.first for zone in zones), _END]
+    starts = [axis.starts(first, stop) for first, stop in pairwise(firsts)]
     edges = [axis.cells * sum(map(len, starts[:i])) for i in range(len(starts) + 1)]
     bars = _shares(window, np.concatenate(starts))
     rows = canvas.height - LEGEND_LINES
@@ -127,11 +128,6 @@ def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
         _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Ink.GOOD, "2^-14"),
         _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_ink, "65,520"),
     )
-
-
-def _stops(zones: tuple[_Zone, ...]) -> list[int]:
-    """The exponent after the last one of each zone."""
-    return [*(zone.first for zone in zones[1:]), _END]
 
 
 def _shares(window: Float16Window, starts: npt.NDArray[np.int64]) -> Floats:

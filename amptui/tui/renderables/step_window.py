@@ -84,7 +84,8 @@ def steps_ahead(kept: int, step_seconds: float | None) -> int:
 
 def _round_end(newest: int, steps: int, ahead: int) -> int:
     """A round step at or after ``newest``, by less than a sixteenth of ``steps`` or than ``ahead``."""
-    return _multiple_above(newest, _round_below(max(_FEWEST_STEPS // _SLACK, steps // _SLACK, ahead)))
+    grain = _round_below(max(_FEWEST_STEPS // _SLACK, steps // _SLACK, ahead))
+    return -(-newest // grain) * grain
 
 
 def _round_below(steps: int) -> int:
@@ -97,11 +98,6 @@ def round_above(steps: int) -> int:
     """The smallest of 1, 2, 5, 10, 20, ... that is not below ``steps``, which is 1 or more."""
     power: int = 10 ** (len(str(steps)) - 1)
     return power * min(digit for digit in (1, 2, 5, 10) if digit * power >= steps)
-
-
-def _multiple_above(step: int, grain: int) -> int:
-    """The smallest multiple of ``grain`` that is not below ``step``."""
-    return -(-step // grain) * grain
 
 
 @dataclass(frozen=True, slots=True)
