@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from amptui.export.markup import Markup, element
 from amptui.records import PRECISIONS, Severity
-from amptui.telemetry.labels import SEVERITY_SIGNS, signed_label
+from amptui.telemetry.labels import signed_label
+from amptui.units import SEVERITY_SIGNS
 
 
 def card(title: str, *children: Markup | None) -> Markup | None:

@@ -10,7 +10,6 @@ from amptui.export import cards
 from amptui.export.markup import Markup, element
 from amptui.export.recording import Recording
 from amptui.records import DataInfo, RunStarted
-from amptui.telemetry.labels import SEVERITY_SIGNS
 from amptui.telemetry.view import Event, SessionView
 
 EVENTS_IN_SIGHT = 20
@@ -37,7 +36,7 @@ def _event(event: Event, began: float) -> Markup:
     # What came before the first step has no time of the run yet.
     when = "" if event.time < began else units.duration(event.time - began)
     step = "" if event.step is None else f"step {event.step:,}"
-    sign = "" if event.severity == "info" else SEVERITY_SIGNS[event.severity]
+    sign = "" if event.severity == "info" else units.SEVERITY_SIGNS[event.severity]
     text: Markup | str = event.text
     if event.detail:
         text = cards.opened(event.text, element("pre", event.detail))

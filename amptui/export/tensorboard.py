@@ -18,7 +18,6 @@ from amptui.records import (
     RunStarted,
     StepRecord,
 )
-from amptui.telemetry.labels import SEVERITY_SIGNS
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.view import Event
 
@@ -207,7 +206,7 @@ def _run_lines(run: RunStarted) -> Iterator[str]:
 
 def _event_lines(event: Event) -> Iterator[str]:
     """``12:04:31 UTC ⚠ step 612: overflow: step skipped``, its details indented below it."""
-    sign = "" if event.severity == "info" else f"{SEVERITY_SIGNS[event.severity]} "
+    sign = "" if event.severity == "info" else f"{units.SEVERITY_SIGNS[event.severity]} "
     step = "" if event.step is None else f"step {event.step:,}: "
     clock = strftime("%H:%M:%S UTC", gmtime(event.time))
     yield f"{clock} {sign}{step}{event.text}"

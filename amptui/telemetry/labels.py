@@ -1,11 +1,6 @@
-"""The names and signs of precisions and of severities as people read them, on the screen and on a page."""
+"""The names and signs of precisions as people read them, on the screen and on a page."""
 
 from collections.abc import Mapping
-
-from amptui.records import Severity
-
-SEVERITY_SIGNS: Mapping[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
-"""The sign before a judgement or an event: colour is never the only one."""
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",

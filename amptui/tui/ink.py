@@ -6,7 +6,7 @@ from enum import IntEnum
 from rich.style import Style
 
 from amptui.records import Severity
-from amptui.telemetry.labels import SEVERITY_SIGNS
+from amptui.units import SEVERITY_SIGNS
 
 
 class Ink(IntEnum):
