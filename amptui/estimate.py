@@ -1,4 +1,4 @@
-"""How much faster, and how sure that is: a ratio of step times with a 95% interval, from blocks of steps.
+"""How much faster, and how sure that is: a ratio of step times with a 95% interval, from blocks in turns.
 
 Step times follow each other: a slow step is often followed by slow ones, so a thousand steps say less than a
 thousand independent measurements would. Blocks of steps, each told by its median, are nearly independent, and
@@ -9,7 +9,6 @@ Ratios are taken between logarithms, so that "1.5 times faster" and "1.5 times s
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +16,10 @@ import numpy.typing as npt
 BLOCK_STEPS = 20
 """Steps of a block at least: the noise of most loops is forgotten after so many."""
 
-MOST_BLOCKS = 20
-"""Blocks that one stretch is cut into at most; a longer one gets longer blocks, not more of them."""
+MIN_PAIRS = 3
+"""Pairs of blocks that an interval needs: two leave one degree of freedom, and say nothing."""
 
-LEAST_BLOCKS = 3
-"""Blocks of each side that an interval needs: two leave one degree of freedom, and say nothing."""
-
-_MOST_CORRELATION = 0.9
+_MAX_CORRELATION = 0.9
 """Beyond that a correlation estimated from a few blocks is no guide any more."""
 
 _T_975 = (
@@ -41,10 +37,8 @@ class Ratio:
 
     value: float
     low: float | None
-    """Lower end of the 95% interval; None, as ``high``, while there are too few blocks for one."""
+    """Lower end of the 95% interval; None, as ``high``, while there are too few pairs for one."""
     high: float | None
-    blocks: int
-    """Of the side that has fewer."""
 
     @property
     def relative_width(self) -> float | None:
@@ -52,38 +46,6 @@ class Ratio:
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2 / self.value
-
-
-def block_medians(step_seconds: Sequence[float]) -> list[float]:
-    """The medians of the blocks that one stretch of settled steps is cut into; its last block may be longer.
-
-    ``step_seconds`` are the seconds of consecutive steps, positive.
-    """
-    steps = len(step_seconds)
-    blocks = min(MOST_BLOCKS, steps // BLOCK_STEPS)
-    if not blocks:
-        return []
-    length = steps // blocks
-    edges = [*range(0, blocks * length, length), steps]
-    return [float(np.median(step_seconds[start:stop])) for start, stop in pairwise(edges)]
-
-
-def ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | None:
-    """The ratio of two lists of block medians that were measured apart from each other.
-
-    Welch's interval for the difference of two means with unequal variances. None without a block of each.
-    """
-    if not slower or not faster:
-        return None
-    a, b = np.log(slower), np.log(faster)
-    difference = float(a.mean() - b.mean())
-    fewest = min(len(a), len(b))
-    if fewest < LEAST_BLOCKS:
-        return _ratio(difference, None, fewest)
-    counts = np.array([_independent(a), _independent(b)])
-    parts = np.array([a.var(ddof=1), b.var(ddof=1)]) / counts
-    freedom = _welch_freedom(parts, np.maximum(1.0, counts - 1))
-    return _ratio(difference, t_975(freedom) * math.sqrt(parts.sum()), fewest)
 
 
 def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | None:
@@ -97,11 +59,11 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | No
     differences = np.log(slower) - np.log(faster)
     pairs = len(differences)
     mean = float(differences.mean())
-    if pairs < LEAST_BLOCKS:
-        return _ratio(mean, None, pairs)
+    if pairs < MIN_PAIRS:
+        return Ratio(value=math.exp(mean), low=None, high=None)
     count = _independent(differences)
-    error = float(differences.std(ddof=1)) / math.sqrt(count)
-    return _ratio(mean, t_975(max(1.0, count - 1)) * error, pairs)
+    reach = t_975(max(1.0, count - 1)) * float(differences.std(ddof=1)) / math.sqrt(count)
+    return Ratio(value=math.exp(mean), low=math.exp(mean - reach), high=math.exp(mean + reach))
 
 
 def t_975(freedom: float) -> float:
@@ -127,23 +89,5 @@ def _independent(values: npt.NDArray[np.float64]) -> float:
     if not spread:
         return float(count)
     r = float(apart[1:] @ apart[:-1]) / spread
-    r = min(_MOST_CORRELATION, max(0.0, r + (1 + 3 * r) / count))
+    r = min(_MAX_CORRELATION, max(0.0, r + (1 + 3 * r) / count))
     return count * (1 - r) / (1 + r)
-
-
-def _welch_freedom(parts: npt.NDArray[np.float64], freedoms: npt.NDArray[np.float64]) -> float:
-    """Welch and Satterthwaite's degrees of freedom; both sides' together where neither varies at all."""
-    if not parts.sum():
-        return float(freedoms.sum())
-    return float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
-
-
-def _ratio(difference: float, reach: float | None, blocks: int) -> Ratio:
-    if reach is None:
-        return Ratio(value=math.exp(difference), low=None, high=None, blocks=blocks)
-    return Ratio(
-        value=math.exp(difference),
-        low=math.exp(difference - reach),
-        high=math.exp(difference + reach),
-        blocks=blocks,
-    )

@@ -2,7 +2,7 @@
 
 from amptui import units
 from amptui.records import RunFailed, RunFinished
-from amptui.telemetry.card import PROVISIONAL
+from amptui.telemetry.card import PROVISIONAL, result_cards, result_of_the_pair
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
@@ -83,7 +83,9 @@ def _verdict(view: SessionView) -> list[str]:
     lines = provisional_lines(comparison)
     left_out = sum(stats.settling_steps for stats in comparison.rows if not stats.provisional_steps)
     lines += [f"{left_out:,} warm-up steps left out"] if left_out else []
-    if comparison.amp is None or comparison.baseline is None:
+    if view.compared is not None:
+        lines += result_cards(view.compared, view.run)
+    if comparison.amp is None or comparison.baseline is None or result_of_the_pair(view) is not None:
         return lines
     amp, baseline = precision_label(comparison.amp), precision_label(comparison.baseline)
     if comparison.speedup is not None:

@@ -9,6 +9,7 @@ from amptui.records import RunFinished, Validation
 from amptui.summary import memory_sentence, speedup_sentence, summary_lines
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView, ScalerVerdict, SessionView, Verdict
+from tests.telemetry import record_samples
 from tests.telemetry.record_samples import window, xray
 from tests.tiny import Log, Tiny, prepare, switching, train
 from tests.tui import views
@@ -52,6 +53,12 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
         "AMP fp16: 38% less peak memory",
     ]
     assert lines[-1] == "journal: runs/mnist-deep/journal.jsonl"
+
+
+def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
+    told = text(replace(views.finished(), compared=record_samples.compared()))
+    assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips" in told
+    assert "the speed of" not in told
 
 
 def test_what_was_not_measured_is_not_a_number_and_nothing_is_concluded_from_it() -> None:

@@ -16,9 +16,9 @@ from amptui.summary import (
     provisional_sentence,
     speedup_sentence,
 )
-from amptui.telemetry.card import result_cards
+from amptui.telemetry.card import result_cards, result_of_the_pair
 from amptui.telemetry.labels import precision_label
-from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionTiming, SessionView
+from amptui.telemetry.view import PrecisionStats, PrecisionTiming, SessionView
 
 _WITHOUT_AN_END: Mapping[str, str] = {
     "starting": "no step yet",
@@ -63,9 +63,7 @@ def figures(recording: Recording) -> Markup:
     tiles = [("loss, smoothed", units.loss(view.smoothed_loss), _best(view))]
     tiles += _validation(recording)
     found = view.comparison
-    if found.speedup is not None:
-        baseline = f"the speed of {precision_label(found.baseline or '')}"
-        tiles.append((precision_label(found.amp or ""), units.ratio(found.speedup), baseline))
+    tiles += _speed(view)
     if found.memory_saving is not None:
         word = "less" if found.memory_saving >= 0 else "more"
         saving = units.percent(abs(found.memory_saving))
@@ -84,6 +82,18 @@ def _best(view: SessionView) -> str:
     if view.best_loss is None or view.best_loss_step is None:
         return ""
     return f"best {units.loss(view.best_loss)} at step {view.best_loss_step:,}"
+
+
+def _speed(view: SessionView) -> list[tuple[str, str, str]]:
+    """As measured in turns, with its interval; else the ratio of the medians."""
+    found, measured = view.comparison, result_of_the_pair(view)
+    speedup = found.speedup if measured is None else measured.speedup
+    if speedup is None:
+        return []
+    than = f"the speed of {precision_label(found.baseline or '')}"
+    if measured is not None and measured.speedup_low is not None and measured.speedup_high is not None:
+        than += f" ({measured.speedup_low:.2f} to {measured.speedup_high:.2f})"
+    return [(precision_label(found.amp or ""), units.ratio(speedup), than)]
 
 
 def _validation(recording: Recording) -> list[tuple[str, str, str]]:
@@ -123,13 +133,14 @@ def comparison(view: SessionView) -> Markup | None:
     measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
     sides = cards.table(["", *(cards.chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
-    gain = [cards.paragraph(line, "verdict") for line in (*turns, *_gain(found))]
+    gain = [cards.paragraph(line, "verdict") for line in (*turns, *_gain(view))]
     notes = [*provisional_lines(found), *_left_out(found.rows, view.unmeasured_steps)]
     note = cards.paragraph("; ".join(notes), "note")
     return cards.card("precisions side by side", sides, *gain, note)
 
 
-def _gain(found: Comparison) -> list[str]:
+def _gain(view: SessionView) -> list[str]:
+    found = view.comparison
     # A page has no keys.
     explained = [text.partition("; press ")[0] for text in found.explanations]
     if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
@@ -137,19 +148,15 @@ def _gain(found: Comparison) -> list[str]:
     assert found.amp is not None, "both ran"
     assert found.baseline is not None, "both ran"
     amp, baseline = precision_label(found.amp), precision_label(found.baseline)
+    if result_of_the_pair(view) is not None:
+        return explained
     if found.speedup is None:
         impression = found.provisional_speedup is not None
         return [provisional_sentence(amp, baseline, found) if impression else found.reason, *explained]
-    lines = [speedup_sentence(amp, baseline, found.speedup) + _interval(found)]
+    lines = [speedup_sentence(amp, baseline, found.speedup)]
     if found.memory_saving is not None:
         lines.append(memory_sentence(amp, found.memory_saving))
     return [*lines, *explained]
-
-
-def _interval(found: Comparison) -> str:
-    if found.speedup_low is None or found.speedup_high is None:
-        return ""
-    return f" (95% interval {units.ratio(found.speedup_low)} to {units.ratio(found.speedup_high)})"
 
 
 def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> list[str]:

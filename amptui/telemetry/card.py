@@ -4,6 +4,7 @@ from amptui import units
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import RunStarted
 from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
 
 PROVISIONAL = "~"
 """Stands before what is of warm-up steps, or of too few others for a result."""
@@ -20,6 +21,19 @@ def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]
     """
     baseline, *others = found.rows
     return [_card(found, baseline, row, run) for row in others if row.speedup is not None and row.speedup > 0]
+
+
+def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
+    """What turns found for the two precisions of the running tally; None while they run, or without a result.
+
+    It takes the place of the tally's ratio, which has no interval.
+    """
+    found, tally = view.compared, view.comparison
+    if found is None or found.baseline != tally.baseline:
+        return None
+    if not (found.over or view.state in ("finished", "failed")):
+        return None
+    return next((row for row in found.rows[1:] if row.precision == tally.amp and row.speedup), None)
 
 
 def speed_words(row: PrecisionMeasured, baseline: str) -> str:

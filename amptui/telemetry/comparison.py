@@ -2,14 +2,12 @@
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from amptui.estimate import BLOCK_STEPS, Ratio, ratio
 from amptui.records import AMP_PRECISIONS, PRECISIONS
-from amptui.telemetry.blocks import StepBlocks
 from amptui.telemetry.energy import EnergySpent, EnergySum
 from amptui.telemetry.explanations import explain
 from amptui.telemetry.labels import precision_label
@@ -19,8 +17,8 @@ from amptui.telemetry.view import Comparison, PrecisionStats
 BASELINES = tuple(precision for precision in PRECISIONS if precision not in AMP_PRECISIONS)
 """The precisions that AMP is compared with."""
 
-MIN_STEPS = BLOCK_STEPS
-"""Counted steps that each side needs before a ratio is worth showing: a block."""
+MIN_STEPS = 20
+"""Counted steps that each side needs before a ratio is worth showing."""
 
 MIN_PROVISIONAL_STEPS = 2
 """Measured steps that each side needs before a first impression is worth showing."""
@@ -72,10 +70,8 @@ class PrecisionLedger:
     def comparison(self) -> Comparison:
         """The precisions used so far, in the order of ``PRECISIONS``, and AMP's gain."""
         if self._comparison is None:
-            used = [account for account in self._accounts.values() if account.used]
-            rows = [account.stats() for account in used]
-            blocks = {row.precision: account.block_medians() for row, account in zip(rows, used, strict=True)}
-            self._comparison = compare(rows, blocks, breakdown=self._breakdown)
+            rows = [account.stats() for account in self._accounts.values() if account.used]
+            self._comparison = compare(rows, breakdown=self._breakdown)
         return self._comparison
 
     def _account(self, precision: str) -> "_Account":
@@ -97,7 +93,6 @@ class _Account:
     _seconds: deque[float]
     _samples: deque[int]
     _data_seconds: deque[float]
-    _blocks: StepBlocks
     _percents: float
     _looks: int
     _energy: EnergySum
@@ -115,7 +110,6 @@ class _Account:
         self._seconds = deque(maxlen=WINDOW_STEPS)
         self._samples = deque(maxlen=WINDOW_STEPS)
         self._data_seconds = deque(maxlen=WINDOW_STEPS)
-        self._blocks = StepBlocks()
         self._percents = 0.0
         self._looks = 0
         self._energy = EnergySum()
@@ -131,7 +125,6 @@ class _Account:
             return
         self._steps += len(stretch.timed_seconds)
         self._seconds.extend(stretch.timed_seconds)
-        self._blocks.add(stretch.timed_seconds)
         self._samples.extend(stretch.timed_samples)
         self._data_seconds.extend(stretch.timed_data_seconds)
         measured = (loss for loss in reversed(stretch.losses) if loss is not None)
@@ -149,9 +142,6 @@ class _Account:
     def add_energy(self, spent: EnergySpent) -> None:
         self._stats = None
         self._energy.add(spent)
-
-    def block_medians(self) -> list[float]:
-        return self._blocks.medians()
 
     def stats(self) -> PrecisionStats:
         if self._stats is None:
@@ -256,47 +246,37 @@ def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | 
     return min(1.0, waited / whole) if whole else None
 
 
-def compare(
-    rows: Sequence[PrecisionStats], blocks: Mapping[str, Sequence[float]], *, breakdown: str = ""
-) -> Comparison:
+def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Comparison:
     """The rows in their order, and the gain of the AMP precision most used over the baseline most used.
 
-    The baselines are ``fp32``, ``ieee`` and ``tf32``. ``blocks`` are the seconds of a step in each block of
-    every precision, over the whole run. The speed-up is the ratio of their geometric means and lies in the
-    middle of its interval (``estimate.ratio``); the rows show the newest steps only, and differ from it where
-    times drifted. There is a speed-up only when both sides have ``MIN_STEPS`` counted steps, otherwise a
-    reason, and a provisional one from ``MIN_PROVISIONAL_STEPS`` on; only then is a gain that did not come
-    explained. ``breakdown`` tells where the memory is, once
-    that was measured.
+    The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the rows' medians, and has
+    no interval: the two were measured at different times, and what drifts between them is in it. There is
+    one only when both sides have ``MIN_STEPS`` counted steps, otherwise a reason, and a provisional one from
+    ``MIN_PROVISIONAL_STEPS`` on; only then is a gain that did not come explained. ``breakdown`` tells where
+    the memory is, once that was measured.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
     baseline = _most_used([row for row in rows if row.precision in BASELINES])
     amp = _most_used([row for row in rows if row.precision in AMP_PRECISIONS])
     reason = _reason(baseline, amp)
-    speed: Ratio | None = None
-    memory_saving = provisional_speedup = None
+    speedup = provisional_speedup = memory_saving = None
     explanations: tuple[str, ...] = ()
     if baseline and amp:
+        ratio = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
         memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
         memory_saving = None if memory_left is None else 1 - memory_left
         if not reason:
-            speed = ratio(blocks[baseline.precision], blocks[amp.precision])
+            speedup = ratio
             explanations = explain(
-                baseline,
-                amp,
-                speedup=speed.value if speed else None,
-                memory_saving=memory_saving,
-                breakdown=breakdown,
+                baseline, amp, speedup=speedup, memory_saving=memory_saving, breakdown=breakdown
             )
         elif min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS:
-            provisional_speedup = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
+            provisional_speedup = ratio
     return Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,
         amp=amp.precision if amp else None,
-        speedup=speed.value if speed else None,
-        speedup_low=speed.low if speed else None,
-        speedup_high=speed.high if speed else None,
+        speedup=speedup,
         memory_saving=memory_saving,
         reason=reason,
         explanations=explanations,

@@ -150,17 +150,14 @@ class Comparison:
     baseline: str | None = None
     amp: str | None = None
     speedup: float | None = None
-    """Baseline's step time by AMP's, of the geometric means of their blocks: above 1, AMP is faster."""
-    speedup_low: float | None = None
-    """95% interval of the speed-up, from blocks of steps; None, as the other end, while there are too few."""
-    speedup_high: float | None = None
+    """Baseline's median step time by AMP's: above 1, AMP is faster. Intervals come from turns alone."""
     memory_saving: float | None = None
     """The fraction of the baseline's peak allocated memory that AMP did without; negative is more."""
     reason: str = ""
     """Why there is no speed-up to show yet."""
     provisional_speedup: float | None = None
-    """The ratio of the two medians while there is no speed-up and each is of two steps at least: no more
-    than a first impression."""
+    """The same while there are too few counted steps, each median of two steps at least: no more than a
+    first impression."""
     explanations: tuple[str, ...] = ()
     """Why AMP gave little or nothing, and what to do: one or two plain sentences each."""
 

@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 def measured(low: float, value: float, high: float) -> Measured:
-    return Measured(Ratio(value=value, low=low, high=high, blocks=9))
+    return Measured(Ratio(value=value, low=low, high=high))
 
 
 def gpu(name: str, capability: tuple[int, int]) -> Gpu:
@@ -36,7 +36,6 @@ def test_each_precision_is_measured_in_turns_with_float32_and_has_an_interval() 
     assert list(found) == ["fp16", "bf16"]
     for one in found.values():
         assert one.ratio is not None
-        assert one.ratio.blocks >= 3
         assert one.ratio.low is not None
         assert one.ratio.high is not None
         assert 0 < one.ratio.low <= one.ratio.value <= one.ratio.high

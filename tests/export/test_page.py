@@ -16,8 +16,8 @@ from amptui.records import Record, StepRecord
 from amptui.telemetry.session import Session
 from tests.export import hostile
 from tests.export.recorded import write
+from tests.telemetry.record_samples import compared, steps
 from tests.telemetry.record_samples import run as started
-from tests.telemetry.record_samples import steps
 from tests.telemetry.record_strategies import RECORDS
 
 
@@ -44,6 +44,14 @@ def told(*records: Record) -> str:
     recording = Recording("a-run", "runs/a-run")
     recording.add(records)
     return page(recording)
+
+
+def test_the_figure_of_the_speed_is_the_one_with_an_interval_where_turns_measured_it() -> None:
+    both = (*steps(1, 30, step_seconds=0.004), *steps(31, 60, precision="fp16", step_seconds=0.002))
+    tally, turns = (Reading(told(started(), *both, *more)).text for more in ((), (compared(),)))
+    assert " AMP fp16 2.00× the speed of FP32 " in tally
+    assert " AMP fp16 1.71× the speed of FP32 (1.68 to 1.74) " in turns
+    assert "2.00×" not in turns
 
 
 def test_the_page_of_a_trained_run_tells_what_the_screen_would(

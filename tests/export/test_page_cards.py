@@ -10,6 +10,7 @@ from amptui.export import cards, float16_histogram_svg, safety, sections, story
 from amptui.export.markup import Markup
 from amptui.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.telemetry.view import Comparison, Event, PrecisionTiming, SessionView
+from tests.telemetry import record_samples
 from tests.tui import numerics_views, views
 
 
@@ -29,10 +30,11 @@ def test_the_comparison_has_the_baseline_beside_amp_and_says_what_amp_gave() -> 
     assert "GPU busy" not in said, "nobody measured it"
 
 
-def test_the_interval_of_the_speed_up_stands_beside_it() -> None:
-    found = replace(views.compared().comparison, speedup_low=1.9, speedup_high=1.98)
-    said = words(sections.comparison(replace(views.compared(), comparison=found)))
-    assert "AMP fp16: 1.94× the speed of FP32 (95% interval 1.90× to 1.98×)|" in said
+def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
+    view = replace(views.compared(), compared=record_samples.compared())
+    said = words(sections.comparison(view))
+    assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory" in said
+    assert "1.94×" not in said
 
 
 def test_a_page_asks_for_no_key() -> None:

@@ -5,8 +5,9 @@ from typing import TypeAlias
 
 from amptui import units
 from amptui.telemetry.aftersteps import losses_after
-from amptui.telemetry.card import PROVISIONAL, factor_words
+from amptui.telemetry.card import PROVISIONAL, factor_words, result_of_the_pair
 from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS
+from amptui.telemetry.explanations import LITTLE_SPEED
 from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
@@ -72,7 +73,7 @@ def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
     return []
 
 
-def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The table, the verdict or how far a comparison is, and bars where there is room for them."""
     comparison = view.comparison
     if not comparison.rows:
@@ -88,7 +89,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         inturns.draw_progress(canvas.part(Rect(0, y, canvas.width, height)), runs)
         _draw_bars(canvas, columns, y + height + 1)
         return
-    verdict = _verdict_lines(view, canvas.width, spare_lines)
+    verdict = _verdict_lines(view, screen, canvas.width, spare_lines)
     y = _draw_table(canvas, columns, canvas.height - len(verdict))
     y += canvas.height > y + len(verdict)
     for line in verdict:
@@ -107,12 +108,22 @@ def ordered(comparison: Comparison) -> list[PrecisionStats]:
 
 
 def speed_words(comparison: Comparison) -> Word | None:
-    """``AMP 1.94× faster (1.90 to 1.98)``, or slower, said as plainly; None while it cannot be said."""
+    """``AMP 1.94× faster``, or slower, said as plainly; None while it cannot be said.
+
+    Without an interval, a difference that may be chance is not coloured.
+    """
     speedup = comparison.speedup
     if speedup is None or speedup <= 0:
         return None
     than = precision_label(comparison.baseline or "fp32")
-    return inturns.speed_word(speedup, comparison.speedup_low, comparison.speedup_high, name="AMP", than=than)
+    word = inturns.speed_word(speedup, None, None, name="AMP", than=than)
+    return Word(word.text) if max(speedup, 1 / speedup) < 1 + LITTLE_SPEED else word
+
+
+def interval_hint(view: SessionView, screen: ScreenState) -> str:
+    """How to get an interval for the running tally's ratio; empty where there is no ratio, or no such key."""
+    has_key = any(key == "c" for key, _ in screen.hints) and view.state in ("running", "paused")
+    return "press c for an interval" if has_key and view.comparison.speedup is not None else ""
 
 
 def provisional_words(comparison: Comparison) -> Word | None:
@@ -162,19 +173,22 @@ def _table_height(columns: list[PrecisionStats]) -> int:
     return len(_rows_of(columns)) + 2
 
 
-def _verdict_lines(view: SessionView, width: int, spare_lines: int) -> list[list[Phrase]]:
+def _verdict_lines(
+    view: SessionView, screen: ScreenState, width: int, spare_lines: int
+) -> list[list[Phrase]]:
     """What AMP gave and why not more, or why that cannot be said; then the steps that no figure counts.
 
     The explanations take no more than ``spare_lines``, so that the table stays whole.
     """
-    lines = inturns.card_lines(view, width)
-    if not inturns.is_of_the_pair(view):
+    lines, hint = inturns.card_lines(view, width), ""
+    if result_of_the_pair(view) is None:
         lines += _gain_lines(view.comparison, width)
+        hint = interval_hint(view, screen)
     uncounted = _warm_up_lines(view.comparison)
     if view.unmeasured_steps:
         uncounted.append(f"steps not measured: {units.count(view.unmeasured_steps)}")
     room = spare_lines - len(uncounted)
-    for text, ink in _remarks(view):
+    for text, ink in ((hint, int(Ink.DIM)), *_remarks(view)):
         lines += wrapped_phrases(text, ink, width, lines=room - len(lines))
     return [*lines, *([Phrase((Word(text, Ink.DIM),))] for text in uncounted)]
 

@@ -67,14 +67,6 @@ def cards(view: SessionView) -> list[str]:
     return result_cards(view.compared, view.run)
 
 
-def is_of_the_pair(view: SessionView) -> bool:
-    """Whether the newest comparison that is over has a result for the pair of the running tally."""
-    found, tally = view.compared, view.comparison
-    if found is None or running(view) is not None or found.baseline != tally.baseline:
-        return False
-    return any(row.precision == tally.amp for row in _measured(found))
-
-
 def speed_word(speedup: float, low: float | None, high: float | None, *, name: str, than: str) -> Word:
     """``AMP 1.94× faster (1.90 to 1.98)``; that it is as fast as ``than`` within the noise, said so."""
     factor, interval = factor_words(speedup), interval_words(speedup, low, high)

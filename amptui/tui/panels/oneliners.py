@@ -1,6 +1,7 @@
 """Panels folded to one line each, for screens without room for their frames."""
 
 from amptui import units
+from amptui.telemetry.card import result_of_the_pair
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.ink import BOLD, Ink
@@ -78,18 +79,20 @@ def _room_beside(phrases: list[Phrase], room: int) -> int:
     return max(_LEAST_AMOUNT, min(_MEMORY_WIDTH, room - GAP - line_width(phrases)))
 
 
-def comparison(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What AMP gave, how far a comparison in turns is, or why that cannot be said yet."""
     runs = inturns.running(view)
     room = canvas.width - 2 - _LABEL_WIDTH
     if runs is not None:
         phrases = [Phrase((Word(inturns.round_words(runs), Ink.STRONG),))]
         phrases += [Phrase((word,), 1) for word in inturns.measured_words(runs)]
-    elif view.compared is not None and inturns.is_of_the_pair(view):
+    elif view.compared is not None and result_of_the_pair(view) is not None:
         phrases = [Phrase((word,)) for word in inturns.measured_words(view.compared)]
         phrases.append(Phrase((Word(inturns.blocks_words(view.compared), Ink.DIM),), 2))
     else:
         phrases = _gain(view, room)
+        hint = comparing.interval_hint(view, screen)
+        phrases += [Phrase((Word(hint, Ink.DIM),), 3)] if hint else []
     _line(canvas, "comparison", phrases)
 
 

@@ -4,10 +4,13 @@ import pytest
 
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.ink import BOLD, Ink
-from amptui.tui.panels import comparison
+from amptui.tui.keys import FOOTER_HINTS
+from amptui.tui.panels import comparison, oneliners
 from amptui.tui.panels.phrases import Word
+from amptui.tui.panels.state import ScreenState
+from tests.telemetry import record_samples
 from tests.tui import views
-from tests.tui.panels.drawing import draw_alone, ink_of
+from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
 
 
 def verdict(**changes: float | None) -> SessionView:
@@ -24,6 +27,8 @@ def stats(precision: str) -> PrecisionStats:
     [
         (1.94, Word("AMP 1.94× faster", Ink.GOOD | BOLD)),
         (0.5, Word("AMP 2.00× slower", Ink.WARNING | BOLD)),
+        (1.03, Word("AMP 1.03× faster")),
+        (0.97, Word("AMP 1.03× slower")),
         (1.004, Word("AMP as fast as FP32")),
         (0.998, Word("AMP as fast as FP32")),
         (None, None),
@@ -123,12 +128,44 @@ def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> 
     assert told.endswith("; mid-run losses start where the other precision left off")
 
 
-def test_an_interval_follows_the_speed() -> None:
-    view = verdict(speedup=1.94, speedup_low=1.9, speedup_high=1.98)
-    lines = [line.strip() for line in draw_alone(comparison.draw, view, 34, 16).lines()]
-    assert "AMP 1.94× faster (1.90 to 1.98)" in lines
-    lines = [line.strip() for line in draw_alone(comparison.draw, view, 30, 16).lines()]
-    assert lines[lines.index("AMP 1.94× faster") + 1] == "(1.90 to 1.98)"
+HINT = "press c for an interval"
+WITH_KEYS = replace(SCREEN, hints=FOOTER_HINTS)
+
+
+@pytest.mark.parametrize("size", [(30, 12), (34, 16), (50, 24)])
+def test_where_there_is_room_the_ratio_says_how_to_get_an_interval(size: tuple[int, int]) -> None:
+    canvas = draw_alone(comparison.draw, views.compared(), *size, screen=WITH_KEYS)
+    lines = [line.strip() for line in canvas.lines()]
+    assert lines[lines.index("38% less peak memory") + 1] == HINT
+    assert ink_of(canvas, HINT) == Ink.DIM
+    assert any(line.startswith("steps") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("view", "screen", "size"),
+    [
+        (views.compared(), WITH_KEYS, (34, 10)),  # no room
+        (views.compared(), SCREEN, (34, 16)),  # a replay's screen has no such key
+        (views.finished(), WITH_KEYS, (34, 16)),
+        (views.first_impression(), WITH_KEYS, (34, 16)),
+        (replace(views.compared(), compared=record_samples.compared()), WITH_KEYS, (34, 24)),
+    ],
+)
+def test_nobody_is_told_to_press_what_brings_no_interval(
+    view: SessionView, screen: ScreenState, size: tuple[int, int]
+) -> None:
+    lines = draw_alone(comparison.draw, view, *size, screen=screen).lines()
+    assert not any("press c" in line for line in lines)
+
+
+def test_the_folded_panel_says_it_too_where_its_line_is_long_enough() -> None:
+    wide, narrow = (
+        draw_alone(oneliners.comparison, views.compared(), width, screen=WITH_KEYS).lines()[0]
+        for width in (120, 80)
+    )
+    assert HINT in wide
+    assert HINT not in narrow
+    assert "AMP 1.94× faster" in narrow
 
 
 @pytest.mark.parametrize(("height", "lines_of_it"), [(10, 0), (11, 0), (12, 1), (13, 2), (17, 6)])
