@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from amptui.engine.alternating import LEAST_ROUNDS, Alternation
+from amptui.engine.alternating import LEAST_ROUNDS, MOST_ROUNDS, Alternation
+from amptui.estimate import BLOCK_STEPS
 from amptui.records import StepRecord
 
 STEP = StepRecord(
@@ -58,6 +59,48 @@ def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() 
     assert row.speedup_low <= row.speedup <= row.speedup_high
     assert found.rows[0].speedup is None
     assert row.samples_per_second == pytest.approx(8 / 0.002, rel=0.02)
+
+
+INTERVALS = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spread", "memory", "drift", "block_spread"),
+    [
+        (0.03, 0.0, 0.0, 0.0),
+        (0.06, 0.0, 0.0, 0.0),
+        (0.03, 0.8, 0.0, 0.0),
+        (0.05, 0.99, 0.0, 0.0),
+        (0.01, 0.0, 0.0, 0.01),
+        (0.03, 0.8, 0.3, 0.0),
+    ],
+)
+def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
+    spread: float, memory: float, drift: float, block_spread: float
+) -> None:
+    """Steps whose noise has a memory or none, a drift over all of them, noise that a block has in common."""
+    rng = np.random.default_rng(7)
+    steps = 2 * BLOCK_STEPS * MOST_ROUNDS
+    weights = memory ** np.arange(steps)
+    weights = weights[weights > 1e-4]
+    covered = 0
+    for _ in range(INTERVALS):
+        shocks = rng.normal(0, spread * math.sqrt(1 - memory**2), steps + len(weights))
+        noise = np.convolve(shocks, weights, mode="valid")[:steps] + np.linspace(0, drift, steps)
+        noise += np.repeat(rng.normal(0, block_spread, steps // BLOCK_STEPS), BLOCK_STEPS)
+        alternation = Alternation(("fp32", "bf16"), chosen="fp32")
+        for each in noise.tolist():
+            name = alternation.wanted
+            alternation.take(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(each)))
+            if alternation.over:
+                break
+        row = alternation.record(1).rows[1]
+        assert row.speedup_low is not None
+        assert row.speedup_high is not None
+        covered += row.speedup_low <= SECONDS["fp32"] / SECONDS["bf16"] <= row.speedup_high
+    # Were it right 95% of the time, fewer than 925 of 1,000 would cover less than once in a thousand tests.
+    assert covered / INTERVALS >= 0.925
 
 
 def test_noise_takes_more_rounds_and_the_limit_ends_it() -> None:
