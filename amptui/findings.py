@@ -4,7 +4,7 @@ As in all records ``None`` is a number that was not measured and ``time`` is Uni
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 FLOAT16_ZONES = {"subnormal": -25, "normal": -14, "overflow": 16}
@@ -200,7 +200,10 @@ class PrecisionsCompared:
     """The baseline first."""
     over: bool
     reason: Literal["running", "narrow", "limit", "stopped"]
-    """Why it is over: the intervals are narrow enough, the rounds are used up, or somebody stopped it."""
+    """Why it is over: the intervals are narrow enough, the rounds are used up, or somebody stopped it, or
+    fewer than two precisions run."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The precisions that could not be entered, each with the error; the others began anew without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,8 @@ class TrainRequest:
     """Somebody can attach and press a key: a run that cannot go on pauses and asks instead of failing."""
     probes: bool = True
     """Look into gradients and modules now and then; without, only where a step itself needs it."""
+    max_rounds: int | None = None
+    """Rounds of a comparison in turns at most; None leaves that to its intervals."""
     validation: bool = True
     """Validate at each epoch's end, where there is validation data."""
     channels_last: bool = False

@@ -56,16 +56,15 @@ class Training:
     recorder: Recorder
     sampler: Sampler
     run_dir: RunDir
-    server: Server | None = None
+    server: Server
 
     def start(self) -> None:
         """Start every thread."""
         gc.enable()
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-        if self.server is not None:
-            self.server.start()
-            if self.server.trouble:
-                self.recorder.emit(Note(time=time.time(), severity="warning", text=self.server.trouble))
+        self.server.start()
+        if self.server.trouble:
+            self.recorder.emit(Note(time=time.time(), severity="warning", text=self.server.trouble))
         self.recorder.start()
         self.sampler.start()
         self.thread.start()
@@ -84,8 +83,7 @@ class Training:
         """Stop sampling, drain the records, close the journal, and let every viewer have the last word."""
         self.sampler.stop(timeout=1.0)
         self.recorder.close(_CLOSING_SECONDS)
-        if self.server is not None:
-            self.server.close(_CLOSING_SECONDS)
+        self.server.close(_CLOSING_SECONDS)
         self.thread.close()
         end_workers()
 
@@ -133,12 +131,11 @@ def run_for_viewers(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, vie
 
 
 def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -> int:
-    assert training.server is not None, "wire() makes one"
     training.server.adopt(viewer)
     log = training.run_dir.path / "output.log"
     with _stop_signals(training) as signals, OutputCapture(training.recorder.emit, log):
         training.start()
-        _follow(training, lock.renew)
+        follow(training, lock.renew)
         return _finish(training, signals, lambda: None)
 
 
@@ -150,10 +147,10 @@ def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json
         with _stop_signals(training) as signals:
             training.start()
             if json:
-                _follow(training, lock.renew)
+                follow(training, lock.renew)
                 return _finish(training, signals, lambda: None)
             front = PlainFront(training.session.view, sys.stdout)
-            _follow(training, lock.renew, front.update)
+            follow(training, lock.renew, front.update)
             return _finish(training, signals, front.finish)
 
 
@@ -179,8 +176,8 @@ def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
     os.close(file)
 
 
-def _follow(training: Training, *looks: Callable[[], object]) -> None:
-    """Look now and then until the trainer has ended, or was asked to: then ``_finish`` waits for it."""
+def follow(training: Training, *looks: Callable[[], object]) -> None:
+    """Look now and then until the trainer has ended, or was asked to: then somebody waits for it."""
     while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
         for look in looks:
             look()

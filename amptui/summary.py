@@ -1,5 +1,7 @@
 """What a run leaves on the normal screen: its end, each precision's numbers, what they mean, the journal."""
 
+from collections.abc import Sequence
+
 from amptui import units
 from amptui.records import RunFailed, RunFinished
 from amptui.telemetry.card import PROVISIONAL, result_cards, result_of_the_pair
@@ -25,7 +27,7 @@ def summary_lines(view: SessionView) -> list[str]:
             f"accuracy {units.percent(found.accuracy, 1)}"
         )
     if view.comparison.rows:
-        lines += ["", *_table([_row(stats) for stats in view.comparison.rows])]
+        lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
         lines += _verdict(view)
     lines += _numerics(view)
     lines += ["", f"journal: {view.run_dir}/journal.jsonl"]
@@ -61,20 +63,20 @@ def _row(stats: PrecisionStats) -> tuple[str, ...]:
     )
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as their widest cell: the first to the left, numbers to the right.
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell: the first to the left, the others to the right.
 
     One in which nothing was measured is left out, peaks on a CPU say.
     """
-    columns = zip(_COLUMNS, *rows, strict=True)
-    cells = [*zip(*(column for column in columns if set(column[1:]) != {NOT_MEASURED}), strict=True)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    columns = zip(head, *rows, strict=True)
+    kept = [column for column in columns if not set(column[1:]) <= {NOT_MEASURED, units.NOT_AVAILABLE}]
+    widths = [max(map(len, column)) for column in kept]
     return [
         "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
+            cell.rjust(width) if index else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
-        for row in cells
+        for row in zip(*kept, strict=True)
     ]
 
 

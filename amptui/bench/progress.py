@@ -7,10 +7,9 @@ from itertools import accumulate
 from typing import TextIO
 from unicodedata import east_asian_width
 
-from amptui import units
-from amptui.findings import PrecisionMeasured
 from amptui.inert import printable, write_line
 from amptui.plain import event_line
+from amptui.telemetry.card import plain_speed_words
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 
@@ -84,21 +83,16 @@ def _cut(text: str, cells: int) -> str:
 
 
 def progress_text(view: SessionView) -> str:
-    """``batch 256  round 3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; at first, the wait."""
+    """``batch 256  round 3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; the wait before, nothing after."""
     compared = view.compared
     if compared is None or view.step == 0:
         return view.phase.detail if view.phase is not None else ""
+    if compared.over:
+        return ""
     batch = f"batch {view.run.batch_size}" if view.run is not None and view.run.batch_size else ""
     at = min(compared.rounds + 1, compared.most_rounds)
     parts = [batch, f"round {at} of at most {compared.most_rounds}", precision_label(view.precision or "")]
     parts += [
-        f"{precision_label(row.precision)} {speedup_words(row)}" for row in compared.rows if row.speedup
+        f"{precision_label(row.precision)} {plain_speed_words(row)}" for row in compared.rows if row.speedup
     ]
     return "  ".join(part for part in parts if part)
-
-
-def speedup_words(row: PrecisionMeasured) -> str:
-    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
-    if row.speedup_low is None or row.speedup_high is None:
-        return units.ratio(row.speedup)
-    return f"{units.ratio(row.speedup)} ({row.speedup_low:.2f} to {row.speedup_high:.2f})"

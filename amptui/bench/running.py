@@ -5,9 +5,10 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -16,27 +17,21 @@ from typing import TYPE_CHECKING, TextIO
 from amptui.bench.progress import Progress
 from amptui.bench.report import Bench, Measured, report_json, report_lines
 from amptui.control import Control
-from amptui.device.sampler import Sampler
-from amptui.engine.worker import TrainingThread, torch_failed
+from amptui.engine.worker import torch_failed
 from amptui.errors import AmptuiError, DataError, DeviceError, UsageError
-from amptui.findings import PrecisionsCompared
 from amptui.inert import printable
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.plain import separate_stdout
 from amptui.prompt import complain, put
-from amptui.recorder import Recorder
-from amptui.records import PRECISIONS, Note, PrecisionChanged, Record
+from amptui.records import PRECISIONS
 from amptui.request import BenchRequest, TrainRequest
-from amptui.running import Training
+from amptui.running import Training, follow, wire
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir
 from amptui.signals import StopSignals
-from amptui.telemetry.session import Session
 
 if TYPE_CHECKING:
     import torch
-
-_LOOK_INTERVAL_SECONDS = 0.25
 
 _WITHOUT_END = 1_000_000
 """Epochs of a training that ends when its precisions are compared."""
@@ -76,7 +71,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     stop = Control()
     with StopSignals(stop.request_stop) as signals:
         plan = _make_plan(request)
-        ended = _measure_all(request, spec, plan, stop, progress)
+        ended = _measure_all(request, spec, plan, _Watch(progress, stop))
         found = Bench(
             model=spec.text,
             asked=request,
@@ -129,65 +124,6 @@ def float16_slowdown(size: int = 512) -> float:
     return seconds(torch.float16) / seconds(torch.float32)
 
 
-class Turns:
-    """Listens in the trainer's thread: ends the comparison after the rounds asked for, and the run after it.
-
-    A precision whose first step fails is left out, and the others begin anew.
-    """
-
-    def __init__(
-        self,
-        precisions: Sequence[str],
-        *,
-        rounds: int | None,
-        control: Control,
-        emit: Callable[[Record], object],
-    ) -> None:
-        self._precisions = tuple(precisions)
-        self._rounds = rounds
-        self._control = control
-        self._emit = emit
-        self._entered = self._precisions[0]
-        self._last_error = ""
-        self._enough = False
-        self.failed: dict[str, str] = {}
-        """The precisions that failed, each with what happened."""
-        control.request_comparison(self._precisions)
-
-    def emit(self, record: Record) -> None:
-        """Pass a record on, and act on it."""
-        if isinstance(record, PrecisionsCompared):
-            record = self._judge(record)
-            if self._rounds is not None:
-                record = replace(record, most_rounds=min(self._rounds, record.most_rounds))
-        elif isinstance(record, PrecisionChanged):
-            self._entered = record.current
-        elif isinstance(record, Note) and record.severity == "error":
-            self._last_error = record.text
-        self._emit(record)
-
-    def _judge(self, record: PrecisionsCompared) -> PrecisionsCompared:
-        if not record.over:
-            if self._rounds is not None and record.rounds >= self._rounds:
-                self._enough = True
-                self._control.request_comparison(())
-            return record
-        if record.reason != "stopped" or self._control.stop_reason:
-            self._control.request_stop("compared")
-            return record
-        if self._enough:
-            self._control.request_stop("compared")
-            return replace(record, reason="limit")
-        # Nobody asked for this end: the precision that was entered last failed in its first step.
-        self.failed[self._entered] = self._last_error
-        self._precisions = tuple(name for name in self._precisions if name != self._entered)
-        if len(self._precisions) > 1:
-            self._control.request_comparison(self._precisions)
-        else:
-            self._control.request_stop("nothing left to compare")
-        return record
-
-
 def _make_plan(request: BenchRequest) -> Plan:
     try:
         import torch  # noqa: F401 - of a second attempt torch would say something else
@@ -208,14 +144,12 @@ def _slow_float16() -> dict[str, str]:
     }
 
 
-def _measure_all(
-    request: BenchRequest, spec: ModelSpec, plan: Plan, stop: Control, progress: Progress
-) -> list[_Ended]:
+def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Watch") -> list[_Ended]:
     """One training after the other; what fails for want of memory or data does not end the list."""
     ended: list[_Ended] = []
     with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
         for batch_size in request.batch_sizes:
-            if stop.stop_reason:
+            if watch.stop.stop_reason:
                 break
             folder = request.run_dir or Path(scratch)
             if len(request.batch_sizes) > 1:
@@ -227,9 +161,10 @@ def _measure_all(
                 epochs=_WITHOUT_END,
                 attended=False,
                 probes=False,
+                max_rounds=request.rounds,
                 validation=False,
             )
-            end = _measure(training, spec, folder, plan.precisions, request.rounds, stop, progress)
+            end = _measure(training, spec, plan, folder, watch)
             ended.append(end)
             _free_memory()
             if end.error is not None:
@@ -239,49 +174,47 @@ def _measure_all(
     return ended
 
 
-def _measure(
-    request: TrainRequest,
-    spec: ModelSpec,
-    folder: Path,
-    precisions: Sequence[str],
-    rounds: int | None,
-    stop: Control,
-    progress: Progress,
-) -> _Ended:
+def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
+    """Train until the precisions are compared, as any run is trained."""
     from amptui.engine.precision import Tf32Flags
 
-    run_dir = create_run_dir(folder, spec.name)
-    session, control = Session(str(run_dir.path)), Control()
-    lock = RunLock.take(run_dir.path, new=True)
-    recorder = Recorder(session, run_dir, asked=request.as_json())
-    turns = Turns(precisions, rounds=rounds, control=control, emit=recorder.emit)
-    thread = TrainingThread(request, spec, control, turns.emit)
-    sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
-    training = Training(session, control, thread, recorder, sampler, run_dir)
-    flags = Tf32Flags.current()
-    progress.begin()
-    training.start()
-    while not thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not stop.stop_reason:
-        progress.update(session.view())
-    if stop.stop_reason:
-        control.request_stop(stop.stop_reason)
-    in_time = training.wait_for_end()
-    training.close()
-    lock.release()
+    run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
+    with RunLock.take(run_dir.path, new=True) as lock:
+        training = wire(request, spec, run_dir)
+        training.control.request_comparison(plan.precisions)
+        watch.progress.begin()
+        training.start()
+        follow(training, lock.renew, partial(watch.look, training))
+        in_time = training.wait_for_end(patient=lambda: not watch.stop.stop_reason)
+        training.close()
     # A run leaves the flags of its last precision: the next one would take them for torch's own.
     flags.apply()
-    progress.clear()
-    error = thread.error
+    watch.progress.clear()
+    error = training.thread.error
     if not in_time:
-        error = AmptuiError(f"the trainer did not stop ({thread.doing}); leaving anyway")
-    view = session.view()
-    measured = Measured(
-        batch_size=view.run.batch_size if view.run is not None else request.batch_size,
-        view=view,
-        failed=turns.failed,
-        error=str(error or ""),
-    )
+        error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
+    view = training.session.view()
+    batch_size = view.run.batch_size if view.run is not None else request.batch_size
+    measured = Measured(batch_size=batch_size, view=view, error=str(error or ""))
     return _Ended(measured=measured, error=error, hangs=not in_time)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What is looked at while a training runs."""
+
+    progress: Progress
+    stop: Control
+    """Whoever measures was asked to stop."""
+
+    def look(self, training: Training) -> None:
+        """Tell how far it is; end the training when its precisions are compared, or when asked to."""
+        view = training.session.view()
+        self.progress.update(view)
+        if self.stop.stop_reason:
+            training.control.request_stop(self.stop.stop_reason)
+        elif view.compared is not None and view.compared.over:
+            training.control.request_stop("compared")
 
 
 def _free_memory() -> None:
@@ -310,7 +243,7 @@ def _as_json(found: Bench) -> str:
 
 def _as_text(found: Bench, out: TextIO) -> str:
     encoding = out.encoding or "ascii"
-    text = "".join(f"{printable(line)}\n" for line in report_lines(found, encoding=encoding))
+    text = "".join(f"{printable(line)}\n" for line in report_lines(found))
     return text.encode(encoding, "replace").decode(encoding)
 
 

@@ -58,11 +58,15 @@ class Alternation:
         self._narrow = narrow
         self._most_rounds = most_rounds
         self._block_steps = block_steps
+        self._failed: dict[str, str] = {}
+        self._reason: Literal["running", "narrow", "limit", "stopped"] = "running"
+        self._begin()
+
+    def _begin(self) -> None:
         self._ledgers = {name: _Ledger() for name in self._precisions}
         self._rounds = 0
         self._left = list(self._precisions)
         """Of this round, the one that runs first."""
-        self._reason: Literal["running", "narrow", "limit", "stopped"] = "running"
 
     @property
     def wanted(self) -> str:
@@ -85,6 +89,16 @@ class Alternation:
         """End it with what is known."""
         if not self.over:
             self._reason = "stopped"
+
+    def leave_out(self, precision: str, error: str) -> None:
+        """Begin anew without a precision that cannot be entered; end where fewer than two are left."""
+        self._failed[precision] = error
+        others = tuple(name for name in self._precisions if name != precision)
+        if len(others) < 2:
+            self.stop()
+        else:
+            self._precisions = others
+            self._begin()
 
     def take(self, record: StepRecord) -> bool:
         """Count a delivered step; whether a round ended with it."""
@@ -123,6 +137,7 @@ class Alternation:
             rows=tuple(self._row(name) for name in self._precisions),
             over=self.over,
             reason=self._reason,
+            failed=dict(self._failed),
         )
 
     def _end_block(self, ledger: _Ledger) -> bool:

@@ -72,6 +72,8 @@ class Prepared:
     seed: int
     probes: bool
     """Whether gradients and modules are looked into where no step needs it."""
+    max_rounds: int | None
+    """Rounds of a comparison in turns at most; None leaves that to its intervals."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -265,6 +267,7 @@ def assemble(
         clip_norm=request.clip_norm,
         seed=request.seed,
         probes=request.probes,
+        max_rounds=request.max_rounds,
     )
 
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from amptui.control import Control
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.alternating import Alternation
+from amptui.engine.alternating import MOST_ROUNDS, Alternation
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 from amptui.engine.precision import PrecisionMode
 from amptui.engine.settling import Settling
@@ -210,7 +210,7 @@ class ModeSwitch:
             if not is_out_of_memory(error):
                 raise
             self._say("error", f"no memory to try {name} and come back from it; still in {previous}")
-            self._stop_comparing(step)
+            self._leave_out(name, "no memory to try it and come back from it", step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, before, counters)
@@ -234,7 +234,7 @@ class ModeSwitch:
         trial.counters.restore()
         self._allocator.free_unused()
         self._say("error", f"{failed} failed in its first step, back in {trial.previous}: {why}")
-        self._stop_comparing(step)
+        self._leave_out(failed, why, step)
         self._enter(trial.previous, step, first_step=step)
         self.begin_step()
 
@@ -250,13 +250,23 @@ class ModeSwitch:
             if name in self._prepared.unsupported:
                 self._say("warning", f"no {name} here: {self._prepared.unsupported[name]}")
                 return
-        self._alternation = Alternation(precisions, chosen=self.mode.name)
+        rounds = self._prepared.max_rounds or MOST_ROUNDS
+        self._alternation = Alternation(precisions, chosen=self.mode.name, most_rounds=rounds)
         self._emit(self._alternation.record(step))
 
     def _alternate(self, alternation: Alternation, step: int) -> None:
         if alternation.over:
             self._stop_comparing(step)
         self._switch(alternation.wanted, step)
+
+    def _leave_out(self, precision: str, why: str, step: int) -> None:
+        """Let a comparison, if one runs, go on without a precision that cannot be entered, or end."""
+        if self._alternation is not None:
+            self._alternation.leave_out(precision, why)
+            if self._alternation.over:
+                self._stop_comparing(step)
+            else:
+                self._emit(self._alternation.record(step))
 
     def _stop_comparing(self, step: int) -> None:
         """End a comparison, if one runs, and tell its result."""

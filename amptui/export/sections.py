@@ -141,8 +141,7 @@ def comparison(view: SessionView) -> Markup | None:
 
 def _gain(view: SessionView) -> list[str]:
     found = view.comparison
-    # A page has no keys.
-    explained = [text.partition("; press ")[0] for text in found.explanations]
+    explained = list(found.explanations)
     if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
         return ["FP32 and AMP did not both run: there is nothing to compare"]
     assert found.amp is not None, "both ran"

@@ -10,6 +10,7 @@ import numpy as np
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 from amptui.telemetry.energy import EnergySpent, EnergySum
 from amptui.telemetry.explanations import explain
+from amptui.telemetry.health import LITTLE_MEMORY
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats
@@ -261,6 +262,7 @@ def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Compariso
     reason = _reason(baseline, amp)
     speedup = provisional_speedup = memory_saving = None
     explanations: tuple[str, ...] = ()
+    breakdown_missing = False
     if baseline and amp:
         ratio = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
         memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
@@ -270,6 +272,7 @@ def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Compariso
             explanations = explain(
                 baseline, amp, speedup=speedup, memory_saving=memory_saving, breakdown=breakdown
             )
+            breakdown_missing = not breakdown and memory_saving is not None and memory_saving < LITTLE_MEMORY
         elif min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS:
             provisional_speedup = ratio
     return Comparison(
@@ -280,6 +283,7 @@ def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Compariso
         memory_saving=memory_saving,
         reason=reason,
         explanations=explanations,
+        breakdown_missing=breakdown_missing,
         provisional_speedup=provisional_speedup,
     )
 

@@ -47,8 +47,9 @@ def _why_not_faster(baseline: PrecisionStats, amp: PrecisionStats, speedup: floa
     if len(waits) == 2 and min(waits) > INPUT_BOUND_SHARE:
         return _input_bound(baseline, amp) if speedup > 1 - LITTLE_SPEED else ""
     if len(percents) == 2:
-        idle = units.share(100 - percents[1], 100)
-        return f"launch-bound: the GPU is idle {idle} of the time; {_LAUNCH_MENDS}"
+        idle = f"the GPU is idle {units.share(100 - percents[1], 100)} of the time"
+        more = ", and the casts of AMP are more to launch" if speedup < 1 - LITTLE_SPEED else ""
+        return f"launch-bound: {idle}{more}; {_LAUNCH_MENDS}"
     return ""
 
 
@@ -66,4 +67,4 @@ def _why_not_smaller(memory_saving: float, breakdown: str) -> str:
     if breakdown:
         return f"{change}: {breakdown}"
     owners = "weights, gradients and optimizer state, which stay FP32, probably dominate"
-    return f"{change}: {owners}; press x for the breakdown"
+    return f"{change}: {owners}"

@@ -3,13 +3,15 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from amptui import units
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 from amptui.telemetry.comparison import median
-from amptui.telemetry.explanations import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE
+from amptui.telemetry.explanations import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, LITTLE_SPEED
+from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Comparison, PrecisionTiming
 
 WINDOW_STEPS = 200
@@ -59,12 +61,13 @@ class TimingWatch:
         self._accounts.setdefault(record.precision, _Account()).add(record)
 
     def timings(self, comparison: Comparison) -> tuple[PrecisionTiming, ...]:
-        """In the order of ``PRECISIONS``; ``comparison`` knows how busy the GPU was in each."""
+        """In the order of ``PRECISIONS``; ``comparison`` knows how busy the GPU was, and what is compared."""
         if self._told is None or self._told[0] is not comparison:
             busy = {row.precision: row.utilization_percent for row in comparison.rows}
             order = {name: place for place, name in enumerate(PRECISIONS)}
             names = sorted(self._accounts, key=lambda name: order.get(name, len(order)))
-            self._told = comparison, tuple(self._timing(name, busy.get(name)) for name in names)
+            alone = [self._timing(name, busy.get(name)) for name in names]
+            self._told = comparison, tuple(_beside_others(timing, alone, comparison) for timing in alone)
         return self._told[1]
 
     def _timing(self, precision: str, utilization_percent: float | None) -> PrecisionTiming:
@@ -248,6 +251,53 @@ def _limit(bound: Bound, precision: str, shares: Mapping[str, float]) -> str:
     if used:
         return f"what AMP speeds up is still {part}: {_times(1 / (1 - amp))} more at most"
     return f"AMP can speed up forward and backward only, {part}: {_times(1 / (1 - amp))} at most"
+
+
+# ------------------------------------------------------------------------- beside each other
+
+
+def _beside_others(
+    timing: PrecisionTiming, all_: Sequence[PrecisionTiming], comparison: Comparison
+) -> PrecisionTiming:
+    """``timing``, its limit no promise where AMP was timed to be slower than the baseline."""
+    judged = {each.precision: each for each in all_ if each.limit}
+    compared = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
+    baseline, amp = judged.get(comparison.baseline or ""), judged.get(compared or "")
+    if baseline is None or amp is None or timing not in (baseline, amp):
+        return timing
+    why = why_slower(baseline, amp)
+    if why and timing is baseline:
+        times = _times(_whole(amp) / _whole(baseline))
+        why = f"no gain from {precision_label(amp.precision)}: its steps take {times} as long"
+    return replace(timing, limit=why or timing.limit)
+
+
+def why_slower(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
+    """``AMP bf16 takes longer than FP32: forward 1.85 s instead of 366 ms``; empty where it does not.
+
+    Told are the parts that take longer by more than their share of what is little of the baseline's step.
+    """
+    if _whole(other) <= (1 + LITTLE_SPEED) * _whole(baseline):
+        return ""
+    before = {phase.name: _seconds(phase) for phase in baseline.phases}
+    least = LITTLE_SPEED * _whole(baseline) / len(other.phases)
+    names = [phase.name for phase in other.phases if _seconds(phase) - before.get(phase.name, 0.0) >= least]
+    name, than = precision_label(other.precision), precision_label(baseline.precision)
+    return f"{name} takes longer than {than}: {phase_changes(baseline, other, names)}"
+
+
+def phase_changes(baseline: PrecisionTiming, other: PrecisionTiming, names: Iterable[str]) -> str:
+    """``forward 185 ms instead of 366 ms, backward 1.66 s instead of 977 ms``: those of ``names``."""
+    before = {phase.name: units.milliseconds(_seconds(phase)) for phase in baseline.phases}
+    return ", ".join(
+        f"{phase.name} {units.milliseconds(_seconds(phase))} instead of {before.get(phase.name, 'nothing')}"
+        for phase in other.phases
+        if phase.name in names
+    )
+
+
+def _whole(timing: PrecisionTiming) -> float:
+    return sum(map(_seconds, timing.phases))
 
 
 def _times(value: float) -> str:

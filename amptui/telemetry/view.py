@@ -160,6 +160,8 @@ class Comparison:
     first impression."""
     explanations: tuple[str, ...] = ()
     """Why AMP gave little or nothing, and what to do: one or two plain sentences each."""
+    breakdown_missing: bool = False
+    """Whether the last explanation guesses where the memory is, which an X-ray would tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,6 +143,25 @@ def test_stopped_it_says_what_it_knows() -> None:
     assert not alternation.take(STEP)
 
 
+def test_without_a_precision_that_fails_the_others_begin_anew() -> None:
+    alternation = Alternation(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2)
+    played(alternation, steps=9)
+    alternation.leave_out("bf16", "no kernel")
+    found = alternation.record(9)
+    assert (found.over, found.rounds, found.failed) == (False, 0, {"bf16": "no kernel"})
+    assert [(row.precision, row.blocks) for row in found.rows] == [("fp32", 0), ("fp16", 0)]
+    assert played(alternation, steps=8) == ["fp32"] * 2 + ["fp16"] * 4 + ["fp32"] * 2
+
+
+def test_one_precision_left_is_the_end_with_what_is_known() -> None:
+    alternation = Alternation(("fp32", "bf16"), chosen="fp32", block_steps=2)
+    played(alternation, steps=6)
+    alternation.leave_out("bf16", "out of memory")
+    found = alternation.record(6)
+    assert (found.over, found.reason, found.failed) == (True, "stopped", {"bf16": "out of memory"})
+    assert found.rows[1].speedup == pytest.approx(1.5)
+
+
 def test_the_greatest_peak_of_all_blocks_is_kept() -> None:
     alternation = Alternation(("fp32", "bf16"), chosen="fp32")
     for peak in (5, 9, None, 7):

@@ -113,9 +113,27 @@ def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
     control = Control()
     log = Log(on_step(5, lambda: control.request_comparison(("fp32", "bf16"))))
     train(prepare(Unautocastable(), steps=200), log, control)
-    assert log.of(PrecisionsCompared)[-1].reason == "stopped"
+    result = log.of(PrecisionsCompared)[-1]
+    assert result.reason == "stopped"
+    assert "no kernel for this dtype" in result.failed["bf16"]
     assert "bf16 failed in its first step" in log.of(Note)[0].text
     assert len(log.of(StepRecord)) == 200
+
+
+def test_the_others_are_compared_without_a_precision_that_fails() -> None:
+    control = Control()
+    control.request_comparison(("fp32", "bf16", "ieee"))
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            control.request_stop("compared")
+
+    log = Log(watch)
+    train(prepare(Unautocastable(), steps=2000, max_rounds=2), log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
+    assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]
+    assert list(result.failed) == ["bf16"]
 
 
 def test_what_the_device_cannot_run_is_told_and_compared_with_nothing() -> None:

@@ -3,13 +3,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import PrecisionChanged
 from amptui.telemetry.session import Session
-from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, PhaseName, TimingWatch, judged_timing
+from amptui.telemetry.timing import MIN_STEPS, WINDOW_STEPS, PhaseName, TimingWatch, judged_timing, why_slower
 from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionTiming
 from tests.telemetry.record_samples import device, run, steps
 
@@ -257,3 +257,51 @@ def test_no_timing_that_a_record_can_hold_is_an_error(records: list[StepTimed], 
     for timing in watch(*records).timings(Comparison(rows=(row,))):
         assert timing.steps >= 1
         assert timing.phases
+
+
+# ------------------------------------------------------------------------------ beside the baseline
+
+
+def timed_beside(fp32: tuple[PhaseSeconds, ...], fp16: tuple[PhaseSeconds, ...]) -> tuple[str, str]:
+    """What FP32 and AMP can give at most, each timed often enough."""
+    records = [timed(fp32)] * MIN_STEPS + [timed(fp16, "fp16")] * MIN_STEPS
+    one, other = watch(*records).timings(Comparison(baseline="fp32", amp="fp16"))
+    return one.limit, other.limit
+
+
+def test_amp_that_is_slower_is_promised_nothing_and_its_parts_tell_where() -> None:
+    fp32, fp16 = timed_beside(phases(0.0, 0.1, 0.2, None, 0.01), phases(0.0, 3.7, 7.2, None, 0.01))
+    assert fp32 == "no gain from AMP fp16: its steps take 35.2× as long"
+    assert fp16 == (
+        "AMP fp16 takes longer than FP32: forward 3.70 s instead of 100 ms, backward 7.20 s instead of 200 ms"
+    )
+
+
+def test_a_part_that_only_amp_has_may_be_what_takes_longer() -> None:
+    _, fp16 = timed_beside(phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 0.08, 0.2, 0.2, 0.1))
+    assert fp16 == "AMP fp16 takes longer than FP32: clip 200 ms instead of nothing"
+
+
+@given(
+    before=st.tuples(*[st.floats(1e-6, 1.0)] * 5),
+    after=st.tuples(*[st.floats(1e-6, 1.0)] * 5),
+)
+def test_whatever_is_slower_by_more_than_a_little_is_so_in_some_part(
+    before: tuple[float, ...], after: tuple[float, ...]
+) -> None:
+    assume(sum(after) != pytest.approx(1.05 * sum(before)))
+    why = why_slower(judged(*before), judged(*after, amp=True))
+    assert ("instead of" in why) == (sum(after) > 1.05 * sum(before))
+
+
+def test_amp_that_is_no_slower_keeps_what_it_can_give() -> None:
+    fp32, fp16 = timed_beside(phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 0.1, 0.2, None, 0.11))
+    assert fp32 == "AMP can speed up forward and backward only, 75% of the step: 4.0× at most"
+    assert fp16 == "what AMP speeds up is still 73% of the step: 3.7× more at most"
+
+
+def test_a_baseline_that_was_hardly_timed_is_compared_with_nothing() -> None:
+    few = [timed(phases(0.0, 0.1, 0.2, None, 0.1))] * (MIN_STEPS - 1)
+    many = [timed(phases(0.0, 3.0, 3.0, None, 0.1), "fp16")] * MIN_STEPS
+    _, other = watch(*few, *many).timings(Comparison(baseline="fp32", amp="fp16"))
+    assert other.limit.startswith("what AMP speeds up is still")

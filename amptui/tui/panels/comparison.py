@@ -122,8 +122,13 @@ def speed_words(comparison: Comparison) -> Word | None:
 
 def interval_hint(view: SessionView, screen: ScreenState) -> str:
     """How to get an interval for the running tally's ratio; empty where there is no ratio, or no such key."""
-    has_key = any(key == "c" for key, _ in screen.hints) and view.state in ("running", "paused")
-    return "press c for an interval" if has_key and view.comparison.speedup is not None else ""
+    known = view.comparison.speedup is not None
+    return "press c for an interval" if known and _takes(view, screen, "c") else ""
+
+
+def _takes(view: SessionView, screen: ScreenState, key: str) -> bool:
+    """Whether a run would do what ``key`` asks of it: a replay and one that is over do not."""
+    return view.state in ("running", "paused") and any(label == key for label, _ in screen.hints)
 
 
 def provisional_words(comparison: Comparison) -> Word | None:
@@ -188,7 +193,7 @@ def _verdict_lines(
     if view.unmeasured_steps:
         uncounted.append(f"steps not measured: {units.count(view.unmeasured_steps)}")
     room = spare_lines - len(uncounted)
-    for text, ink in ((hint, int(Ink.DIM)), *_remarks(view)):
+    for text, ink in ((hint, int(Ink.DIM)), *_remarks(view, screen)):
         lines += wrapped_phrases(text, ink, width, lines=room - len(lines))
     return [*lines, *([Phrase((Word(text, Ink.DIM),))] for text in uncounted)]
 
@@ -211,9 +216,12 @@ def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:
     return lines
 
 
-def _remarks(view: SessionView) -> list[tuple[str, int]]:
+def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
     """Why AMP gave little, and the losses after as many steps; the first matters most."""
-    remarks: list[tuple[str, int]] = [(text, Ink.TEXT) for text in view.comparison.explanations]
+    explanations = list(view.comparison.explanations)
+    if view.comparison.breakdown_missing and _takes(view, screen, "x"):
+        explanations[-1] += "; press x for the breakdown"
+    remarks: list[tuple[str, int]] = [(text, Ink.TEXT) for text in explanations]
     losses = losses_after(view)
     if losses is not None and view.comparison.speedup is not None:
         before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,9 @@ from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
 
 
-def verdict(**changes: float | None) -> SessionView:
+def verdict(**changes: Any) -> SessionView:
     view = views.compared()
-    return replace(view, comparison=replace(view.comparison, **changes))  # type: ignore[arg-type]
+    return replace(view, comparison=replace(view.comparison, **changes))
 
 
 def stats(precision: str) -> PrecisionStats:
@@ -156,6 +157,14 @@ def test_nobody_is_told_to_press_what_brings_no_interval(
 ) -> None:
     lines = draw_alone(comparison.draw, view, *size, screen=screen).lines()
     assert not any("press c" in line for line in lines)
+
+
+@pytest.mark.parametrize(("screen", "told"), [(WITH_KEYS, True), (SCREEN, False)])
+def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, told: bool) -> None:
+    view = verdict(explanations=("weights probably dominate",), breakdown_missing=True)
+    lines = draw_alone(comparison.draw, view, 60, 24, screen=screen).lines()
+    assert any("weights probably dominate; press x for the breakdown" in line for line in lines) == told
+    assert any("weights probably dominate" in line for line in lines)
 
 
 def test_the_folded_panel_says_it_too_where_its_line_is_long_enough() -> None:
