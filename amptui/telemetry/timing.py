@@ -273,7 +273,7 @@ def _beside_others(
 
 
 def why_slower(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
-    """``AMP bf16 takes longer than FP32: forward 1.85 s instead of 366 ms``; empty where it does not.
+    """``AMP bf16 took longer than FP32: forward 1.85 s instead of 366 ms``; empty where it does not.
 
     Told are the parts that take longer by more than their share of what is little of the baseline's step.
     """
@@ -283,7 +283,7 @@ def why_slower(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
     least = LITTLE_SPEED * _whole(baseline) / len(other.phases)
     names = [phase.name for phase in other.phases if _seconds(phase) - before.get(phase.name, 0.0) >= least]
     name, than = precision_label(other.precision), precision_label(baseline.precision)
-    return f"{name} takes longer than {than}: {phase_changes(baseline, other, names)}"
+    return f"{name} took longer than {than}: {phase_changes(baseline, other, names)}"
 
 
 def phase_changes(baseline: PrecisionTiming, other: PrecisionTiming, names: Iterable[str]) -> str:

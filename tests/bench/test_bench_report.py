@@ -148,7 +148,7 @@ def test_where_amp_is_slower_the_report_says_in_what_and_promises_nothing() -> N
     size = measured(amp(1 / 36), timings=(timing("fp32", 0.005), timing("fp16", 0.18)))
     (why,) = size.reasons
     assert why == (
-        "AMP fp16 takes longer than FP32: forward 180 ms instead of 5.00 ms, "
+        "AMP fp16 took longer than FP32: forward 180 ms instead of 5.00 ms, "
         "backward 360 ms instead of 10.0 ms"
     )
 

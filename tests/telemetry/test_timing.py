@@ -273,13 +273,13 @@ def test_amp_that_is_slower_is_promised_nothing_and_its_parts_tell_where() -> No
     fp32, fp16 = timed_beside(phases(0.0, 0.1, 0.2, None, 0.01), phases(0.0, 3.7, 7.2, None, 0.01))
     assert fp32 == "no gain from AMP fp16: its steps take 35.2× as long"
     assert fp16 == (
-        "AMP fp16 takes longer than FP32: forward 3.70 s instead of 100 ms, backward 7.20 s instead of 200 ms"
+        "AMP fp16 took longer than FP32: forward 3.70 s instead of 100 ms, backward 7.20 s instead of 200 ms"
     )
 
 
 def test_a_part_that_only_amp_has_may_be_what_takes_longer() -> None:
     _, fp16 = timed_beside(phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 0.08, 0.2, 0.2, 0.1))
-    assert fp16 == "AMP fp16 takes longer than FP32: clip 200 ms instead of nothing"
+    assert fp16 == "AMP fp16 took longer than FP32: clip 200 ms instead of nothing"
 
 
 @given(
