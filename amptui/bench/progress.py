@@ -9,7 +9,7 @@ from unicodedata import east_asian_width
 
 from amptui.inert import printable, write_line
 from amptui.plain import event_line
-from amptui.telemetry.card import plain_speed_words
+from amptui.telemetry.card import ratio_words
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 
@@ -93,6 +93,8 @@ def progress_text(view: SessionView) -> str:
     at = min(compared.rounds + 1, compared.most_rounds)
     parts = [batch, f"round {at} of at most {compared.most_rounds}", precision_label(view.precision or "")]
     parts += [
-        f"{precision_label(row.precision)} {plain_speed_words(row)}" for row in compared.rows if row.speedup
+        f"{precision_label(row.precision)} {ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
+        for row in compared.rows
+        if row.speedup
     ]
     return "  ".join(part for part in parts if part)

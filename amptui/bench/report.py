@@ -9,7 +9,7 @@ from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import AMP_PRECISIONS, RunStarted
 from amptui.request import BenchRequest
 from amptui.summary import table
-from amptui.telemetry.card import plain_speed_words, result_cards
+from amptui.telemetry.card import ratio_words, result_cards
 from amptui.telemetry.explanations import LITTLE_SPEED
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.timing import AMP_PHASES, phase_changes, why_slower
@@ -179,7 +179,9 @@ def _cells(row: PrecisionMeasured, compared: PrecisionsCompared) -> Sequence[str
         precision_label(row.precision),
         units.milliseconds(row.step_seconds),
         units.rate(row.samples_per_second),
-        "baseline" if row.precision == compared.baseline else plain_speed_words(row),
+        "baseline"
+        if row.precision == compared.baseline
+        else ratio_words(row.speedup, row.speedup_low, row.speedup_high),
         units.number_of_bytes(row.peak_allocated_bytes),
         f"{units.loss(row.first_loss)} to {units.loss(row.last_loss)}",
         units.count(row.skipped),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from amptui.doctor.check import Check, fine, one_line, poor
 from amptui.doctor.gpus import Gpu, read_gpus
 from amptui.estimate import Ratio, paired_ratio
-from amptui.units import ratio
+from amptui.telemetry.card import ratio_words
 
 if TYPE_CHECKING:
     import torch
@@ -94,7 +94,8 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
     mend = f"train with --precision {best}"
     if found is None:
         return poor(name, f"{name}: {label} was not measured ({measured.trouble}); {reason}", mend, **facts)
-    speed = f"{_told(found)} float32's speed, measured in {size} × {size} matrix products; {reason}"
+    times = ratio_words(found.value, found.low, found.high)
+    speed = f"{times} float32's speed, measured in {size} × {size} matrix products; {reason}"
     if found.low is not None and found.low > 1:
         return fine(name, f"{name} pays: {speed}", pays=True, **facts)
     if found.high is not None and found.high < 1:
@@ -207,12 +208,6 @@ def _take_turns(
     while len(pairs) < _FEWEST_ROUNDS or time.perf_counter() < ends:
         pairs.append((plain(), other()))
     return pairs
-
-
-def _told(found: Ratio) -> str:
-    if found.low is None or found.high is None:
-        return ratio(found.value)
-    return f"{ratio(found.value)} ({found.low:.2f} to {found.high:.2f})"
 
 
 def _cpu_level(level: str, flags: frozenset[str]) -> Check:

@@ -17,6 +17,7 @@ from amptui.summary import (
     speedup_sentence,
 )
 from amptui.telemetry.card import result_cards, result_of_the_pair
+from amptui.telemetry.comparison import ordered
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import PrecisionStats, PrecisionTiming, SessionView
 
@@ -125,10 +126,7 @@ def comparison(view: SessionView) -> Markup | None:
     found = view.comparison
     if not found.rows:
         return None
-    first = (found.baseline, found.amp)
-    columns = sorted(
-        found.rows, key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first)
-    )
+    columns = ordered(found)
     rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
     measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
     sides = cards.table(["", *(cards.chip(stats.precision) for stats in columns)], measured)

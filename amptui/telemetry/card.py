@@ -68,11 +68,13 @@ def interval_words(speedup: float, low: float | None, high: float | None) -> str
     return f"({low:.2f} to {high:.2f})"
 
 
-def plain_speed_words(row: PrecisionMeasured) -> str:
+def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
     """``1.61× (1.55 to 1.68)``: the ratio as it is, alone while there are too few blocks for an interval."""
-    if row.speedup_low is None or row.speedup_high is None:
-        return units.ratio(row.speedup)
-    return f"{units.ratio(row.speedup)} ({row.speedup_low:.2f} to {row.speedup_high:.2f})"
+    return (
+        units.ratio(value)
+        if low is None or high is None
+        else f"{units.ratio(value)} ({low:.2f} to {high:.2f})"
+    )
 
 
 def within_noise(low: float | None, high: float | None) -> bool:

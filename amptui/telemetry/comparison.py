@@ -288,6 +288,15 @@ def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Compariso
     )
 
 
+def ordered(comparison: Comparison) -> list[PrecisionStats]:
+    """The baseline beside AMP first, then the other precisions that were used."""
+    first = (comparison.baseline, comparison.amp)
+    return sorted(
+        comparison.rows,
+        key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first),
+    )
+
+
 def _place(precision: str) -> int:
     """A precision's place in the table; what is not known here comes last."""
     return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)

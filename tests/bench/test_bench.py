@@ -187,6 +187,7 @@ def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
     assert (last.over, last.rounds, last.most_rounds, last.reason) == (True, 2, 2, "limit")
     asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
     assert (asked["channels_last"], asked["probes"]) == (True, False)
+    assert not (tmp_path / "run" / "run.sock").exists()
 
 
 def test_several_sizes_are_kept_in_a_folder_each(tmp_path: Path) -> None:

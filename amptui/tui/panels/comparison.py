@@ -6,7 +6,7 @@ from typing import TypeAlias
 from amptui import units
 from amptui.telemetry.aftersteps import losses_after
 from amptui.telemetry.card import PROVISIONAL, factor_words, result_of_the_pair
-from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS
+from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS, ordered
 from amptui.telemetry.explanations import LITTLE_SPEED
 from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
@@ -96,15 +96,6 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         write(canvas, 0, y, line)
         y += 1
     _draw_bars(canvas, columns, y + 1)
-
-
-def ordered(comparison: Comparison) -> list[PrecisionStats]:
-    """The baseline beside AMP first, then the other precisions that were used."""
-    first = (comparison.baseline, comparison.amp)
-    return sorted(
-        comparison.rows,
-        key=lambda stats: first.index(stats.precision) if stats.precision in first else len(first),
-    )
 
 
 def speed_words(comparison: Comparison) -> Word | None:

@@ -54,8 +54,9 @@ def test_the_memory_is_said_plainly(saving: float | None, word: Word | None) -> 
 
 def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
     rows = tuple(stats(name) for name in ("bf16", "fp16", "fp32", "tf32"))
-    ordered = comparison.ordered(Comparison(rows=rows, baseline="fp32", amp="fp16"))
-    assert [row.precision for row in ordered] == ["fp32", "fp16", "bf16", "tf32"]
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    head = draw_alone(comparison.draw, view, 80, 12).lines()[0]
+    assert head.split() == ["■", "FP32", "▲", "AMP", "fp16", "●", "AMP", "bf16", "◆", "TF32"]
 
 
 def test_figures_stand_under_their_precision() -> None:
