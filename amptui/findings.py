@@ -204,6 +204,8 @@ class PrecisionsCompared:
     fewer than two precisions run."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """The precisions that could not be entered, each with the error; the others began anew without them."""
+    chosen: str = ""
+    """What ran before it and runs again after it; older journals do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from amptui import wire
+from amptui.answers import RequestMade
 from amptui.errors import RunFolderError
 from amptui.records import (
     DeviceSample,
@@ -151,7 +152,8 @@ class Recorder:
             taken = self._outbox.popleft()
             if isinstance(taken, threading.Event):
                 self._marks.append(taken)
-            elif not (self._over and isinstance(taken, DeviceSample)):  # of the process, no longer of the run
+            # These are the process's, and no longer the run's.
+            elif not (self._over and isinstance(taken, DeviceSample | RequestMade)):
                 batch.append(taken)
                 self._over |= isinstance(taken, RunFinished | RunFailed)
         for show in (self._session.fold, *self._listeners) if batch else ():

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from amptui.answers import Answer, RequestMade
 from amptui.findings import (
     Float16Window,
     MemoryBreakdown,
@@ -24,9 +25,7 @@ AMP_PRECISIONS = ("fp16", "bf16")
 """The precisions that are automatic mixed precision."""
 
 Severity = Literal["info", "warning", "error"]
-
 NonFiniteKind = Literal["nan", "inf"]
-
 PauseCause = Literal["", "loss scale", "weights"]
 """Why a trainer pauses by itself: the loss scale came to its floor, or the weights hold NaN."""
 
@@ -394,6 +393,8 @@ Record = (
     | RunResumed
     | KeepingChanged
     | ViewersChanged
+    | RequestMade
+    | Answer
     | RunFinished
     | RunFailed
 )

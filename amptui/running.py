@@ -92,14 +92,15 @@ def wire(
     request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, listeners: Sequence[Listener] = ()
 ) -> Training:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start."""
-    session, control = Session(str(run_dir.path)), Control()
+    session = Session(str(run_dir.path))
     recorder = Recorder(
         session, run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume
     )
+    control = Control(recorder.emit)
     server = Server(
         run_dir.path,
         hello={"version": __version__, "pid": os.getpid(), "run_dir": str(run_dir.path)},
-        obey=lambda asked: protocol.apply(asked, control),
+        obey=control.ask,
         changed=recorder.emit,
     )
     recorder.show_to(server)
@@ -162,7 +163,7 @@ def _stop_signals(training: Training) -> StopSignals:
         training.recorder.emit(Note(time=time.time(), severity="info", text=text))
         _lead_to(training.run_dir.path / "output.log", terminals)
 
-    return StopSignals(training.control.request_stop, hung_up=hung_up, busy=lambda: training.thread.saving)
+    return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: training.thread.saving)
 
 
 def _lead_to(path: Path, descriptors: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from amptui.control import StopRequest
 from amptui.terminal import HeldTerminal
 
 LEAVE_AFTER_SECONDS = 15.0
@@ -44,22 +45,22 @@ def held_back() -> Iterator[None]:
 class StopSignals:
     """While entered, signals that would kill the process ask the run to stop instead.
 
-    ``stop`` is called with the first signal's name, in the main thread. With ``hung_up`` SIGHUP calls that
-    and stops nothing. While ``busy`` says so, the process is not left for having taken long. ``terminal`` is
-    given back before the process leaves at once, or dies of SIGQUIT or SIGABRT. A signal that was ignored
-    when we started stays ignored: that is how nohup asks for it. Those of `BY_SCHEDULER` are left to whoever
-    has a handler for them.
+    ``ask`` gets that request, with the first signal's name as its reason, in the main thread. With
+    ``hung_up`` SIGHUP calls that and stops nothing. While ``busy`` says so, the process is not left for
+    having taken long. ``terminal`` is given back before the process leaves at once, or dies of SIGQUIT or
+    SIGABRT. A signal that was ignored when we started stays ignored: that is how nohup asks for it. Those of
+    `BY_SCHEDULER` are left to whoever has a handler for them.
     """
 
     def __init__(
         self,
-        stop: Callable[[str], object],
+        ask: Callable[[StopRequest], object],
         *,
         hung_up: Callable[[], object] | None = None,
         busy: Callable[[], bool] = lambda: False,
         terminal: HeldTerminal | None = None,
     ) -> None:
-        self._stop = stop
+        self._ask_run = ask
         self._hung_up = hung_up
         self._busy = busy
         self._was_busy = False
@@ -122,7 +123,7 @@ class StopSignals:
     def _ask(self, number: int, _frame: FrameType | None) -> None:
         if self._is_ours(number) and self.received is None:
             self.received = number
-            self._stop(signal.Signals(number).name)
+            self._ask_run(StopRequest(signal.Signals(number).name))
 
     def _urge(self, number: int, frame: FrameType | None) -> None:
         if not self._is_ours(number):

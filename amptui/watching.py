@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from amptui import units
 from amptui.capture import OutputCapture
-from amptui.control import Control
+from amptui.control import Asker, StopRequest
 from amptui.plain import PlainFront
 from amptui.prompt import complain
 from amptui.runs.client import Client
@@ -79,7 +79,11 @@ def watch(
 
     session, ended, hearing = Session(str(run_dir)), threading.Event(), _Hearing(run_dir)
     client = Client(
-        connection, restore=hearing.first(session.restore), fold=hearing.first(session.fold), ended=ended
+        connection,
+        restore=hearing.first(session.restore),
+        fold=hearing.first(session.fold),
+        asked=lambda made: session.fold([made]),
+        ended=ended,
     )
     control, error = client.control, ""
 
@@ -103,11 +107,11 @@ def watch(
         opening=opening,
     )
 
-    def stop(reason: str) -> None:
+    def stop(request: StopRequest) -> None:
         if attached:
             app.hang_up("detached")
         else:
-            control.request_stop(reason)
+            control.ask(request)
 
     def busy() -> bool:
         return not ended.is_set() and is_stopping(session.view())
@@ -204,7 +208,7 @@ def _fault_words(ended: threading.Event, interrupt: str) -> str:
 
 
 def _go_on_in_lines(
-    session: Session, ended: threading.Event, control: Control, left: Callable[[], bool]
+    session: Session, ended: threading.Event, control: Asker, left: Callable[[], bool]
 ) -> str:
     """A fault of the screen must cost nobody the sight of the run. Returns a fault of the lines."""
     front = PlainFront(session.view, sys.stdout)
@@ -225,9 +229,11 @@ def see_off(connection: socket.socket, run_dir: Path) -> Watched:
     A terminal that is closed before ends nothing but that.
     """
     session, ended, closed = Session(str(run_dir)), threading.Event(), threading.Event()
-    client = Client(connection, restore=session.restore, fold=session.fold, ended=ended)
+    client = Client(
+        connection, restore=session.restore, fold=session.fold, asked=lambda _made: None, ended=ended
+    )
     front = PlainFront(session.view, sys.stdout)
-    with StopSignals(client.control.request_stop, hung_up=closed.set) as signals:
+    with StopSignals(client.control.ask, hung_up=closed.set) as signals:
         client.start()
         while not (session.view().step or closed.is_set() or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()

@@ -88,6 +88,11 @@ def parse(text: str, *, max_bytes: int | None = None) -> Any:
         raise WireError(f"not strict JSON: {error}") from error
 
 
+def reader_of(cls: type[Any]) -> Callable[[object], Any]:
+    """What makes an object of the dataclass ``cls`` from parsed JSON, as strictly as records are read."""
+    return _plan(cls).read
+
+
 def plain(value: object) -> Any:
     """``value`` in JSON's own types, non-finite numbers as strings and unknown objects as their text."""
     if value is None or isinstance(value, bool | str):

@@ -7,6 +7,7 @@ from itertools import cycle
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from amptui.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.findings import MemoryBreakdown, MemoryKind, OperatorCount, PhaseSeconds, StepTimed
 from amptui.records import (
     BlockFinished,
@@ -219,6 +220,18 @@ def records() -> Iterator[Record]:
     yield Printed(time=100.6, stream="stdout", text="something")
     yield ViewersChanged(time=100.7, viewers=1, change="refused", detail="why")
     yield KeepingChanged(time=100.8, what="journal", trouble="why")
+    stop = RequestMade(time=100.8, number=1, kind="stop", reason="why")
+    switch = RequestMade(time=100.8, number=2, kind="precision", precision="fp32", precisions=("fp32",))
+    yield from (
+        stop,
+        switch,
+        dataclasses.replace(switch, number=3),
+        dataclasses.replace(switch, number=4, kind="x-ray"),
+    )
+    yield RequestTaken(time=100.8, step=122, request=switch)
+    yield RequestRefused(
+        time=100.8, step=122, request=dataclasses.replace(switch, number=3), reason="failed", detail="why"
+    )
     yield CheckpointWritten(
         time=100.7, step=122, name="a.pt", size_bytes=9, reason="asked", blocked_seconds=0.1, seconds=0.2
     )

@@ -6,60 +6,141 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.control import Control
+from amptui.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.control import (
+    KINDS,
+    REQUESTS,
+    CheckpointRequest,
+    ComparisonRequest,
+    Control,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
 from amptui.records import PRECISIONS
+from tests.tiny import Log
+
+ONE_OF_EACH: list[Request] = [
+    PrecisionRequest("bf16"),
+    PauseRequest(True),
+    XRayRequest(),
+    TraceRequest(),
+    ComparisonRequest(("fp32", "bf16")),
+    CheckpointRequest(),
+    StopRequest("SIGTERM"),
+]
 
 
 def test_nothing_is_asked_for_at_first() -> None:
     control = Control()
-    assert control.take_precision() is None
-    assert control.requested_precision is None
+    assert [control.take(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
+    assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
     assert control.stop_reason is None
-    assert not control.paused
-    control.wait_while_paused()
+    assert not control.attention
+
+
+def test_each_request_is_told_and_wants_attention() -> None:
+    assert [type(request) for request in ONE_OF_EACH] == list(KINDS)
+    log = Log()
+    control = Control(log.emit)
+    numbers = []
+    for request in ONE_OF_EACH:
+        control.look(3)
+        numbers.append(control.ask(request))
+        assert control.attention
+    made = log.of(RequestMade)
+    assert [each.kind for each in made] == list(REQUESTS)
+    assert [each.number for each in made] == numbers
+    assert len(set(numbers)) == len(numbers)
+    assert (made[0].precision, made[1].paused, made[4].precisions, made[6].reason) == (
+        "bf16",
+        True,
+        ("fp32", "bf16"),
+        "SIGTERM",
+    )
+    assert len(log) == len(made)
 
 
 @given(st.lists(st.sampled_from(PRECISIONS), min_size=1))
-def test_the_last_precision_asked_for_is_taken_and_only_once(asked: list[str]) -> None:
-    control = Control()
+def test_the_last_precision_asked_for_is_taken_once_and_what_differs_is_refused(asked: list[str]) -> None:
+    log = Log()
+    control = Control(log.emit)
     for precision in asked:
-        control.request_precision(precision)
-    assert control.requested_precision == asked[-1]
-    assert control.take_precision() == asked[-1]
-    assert control.take_precision() is None
-    assert control.requested_precision is None
+        control.ask(PrecisionRequest(precision))
+    assert control.newest(PrecisionRequest) == PrecisionRequest(asked[-1])
+    taken = control.take(PrecisionRequest)
+    assert taken is not None
+    assert taken.request.precision == asked[-1]
+    assert control.take(PrecisionRequest) is None
+    control.answer(taken)
+    answered = [record.request for record in log if isinstance(record, RequestTaken | RequestRefused)]
+    assert answered == log.of(RequestMade)
+    assert {record.reason for record in log.of(RequestRefused)} <= {"overruled"}
+    assert {record.request.precision for record in log.of(RequestTaken)} == {asked[-1]}
+
+
+def test_a_second_answer_is_none() -> None:
+    log = Log()
+    control = Control(log.emit)
+    control.look(7)
+    number = control.ask(XRayRequest(), number=5)
+    asked = control.take(XRayRequest)
+    control.answer(asked, "out of memory")
+    control.answer(asked)
+    control.refuse(asked, "unavailable")
+    control.answer(None)
+    (answer,) = log.of(RequestRefused)
+    assert (answer.request.number, answer.step, answer.reason, answer.detail) == (
+        5,
+        7,
+        "failed",
+        "out of memory",
+    )
+    assert number == 5
+    assert log.of(RequestTaken) == []
 
 
 def test_the_first_reason_to_stop_is_kept() -> None:
     control = Control()
-    control.request_stop("SIGTERM")
-    control.request_stop("the screen ended")
+    control.ask(StopRequest("SIGTERM"))
+    control.ask(StopRequest("the screen ended"))
     assert control.stop_reason == "SIGTERM"
 
 
 @pytest.mark.parametrize(
-    "end",
+    "make",
     [
-        lambda control: control.request_pause(False),
-        lambda control: control.request_stop("test"),
-        lambda control: control.request_precision("bf16"),
+        lambda: PrecisionRequest("fp8"),
+        lambda: ComparisonRequest(("fp32",)),
+        lambda: ComparisonRequest(("fp32", "fp32")),
+        lambda: ComparisonRequest(("fp32", "fp8")),
+        lambda: StopRequest("x" * 201),
     ],
-    ids=["going on", "stopping", "switching"],
 )
-def test_a_pause_is_waited_out_until_something_is_asked_for(end: object) -> None:
+def test_what_no_run_can_do_cannot_be_asked(make: object) -> None:
+    assert callable(make)
+    with pytest.raises(ValueError, match=r"precision|reason"):
+        make()
+
+
+@pytest.mark.parametrize("request_", ONE_OF_EACH, ids=lambda request: KINDS[type(request)])
+def test_a_trainer_that_stands_still_waits_until_something_is_asked_for(request_: Request) -> None:
     control = Control()
-    control.request_pause(True)
     woken = threading.Event()
 
     def wait() -> None:
-        control.wait_while_paused()
+        control.wait()
         woken.set()
 
     thread = threading.Thread(target=wait)
     thread.start()
-    control.request_pause(True)  # wakes the waiter, who goes back to waiting
     assert not woken.is_set()
-    assert callable(end)
-    end(control)
+    control.ask(request_)
     assert woken.wait(60)
     thread.join()
+    assert not control.attention
+    control.wake()
+    control.wait()  # at once: it was woken before

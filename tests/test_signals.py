@@ -22,7 +22,7 @@ from amptui.control import Control
 from amptui.signals import StopSignals
 
 control = Control()
-with StopSignals(control.request_stop) as signals:
+with StopSignals(control.ask) as signals:
     print("ready", flush=True)
     for line in sys.stdin:
         print(signals.received, control.stop_reason, flush=True)
@@ -113,7 +113,7 @@ import os, signal, sys, termios, threading, tty
 from amptui.control import Control
 from amptui.signals import StopSignals
 from amptui.terminal import HeldTerminal
-with HeldTerminal(lambda: "farewell") as terminal, StopSignals(Control().request_stop, terminal=terminal):
+with HeldTerminal(lambda: "farewell") as terminal, StopSignals(Control().ask, terminal=terminal):
     tty.setraw(0)
     terminal.take()
     print("ready", flush=True)
@@ -157,7 +157,7 @@ import os, signal, sys
 from amptui.control import Control
 from amptui.signals import StopSignals
 control = Control()
-with StopSignals(control.request_stop):
+with StopSignals(control.ask):
     worker = os.fork()
     if not worker:
         for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1, signal.SIGINT):
@@ -193,7 +193,7 @@ import signal, sys
 from amptui.control import Control
 from amptui.signals import StopSignals
 control, hangups = Control(), []
-with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
+with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
     print("ready", flush=True)
     for line in sys.stdin:
         print(len(hangups), signals.received, control.stop_reason, flush=True)
@@ -222,7 +222,7 @@ asked = threading.Semaphore(0)
 def busy():
     asked.release()
     return True
-with signals.StopSignals(Control().request_stop, busy=busy):
+with signals.StopSignals(Control().ask, busy=busy):
     print("ready", flush=True)
     for _ in range(3):
         asked.acquire()
@@ -245,7 +245,7 @@ answers = [True, False, False]
 def busy():
     os.write(1, b"asked ")
     return answers.pop(0)
-with signals.StopSignals(Control().request_stop, busy=busy):
+with signals.StopSignals(Control().ask, busy=busy):
     print("ready", flush=True)
     threading.Event().wait()
 """
@@ -270,7 +270,7 @@ with held_back():
     pid = os.fork()
     for number in (signal.SIGHUP, signal.SIGINT):
         os.kill(os.getpid(), number)
-    with StopSignals(control.request_stop, hung_up=lambda: hangups.append(1)) as signals:
+    with StopSignals(control.ask, hung_up=lambda: hangups.append(1)) as signals:
         os.write(1, f"{len(hangups)} {signals.received} {control.stop_reason}\n".encode())
     if pid:
         os.write(1, f"{os.waitpid(pid, 0)[1]}\n".encode())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import IterableDataset
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control
+from amptui.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.engine.description import describe_run
 from amptui.engine.setup import Prepared
 from amptui.errors import ExperimentError
@@ -134,8 +134,8 @@ class Chooser:
         self.asked += 1
         self.shown = view_of(log)
         if self.precision is not None:
-            self.control.request_precision(self.precision)
-        self.control.request_pause(False)
+            self.control.ask(PrecisionRequest(self.precision))
+        self.control.ask(PauseRequest(False))
 
 
 def run_asking(prepared: Prepared, choice: str | None) -> tuple[Log, Chooser]:
@@ -199,7 +199,7 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 90:
-            control.request_probe("trace")
+            control.ask(TraceRequest())
 
     prepared = unstable("forward", precision="fp32")
     log = started(prepared)
@@ -252,7 +252,7 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
 ) -> None:
     prepared = unstable(trouble, steps=10)
     log, control = started(prepared), Control()
-    control.request_probe("x-ray")
+    control.ask(XRayRequest())
     train(prepared, log, control)
     verdict = view_of(log).numerics.xray_verdict
     assert verdict is not None
@@ -332,7 +332,7 @@ class _Wide(Tiny):
 def test_where_weights_dominate_the_x_ray_says_that_amp_cannot_lower_memory() -> None:
     prepared = prepare(_Wide(), steps=1)
     log, control = started(prepared), Control()
-    control.request_probe("x-ray")
+    control.ask(XRayRequest())
     train(prepared, log, control)
     assert "AMP cannot lower memory much" in told(view_of(log))
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control
+from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
 from amptui.engine.saving.keeping import Keeper
@@ -213,7 +213,7 @@ def stopping(control: Control, step: int) -> Callable[[Record], None]:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == step:
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     return watch
 
@@ -223,6 +223,6 @@ def switching(control: Control, at: dict[int, str]) -> Callable[[Record], None]:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step in at:
-            control.request_precision(at[record.step])
+            control.ask(PrecisionRequest(at[record.step]))
 
     return watch

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from amptui.bench.progress import Progress
 from amptui.bench.report import Bench, Measured, report_json, report_lines
-from amptui.control import Control
+from amptui.control import ComparisonRequest, Control, StopRequest
 from amptui.engine.worker import torch_failed
 from amptui.errors import AmptuiError, DataError, DeviceError, UsageError
 from amptui.inert import printable
@@ -69,7 +69,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     out = separate_stdout() if json else sys.stdout
     progress = Progress(sys.stderr if json else sys.stdout)
     stop = Control()
-    with StopSignals(stop.request_stop) as signals:
+    with StopSignals(stop.ask) as signals:
         plan = _make_plan(request)
         ended = _measure_all(request, spec, plan, _Watch(progress, stop))
         found = Bench(
@@ -181,7 +181,7 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
     with RunLock.take(run_dir.path, new=True) as lock:
         training = wire(request, spec, run_dir)
-        training.control.request_comparison(plan.precisions)
+        training.control.ask(ComparisonRequest(plan.precisions))
         watch.progress.begin()
         training.start()
         follow(training, lock.renew, partial(watch.look, training))
@@ -212,9 +212,9 @@ class _Watch:
         view = training.session.view()
         self.progress.update(view)
         if self.stop.stop_reason:
-            training.control.request_stop(self.stop.stop_reason)
+            training.control.ask(StopRequest(self.stop.stop_reason))
         elif view.compared is not None and view.compared.over:
-            training.control.request_stop("compared")
+            training.control.ask(StopRequest("compared"))
 
 
 def _free_memory() -> None:

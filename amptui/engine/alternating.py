@@ -138,6 +138,7 @@ class Alternation:
             over=self.over,
             reason=self._reason,
             failed=dict(self._failed),
+            chosen=self.chosen,
         )
 
     def _end_block(self, ledger: _Ledger) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from amptui import units
-from amptui.control import Control
+from amptui.control import Control, PrecisionRequest
 from amptui.engine.precision import PrecisionMode
 from amptui.engine.probing.gradients import dense_elements, together
 from amptui.engine.readback import Readback
@@ -65,7 +65,7 @@ class HopelessWatch:
         """Whether a person was asked about a fallen loss scale, and it has not recovered since."""
 
     def look(self, mode: PrecisionMode) -> None:
-        """Ask for a pause, or raise ExperimentError, where ``mode`` cannot go on."""
+        """Find a reason to pause, or raise ExperimentError, where ``mode`` cannot go on."""
         if self._reporter.nonfinite_losses:
             self._look_at_weights()
         else:
@@ -82,8 +82,13 @@ class HopelessWatch:
             self._readback.flush()
             self._look_at_weights()
 
+    @property
+    def wants_pause(self) -> bool:
+        """Whether it found a reason that was not taken yet."""
+        return self._found.cause != ""
+
     def take_found(self) -> Standstill:
-        """Why it asked for a pause, once."""
+        """Why it wants a pause, once."""
         found, self._found = self._found, Standstill()
         return found
 
@@ -111,7 +116,6 @@ class HopelessWatch:
             raise ExperimentError(what, mend=way_back)
         self._loss_accepted = True
         self._found = Standstill("weights", what)
-        self._control.request_pause(True)
 
     def _look_at_scale(self) -> None:
         scale = self._reporter.loss_scale
@@ -124,10 +128,9 @@ class HopelessWatch:
         what = f"the loss scale fell to {scale:.1e} after {skips} skipped steps in a row"
         if not self._attended:
             raise ExperimentError(what, mend="use --precision bf16 or fp32")
-        if not self.floor_accepted and not self._control.requested_precision:
+        if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
             self.floor_accepted = True
             self._found = Standstill("loss scale", what)
-            self._control.request_pause(True)
 
     def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         if row is not None and self._reporter.nonfinite_losses:

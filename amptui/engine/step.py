@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import Control, TraceRequest, XRayRequest
 from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.cadence import GRADIENTS_BUDGET, Cadence
@@ -282,16 +282,16 @@ class StepEngine:
 
         Raises ExperimentError where going on would be a waste.
         """
-        # Before the requests are read: one that comes meanwhile is seen at the next boundary.
-        self._control.attention = False
+        self._control.look(self.step)  # before requests are taken: the next boundary sees later ones
         self._readback.drain()
-        reporter = self.reporter
         self.guard.look(self.switch.mode)
         self.allocator.look(self.switch.mode.name, settled=self.switch.settled)
-        if self._control.take_probe("trace"):
-            self._probes.arm_trace(asked=True)
+        if asked := self._control.take(TraceRequest):
+            self._probes.arm_trace(partial(self._control.answer, asked))
         self._probes.between_steps(
-            self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
+            self.step,
+            trouble_step=self.reporter.trouble_step,
+            unexplained_step=self.reporter.unexplained_step,
         )
 
     def obey(self) -> None:
@@ -354,6 +354,7 @@ class StepEngine:
 
     def xray(self, batch: Batch) -> None:
         """The next step's batch in FP32 and in AMP, neither applied; training goes on whatever happens."""
+        asked, why = self._control.take(XRayRequest), ""
         self.flush()
         prepared, mode = self._prepared, self.switch.mode
         precision = mode.name if mode.name in AMP_PRECISIONS else prepared.amp_precision
@@ -361,11 +362,12 @@ class StepEngine:
         try:
             with self.allocator.left_out():
                 found = take_xray(prepared, batch, step=self.step + 1, precision=precision, loss_scale=scale)
-            self._emit(found)
+                self._emit(found)
         except Exception as error:  # noqa: BLE001 - a person's code may raise anything; the run must go on
             size = prepared.experiment.batch_size
-            why = explain(error, doing="in the X-ray", batch_size=size, precision=precision)
+            why = str(explain(error, doing="in the X-ray", batch_size=size, precision=precision))
             self._emit(Note(time=time.time(), severity="warning", text=f"no X-ray: {why}"))
+        self._control.answer(asked, why)
         self._readback.begin_interval()
 
     def state(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 from torch.optim import Optimizer
 
-from amptui.control import Control
+from amptui.control import Asked, ComparisonRequest, Control, PrecisionRequest
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.alternating import MOST_ROUNDS, Alternation
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
@@ -90,6 +90,8 @@ class ModeSwitch:
         self._emit = emit
         self._alternation: Alternation | None = None
         self._trial: _Trial | None = None
+        self._tried_for: list[Asked[PrecisionRequest]] = []
+        """Whom the step on trial will answer."""
         self.mode: PrecisionMode = prepared.modes[prepared.precision]
         """What the next step runs in."""
         self.held_scale: float | None = None
@@ -165,11 +167,11 @@ class ModeSwitch:
 
     def between_steps(self, step: int) -> None:
         """Obey what was asked for; ``step`` is the last one that was sent to the device."""
-        precision = self._control.take_precision()
-        if precision is not None:
+        asked = self._control.take(PrecisionRequest)
+        if asked is not None:
             self._stop_comparing(step)
-            self._switch(precision, step)
-        comparison = self._control.take_comparison()
+            self._switch(asked.request.precision, step, asked)
+        comparison = self._control.take(ComparisonRequest)
         if comparison is not None:
             self._compare(comparison, step)
         if self._alternation is not None:
@@ -181,12 +183,15 @@ class ModeSwitch:
         """``run`` in the mode; where it is a stretch's first and fails, again in the precision before it."""
         trial, self._trial = self._trial, None
         try:
-            return run(self.mode)
+            made = run(self.mode)
         except Exception as error:
             if trial is None or is_device_lost(error):
                 raise
             size = self._prepared.experiment.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.mode.name))
+        else:
+            self._answer_tried()
+            return made
         # Outside of the handler: the error's traceback would keep the failed pass's tensors alive.
         self._undo(trial, why, step)
         return run(self.mode)
@@ -196,11 +201,14 @@ class ModeSwitch:
         self._stop_comparing(step)
         self._finish_stretch(step)
 
-    def _switch(self, name: str, step: int) -> None:
+    def _switch(self, name: str, step: int, asked: Asked[PrecisionRequest] | None = None) -> None:
         if name == self.mode.name:
+            if asked is not None and self._trial is not None:
+                self._tried_for.append(asked)
+            else:
+                self._control.answer(asked)
             return
-        if name in self._prepared.unsupported:
-            self._say("warning", f"no {name} here: {self._prepared.unsupported[name]}")
+        if self._is_unsupported(name, asked):
             return
         previous = self.mode.name
         try:
@@ -209,11 +217,30 @@ class ModeSwitch:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            self._say("error", f"no memory to try {name} and come back from it; still in {previous}")
+            why = f"no memory to try {name} and come back from it; still in {previous}"
+            self._say("error", why)
+            self._control.answer(asked, why)
             self._leave_out(name, "no memory to try it and come back from it", step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, before, counters)
+        for earlier in self._tried_for:
+            self._control.refuse(earlier, "overruled")
+        self._tried_for = [] if asked is None else [asked]
+
+    def _is_unsupported(self, name: str, asked: Asked[Any] | None) -> bool:
+        """Whether the device cannot run ``name``, which is then told."""
+        why = self._prepared.unsupported.get(name)
+        if why is not None:
+            self._say("warning", f"no {name} here: {why}")
+            self._control.refuse(asked, "unavailable", why)
+        return why is not None
+
+    def _answer_tried(self, trouble: str = "") -> None:
+        """The first step in a precision was made, or failed."""
+        for asked in self._tried_for:
+            self._control.answer(asked, trouble)
+        self._tried_for.clear()
 
     def _enter(self, name: str, step: int, *, first_step: int) -> None:
         self._finish_stretch(step)
@@ -233,26 +260,29 @@ class ModeSwitch:
         trial.before.restore()
         trial.counters.restore()
         self._allocator.free_unused()
-        self._say("error", f"{failed} failed in its first step, back in {trial.previous}: {why}")
+        trouble = f"{failed} failed in its first step, back in {trial.previous}: {why}"
+        self._say("error", trouble)
+        self._answer_tried(trouble)
         self._leave_out(failed, why, step)
         self._enter(trial.previous, step, first_step=step)
         self.begin_step()
 
-    def _compare(self, precisions: tuple[str, ...], step: int) -> None:
-        """Begin to alternate between ``precisions``; none of them, or a comparison that runs, ends one."""
-        running = self._alternation
+    def _compare(self, asked: Asked[ComparisonRequest], step: int) -> None:
+        """Begin to alternate between precisions; none of them ends that. One comparison runs at a time."""
+        running, precisions = self._alternation, asked.request.precisions
+        if running is not None and precisions:
+            self._control.refuse(asked, "comparison running")
+            return
+        if any(self._is_unsupported(name, asked) for name in precisions):
+            return
         if running is not None:
             self._stop_comparing(step)
             self._switch(running.chosen, step)
-        if running is not None or not precisions:
-            return
-        for name in precisions:
-            if name in self._prepared.unsupported:
-                self._say("warning", f"no {name} here: {self._prepared.unsupported[name]}")
-                return
-        rounds = self._prepared.max_rounds or MOST_ROUNDS
-        self._alternation = Alternation(precisions, chosen=self.mode.name, most_rounds=rounds)
-        self._emit(self._alternation.record(step))
+        elif precisions:
+            rounds = self._prepared.max_rounds or MOST_ROUNDS
+            self._alternation = Alternation(precisions, chosen=self.mode.name, most_rounds=rounds)
+            self._emit(self._alternation.record(step))
+        self._control.answer(asked)
 
     def _alternate(self, alternation: Alternation, step: int) -> None:
         if alternation.over:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Literal
 
-from amptui.control import Control
+from amptui.control import Asked, Control, PauseRequest, XRayRequest
 from amptui.data.batches import count_samples
 from amptui.engine.failure import is_device_lost, never_free
 from amptui.engine.saving.checkpoint import Checkpoint
@@ -170,15 +170,19 @@ class Trainer:
         engine.deliver()
         if engine.reporter.delivered:
             self._enter_phase("training")
-        self._xray_wanted = control.take_probe("x-ray") or self._xray_wanted
-        if control.paused and not control.stop_reason:
-            self._pause()
+        asked = control.take(PauseRequest)
+        if asked is not None and not asked.request.paused:
+            control.answer(asked)  # it goes on already
+            asked = None
+        if (asked is not None or engine.guard.wants_pause) and not control.stop_reason:
+            self._pause(asked)
         self._keep_if_due()
         engine.obey()
+        self._xray_wanted = control.newest(XRayRequest) is not None
         engine.plan(look_by=self._keeper.next_step(self.step))
         return control.stop_reason is None
 
-    def _pause(self) -> None:
+    def _pause(self, asked: Asked[PauseRequest] | None) -> None:
         """Stand still until asked to go on; precisions may be switched meanwhile."""
         engine, control = self._engine, self._control
         engine.flush()
@@ -187,11 +191,19 @@ class Trainer:
             # Should the person go on, the scale stays here: at 0 a step would turn every weight into NaN.
             engine.switch.hold_scale(engine.reporter.loss_scale)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, **asdict(found)))
-        while control.paused and not control.stop_reason:
-            control.wait_while_paused()
+        control.answer(asked)
+        stands = True
+        while stands and not control.stop_reason:
+            control.wait()
             engine.obey()
             self._keep_if_due()
+            asked = control.take(PauseRequest)
+            stands = asked is None or asked.request.paused
+            if stands:
+                control.answer(asked)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
+        control.answer(asked)
+        control.wake()  # what needs a step was asked for meanwhile, and still waits
         engine.begin_interval()
 
     def _finish_epoch(self, epoch: int) -> Outcome | None:

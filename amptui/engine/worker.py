@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from amptui.control import Control
+from amptui.control import Control, StopRequest
 from amptui.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.forking import in_forks
 from amptui.guards import guarded
@@ -311,7 +311,7 @@ class TrainingThread:
         thread = threading.current_thread()
         if thread is not self._thread:
             self._fault = ExperimentError(f"{what} was called in the thread {thread.name} ({self.doing})")
-            self._control.request_stop(what)
+            self._control.ask(StopRequest(what))
 
     def _fail(self, error: BaseException) -> None:
         step = self._trainer.step if self._trainer else self._steps_before

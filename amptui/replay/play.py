@@ -39,7 +39,7 @@ def _play(player: "Player", terminal: HeldTerminal) -> int:
         from amptui.replay.replay_screen import ReplayApp
 
         app = ReplayApp(player, control, opening)
-        with StopSignals(control.request_stop, hung_up=app.hang_up, terminal=terminal) as signals:
+        with StopSignals(control.ask, hung_up=app.hang_up, terminal=terminal) as signals:
             app.run()
             player.stop()
     if app.left == "hung up":

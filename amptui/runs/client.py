@@ -10,25 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from amptui import __version__
-from amptui.control import Control, Probe
-from amptui.records import PauseChanged, Record, RunFailed, RunFinished
+from amptui.answers import RequestMade
+from amptui.control import Request, StopRequest, new_number, record_of
+from amptui.records import Record, RunFailed, RunFinished
 from amptui.runs import place, protocol
-from amptui.runs.protocol import (
-    CheckpointAsked,
-    ComparisonAsked,
-    Hello,
-    History,
-    Leave,
-    LeaveKind,
-    PauseAsked,
-    PrecisionAsked,
-    ProbeAsked,
-    ProtocolError,
-    Request,
-    RunError,
-    RunHello,
-    StopAsked,
-)
+from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
 
 MOST_UNSENT_BYTES = 1024**2
 """Requests that wait for a run that hears none: thousands of them."""
@@ -45,47 +31,39 @@ def connect(folder: Path) -> socket.socket:
     return place.reach(folder)
 
 
-class RemoteControl(Control):
-    """A ``Control`` whose requests reach the trainer of another process."""
+class RemoteControl:
+    """Asks the trainer of another process: an ``Asker``.
 
-    def __init__(self, ask: Callable[[Request], object]) -> None:
-        super().__init__()
-        self._ask = ask
+    ``told`` gets the record of what was sent, at once: the run's own comes with its next batch.
+    """
 
-    def request_checkpoint(self) -> None:
-        super().request_checkpoint()
-        self._ask(CheckpointAsked())
+    def __init__(self, send: Callable[[Ask], bool], told: Callable[[RequestMade], object]) -> None:
+        self._send = send
+        self._told = told
+        self._stop_reason: str | None = None
 
-    def request_probe(self, probe: Probe) -> None:
-        super().request_probe(probe)
-        self._ask(ProbeAsked(probe))
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run was asked here to end."""
+        return self._stop_reason
 
-    def request_comparison(self, precisions: tuple[str, ...]) -> None:
-        super().request_comparison(precisions)
-        self._ask(ComparisonAsked(precisions))
-
-    def request_precision(self, precision: str) -> None:
-        super().request_precision(precision)
-        self._ask(PrecisionAsked(precision))
-
-    def request_pause(self, paused: bool) -> None:
-        super().request_pause(paused)
-        self._ask(PauseAsked(paused))
-
-    def request_stop(self, reason: str) -> None:
-        super().request_stop(reason)
-        self._ask(StopAsked(reason[: protocol.MOST_REASON_CHARACTERS]))
-
-    def follow_pause(self, paused: bool) -> None:
-        """The run says that it stands still, or goes on; nothing is asked for."""
-        super().request_pause(paused)
+    def ask(self, request: Request) -> int:
+        """Ask without waiting; the request's number."""
+        said = Ask(new_number(), request)
+        sent = self._send(said)
+        if isinstance(request, StopRequest):
+            # A signal may ask for it, in the middle of anything: nothing is told then that takes a lock.
+            self._stop_reason = self._stop_reason or request.reason
+        elif sent:
+            self._told(record_of(request, said.number))
+        return said.number
 
 
 class Client:
     """Reads a run in a thread of its own: ``restore`` gets a history's state, ``fold`` the records after it.
 
-    ``ended`` is set when the run, or the connection to it, has ended and all that came is folded; not when
-    the screen itself leaves.
+    ``asked`` gets the record of what is asked here, in the thread that asks. ``ended`` is set when the run,
+    or the connection to it, has ended and all that came is folded; not when the screen itself leaves.
     """
 
     def __init__(
@@ -94,6 +72,7 @@ class Client:
         *,
         restore: Callable[[Any], None],
         fold: Callable[[Sequence[Record]], None],
+        asked: Callable[[RequestMade], object],
         ended: threading.Event,
     ) -> None:
         connection.setblocking(False)
@@ -110,7 +89,7 @@ class Client:
         self._woken, self._waker = socket.socketpair()
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
-        self.control = RemoteControl(self._ask)
+        self.control = RemoteControl(lambda said: self.send(protocol.encode(said)), asked)
         """What the screen's keys ask of the run."""
         self.hello: RunHello | None = None
         """What the run said of itself."""
@@ -158,9 +137,6 @@ class Client:
             self._thread.join(max(0.0, limit - time.monotonic()))
         else:
             self._close()
-
-    def _ask(self, request: Request) -> bool:
-        return self.send(protocol.encode(request))
 
     def _send_some(self) -> None:
         """Send what the connection takes; the caller holds the lock."""
@@ -272,9 +248,5 @@ class Client:
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:
             return
-        for record in records:
-            if isinstance(record, PauseChanged):
-                self.control.follow_pause(record.paused)
-            elif isinstance(record, RunFinished | RunFailed):
-                self._last_word = True
+        self._last_word |= any(isinstance(record, RunFinished | RunFailed) for record in records)
         self._fold(records)

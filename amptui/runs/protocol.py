@@ -6,15 +6,15 @@ an ``error``, after which it hangs up.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from amptui import wire
-from amptui.control import Control, Probe
-from amptui.records import PRECISIONS, Record
+from amptui.control import KINDS, REQUESTS, Request
+from amptui.records import Record
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Counted up when a screen of the version before could not follow any more."""
 
 MOST_REQUEST_BYTES = 64 * 1024
@@ -22,8 +22,6 @@ MOST_REQUEST_BYTES = 64 * 1024
 
 MOST_LINE_BYTES = 256 * 1024**2
 """A run's line: a history has a few MiB, a record some hundred bytes."""
-
-MOST_REASON_CHARACTERS = 200
 
 _MOST_ERROR_CHARACTERS = 500
 
@@ -36,73 +34,18 @@ class ProtocolError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class PrecisionAsked:
-    """The steps to come shall run in ``precision``."""
-
-    precision: str
-
-    def __post_init__(self) -> None:
-        _check_precision(self.precision)
-
-
-@dataclass(frozen=True, slots=True)
-class PauseAsked:
-    """Training shall stand still, or go on."""
-
-    paused: bool
-
-    def __post_init__(self) -> None:
-        _check(type(self.paused) is bool, "paused is true or false")
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeAsked:
-    """A measurement with the next step."""
-
-    probe: Probe
-
-    def __post_init__(self) -> None:
-        _check(self.probe in get_args(Probe), "no such probe")
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonAsked:
-    """These precisions shall run in turns; none of them ends a comparison."""
-
-    precisions: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        for precision in self.precisions:
-            _check_precision(precision)
-        several = len(set(self.precisions)) == len(self.precisions) != 1
-        _check(several, "a comparison needs two or more different precisions")
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointAsked:
-    """A checkpoint after this step."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopAsked:
-    """A clean end after this step."""
-
-    reason: str
-
-    def __post_init__(self) -> None:
-        _check(type(self.reason) is str, "a reason is text")
-        _check(len(self.reason) <= MOST_REASON_CHARACTERS, "the reason is too long")
-
-
-Request = PrecisionAsked | PauseAsked | ProbeAsked | ComparisonAsked | CheckpointAsked | StopAsked
-"""What a screen can ask of a run."""
-
-
-@dataclass(frozen=True, slots=True)
 class Hello:
     """A screen's first line."""
 
     protocol: int = PROTOCOL
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A screen asks for something; the records of it have its number."""
+
+    number: int
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,34 +80,18 @@ class RunError:
     text: str
 
 
-def apply(request: Request, control: Control) -> None:
-    """Ask ``control`` for what a screen asked for."""
-    match request:
-        case PrecisionAsked(precision):
-            control.request_precision(precision)
-        case PauseAsked(paused):
-            control.request_pause(paused)
-        case ProbeAsked(probe):
-            control.request_probe(probe)
-        case ComparisonAsked(precisions):
-            control.request_comparison(precisions)
-        case CheckpointAsked():
-            control.request_checkpoint()
-        case StopAsked(reason):
-            control.request_stop(reason)
-
-
-def encode(said: Hello | Request | Leave) -> bytes:
+def encode(said: Hello | Ask | Leave) -> bytes:
     """A screen's line."""
     match said:
         case Hello(protocol):
             return _line({"hello": {"protocol": protocol}})
         case Leave(kind):
             return _line({"leave": kind})
-    return _line({"request": _NAMES[type(said)], **asdict(said)})
+        case Ask(number, request):
+            return _line({"request": KINDS[type(request)], "number": number, **asdict(request)})
 
 
-def parse(line: bytes) -> Hello | Request | Leave:
+def parse(line: bytes) -> Hello | Ask | Leave:
     """What a screen said in ``line``. Raises ``ProtocolError``."""
     said = _object(line)
     match said:
@@ -172,8 +99,9 @@ def parse(line: bytes) -> Hello | Request | Leave:
             return Hello(protocol)
         case {"leave": "detached" | "hung up" as kind}:
             return Leave(kind)
-        case {"request": str(name)}:
-            return _request(name, said)
+        case {"request": str(kind)}:
+            request = _request(kind, said)
+            return Ask(_number(said.get("number")), request)
     raise ProtocolError("neither a hello nor a request nor a farewell")
 
 
@@ -258,37 +186,20 @@ def _record(line: bytes) -> Record | None:
         raise ProtocolError(f"not a record: {error}") from error
 
 
-def _request(name: str, said: Mapping[str, Any]) -> Request:
-    match name, said:
-        case "precision", {"precision": precision}:
-            return PrecisionAsked(precision)
-        case "pause", {"paused": paused}:
-            return PauseAsked(paused)
-        case "probe", {"probe": probe}:
-            return ProbeAsked(probe)
-        case "comparison", {"precisions": [*precisions]}:
-            return ComparisonAsked(tuple(precisions))
-        case "checkpoint", _:
-            return CheckpointAsked()
-        case "stop", {"reason": reason}:
-            return StopAsked(reason)
-    raise ProtocolError("not a request that this run knows")
+def _request(kind: str, said: Mapping[str, Any]) -> Request:
+    try:
+        request: Request = _REQUESTS[kind](said)
+    except (KeyError, ValueError) as error:
+        raise ProtocolError("not a request that this run knows") from error
+    return request
 
 
-_NAMES: Mapping[type, str] = {
-    PrecisionAsked: "precision",
-    PauseAsked: "pause",
-    ProbeAsked: "probe",
-    ComparisonAsked: "comparison",
-    CheckpointAsked: "checkpoint",
-    StopAsked: "stop",
+def _number(number: object) -> int:
+    if type(number) is not int or not 0 <= number <= wire.MAX_COUNT:
+        raise ProtocolError("a request has a number")
+    return number
+
+
+_REQUESTS: Mapping[str, Callable[[object], Any]] = {
+    kind: wire.reader_of(request) for kind, request in REQUESTS.items()
 }
-
-
-def _check(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ProtocolError(otherwise)
-
-
-def _check_precision(precision: object) -> None:
-    _check(isinstance(precision, str) and precision in PRECISIONS, "no such precision")

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from amptui.control import Request
 from amptui.errors import RunFolderError
 from amptui.forking import in_forks
 from amptui.records import ViewersChanged
 from amptui.runs import place, protocol
 from amptui.runs.peer import Peer
-from amptui.runs.protocol import Hello, Leave, ProtocolError, Request
+from amptui.runs.protocol import Hello, Leave, ProtocolError
 
 MOST_VIEWERS = 16
 
@@ -58,9 +59,9 @@ class _Batch(NamedTuple):
 class Server:
     """A run's end of every screen's connection.
 
-    ``hello`` is what the run says of itself: ``version``, ``pid`` and ``run_dir``. ``obey`` and ``changed``
-    are called by the server's thread and must not block. Whatever screens do, and whatever fails here, costs
-    the run nothing but ``trouble``.
+    ``hello`` is what the run says of itself: ``version``, ``pid`` and ``run_dir``. ``obey``, which gets each
+    request with its number, and ``changed`` are called by the server's thread and must not block. Whatever
+    screens do, and whatever fails here, costs the run nothing but ``trouble``.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Server:
         folder: Path,
         *,
         hello: Mapping[str, Any],
-        obey: Callable[[Request], None],
+        obey: Callable[[Request, int], object],
         changed: Callable[[ViewersChanged], object],
     ) -> None:
         self._folder = folder.resolve()
@@ -340,7 +341,7 @@ class Server:
                 self._drop(peer, said.kind)
                 return False
             else:
-                self._obey(said)
+                self._obey(said.request, said.number)
         if peer.gone:
             self._drop(peer, "lost")
         return bool(lines)

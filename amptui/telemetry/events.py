@@ -160,6 +160,11 @@ def run_failed(record: RunFailed) -> Event:
     return Event(record.time, record.step, "failed", "error", f"failed: {line}", detail)
 
 
+def run_ended(record: RunFinished | RunFailed) -> Event:
+    """Either of the two."""
+    return run_finished(record) if isinstance(record, RunFinished) else run_failed(record)
+
+
 def scale_move(previous: float, current: float | None) -> str:
     """``131,072 → 65,536``; only the first when the second is not known."""
     return units.count(previous) + ("" if current is None else f" → {units.count(current)}")

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
+from amptui.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.findings import (
     Float16Window,
     MemoryBreakdown,
@@ -50,6 +51,7 @@ from amptui.telemetry.losses import LossSummary
 from amptui.telemetry.memory import MemoryWatch
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
+from amptui.telemetry.requests import RequestWatch
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
 from amptui.telemetry.state import StateFormat
@@ -98,6 +100,7 @@ class Session:
     _numerics: NumericsWatch
     _memory: MemoryWatch
     _switches: SwitchList
+    _requests: RequestWatch
     _log: EventLog
     _view: SessionView | None = None
 
@@ -125,6 +128,7 @@ class Session:
         self._numerics = NumericsWatch()
         self._memory = MemoryWatch()
         self._switches = SwitchList()
+        self._requests = RequestWatch()
         self._log = EventLog()
 
     def fold(self, records: Iterable[Record]) -> None:
@@ -227,6 +231,7 @@ class Session:
     def _begin(self) -> None:
         """A process begins to train, whatever became of the one before it."""
         self._state, self._outcome, self._pause = "running", None, None
+        self._requests.drop_pending()
         if self._compared is not None and not self._compared.over:
             self._compared = None
         self._tracks.expect_resume()
@@ -256,9 +261,6 @@ class Session:
         comparing = self._compared is not None and not self._compared.over
         if not (comparing and self._outcome is None):
             self._log.add(events.precision_changed(record))
-
-    def _finish_block(self, record: BlockFinished) -> None:
-        self._ledger.add_peak(record.precision, record.peak_allocated_bytes)
 
     def _change_loss_scale(self, record: LossScaleChanged) -> None:
         self._scaler.add_change(record)
@@ -302,9 +304,6 @@ class Session:
             self._state = "paused" if record.paused else "running"
             self._pause = record if record.paused else None
         self._log.add(events.pause_changed(record))
-
-    def _note(self, record: Note) -> None:
-        self._log.add(events.note(record))
 
     def _write_checkpoint(self, record: CheckpointWritten) -> None:
         self._keeping.checkpoint = record
@@ -350,13 +349,10 @@ class Session:
         self._keeping.change_viewers(record)
         self._log.add(events.viewers_changed(record))
 
-    def _finish(self, record: RunFinished) -> None:
-        self._state, self._outcome, self._pause = "finished", record, None
-        self._log.add(events.run_finished(record))
-
-    def _fail(self, record: RunFailed) -> None:
-        self._state, self._outcome, self._pause = "failed", record, None
-        self._log.add(events.run_failed(record))
+    def _end(self, record: RunFinished | RunFailed) -> None:
+        self._outcome, self._pause = record, None
+        self._state = "finished" if isinstance(record, RunFinished) else "failed"
+        self._log.add(events.run_ended(record))
 
     def _precision(self) -> str | None:
         """The precision that the engine confirmed last."""
@@ -410,6 +406,8 @@ class Session:
             checkpoint=self._keeping.checkpoint,
             not_kept=self._keeping.not_kept,
             viewers=self._keeping.viewers,
+            pending=self._requests.pending if self._outcome is None else (),
+            answers=self._requests.answers,
             outcome=self._outcome,
         )
 
@@ -419,7 +417,9 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     PhaseChanged: Session._change_phase,
     DeviceSample: Session._sample_device,
     PrecisionChanged: Session._change_precision,
-    BlockFinished: Session._finish_block,
+    BlockFinished: lambda session, record: session._ledger.add_peak(
+        record.precision, record.peak_allocated_bytes
+    ),
     LossScaleChanged: Session._change_loss_scale,
     StepSkipped: Session._skip,
     Float16Window: lambda session, record: session._numerics.add_window(record),
@@ -431,14 +431,17 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     NonFinite: Session._find_nonfinite,
     EpochFinished: Session._finish_epoch,
     PauseChanged: Session._change_pause,
-    Note: Session._note,
+    Note: lambda session, record: session._log.add(events.note(record)),
     Printed: lambda session, record: session._log.add_print(record),
     CheckpointWritten: Session._write_checkpoint,
     RunResumed: Session._resume,
     KeepingChanged: Session._change_keeping,
     ViewersChanged: Session._change_viewers,
-    RunFinished: Session._finish,
-    RunFailed: Session._fail,
+    RequestMade: lambda session, record: session._requests.make(record),
+    RequestTaken: lambda session, record: session._requests.answer(record),
+    RequestRefused: lambda session, record: session._requests.answer(record),
+    RunFinished: Session._end,
+    RunFailed: Session._end,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from amptui.answers import Answer, RequestMade
 from amptui.findings import (
     Float16Window,
     MemoryBreakdown,
@@ -317,6 +318,10 @@ class SessionView:
     """What of the run is not being kept now: the journal, checkpoints."""
     viewers: int = 0
     """Screens that watch the run, this one among them."""
+    pending: tuple[RequestMade, ...] = ()
+    """What was asked of the run and has no answer yet, the oldest first."""
+    answers: tuple[Answer, ...] = ()
+    """The newest 64, the newest last."""
     outcome: RunFinished | RunFailed | None = None
 
     @property

@@ -1,24 +1,31 @@
 """The keys of the screen: one table dispatches them, requests go out through Control."""
 
-import time
 from dataclasses import replace
 from typing import ClassVar, Unpack
 
 from textual import events
 from textual.binding import Binding, BindingType
 
-from amptui.control import Probe
-from amptui.records import AMP_PRECISIONS
+from amptui.answers import Answer, RequestRefused
+from amptui.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.records import AMP_PRECISIONS, RunStarted, Severity
+from amptui.telemetry.events import checkpoint_written, precisions_compared
 from amptui.telemetry.labels import precision_label
-from amptui.tui.comparing import Comparing, precisions_to_compare
+from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS
-from amptui.tui.panels import inturns
+from amptui.tui.panels import inturns, requests
 from amptui.tui.panels.phase import is_stopping
-from amptui.tui.probing import Came, Probing
-from amptui.tui.saving import Saving
 from amptui.tui.screen import Parts, RunScreen
-from amptui.tui.switching import Switching
 
 FINDING_SECONDS = 15.0
 """How long a finding stands in the footer: it is longer to read, and the person waited for it."""
@@ -45,11 +52,9 @@ class WatchApp(RunScreen):
     def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
         self._attached = attached
-        self._switching = Switching()
-        self._probing = Probing()
-        self._comparing = Comparing()
-        self._saving = Saving()
-        self._pause_asked: bool | None = None
+        self._asked: set[int] = set()
+        """The numbers of the requests that were made here and have no answer yet."""
+        self._compares = False
         self._xray_came = False
         self._floor_answered = False
 
@@ -58,33 +63,35 @@ class WatchApp(RunScreen):
     def _follow_session(self) -> None:
         """Tell what came of what was asked for, and open what opens by itself once nothing else is open."""
         view = self._view
-        for came in self._probing.came(view):
-            self._tell(came)
-        result = self._comparing.came(view)
-        if result:
+        for answer in view.answers if self._asked else ():
+            if answer.request.number in self._asked:
+                self._asked.discard(answer.request.number)
+                self._tell(answer)
+        compared, self._compares = self._compares, inturns.running(view) is not None
+        if compared and view.compared is not None and view.compared.over:
+            result = precisions_compared(view.compared, view.run).text
             self._say(result, severity="info", seconds=FINDING_SECONDS)
-        saved = self._saving.came(view)
-        if saved is not None:
-            seconds = None if saved.severity == "info" else FINDING_SECONDS
-            self._say(saved.text, severity=saved.severity, seconds=seconds)
-        if self._pause_asked == (view.state == "paused"):
-            self._pause_asked = None
         self._close_what_is_answered()
         if self._overlay is None and self._control.stop_reason is None and not is_stopping(view):
             self._open_by_itself()
         if self._has_open("x-ray"):
             self._xray_came = False
 
-    def _tell(self, came: Came) -> None:
-        """An X-ray is shown, a trace told in the footer."""
-        verdict = self._view.numerics.trace_verdict
-        if came.failure:
-            self._say(came.failure, seconds=FINDING_SECONDS)
-        elif came.probe == "x-ray":
+    def _tell(self, answer: Answer) -> None:
+        """What became of a request that was made here: an X-ray is shown, all else told in the footer."""
+        view = self._view
+        verdict, kind = view.numerics.trace_verdict, answer.request.kind
+        if isinstance(answer, RequestRefused):
+            severity: Severity = "error" if answer.reason == "failed" else "warning"
+            if words := requests.refusal_words(answer):
+                self._say(words, severity=severity, seconds=FINDING_SECONDS)
+        elif kind == "x-ray":
             self._xray_came = not self._has_open("x-ray")
-        elif verdict is not None:
+        elif kind == "trace" and verdict is not None:
             text = f"e tells more · {verdict.text}"
             self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
+        elif kind == "checkpoint" and view.checkpoint is not None:
+            self._say(checkpoint_written(view.checkpoint).text, severity="info")
 
     def _close_what_is_answered(self) -> None:
         """A question that the run, or another screen, has answered is asked no more."""
@@ -113,17 +120,10 @@ class WatchApp(RunScreen):
 
     def _refresh_state(self) -> None:
         super()._refresh_state()
-        asked = (
-            UNANSWERED if self._floor_answered and self._waits_for_an_answer else "",
-            self._comparing.words(self._view),
-            self._probing.words(self._view),
-            self._saving.words(),
-        )
-        self._state = replace(
-            self._state,
-            requested_precision=None if self._over else self._switching.wanted(self._view, time.monotonic()),
-            waiting="" if self._over else " · ".join(filter(None, asked)),
-        )
+        words = [] if self._over else requests.pending_words(self._view)
+        if not self._over and self._floor_answered and self._waits_for_an_answer:
+            words.insert(0, UNANSWERED)
+        self._state = replace(self._state, waiting=" · ".join(words))
 
     # --------------------------------------------------------------------------------- keys
 
@@ -151,6 +151,10 @@ class WatchApp(RunScreen):
 
     # ------------------------------------------------------------------- what asks for something
 
+    def _ask(self, request: Request) -> None:
+        self._asked.add(self._control.ask(request))
+        self._look_again()
+
     def _can_ask(self, *, begun: bool = False, steps: str = "") -> bool:
         """Whether the run can be asked for something now; where it cannot, the reason is said.
 
@@ -172,7 +176,7 @@ class WatchApp(RunScreen):
         view = self._view
         if not self._can_ask(begun=True) or view.run is None:
             return
-        now = self._state.requested_precision or self._comparing.chosen(view)
+        now = requests.wanted_precision(view) or _chosen(view)
         before = [s.precision for s in view.switches if s.precision not in AMP_PRECISIONS]
         self._request((before or ["fp32"])[-1] if now in AMP_PRECISIONS else view.run.amp_precision)
 
@@ -183,8 +187,7 @@ class WatchApp(RunScreen):
         if view.run is not None and precision in view.run.unsupported:
             self._say(f"{precision_label(precision)}: {view.run.unsupported[precision]}")
         else:
-            self._control.request_precision(precision)
-            self._switching.ask(precision, view, time.monotonic())
+            self._ask(PrecisionRequest(precision))
 
     def action_choose_precision(self) -> None:
         """Open the menu of precisions."""
@@ -203,59 +206,52 @@ class WatchApp(RunScreen):
         if self._waits_for_an_answer:
             self._floor_answered = False
         elif self._can_ask():
-            asked, stands = self._pause_asked, self._view.state == "paused"
-            self._ask_to_pause(not (stands if asked is None else asked))
+            asked, stands = requests.newest(self._view, "pause"), self._view.state == "paused"
+            self._ask(PauseRequest(not (stands if asked is None else asked.paused)))
 
     @property
     def _waits_for_an_answer(self) -> bool:
-        return bool(self._view.pause_reason) and self._pause_asked is None
+        return bool(self._view.pause_reason) and requests.newest(self._view, "pause") is None
 
     def action_resume(self) -> None:
         """Go on after a pause."""
-        self._ask_to_pause(False)
-
-    def _ask_to_pause(self, paused: bool) -> None:
-        self._pause_asked = paused
-        self._control.request_pause(paused)
+        self._ask(PauseRequest(False))
 
     def action_write_checkpoint(self) -> None:
         """Ask for a checkpoint."""
         if self._state.stopping or is_stopping(self._view):
             self._say("the run is stopping: it writes a checkpoint at its end")
         elif self._can_ask(begun=True):
-            self._saving.ask(self._view)
-            self._control.request_checkpoint()
+            self._ask(CheckpointRequest())
 
     def action_compare(self) -> None:
         """Compare FP32 with AMP in turns, or end the comparison that runs."""
         view = self._view
         if inturns.running(view) is not None:
             if self._can_ask():
-                self._control.request_comparison(())
+                self._ask(ComparisonRequest())
         elif self._can_ask(steps="a comparison needs steps") and view.run is not None:
-            precisions = precisions_to_compare(view, view.run)
+            precisions = _precisions_to_compare(view, view.run)
             refused = [each for each in precisions if each in view.run.unsupported]
             if refused:
                 self._say(f"{precision_label(refused[0])}: {view.run.unsupported[refused[0]]}")
                 return
-            self._control.request_comparison(precisions)
-            self._comparing.ask(view)
+            self._ask(ComparisonRequest(precisions))
 
     def action_take_xray(self) -> None:
         """Ask for an X-ray; where none can be taken now, show the one that there is."""
-        self._probe("x-ray", "X-ray")
+        self._probe(XRayRequest(), "X-ray")
         standing = self._ended.is_set() or self._view.state == "paused"
         if standing and self._overlay is None and self._view.numerics.xray is not None:
             self._open_xray()
 
     def action_trace_modules(self) -> None:
         """Ask for a trace of all modules."""
-        self._probe("trace", "trace")
+        self._probe(TraceRequest(), "trace")
 
-    def _probe(self, probe: Probe, name: str) -> None:
+    def _probe(self, request: XRayRequest | TraceRequest, name: str) -> None:
         if self._can_ask(steps=f"the {name} needs a step's batch"):
-            self._control.request_probe(probe)
-            self._probing.ask(probe, self._view)
+            self._ask(request)
 
     # ------------------------------------------------------------------------- what only looks
 
@@ -319,7 +315,7 @@ class WatchApp(RunScreen):
 
     def action_stop(self) -> None:
         """Stop after the current step, and leave once it is done."""
-        self._control.request_stop("stopped by the user")
+        self._control.ask(StopRequest("stopped by the user"))
 
     def action_interrupt(self) -> None:
         """Stop and leave without asking; a second time, leave without waiting. Attached, only leave."""
@@ -330,3 +326,16 @@ class WatchApp(RunScreen):
         else:
             self._interrupted = True
             self.action_stop()
+
+
+def _chosen(view: SessionView) -> str | None:
+    """The precision that a person last chose: in a comparison, what ran before it."""
+    runs = inturns.running(view)
+    return (runs.chosen if runs is not None else "") or view.precision
+
+
+def _precisions_to_compare(view: SessionView, run: RunStarted) -> tuple[str, str]:
+    """The precision without AMP that ran last, or FP32; then the AMP that runs or that ``p`` means."""
+    before = [switch.precision for switch in view.switches if switch.precision not in AMP_PRECISIONS]
+    amp = view.precision if view.precision in AMP_PRECISIONS else run.amp_precision
+    return (before or ["fp32"])[-1], amp or run.amp_precision

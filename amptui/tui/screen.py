@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
 
 from textual.app import App, ComposeResult
 
-from amptui.control import Control
+from amptui.control import Asker
 from amptui.cores import read_cores, read_limits
 from amptui.records import Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
@@ -44,7 +44,7 @@ class Parts(TypedDict):
     """What a screen stands between: the run on one side, the person on the other."""
 
     look: Callable[[], SessionView]
-    control: Control
+    control: Asker
     ended: threading.Event
     """Set once nothing of the run will come any more."""
     start: Callable[[], None]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from amptui import DataRequest
-from amptui.control import Control
+from amptui.control import Control, XRayRequest
 from amptui.engine import setup
 from amptui.engine.description import device_name
 from amptui.engine.loading import build_experiment, load_class
@@ -85,7 +85,7 @@ def run(prepared: setup.Prepared) -> list[Record]:
     def emit(record: Record) -> None:
         records.append(record)
         if isinstance(record, StepRecord) and last // 2 < record.step <= last // 2 + XRAYS:
-            control.request_probe("x-ray")
+            control.ask(XRayRequest())
 
     Trainer(prepared, control, emit, attended=False).run()
     return records

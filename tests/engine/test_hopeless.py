@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import Control, PauseRequest, StopRequest
 from amptui.engine.hopeless import HOPELESS_STEPS, SUSPECT_STEPS
 from amptui.engine.saving.checkpoint import checkpoints
 from amptui.errors import ExperimentError
@@ -80,8 +80,8 @@ def test_attended_it_pauses_once_and_says_what_there_is_to_go_back_to(
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) and record.paused:
             if answer == "stop":
-                control.request_stop("the person")
-            control.request_pause(False)
+                control.ask(StopRequest("the person"))
+            control.ask(PauseRequest(False))
 
     log = Log(watch)
     prepared = prepare(Spoiled(), precision="bf16")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.control import Control
+from amptui.control import Control, XRayRequest
 from amptui.engine.precision import Tf32Flags, build_modes, check_supported, unsupported_precisions
 from amptui.engine.setup import prepare_modes
 from amptui.errors import UsageError
@@ -130,7 +130,7 @@ def test_a_model_file_may_choose_tf32_either_way(choose: Callable[[], None]) -> 
 
     control = Control()
     log = Log(switching(control, {3: "ieee", 6: "bf16", 9: "fp32"}))
-    control.request_probe("x-ray")
+    control.ask(XRayRequest())
     assert train(prepare(Choosing()), log, control) == "done"
     assert [record.current for record in log.of(PrecisionChanged)] == ["ieee", "bf16", "fp32"]
     assert len(log.of(XRayTaken)) == 1

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 import amptui
-from amptui.control import Control
+from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.engine import setup
 from amptui.records import CheckpointWritten, PrecisionChanged, Record, StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, train
@@ -97,7 +97,7 @@ def test_a_request_is_obeyed_at_the_very_next_boundary_however_far_the_next_look
 
     def ask(step: int) -> None:
         if step == 101:
-            control.request_precision("bf16")
+            control.ask(PrecisionRequest("bf16"))
 
     train(prepare(before_each_step(ask)), log, control, look_interval_seconds=NEVER)
     (change,) = log.of(PrecisionChanged)
@@ -110,7 +110,7 @@ def test_a_stop_ends_the_run_after_the_step_that_it_came_in() -> None:
 
     def ask(step: int) -> None:
         if step == 101:
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     train(prepare(before_each_step(ask)), log, control, look_interval_seconds=NEVER)
     assert len(losses(log)) == 101

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
 from amptui.engine.alternating import MOST_ROUNDS
 from amptui.findings import PrecisionsCompared
 from amptui.records import BlockFinished, Note, PrecisionChanged, Record, StepRecord
@@ -33,9 +33,9 @@ def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_ret
         if isinstance(record, PrecisionsCompared) and record.over:
             ended.append(record.step)
         if isinstance(record, StepRecord) and record.step == 5:
-            control.request_comparison(("fp32", "bf16"))
+            control.ask(ComparisonRequest(("fp32", "bf16")))
         if isinstance(record, StepRecord) and ended and record.step == ended[0] + 20:
-            control.request_stop("seen enough")
+            control.ask(StopRequest("seen enough"))
 
     log = Log(watch)
     assert train(prepare(Lasting(), precision="bf16", steps=5000), log, control) == "stopped"
@@ -63,9 +63,9 @@ def test_a_switch_by_hand_ends_it() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 5:
-            control.request_comparison(("fp32", "bf16"))
+            control.ask(ComparisonRequest(("fp32", "bf16")))
         if isinstance(record, PrecisionsCompared) and record.rounds == 1:
-            control.request_precision("fp32")
+            control.ask(PrecisionRequest("fp32"))
 
     log = Log(watch)
     train(prepare(Lasting(), steps=600), log, control)
@@ -76,14 +76,14 @@ def test_a_switch_by_hand_ends_it() -> None:
     assert last < 400
 
 
-def test_asked_for_again_it_ends() -> None:
+def test_it_ends_when_that_is_asked_for_and_what_ran_before_returns() -> None:
     control = Control()
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 5:
-            control.request_comparison(("fp32", "bf16"))
+            control.ask(ComparisonRequest(("fp32", "bf16")))
         if isinstance(record, PrecisionChanged) and record.step < 200 and record.current == "bf16":
-            control.request_comparison(("fp32", "bf16"))
+            control.ask(ComparisonRequest())
 
     log = Log(watch)
     train(prepare(Lasting(), steps=300), log, control)
@@ -95,7 +95,7 @@ def test_asked_for_again_it_ends() -> None:
 
 def test_a_run_that_ends_tells_what_was_known() -> None:
     control = Control()
-    log = Log(on_step(5, lambda: control.request_comparison(("fp32", "bf16"))))
+    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
     train(prepare(Lasting(), steps=60), log, control)
     assert log.of(PrecisionsCompared)[-1].reason == "stopped"
 
@@ -111,7 +111,7 @@ class Unautocastable(Lasting):
 
 def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
     control = Control()
-    log = Log(on_step(5, lambda: control.request_comparison(("fp32", "bf16"))))
+    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
     train(prepare(Unautocastable(), steps=200), log, control)
     result = log.of(PrecisionsCompared)[-1]
     assert result.reason == "stopped"
@@ -138,7 +138,7 @@ def test_the_others_are_compared_without_a_precision_that_fails() -> None:
 
 def test_what_the_device_cannot_run_is_told_and_compared_with_nothing() -> None:
     control = Control()
-    log = Log(on_step(5, lambda: control.request_comparison(("fp32", "tf32"))))
+    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "tf32")))))
     train(prepare(Lasting(), steps=200), log, control)
     assert log.of(Note)[0].text == "no tf32 here: TF32 is a format of NVIDIA GPUs"
     assert log.of(PrecisionsCompared) == []

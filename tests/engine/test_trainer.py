@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from amptui import Data, DataRequest
-from amptui.control import Control
+from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.engine.settling import LEAST_STEPS, MOST_STEPS
 from amptui.errors import UsageError
 from amptui.records import (
@@ -162,18 +162,18 @@ def test_pausing_stops_the_steps_until_it_ends_and_a_switch_meanwhile_counts() -
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
-            control.request_pause(True)
+            control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
             paused.set()
         if isinstance(record, PrecisionChanged):
-            control.request_pause(False)
+            control.ask(PauseRequest(False))
 
     log = Log(watch)
     thread = threading.Thread(target=train, args=(prepare(Tiny()), log, control))
     thread.start()
     assert paused.wait(60)
     seen = len(losses(log))
-    control.request_precision("bf16")
+    control.ask(PrecisionRequest("bf16"))
     thread.join(60)
     assert not thread.is_alive()
     assert seen == 4
@@ -186,7 +186,7 @@ def test_stopping_ends_after_the_current_step_with_everything_reported() -> None
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 5:
-            control.request_stop("test")
+            control.ask(StopRequest("test"))
 
     log = Log(watch)
     assert train(prepare(Tiny()), log, control) == "stopped"
@@ -196,8 +196,8 @@ def test_stopping_ends_after_the_current_step_with_everything_reported() -> None
 
 def test_stopping_ends_a_pause() -> None:
     control = Control()
-    control.request_pause(True)
-    log = Log(lambda record: control.request_stop("test") if isinstance(record, PauseChanged) else None)
+    control.ask(PauseRequest(True))
+    log = Log(lambda record: control.ask(StopRequest("test")) if isinstance(record, PauseChanged) else None)
     assert train(prepare(Tiny()), log, control) == "stopped"
     assert losses(log) == []
 
@@ -207,7 +207,7 @@ def test_stopping_ends_a_validation() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.phase == "validating":
-            control.request_stop("test")
+            control.ask(StopRequest("test"))
 
     log = Log(watch)
     assert train(prepare(Tiny()), log, control) == "stopped"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import Control, PauseRequest, PrecisionRequest
 from amptui.engine.hopeless import LEAST_LOSS_SCALE, SUSPECT_STEPS
 from amptui.errors import ExperimentError
 from amptui.records import (
@@ -170,9 +170,9 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
 
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_precision("bf16")
+            control.ask(PrecisionRequest("bf16"))
         if isinstance(record, PrecisionChanged):
-            control.request_pause(False)
+            control.ask(PauseRequest(False))
 
     log = Log(watch)
     prepared = prepare(InfFor(calls_with_inf=41), precision="fp16", steps=60)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control
+from amptui.control import Control, StopRequest
 from amptui.data.sources import Arrays
 from amptui.engine.validation import MetricSums, Validator, evaluating
 from amptui.errors import ExperimentError
@@ -106,7 +106,7 @@ def test_a_stop_ends_it_between_two_batches() -> None:
     class Stopping(Tiny):
         def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
             calls.append(1)
-            control.request_stop("test")
+            control.ask(StopRequest("test"))
             return super().metrics(model, batch)
 
     prepared = prepare(Stopping())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
 
-from amptui.control import Control
+from amptui.control import Control, StopRequest
 from amptui.errors import DeviceError, ExperimentError, UsageError
 from amptui.records import (
     Note,
@@ -83,7 +83,7 @@ def test_a_stop_while_data_are_loaded_is_no_failure(tmp_path: Path) -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.phase == "data":
-            control.request_stop("the user")
+            control.ask(StopRequest("the user"))
 
     model = hooked(tmp_path, during="request.raise_if_stopping()")
     worker = Worker(model, watch=watch, control=control)
@@ -99,7 +99,7 @@ def test_a_stop_before_the_model_is_built_ends_without_a_step(tmp_path: Path) ->
 
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.phase == "model":
-            control.request_stop("the user")
+            control.ask(StopRequest("the user"))
 
     last = Worker(hooked(tmp_path), watch=watch, control=control).end()
     assert isinstance(last, RunFinished)
@@ -108,7 +108,7 @@ def test_a_stop_before_the_model_is_built_ends_without_a_step(tmp_path: Path) ->
 
 def test_a_stop_does_not_hide_what_went_wrong_in_the_person_s_code(tmp_path: Path) -> None:
     control = Control()
-    control.request_stop("the user")
+    control.ask(StopRequest("the user"))
     last = Worker(hooked(tmp_path, during="raise ValueError('bad file')"), control=control).end()
     assert isinstance(last, RunFailed)
     assert last.error.startswith("ValueError: bad file")
@@ -119,7 +119,7 @@ def test_a_stop_during_training_ends_after_the_step() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 3:
-            control.request_stop("the user")
+            control.ask(StopRequest("the user"))
 
     worker = Worker(watch=watch, control=control)
     last = worker.end()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.control import Control
+from amptui.control import REQUESTS, Control, StopRequest
 from amptui.records import PauseChanged, Record, RunFailed
 from amptui.replay.player import Player, Position
 from amptui.replay.replay_screen import LOOKING, MOVING, REPLAY_KEYS, ReplayApp, position_words
@@ -84,11 +84,8 @@ async def test_no_key_asks_anything_of_the_run(tmp_path: Path) -> None:
         for press in (press for key in KEYS for press in key.presses if key.action not in LEAVING):
             await screen.press(press, "escape")
         control = screen.control
-        assert (control.requested_precision, control.paused, control.stop_reason) == (None, False, None)
-        assert not control.take_checkpoint()
-        assert not control.take_probe("x-ray")
-        assert not control.take_probe("trace")
-        assert screen.state.requested_precision is None
+        assert control.stop_reason is None
+        assert [control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
         assert not screen.has_left
 
 
@@ -145,7 +142,7 @@ async def test_it_is_left_without_a_question(tmp_path: Path, key: str) -> None:
 @awaited
 async def test_a_signal_ends_it(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
-        screen.control.request_stop("SIGTERM")
+        screen.control.ask(StopRequest("SIGTERM"))
         await screen.until(lambda: screen.has_left)
 
 

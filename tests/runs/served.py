@@ -14,11 +14,11 @@ from amptui.runs.client import connect
 from amptui.runs.server import Server
 
 if TYPE_CHECKING:
-    from amptui.runs.protocol import Request
+    from amptui.control import Request
 
 ENOUGH_SECONDS = 60.0
 
-HELLO = b'{"hello": {"protocol": 1}}\n'
+HELLO = b'{"hello": {"protocol": 2}}\n'
 
 
 def until(holds: Callable[[], object], *, meanwhile: Callable[[], object] = lambda: None) -> None:
@@ -43,12 +43,15 @@ class Run:
 
     def __init__(self, folder: Path, **changes: Any) -> None:
         self.known: list[int] = []
-        self.asked: list[Request] = []
+        self.asked: list[tuple[Request, int]] = []
         self.changes: list[ViewersChanged] = []
         self.histories = 0
         self.folder = folder
         self._screens: list[Screen] = []
-        callbacks = {"obey": self.asked.append, "changed": self.changes.append} | changes
+        callbacks = {
+            "obey": lambda *asked: self.asked.append(asked),
+            "changed": self.changes.append,
+        } | changes
         hello = {"version": "1.2", "pid": 7, "run_dir": str(folder)}
         self.server = Server(folder, hello=hello, **callbacks)
 

@@ -3,19 +3,23 @@
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from amptui import wire
-from amptui.control import Control
+from amptui.control import KINDS, CheckpointRequest, Control, PauseRequest, Request, StopRequest, XRayRequest
 from amptui.errors import RunFolderError
-from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.records import Note, Record, RunFailed, RunFinished
 from amptui.runs import place, protocol
-from amptui.runs.client import Client, RemoteControl, connect
+from amptui.runs.client import Client, connect
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
+from tests.test_control import ONE_OF_EACH
+
+if TYPE_CHECKING:
+    from amptui.answers import RequestMade
 
 FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
 NO_LAST_WORD = "the run's process ended without a last word"
@@ -35,7 +39,10 @@ class Watching:
         self.told: list[Record] = []
         self.folds = self.histories = 0
         self.ended = threading.Event()
-        self.client = Client(connection, restore=self.restore, fold=self.fold, ended=self.ended)
+        self.asked: list[RequestMade] = []
+        self.client = Client(
+            connection, restore=self.restore, fold=self.fold, asked=self.asked.append, ended=self.ended
+        )
 
     def restore(self, state: Any) -> None:
         if not isinstance(state, list):
@@ -101,7 +108,7 @@ def test_a_client_knows_what_was_and_what_comes(run: Run, watching: Watching) ->
     assert watching.histories == 1
     assert watching.client.error == ""
     assert not watching.ended.is_set()
-    assert watching.client.hello == protocol.RunHello(1, "1.2", 7, str(run.folder))
+    assert watching.client.hello == protocol.RunHello(2, "1.2", 7, str(run.folder))
 
 
 def test_a_flood_is_folded_in_large_pieces(scripted: Scripted) -> None:
@@ -148,8 +155,8 @@ def test_lines_that_are_no_records_are_counted(scripted: Scripted) -> None:
         ([b"HTTP/1.1 400 Bad Request\r\n"], "what listens there is no run of amptui"),
         ([protocol.history_line("[]")], "what listens there is no run of amptui"),
         (
-            [RUN_HELLO.replace(b'"protocol":1', b'"protocol":2')],
-            "the run speaks protocol 2, this amptui 1; watch it with amptui 1.2",
+            [RUN_HELLO.replace(b'"protocol":2', b'"protocol":1')],
+            "the run speaks protocol 1, this amptui 2; watch it with amptui 1.2",
         ),
         (
             [RUN_HELLO, protocol.history_line("{}")],
@@ -187,56 +194,32 @@ def test_a_run_that_closed_with_something_unheard_has_still_ended_well(scripted:
     assert (watching.client.error, watching.told) == ("", [FINISHED])
 
 
-ASKED: list[tuple[Callable[[Control], None], Callable[[Control], object]]] = [
-    (lambda to: to.request_precision("bf16"), lambda control: control.take_precision() == "bf16"),
-    (lambda to: to.request_pause(True), lambda control: control.paused),
-    (lambda to: to.request_probe("x-ray"), lambda control: control.take_probe("x-ray")),
-    (
-        lambda to: to.request_comparison(("fp32", "bf16")),
-        lambda control: control.take_comparison() == ("fp32", "bf16"),
-    ),
-    (lambda to: to.request_comparison(()), lambda control: control.take_comparison() == ()),
-    (lambda to: to.request_checkpoint(), lambda control: control.take_checkpoint()),
-    (lambda to: to.request_stop("x" * 500), lambda control: control.stop_reason == "x" * 200),
-]
-
-
-def test_every_request_reaches_the_control_of_the_run(tmp_path: Path) -> None:
+def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path: Path) -> None:
     control = Control()
-    with running(tmp_path, obey=lambda asked: protocol.apply(asked, control)) as run:
+    reached: list[tuple[Request, int]] = []
+
+    def obey(request: Request, number: int) -> None:
+        reached.append((request, control.ask(request, number)))
+
+    with running(tmp_path, obey=obey) as run:
         watching = Watching(connect(tmp_path))
         watching.client.start()
         watching.catch_up(run)
-        for ask, arrived in ASKED:
-            ask(watching.client.control)
-            until(lambda arrived=arrived: arrived(control))  # type: ignore[misc]
-        assert watching.client.control.paused
-        assert watching.client.control.stop_reason == "x" * 500
+        numbers = [watching.client.control.ask(request) for request in ONE_OF_EACH]
+        until(lambda: len(reached) == len(ONE_OF_EACH))
         watching.client.leave("detached", ENOUGH_SECONDS)
+    assert reached == list(zip(ONE_OF_EACH, numbers, strict=True))
+    assert control.stop_reason == watching.client.control.stop_reason == "SIGTERM"
+    # A stop may be a signal's, in the middle of anything: the screen knows it by its reason.
+    assert [(made.kind, made.number) for made in watching.asked] == [
+        (KINDS[type(request)], number) for request, number in reached if not isinstance(request, StopRequest)
+    ]
 
 
-def test_every_request_that_a_control_takes_is_sent(tmp_path: Path) -> None:
-    """A request that is added to Control must be added here too, or a key does nothing."""
-    requests = {name for name in vars(Control) if name.startswith("request_")}
-    assert requests == {name for name in vars(RemoteControl) if name.startswith("request_")}
-    assert len(requests) == len({type(asked) for asked in _asked_by(ASKED)})
-
-
-def _asked_by(asked: Sequence[tuple[Callable[[Control], None], object]]) -> list[protocol.Request]:
-    sent: list[protocol.Request] = []
-    control = RemoteControl(sent.append)
-    for ask, _ in asked:
-        ask(control)
-    return sent
-
-
-def test_a_pause_that_somebody_else_asked_for_is_followed(scripted: Scripted) -> None:
-    paused = PauseChanged(time=1.0, step=1, paused=True)
-    watching = scripted.tell(RUN_HELLO, protocol.history_line("[]"), line(paused), end=False)
-    until(lambda: watching.client.control.paused)
-    scripted.connection.sendall(line(PauseChanged(time=2.0, step=1, paused=False)))
-    until(lambda: not watching.client.control.paused)
-    assert scripted.connection.recv(1000) == protocol.encode(protocol.Hello())  # and nothing was asked for
+def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
+    scripted.watching.client.leave("detached", ENOUGH_SECONDS)
+    scripted.watching.client.control.ask(XRayRequest())
+    assert scripted.watching.asked == []
 
 
 def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted: Scripted) -> None:
@@ -280,15 +263,15 @@ def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, 
     assert not watching.ended.is_set()
     assert watching.client.error == ""
     watching.client.leave(kind)
-    watching.client.control.request_pause(True)
+    watching.client.control.ask(PauseRequest(True))
 
 
 def test_leaving_before_the_start_is_possible(scripted: Scripted) -> None:
     assert not scripted.watching.client.started
-    scripted.watching.client.control.request_checkpoint()
+    number = scripted.watching.client.control.ask(CheckpointRequest())
     scripted.watching.client.leave("hung up", ENOUGH_SECONDS)
     said = scripted.connection.makefile("rb").read()
-    asked = [protocol.Hello(), protocol.CheckpointAsked(), protocol.Leave("hung up")]
+    asked = [protocol.Hello(), protocol.Ask(number, CheckpointRequest()), protocol.Leave("hung up")]
     assert [protocol.parse(line) for line in said.splitlines()] == asked
 
 

@@ -8,36 +8,35 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui import wire
-from amptui.control import Control
+from amptui.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
 from amptui.records import PRECISIONS, Note
 from amptui.runs import protocol
-from amptui.runs.protocol import (
-    CheckpointAsked,
-    ComparisonAsked,
-    Hello,
-    History,
-    Leave,
-    Lines,
-    PauseAsked,
-    PrecisionAsked,
-    ProbeAsked,
-    ProtocolError,
-    RunError,
-    RunHello,
-    StopAsked,
-)
+from amptui.runs.protocol import Ask, Hello, History, Leave, Lines, ProtocolError, RunError, RunHello
 
 SEVERAL = st.lists(st.sampled_from(PRECISIONS), unique=True, max_size=5).filter(lambda some: len(some) != 1)
+
+REQUESTS = st.one_of(
+    st.builds(PrecisionRequest, st.sampled_from(PRECISIONS)),
+    st.builds(PauseRequest, st.booleans()),
+    st.just(XRayRequest()),
+    st.just(TraceRequest()),
+    st.builds(ComparisonRequest, SEVERAL.map(tuple)),
+    st.just(CheckpointRequest()),
+    st.builds(StopRequest, st.text(max_size=200)),
+)
 
 SAID = st.one_of(
     st.builds(Hello, st.integers()),
     st.builds(Leave, st.sampled_from(["detached", "hung up"])),
-    st.builds(PrecisionAsked, st.sampled_from(PRECISIONS)),
-    st.builds(PauseAsked, st.booleans()),
-    st.builds(ProbeAsked, st.sampled_from(["x-ray", "trace"])),
-    st.builds(ComparisonAsked, SEVERAL.map(tuple)),
-    st.just(CheckpointAsked()),
-    st.builds(StopAsked, st.text(max_size=200)),
+    st.builds(Ask, st.integers(0, 2**48), REQUESTS),
 )
 
 
@@ -55,13 +54,17 @@ def test_what_a_screen_says_is_one_ascii_line_that_is_read_back(said: Any) -> No
     [
         (b'{"hello": {"protocol": 1}}', Hello(1)),
         (b'{"hello": {"protocol": 9, "of": "later"}}', Hello(9)),
-        (b'{"request": "precision", "precision": "bf16"}', PrecisionAsked("bf16")),
-        (b'{"request": "pause", "paused": true}', PauseAsked(True)),
-        (b'{"request": "probe", "probe": "x-ray"}', ProbeAsked("x-ray")),
-        (b'{"request": "comparison", "precisions": ["fp32", "bf16"]}', ComparisonAsked(("fp32", "bf16"))),
-        (b'{"request": "comparison", "precisions": []}', ComparisonAsked(())),
-        (b'{"request": "checkpoint"}', CheckpointAsked()),
-        (b'{"request": "stop", "reason": "SIGTERM"}', StopAsked("SIGTERM")),
+        (b'{"request": "precision", "number": 3, "precision": "bf16"}', Ask(3, PrecisionRequest("bf16"))),
+        (b'{"request": "pause", "number": 0, "paused": true}', Ask(0, PauseRequest(True))),
+        (b'{"request": "x-ray", "number": 3}', Ask(3, XRayRequest())),
+        (b'{"request": "trace", "number": 3, "of": "later"}', Ask(3, TraceRequest())),
+        (
+            b'{"request": "comparison", "number": 3, "precisions": ["fp32", "bf16"]}',
+            Ask(3, ComparisonRequest(("fp32", "bf16"))),
+        ),
+        (b'{"request": "comparison", "number": 3, "precisions": []}', Ask(3, ComparisonRequest())),
+        (b'{"request": "checkpoint", "number": 3}', Ask(3, CheckpointRequest())),
+        (b'{"request": "stop", "number": 3, "reason": "SIGTERM"}', Ask(3, StopRequest("SIGTERM"))),
         (b'{"leave": "hung up"}', Leave("hung up")),
     ],
 )
@@ -88,20 +91,24 @@ def test_a_screen_s_lines(line: bytes, said: object) -> None:
         b'{"leave": "lost"}',
         b'{"leave": ["detached"]}',
         b'{"request": ["precision"], "precision": "bf16"}',
-        b'{"request": "precision"}',
-        b'{"request": "precision", "precision": "fp8"}',
-        b'{"request": "precision", "precision": ["bf16"]}',
-        b'{"request": "precision", "precision": NaN}',
-        b'{"request": "pause", "paused": 1}',
-        b'{"request": "probe", "probe": "everything"}',
-        b'{"request": "probe", "probe": {}}',
-        b'{"request": "comparison", "precisions": "bf16"}',
-        b'{"request": "comparison", "precisions": ["bf16"]}',
-        b'{"request": "comparison", "precisions": ["bf16", "bf16"]}',
-        b'{"request": "comparison", "precisions": [["bf16"], "fp32"]}',
-        b'{"request": "stop"}',
-        b'{"request": "stop", "reason": null}',
-        b'{"request": "stop", "reason": "' + b"x" * 201 + b'"}',
+        b'{"request": "precision", "number": 3}',
+        b'{"request": "precision", "number": 3, "precision": "fp8"}',
+        b'{"request": "precision", "number": 3, "precision": ["bf16"]}',
+        b'{"request": "precision", "number": 3, "precision": NaN}',
+        b'{"request": "pause", "number": 3, "paused": 1}',
+        b'{"request": "probe", "number": 3, "probe": "everything"}',
+        b'{"request": "x-ray"}',
+        b'{"request": "x-ray", "number": -1}',
+        b'{"request": "x-ray", "number": true}',
+        b'{"request": "x-ray", "number": "3"}',
+        b'{"request": "x-ray", "number": 9007199254740993}',
+        b'{"request": "comparison", "number": 3, "precisions": "bf16"}',
+        b'{"request": "comparison", "number": 3, "precisions": ["bf16"]}',
+        b'{"request": "comparison", "number": 3, "precisions": ["bf16", "bf16"]}',
+        b'{"request": "comparison", "number": 3, "precisions": [["bf16"], "fp32"]}',
+        b'{"request": "stop", "number": 3}',
+        b'{"request": "stop", "number": 3, "reason": null}',
+        b'{"request": "stop", "number": 3, "reason": "' + b"x" * 201 + b'"}',
         b'{"request": "reboot"}',
     ],
     ids=lambda line: repr(line[:48]),
@@ -143,8 +150,8 @@ def test_no_line_does_worse_than_being_refused(line: bytes) -> None:
 def test_a_run_s_lines_are_read_back() -> None:
     told = {"version": "1.2", "pid": 7, "run_dir": "/kept/run"}
     hello = protocol.hello_line(told)
-    assert json.loads(hello) == {"hello": {"protocol": 1, **told}}
-    assert protocol.read(hello) == RunHello(1, "1.2", 7, "/kept/run")
+    assert json.loads(hello) == {"hello": {"protocol": 2, **told}}
+    assert protocol.read(hello) == RunHello(2, "1.2", 7, "/kept/run")
     assert protocol.read(protocol.history_line('{"a":[1,2]}')) == History({"a": [1, 2]})
     assert protocol.read(protocol.error_line("two\nlines \x1b ")) == RunError("two lines \x1b")
     note = Note(time=1.0, severity="info", text="ü\n")
@@ -180,25 +187,6 @@ def test_a_line_that_is_too_long_is_noticed_before_its_end(sizes: list[int]) -> 
             return
         assert assembler.take(b"x" * size) == []
     assert assembler.take(b"\n") == [b"x" * total]
-
-
-def test_what_is_asked_for_reaches_a_control() -> None:
-    control = Control()
-    for request in (
-        PrecisionAsked("bf16"),
-        PauseAsked(True),
-        ProbeAsked("trace"),
-        ComparisonAsked(("fp32", "bf16")),
-        CheckpointAsked(),
-        StopAsked("q"),
-    ):
-        protocol.apply(request, control)
-    assert control.take_precision() == "bf16"
-    assert control.paused
-    assert control.take_probe("trace")
-    assert control.take_comparison() == ("fp32", "bf16")
-    assert control.take_checkpoint()
-    assert control.stop_reason == "q"
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.control import Control
+from amptui.control import CheckpointRequest, Control, PauseRequest
 from amptui.runs import peer, protocol, server
-from amptui.runs.protocol import CheckpointAsked, PauseAsked
+from amptui.runs.protocol import Ask
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Run, Screen, attached, running, until
+
+CHECKPOINT = protocol.encode(Ask(4, CheckpointRequest()))
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None
     screen.read_until(lambda: len(screen.lines) == 4)
     folder = str(run.server._folder)
     assert screen.lines[:2] == [
-        {"hello": {"protocol": 1, "version": "1.2", "pid": 7, "run_dir": folder}},
+        {"hello": {"protocol": 2, "version": "1.2", "pid": 7, "run_dir": folder}},
         {"history": [0, 1, 2]},
     ]
     assert [line["text"] for line in screen.lines[2:]] == ["3 ", "4 "]
@@ -134,12 +136,12 @@ def held_up(run: Run, screen: Screen) -> Iterator[None]:
     """While this is entered, the server's thread is busy with what ``screen`` asked for."""
     entered, go_on = threading.Event(), threading.Event()
 
-    def block(_request: object) -> None:
+    def block(_request: object, _number: int) -> None:
         entered.set()
         go_on.wait(ENOUGH_SECONDS)
 
     run.server._obey = block
-    screen.say(protocol.encode(CheckpointAsked()))
+    screen.say(CHECKPOINT)
     assert entered.wait(ENOUGH_SECONDS)
     try:
         yield
@@ -211,13 +213,13 @@ def test_histories_take_a_small_share_of_the_pump_s_time(run: Run, monkeypatch: 
 
 def test_requests_reach_the_run_s_control(tmp_path: Path) -> None:
     control = Control()
-    with running(tmp_path, obey=lambda asked: protocol.apply(asked, control)) as run:
+    with running(tmp_path, obey=control.ask) as run:
         screen = attached(run)
-        screen.say(protocol.encode(PauseAsked(True)) + protocol.encode(CheckpointAsked())[:7])
-        until(lambda: control.paused)
-        assert not control.take_checkpoint()
-        screen.say(protocol.encode(CheckpointAsked())[7:])
-        until(control.take_checkpoint)
+        screen.say(protocol.encode(Ask(3, PauseRequest(True))) + CHECKPOINT[:7])
+        until(lambda: control.newest(PauseRequest))
+        assert control.newest(CheckpointRequest) is None
+        screen.say(CHECKPOINT[7:])
+        until(lambda: control.newest(CheckpointRequest))
 
 
 @pytest.mark.parametrize(
@@ -252,15 +254,15 @@ def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, 
 
 
 def test_a_screen_of_another_version_is_refused_with_the_mend(run: Run) -> None:
-    screen = run.adopt_screen(hello=b'{"hello": {"protocol": 2}}\n')
-    why = "the run speaks protocol 1, the screen 2; watch it with the version of amptui that started it"
+    screen = run.adopt_screen(hello=b'{"hello": {"protocol": 1}}\n')
+    why = "the run speaks protocol 2, the screen 1; watch it with the version of amptui that started it"
     assert screen.read_to_the_end() == [{"error": why}]
     until(lambda: run.changes)
     assert (run.told(), run.changes[0].detail) == ([("refused", 0)], why)
 
 
 def test_who_asks_before_saying_hello_is_not_obeyed(run: Run) -> None:
-    screen = run.adopt_screen(hello=protocol.encode(CheckpointAsked()))
+    screen = run.adopt_screen(hello=CHECKPOINT)
     assert screen.read_to_the_end() == [{"error": "a hello comes first"}]
     assert run.asked == []
 
@@ -364,12 +366,12 @@ def test_a_fault_of_the_server_is_a_trouble_and_not_the_run_s_end(tmp_path: Path
 
 
 def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> None:
-    def broken(_request: object) -> None:
+    def broken(_request: object, _number: int) -> None:
         raise ZeroDivisionError("in a callback")
 
     with running(tmp_path, obey=broken) as run:
         good, bad = attached(run), attached(run)
-        bad.say(protocol.encode(CheckpointAsked()))
+        bad.say(CHECKPOINT)
         why = "the run failed to serve it: ZeroDivisionError: in a callback"
         assert bad.read_to_the_end()[-1] == {"error": why}
         run.publish(1)

@@ -59,7 +59,7 @@ def hello_and_half_closed(connection: socket.socket, chance: random.Random) -> N
 
 
 def a_byte_at_a_time(connection: socket.socket, _chance: random.Random) -> None:
-    for byte in b'{"hello": {"protocol": 1}, "request": "stop"}\n' * 3:
+    for byte in b'{"hello": {"protocol": 2}, "request": "stop"}\n' * 3:
         connection.sendall(bytes([byte]))
 
 

@@ -1,10 +1,12 @@
 """Whatever records a run may emit, in hypothesis's words: for what has to hold of all of them."""
 
 import math
+from typing import get_args
 
 from hypothesis import strategies as st
 
 from amptui import wire
+from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import (
     BlockFinished,
@@ -61,6 +63,17 @@ PHASES = st.builds(
     name=st.sampled_from(["input", "forward", "backward", "clip", "optimizer"]),
     host_seconds=st.floats(),
     device_seconds=st.none() | st.floats(),
+)
+
+REQUESTS = st.builds(
+    RequestMade,
+    time=TIMES,
+    number=st.integers(0, 5),
+    kind=st.sampled_from(get_args(RequestKind)),
+    precision=st.none() | st.sampled_from(["fp32", "fp8"]),
+    precisions=st.lists(st.sampled_from(["fp32", "fp8"]), max_size=2).map(tuple),
+    paused=st.none() | st.booleans(),
+    reason=st.text(max_size=3),
 )
 
 RECORDS = st.one_of(
@@ -252,6 +265,16 @@ RECORDS = st.one_of(
         time=TIMES,
         viewers=st.integers(0, 16),
         change=st.sampled_from(["attached", "detached", "hung up", "lost", "refused"]),
+        detail=st.text(max_size=3),
+    ),
+    REQUESTS,
+    st.builds(RequestTaken, time=TIMES, step=st.integers(0, 60), request=REQUESTS),
+    st.builds(
+        RequestRefused,
+        time=TIMES,
+        step=st.integers(0, 60),
+        request=REQUESTS,
+        reason=st.sampled_from(get_args(Refusal)),
         detail=st.text(max_size=3),
     ),
     st.builds(

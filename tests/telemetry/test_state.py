@@ -240,7 +240,8 @@ def test_the_run_above_fills_every_class_that_a_state_can_hold() -> None:
     assert StateFormat(Session).classes - met == set()
     modules = {cls.__module__ for cls in StateFormat(Session).classes}
     assert all(
-        name.startswith(("amptui.records", "amptui.findings", "amptui.telemetry.")) for name in modules
+        name.startswith(("amptui.records", "amptui.answers", "amptui.findings", "amptui.telemetry."))
+        for name in modules
     )
 
 

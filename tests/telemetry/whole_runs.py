@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
+from amptui.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.findings import OperatorCount, PhaseSeconds, StepTimed
 from amptui.records import (
     CheckpointWritten,
@@ -49,6 +50,12 @@ TIMED = StepTimed(
         PhaseSeconds(name="input", host_seconds=1e-4, device_seconds=2e-4),
         PhaseSeconds(name="forward", host_seconds=1e-3, device_seconds=None),
     ),
+)
+
+ASKED = (
+    RequestMade(time=104.0, number=7, kind="precision", precision="fp16"),
+    RequestMade(time=104.0, number=8, kind="x-ray"),
+    RequestMade(time=104.0, number=9, kind="comparison", precisions=("fp32", "fp16")),
 )
 
 EVERYTHING: tuple[Record, ...] = (
@@ -96,6 +103,9 @@ EVERYTHING: tuple[Record, ...] = (
         validation=Validation(loss=0.4, accuracy=0.99, samples=100, metrics={"f1": 0.5}),
     ),
     ViewersChanged(time=104.0, viewers=2, change="attached"),
+    *ASKED,
+    RequestTaken(time=104.0, step=102, request=ASKED[0]),
+    RequestRefused(time=104.0, step=102, request=ASKED[1], reason="failed", detail="out of memory"),
     device(104.0, "fp16", 1500, 60.0, 5000.0),
 )
 """A run in which every class that a session is made of has something to hold."""

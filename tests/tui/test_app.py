@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from amptui.control import REQUESTS, PauseRequest, PrecisionRequest
 from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
@@ -70,11 +71,12 @@ async def test_the_size_may_change_between_any_two_frames() -> None:
 async def test_p_asks_for_amp_and_says_switching_until_the_engine_confirms() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
-        assert screen.control.requested_precision == "bf16"
+        assert screen.wanted == "bf16"
         assert "switching" in screen.header
         await screen.feed(
             PrecisionChanged(time=time.time(), step=6, previous="fp32", current="bf16"), step(6, "bf16")
         )
+        await screen.answer(PrecisionRequest)
         assert "AMP bf16" in screen.header
         assert "switching" not in screen.header
 
@@ -83,7 +85,7 @@ async def test_p_asks_for_amp_and_says_switching_until_the_engine_confirms() -> 
 async def test_p_twice_is_back_where_it_was() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p", "p")
-        assert screen.control.requested_precision == "fp32"
+        assert screen.wanted == "fp32"
         assert "switching" not in screen.header
 
 
@@ -92,14 +94,14 @@ async def test_p_goes_back_to_what_ran_before_amp() -> None:
     change = PrecisionChanged(time=time.time(), step=6, previous="ieee", current="bf16")
     async with watching(started(precision="ieee"), *steps(5, "ieee"), change, step(6, "bf16")) as screen:
         await screen.press("p")
-        assert screen.control.requested_precision == "ieee"
+        assert screen.wanted == "ieee"
 
 
 @awaited
 async def test_p_from_a_run_that_began_in_amp_is_fp32() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await screen.press("p")
-        assert screen.control.requested_precision == "fp32"
+        assert screen.wanted == "fp32"
 
 
 @pytest.mark.parametrize("key", ["p", "m"])
@@ -108,7 +110,7 @@ async def test_before_the_run_began_precisions_say_so(key: str) -> None:
     async with watching() as screen:
         await screen.press(key)
         assert "not yet: training has not begun" in screen.footer
-        assert screen.control.requested_precision is None
+        assert screen.wanted is None
 
 
 @awaited
@@ -119,7 +121,7 @@ async def test_a_precision_that_the_device_cannot_run_is_refused_with_the_reason
         assert "AMP bf16: no bfloat16 here" in screen.footer
         await screen.press("m", "3")
         assert "TF32: no TF32 here" in screen.footer
-        assert screen.control.requested_precision is None
+        assert screen.wanted is None
         assert "switching" not in screen.header
 
 
@@ -130,10 +132,10 @@ async def test_m_opens_a_menu_that_asks_for_what_was_chosen() -> None:
         assert "enter or 1-5 switches" in screen.text
         await screen.press("down", "enter")
         assert "enter or 1-5 switches" not in screen.text
-        assert screen.control.requested_precision == "ieee"
+        assert screen.wanted == "ieee"
         await screen.press("m", "escape")
         assert "enter or 1-5 switches" not in screen.text
-        assert screen.control.requested_precision == "ieee"
+        assert screen.wanted == "ieee"
 
 
 @awaited
@@ -151,25 +153,34 @@ async def test_after_the_end_nothing_is_asked_for(keys: tuple[str, ...]) -> None
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press(*keys)
         assert "the run has ended" in screen.footer
-        control = screen.control
-        assert (control.requested_precision, control.paused, control.take_checkpoint()) == (
-            None,
-            False,
-            False,
-        )
-        assert control.take_comparison() is None
-        assert not control.take_probe("x-ray")
-        assert not control.take_probe("trace")
+        assert [screen.control.newest(kind) for kind in REQUESTS.values()] == [None] * len(REQUESTS)
 
 
 @awaited
-async def test_a_precision_that_another_screen_overruled_is_not_switching_for_ever() -> None:
+async def test_a_precision_that_another_screen_asked_for_is_switching_on_this_one() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
-        assert "switching" in screen.header
+        assert "→ AMP bf16 switching" in screen.header
+        screen.control.ask(PrecisionRequest("tf32"))
+        await screen.feed()
+        assert "→ TF32 switching" in screen.header
         change = PrecisionChanged(time=time.time(), step=6, previous="fp32", current="tf32")
         await screen.feed(change, step(6, "tf32"))
+        await screen.answer(PrecisionRequest)
         assert "switching" not in screen.header
+        assert not screen.state.message
+
+
+@awaited
+async def test_a_precision_that_failed_is_told_where_it_was_asked_for() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("p")
+        await screen.answer(PrecisionRequest, "failed", "bf16 failed in its first step, back in fp32")
+        assert "bf16 failed in its first step" in screen.footer
+        assert "switching" not in screen.header
+        screen.control.ask(PrecisionRequest("tf32"))
+        await screen.answer(PrecisionRequest, "unavailable", "no TF32 here")
+        assert "no TF32 here" not in screen.footer
 
 
 @awaited
@@ -188,19 +199,22 @@ async def test_a_notice_gives_the_footer_back(monkeypatch: pytest.MonkeyPatch) -
 async def test_space_pauses_and_goes_on() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("space")
-        assert screen.control.paused
+        assert screen.control.newest(PauseRequest) == PauseRequest(True)
+        assert "pausing" in screen.header
         await screen.press("space")
-        assert not screen.control.paused
+        assert screen.control.newest(PauseRequest) == PauseRequest(False)
+        assert "running" in screen.header
 
 
 @awaited
 async def test_space_goes_on_in_a_run_that_stood_still_before_the_screen_came() -> None:
     async with watching(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True)) as screen:
-        screen.control.request_pause(True)
         await screen.press("space")
-        assert not screen.control.paused
+        assert screen.control.newest(PauseRequest) == PauseRequest(False)
+        assert "resuming" in screen.header
         await screen.press("space")  # the run has not gone on yet: never mind
-        assert screen.control.paused
+        assert screen.control.newest(PauseRequest) == PauseRequest(True)
+        assert "paused" in screen.header
 
 
 @awaited
@@ -208,10 +222,12 @@ async def test_a_pause_that_another_screen_ended_is_asked_for_anew() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("space")
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
+        await screen.answer(PauseRequest)
+        screen.control.ask(PauseRequest(False))
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=False))
-        screen.control.request_pause(False)
+        await screen.answer(PauseRequest)
         await screen.press("space")
-        assert screen.control.paused
+        assert screen.control.newest(PauseRequest) == PauseRequest(True)
 
 
 @awaited
@@ -262,7 +278,7 @@ async def test_e_opens_all_events_and_the_training_goes_on_beneath() -> None:
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
         assert "events (2)" in screen.text
         await screen.press("p")  # no key of this list: it does nothing
-        assert screen.control.requested_precision is None
+        assert screen.wanted is None
         await screen.press("escape")
         assert "╭ loss" in screen.text
 
@@ -274,7 +290,7 @@ async def test_help_opens_and_any_key_closes_it() -> None:
         assert all(key.meaning in screen.text for key in KEYS)
         await screen.press("p")
         assert KEYS[0].meaning not in screen.text
-        assert screen.control.requested_precision is None
+        assert screen.wanted is None
 
 
 @awaited

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from amptui.control import ComparisonRequest
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import PauseChanged, PrecisionChanged, RunFinished
 from tests.telemetry import record_samples
@@ -18,7 +19,7 @@ BEGUN = (measured("fp32", blocks=0), measured("bf16", blocks=0))
 def in_turns(
     rounds: int = 0, rows: tuple[PrecisionMeasured, ...] = BEGUN, **changes: Any
 ) -> PrecisionsCompared:
-    progress = {"over": False, "reason": "running", **changes}
+    progress = {"over": False, "reason": "running", "chosen": "fp32", **changes}
     return record_samples.compared(time=time.time(), rounds=rounds, rows=rows, **progress)
 
 
@@ -32,7 +33,8 @@ def switched(number: int, previous: str, current: str) -> PrecisionChanged:
 
 async def asked_for(screen: Screen) -> tuple[str, ...] | None:
     await screen.press("c")
-    return screen.control.take_comparison()
+    request = screen.control.newest(ComparisonRequest)
+    return None if request is None else request.precisions
 
 
 @awaited
@@ -41,6 +43,7 @@ async def test_c_asks_for_fp32_and_amp_in_turns() -> None:
         assert await asked_for(screen) == ("fp32", "bf16")
         assert "comparing from the next step on …" in screen.footer
         await screen.feed(in_turns())
+        await screen.answer(ComparisonRequest)
         assert "comparing: round  1/24, c ends it" in screen.footer
         assert "comparing  ■ FP32 ● AMP bf16" in screen.header
         await screen.feed(in_turns(2, ROWS))
@@ -58,6 +61,7 @@ async def test_c_again_ends_it() -> None:
 async def test_its_result_is_told_and_stays_in_the_panel() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("c")
+        await screen.answer(ComparisonRequest)
         await screen.feed(in_turns(2, ROWS))
         await screen.feed(over())
         assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74)" in screen.footer
@@ -73,6 +77,15 @@ async def test_a_result_from_before_is_not_told_again() -> None:
         assert "1.71× faster" not in screen.footer
         await screen.press("l")
         assert "1.71× faster" not in screen.footer
+
+
+@awaited
+async def test_one_that_another_screen_began_first_refuses_it() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        await screen.press("c")
+        await screen.feed(in_turns())
+        await screen.answer(ComparisonRequest, "comparison running")
+        assert "a comparison runs already: c ends it" in screen.footer
 
 
 @awaited
@@ -104,7 +117,7 @@ async def test_p_in_the_middle_of_it_switches_from_what_ran_before(running: str)
         if running == "bf16":
             await screen.feed(switched(6, "fp32", "bf16"), step(6, "bf16"))
         await screen.press("p")
-        assert screen.control.requested_precision == "bf16"
+        assert screen.wanted == "bf16"
 
 
 @awaited

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from amptui.control import StopRequest
 from amptui.records import PauseChanged, PhaseChanged, RunFailed, RunFinished
 from tests.tui.watching import Screen, awaited, started, steps, watching
 
@@ -127,7 +128,7 @@ async def test_a_run_that_says_it_writes_its_checkpoint_is_waited_for() -> None:
 @awaited
 async def test_a_stop_from_outside_leaves_too() -> None:
     async with watching(started(), *steps(5)) as screen:
-        screen.control.request_stop("SIGTERM")
+        screen.control.ask(StopRequest("SIGTERM"))
         await screen.until(lambda: "stopping" in screen.header)
         screen.ended.set()
         assert await left(screen) == "stopped"
@@ -225,7 +226,7 @@ async def test_a_run_that_went_without_a_word_is_told_as_lost(width: int) -> Non
         assert "ETA" not in screen.header
         await screen.press("p")
         assert "the run has ended" in screen.footer
-        assert screen.control.requested_precision is None
+        assert screen.wanted is None
         screen.app._message_until = 0.0
         await screen.until(lambda: "tells more" in screen.footer)
         assert not screen.has_left

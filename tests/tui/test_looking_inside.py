@@ -1,17 +1,15 @@
 """The keys that look inside mixed precision, over a real session: X-ray, trace, float16, and the floor."""
 
 import time
-from dataclasses import replace
 
 import pytest
 
-from amptui.control import Control
-from amptui.findings import ModuleRange
+from amptui.control import PauseRequest, TraceRequest, XRayRequest
+from amptui.findings import ModuleRange, ModulesTraced
 from amptui.records import LossScaleChanged, Note, PauseChanged, Record, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import UNANSWERED
 from tests.tui.overlays.opened import xray
-from tests.tui.test_probing import NO_XRAY, traced
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
 INF = float("inf")
@@ -31,15 +29,33 @@ def done() -> RunFinished:
     return RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done")
 
 
+def traced(first: ModuleRange | None = None) -> ModulesTraced:
+    return ModulesTraced(
+        time=time.time(),
+        step=7,
+        precision="fp16",
+        loss_scale=65536.0,
+        asked=True,
+        first=first,
+        nearest=(),
+        modules=12,
+        seconds=None,
+    )
+
+
 def taken(**changes: object) -> Record:
     return xray(time=time.time(), **changes)
 
 
 async def at_the_floor(screen: Screen) -> None:
     """The trainer pauses by itself, as at a collapsed loss scale."""
-    screen.control.request_pause(True)
     scale = LossScaleChanged(time=time.time(), step=5, previous=2.0**-9, current=2.0**-10, reason="backoff")
     await screen.feed(scale, paused(REASON))
+
+
+def resumes(screen: Screen) -> bool:
+    """Whether the run was asked to go on."""
+    return screen.control.newest(PauseRequest) == PauseRequest(False)
 
 
 # ------------------------------------------------------------------------------------- X-ray
@@ -51,10 +67,10 @@ async def test_x_asks_for_an_x_ray_that_opens_by_itself_when_it_is_there() -> No
         await screen.press("x")
         assert "X-ray with the next step …" in screen.footer
         assert "help" in screen.footer
-        assert screen.control.take_probe("x-ray")
         await screen.feed(step(6))
         assert "╭ loss" in screen.text
         await screen.feed(taken())
+        await screen.answer(XRayRequest)
         assert "X-ray of step 1,204" in screen.text
         await screen.press("escape")
         await screen.feed(step(7))
@@ -67,6 +83,7 @@ async def test_an_x_ray_does_not_open_over_what_is_read() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x", "e")
         await screen.feed(taken())
+        await screen.answer(XRayRequest)
         assert "events (" in screen.text
         await screen.press("escape")
         assert "X-ray of step 1,204" in screen.text
@@ -77,7 +94,12 @@ async def test_an_x_ray_does_not_open_over_what_is_read() -> None:
 @awaited
 async def test_an_x_ray_that_nobody_here_asked_for_does_not_open() -> None:
     async with watching(started(), *steps(5)) as screen:
+        screen.control.ask(XRayRequest())
+        await screen.feed()
+        assert "X-ray with the next step …" in screen.footer
         await screen.feed(taken())
+        await screen.answer(XRayRequest)
+        assert "with the next step" not in screen.footer
         assert "╭ loss" in screen.text
 
 
@@ -86,11 +108,11 @@ async def test_x_in_an_x_ray_takes_a_fresh_one_in_its_place() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
         await screen.feed(taken())
-        assert screen.control.take_probe("x-ray")
+        await screen.answer(XRayRequest)
         await screen.press("s", "x")
-        assert screen.control.take_probe("x-ray")
         assert "X-ray with the next step …" in screen.footer
         await screen.feed(taken(step=1300))
+        await screen.answer(XRayRequest)
         assert "X-ray of step 1,300" in screen.text
         assert "model order" in screen.text
         await screen.press("escape")
@@ -102,8 +124,8 @@ async def test_x_in_an_x_ray_takes_a_fresh_one_in_its_place() -> None:
 async def test_an_x_ray_that_failed_says_why() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
-        await screen.feed(Note(time=time.time(), severity="warning", text=NO_XRAY.text))
-        assert NO_XRAY.text in screen.footer
+        await screen.answer(XRayRequest, "failed", "CUDA out of memory in the X-ray")
+        assert "no X-ray: CUDA out of memory in the X-ray" in screen.footer
         assert "with the next step" not in screen.footer
 
 
@@ -120,8 +142,7 @@ async def test_a_look_inside_needs_a_step_to_come(key: str, name: str) -> None:
         await screen.end(done())
         await screen.press(key)
         assert "the run has ended" in screen.footer
-        assert not screen.control.take_probe("x-ray")
-        assert not screen.control.take_probe("trace")
+        assert screen.session.view().pending == ()
 
 
 @pytest.mark.parametrize("last", [paused(), done()], ids=["paused", "ended"])
@@ -141,9 +162,11 @@ async def test_where_no_fresh_one_can_be_taken_x_shows_the_last_one(last: Record
 async def test_n_asks_for_a_trace_and_tells_its_verdict() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("n")
-        assert screen.control.take_probe("trace")
         assert "trace with the next step …" in screen.footer
-        await screen.feed(replace(traced(time.time()), first=FIRST))
+        await screen.press("x")
+        assert "trace and X-ray with the next step …" in screen.footer
+        await screen.feed(traced(FIRST))
+        await screen.answer(TraceRequest)
         assert "e tells more" in screen.footer
         assert "Inf in the output of features.3" in screen.footer
 
@@ -153,7 +176,8 @@ async def test_a_finding_stands_longer_than_a_notice(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
     async with watching(started(), *steps(5)) as screen:
         await screen.press("n")
-        await screen.feed(traced(time.time()))
+        await screen.feed(traced())
+        await screen.answer(TraceRequest)
         await screen.feed(step(6))
         assert "nothing overflowed" in screen.footer
 
@@ -173,29 +197,17 @@ async def test_f_gives_float16_the_screen_and_takes_it_back() -> None:
 # --------------------------------------------------------------------------------- the floor
 
 
-class RememberingControl(Control):
-    """What was asked for when the pause ended: the trainer may take its next step at once."""
-
-    precision_on_resuming: str | None = None
-
-    def request_pause(self, paused: bool) -> None:
-        if not paused:
-            self.precision_on_resuming = self.requested_precision
-        super().request_pause(paused)
-
-
 @pytest.mark.parametrize(("key", "precision"), [("b", "bf16"), ("f", "fp32")])
 @awaited
 async def test_at_the_floor_a_precision_is_asked_for_and_training_goes_on(key: str, precision: str) -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
-        control = RememberingControl()
-        screen.control = screen.app._control = control
         await at_the_floor(screen)
         assert "training is paused" in screen.text
         assert "The loss scale fell to 9.8e-04" in screen.text
         await screen.press(key)
-        assert control.precision_on_resuming == precision
-        assert not control.paused
+        # In this order: the trainer may take its next step as soon as the pause ends.
+        precise, resumes = screen.session.view().pending
+        assert (precise.precision, resumes.paused) == (precision, False)
         assert "training is paused" not in screen.text
 
 
@@ -204,8 +216,8 @@ async def test_at_the_floor_one_may_go_on_as_before() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("g")
-        assert screen.control.requested_precision is None
-        assert not screen.control.paused
+        assert screen.wanted is None
+        assert resumes(screen)
 
 
 @awaited
@@ -215,16 +227,17 @@ async def test_the_choice_opens_once_a_pause() -> None:
         await screen.press("escape")
         await screen.feed(Note(time=time.time(), severity="info", text="still there"))
         assert "training is paused" not in screen.text
-        assert screen.control.paused
+        assert not resumes(screen)
         assert UNANSWERED in screen.footer
         await screen.press("space")
-        assert screen.control.paused
+        assert not resumes(screen)
         assert "training is paused" in screen.text
         await screen.press("escape")
         await screen.press("space", "g")
-        assert not screen.control.paused
+        assert resumes(screen)
         assert UNANSWERED not in screen.footer
         await screen.feed(resumed(), step(6, "fp16"))
+        await screen.answer(PauseRequest)
         await at_the_floor(screen)
         assert "training is paused" in screen.text
 

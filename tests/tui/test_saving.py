@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from amptui.records import CheckpointWritten, Note, PauseChanged, PhaseChanged, RunFinished
+from amptui.control import CheckpointRequest
+from amptui.records import CheckpointWritten, PauseChanged, PhaseChanged, RunFinished
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
 WAITING = "checkpoint after this step …"
@@ -24,13 +25,10 @@ def written(number: int, **changes: Any) -> CheckpointWritten:
     return CheckpointWritten(**fields | changes)
 
 
-def trouble(text: str = "no checkpoint: the disk is full") -> Note:
-    return Note(time=time.time(), severity="warning", text=text)
-
-
 async def ask(screen: Screen) -> bool:
+    before = len(screen.session.view().pending)
     await screen.press("s")
-    return screen.control.take_checkpoint()
+    return len(screen.session.view().pending) > before
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -43,19 +41,19 @@ async def test_s_asks_for_one_and_says_so_until_it_is_there(width: int) -> None:
         await screen.feed(step(6))
         assert WAITING in screen.footer
         await screen.feed(written(6))
+        await screen.answer(CheckpointRequest)
         assert WAITING not in screen.footer
         assert "checkpoint step-000000006.pt: 12.0 MiB" in screen.footer
 
 
 @awaited
-async def test_asked_twice_before_it_came_it_is_one() -> None:
-    async with watching(started(), *steps(5), written(3)) as screen:
+async def test_asked_for_twice_it_is_waited_for_once() -> None:
+    async with watching(started(), *steps(5)) as screen:
         assert await ask(screen)
-        await screen.feed(written(5))
-        await screen.feed(step(6))
-        await ask(screen)
-        await screen.press("s")
+        assert await ask(screen)
+        assert screen.footer.count(WAITING) == 1
         await screen.feed(written(6))
+        await screen.answer(CheckpointRequest)
         assert WAITING not in screen.footer
 
 
@@ -65,27 +63,27 @@ async def test_one_that_was_being_written_is_not_the_one_asked_for() -> None:
         await ask(screen)
         await screen.feed(written(4, reason="interval"))
         assert WAITING in screen.footer
-        await screen.feed(step(6), written(6, reason="epoch"))
-        assert WAITING not in screen.footer
 
 
 @awaited
 async def test_a_disk_that_refuses_it_is_told() -> None:
-    async with watching(started(), *steps(5), trouble("no checkpoint: an old trouble")) as screen:
+    async with watching(started(), *steps(5)) as screen:
         await ask(screen)
-        assert WAITING in screen.footer
-        await screen.feed(trouble())
+        await screen.answer(CheckpointRequest, "failed", "the disk is full")
         assert "no checkpoint: the disk is full" in screen.footer
         assert not screen.state.waiting
 
 
 @awaited
-async def test_other_notes_do_not_answer_it() -> None:
+async def test_another_screen_s_is_waited_for_and_not_told() -> None:
     async with watching(started(), *steps(5)) as screen:
-        await ask(screen)
-        await screen.feed(trouble("a checkpoint does not hold the order of the batches"))
-        await screen.feed(Note(time=time.time(), severity="info", text="checkpoints are kept again"))
+        screen.control.ask(CheckpointRequest())
+        await screen.feed()
         assert WAITING in screen.footer
+        await screen.feed(written(6))
+        await screen.answer(CheckpointRequest)
+        assert WAITING not in screen.footer
+        assert not screen.state.message
 
 
 @awaited
@@ -93,6 +91,7 @@ async def test_while_training_is_paused_one_can_be_had() -> None:
     async with watching(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True)) as screen:
         assert await ask(screen)
         await screen.feed(written(5))
+        await screen.answer(CheckpointRequest)
         assert "checkpoint step-000000005.pt" in screen.footer
 
 

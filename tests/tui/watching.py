@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import textual.app
 
-from amptui.control import Control
+from amptui.answers import Refusal
+from amptui.control import Control, PrecisionRequest, Request
 from amptui.records import Record, RunStarted, StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
@@ -52,7 +53,8 @@ class Screen:
 
     def __init__(self, *, patience_seconds: float = ENOUGH_SECONDS, **options: Any) -> None:
         self.session = Session("runs/x")
-        self.control = Control()
+        # As in a run's process, or behind a client: what is asked is known at once.
+        self.control = Control(lambda record: self.session.fold([record]))
         self.ended = threading.Event()
         self.seen_at_start: list[str] = []
         self.app = WatchApp(
@@ -83,6 +85,12 @@ class Screen:
     @property
     def footer(self) -> str:
         return self.lines[-1]
+
+    @property
+    def wanted(self) -> str | None:
+        """The precision that the run was asked for and has not taken."""
+        request = self.control.newest(PrecisionRequest)
+        return None if request is None else request.precision
 
     @property
     def state(self) -> ScreenState:
@@ -117,6 +125,16 @@ class Screen:
         self.session.fold(records)
         view = self.session.view()
         await self.until(lambda: self.app._view is view)
+
+    async def answer(self, kind: type[Request], refusal: Refusal | None = None, detail: str = "") -> None:
+        """The trainer's answer to the request of that kind, and the frame that shows it."""
+        asked = self.control.take(kind)
+        assert asked is not None
+        if refusal is None:
+            self.control.answer(asked)
+        else:
+            self.control.refuse(asked, refusal, detail)
+        await self.feed()
 
     async def end(self, *records: Record) -> None:
         """The trainer's end."""

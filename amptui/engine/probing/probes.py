@@ -37,19 +37,25 @@ _CAPACITY = 8
 class _Campaign:
     """Hooks on for a few steps in a row, until something is found."""
 
-    asked: bool
+    answers: list[Callable[[str], object]]
+    """Each is told once, when it is over, the reason where it found nothing: somebody asked for it."""
     steps_left: int = TRACE_STEPS
     best: ModulesTraced | None = None
     over: bool = False
 
     def add(self, found: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
         """Take in one step's trace (None: its numbers were lost); what to tell, once there is something."""
-        if self.over:
-            return None
         if found is not None and (self.best is None or _range(found) > _range(self.best)):
             self.best = found
         self.over = last or (self.best is not None and self.best.first is not None)
         return self.best if self.over else None
+
+    def end(self, trouble: str) -> None:
+        """It is over, and what it found is told, or it came to ``trouble``."""
+        self.over = True
+        for answer in self.answers:
+            answer(trouble)
+        self.answers.clear()
 
 
 class Probes:
@@ -72,9 +78,13 @@ class Probes:
         self._campaign: _Campaign | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
 
-    def arm_trace(self, *, asked: bool) -> None:
-        """Put hooks on every module for the next steps."""
-        self._campaign = _Campaign(asked)
+    def arm_trace(self, answer: Callable[[str], object] | None = None) -> None:
+        """Put hooks on every module for the next steps; ``answer`` is told when that was done, or why not."""
+        campaign = self._campaign
+        if campaign is None or campaign.over or not campaign.answers:
+            campaign = self._campaign = _Campaign([])
+        if answer is not None:
+            campaign.answers.append(answer)
 
     @contextmanager
     def around_step(self, step: int, mode: PrecisionMode) -> Iterator[None]:
@@ -92,7 +102,7 @@ class Probes:
             for text in hazards.found:
                 self._emit(Note(time=time.time(), severity="warning", text=text))
         if trace is not None and campaign is not None:
-            with self.unharmed("trace"):
+            with self.unharmed("trace", failed=campaign.end):
                 self._send_trace(trace, campaign, step, mode)
 
     @property
@@ -117,14 +127,15 @@ class Probes:
                 self._send_buffers(step)
 
     @contextmanager
-    def unharmed(self, what: str) -> Iterator[None]:
+    def unharmed(self, what: str, *, failed: Callable[[str], object] = lambda _why: None) -> Iterator[None]:
         """What fails within, for want of memory say, is told of once, and the run goes on without it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
+            why = explain(error, doing="between two steps", batch_size=None).what
+            failed(why)
             if what not in self._given_up:
                 self._given_up.add(what)
-                why = explain(error, doing="between two steps", batch_size=None).what
                 self._emit(Note(time=time.time(), severity="warning", text=f"no {what}: {why}"))
 
     def between_steps(self, step: int, *, trouble_step: int, unexplained_step: int) -> None:
@@ -142,7 +153,7 @@ class Probes:
                 self._send_buffers(step)
         if unexplained_step - self._trace_trouble_step >= TRACE_GAP_STEPS and unexplained_step:
             self._trace_trouble_step = unexplained_step
-            self.arm_trace(asked=False)
+            self.arm_trace()
 
     def flush(self) -> None:
         """Deliver everything; waits for the device."""
@@ -207,11 +218,13 @@ class Probes:
                     step=step,
                     precision=mode.name,
                     loss_scale=None if scale is None else values[-1],
-                    asked=campaign.asked,
+                    asked=bool(campaign.answers),
                 )
-            told = campaign.add(found, last=last)
+            told = None if campaign.over else campaign.add(found, last=last)
             if told is not None:
                 self._emit(told)
+            if campaign.over:
+                campaign.end("" if told is not None else "its numbers were lost")
 
         self._readback.push([trace.values(), *([] if scale is None else [scale])], deliver, timed=False)
 

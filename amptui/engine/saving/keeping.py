@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from amptui.control import Control
+from amptui.control import Asked, CheckpointRequest, Control
 from amptui.engine.saving.checkpoint import Checkpoint, Place, checkpoint_name, clear, prune, write
 from amptui.records import CheckpointWritten, KeepingChanged, Note, Record, Severity
 
@@ -34,6 +34,8 @@ class _Job:
     began: float
     """When the step boundary was reached, by ``perf_counter``."""
     blocked_seconds: float
+    asked: tuple[Asked[CheckpointRequest], ...]
+    """Whom it answers."""
 
 
 class Keeper:
@@ -67,6 +69,8 @@ class Keeper:
         self._last_blocked_seconds = 0.0
         self._troubles: set[str] = set()
         self._warned: set[str] = set()
+        self._asked: tuple[Asked[CheckpointRequest], ...] = ()
+        """Whom the next one answers."""
         self._lock = threading.Lock()  # guards the next two
         self._wanted: Reason | None = None
         self._writing = False
@@ -117,11 +121,13 @@ class Keeper:
         ``only_asked``: any other waits. A precision is on trial, or no batch of the epoch is left: its own
         checkpoint follows the validation, and from one before it the validation would be told of twice.
         """
-        asked = self._control.take_checkpoint()
+        asked = self._control.take(CheckpointRequest)
         if not self.keeps:
-            if asked:
+            if asked is not None:
                 self._say("warning", "no checkpoint: this run keeps none")
+                self._control.refuse(asked, "unavailable", "this run keeps none")
             return None
+        self._asked += () if asked is None else (asked,)
         interval = self._every and step % self._every == 0 and step != self._taken_step
         if not (asked or interval or self._wanted):
             return None
@@ -143,16 +149,17 @@ class Keeper:
         with self._lock:
             self._wanted = None
         self._job = None
+        asked, self._asked = self._asked, ()
         try:
             checkpoint = take()
         except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
-            self._tell_trouble(error, reason)
+            self._tell_trouble(error, reason, asked)
             return
         self._taken_step = checkpoint.step
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = self._last_end - began
         self._writing = True
-        job = _Job(checkpoint, reason, began, time.perf_counter() - stood_still)
+        job = _Job(checkpoint, reason, began, time.perf_counter() - stood_still, asked)
         self._job = job
         self._thread = threading.Thread(
             target=self._write, args=(job,), name="amptui-checkpoint", daemon=True
@@ -166,8 +173,9 @@ class Keeper:
 
     def last_reason(self) -> Reason:
         """Why the run's last one is taken."""
-        # What was asked for while another was written came back as a request that no boundary took.
-        return "asked" if self._control.take_checkpoint() else self._wanted or "end"
+        asked = self._control.take(CheckpointRequest)  # no boundary came that took it
+        self._asked += () if asked is None else (asked,)
+        return "asked" if self._asked else self._wanted or "end"
 
     def warn(self, text: str) -> None:
         """Tell a person what is not kept, once."""
@@ -179,14 +187,12 @@ class Keeper:
         try:
             self._keep_file(job)
         except Exception as error:  # noqa: BLE001 - no disk's or journal's trouble may cost the run
-            self._tell_trouble(error, job.reason)
+            self._tell_trouble(error, job.reason, job.asked)
         with self._lock:
             self._writing = False
-            if self._wanted == "asked":
-                # Wakes a trainer that stands still.
-                self._wanted = None
-                self._control.request_checkpoint()
-            self._control.attention = self._control.attention or self._wanted is not None
+            waits = self._wanted is not None
+        if waits:
+            self._control.wake()
 
     def _keep_file(self, job: _Job) -> None:
         assert self._folder is not None, "nothing is taken without"
@@ -209,6 +215,8 @@ class Keeper:
                 seconds=now - job.began,
             )
         )
+        for asked in job.asked:
+            self._control.answer(asked)
         prune(self._folder)
         if self._troubles:
             self._troubles.clear()
@@ -217,8 +225,12 @@ class Keeper:
     def _write_file(self, checkpoint: Checkpoint, folder: Path) -> int:
         return write(checkpoint, folder, before_it_counts=lambda: self._journaled(checkpoint.step))
 
-    def _tell_trouble(self, error: Exception, reason: Reason) -> None:
+    def _tell_trouble(
+        self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]
+    ) -> None:
         kind, why = _explained(error)
+        for each in asked:
+            self._control.answer(each, why)
         if kind not in self._troubles or reason == "asked":
             self._troubles.add(kind)
             trouble = f"no checkpoint in {self._folder}: {why}; training goes on without it"

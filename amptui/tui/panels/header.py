@@ -5,8 +5,8 @@ from amptui.records import RunFinished
 from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_ink
-from amptui.tui.panels import inturns
+from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.panels import inturns, requests
 from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
 from amptui.tui.panels.screen_state import ScreenState
@@ -82,12 +82,11 @@ def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """The precision that runs, and the one asked for until the engine confirms it; or those in turns."""
     if view.precision is None:
         return []
-    compared = inturns.running(view)
-    if compared is not None and screen.requested_precision is None:
+    compared, target = inturns.running(view), None if screen.lost else requests.wanted_precision(view)
+    if compared is not None and target is None:
         return [Phrase((Word("comparing", Ink.DIM),), 6), Phrase(tuple(inturns.names(compared)), 0)]
     words = [_precision_word(view.precision)]
-    if screen.requested_precision not in (None, view.precision):
-        target = screen.requested_precision or ""
+    if target is not None:
         words += [
             Word(" → ", Ink.DIM),
             Word(precision_label(target), precision_ink(target)),
@@ -108,8 +107,12 @@ def _state(view: SessionView, screen: ScreenState) -> Phrase:
         state, ink = "lost", Ink.ERROR
     elif screen.silence and state not in ("finished", "failed"):
         state, ink = "silent", Ink.WARNING
-    elif state in ("starting", "running", "paused") and (screen.stopping or is_stopping(view)):
+    elif state in ("starting", "running", "paused") and (
+        screen.stopping or is_stopping(view) or requests.newest(view, "stop") is not None
+    ):
         state, ink = "stopping", Ink.WARNING
+    elif (asked := requests.newest(view, "pause")) is not None and asked.paused != (state == "paused"):
+        state, ink = "pausing" if asked.paused else "resuming", Ink.WARNING
     elif view.pause_reason:
         ink = Ink.ERROR  # nobody asked for this pause
     return Phrase((Word(f"{state:<8}", ink),), 1)

@@ -9,8 +9,6 @@ from amptui.records import Severity
 class ScreenState:
     """The screen at one frame; the session is in the view."""
 
-    requested_precision: str | None = None
-    """The precision asked for; differs from the view's until the engine confirms it."""
     log_y: bool = False
     """Whether the loss has a logarithmic axis."""
     zoom: int = 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.engine.hopeless import LEAST_LOSS_SCALE
 from amptui.engine.probing.probes import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS
 from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, StepTimed, XRayTaken
@@ -71,7 +71,7 @@ def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
 
     def watch(_record: Record) -> None:
         if len(log.of(Float16Window)) == 2:
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     log = Log(watch)
     prepared = prepare(Tiny(epochs=100_000))
@@ -111,7 +111,7 @@ def test_the_largest_gradient_comes_with_the_norm() -> None:
 def test_a_trace_is_taken_where_it_is_asked_for_and_its_hooks_are_gone_after() -> None:
     control = Control()
     prepared = prepare(Dropping())
-    log = Log(at_step(3, lambda: control.request_probe("trace")))
+    log = Log(at_step(3, lambda: control.ask(TraceRequest())))
     train(prepared, log, control)
     (trace,) = log.of(ModulesTraced)
     assert 4 <= trace.step < 4 + TRACE_STEPS
@@ -208,7 +208,7 @@ def test_healthy_statistics_are_not_mentioned() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     control = Control()
-    log = Log(at_step(5, lambda: control.request_probe("x-ray")))
+    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
     train(prepare(Dropping(), precision=precision), log, control)
     (xray,) = log.of(XRayTaken)
     assert xray.step == 6
@@ -219,7 +219,7 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
 
 def test_an_x_ray_that_fails_costs_a_line_and_no_more() -> None:
     control = Control()
-    log = Log(at_step(5, lambda: control.request_probe("x-ray")))
+    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
     train(prepare(Unautocastable()), log, control)
     (note,) = log.of(Note)
     assert note.severity == "warning"
@@ -278,7 +278,7 @@ def test_at_the_floor_a_person_may_go_on_and_the_scale_is_held_there() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_pause(False)
+            control.ask(PauseRequest(False))
 
     log = Log(watch)
     prepared = prepare(Infinite(), precision="fp16", steps=250)
@@ -297,9 +297,9 @@ def test_a_pause_that_a_person_asked_for_has_no_reason() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 2:
-            control.request_pause(True)
+            control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_pause(False)
+            control.ask(PauseRequest(False))
 
     log = Log(watch)
     train(prepare(Tiny()), log, control)
@@ -320,10 +320,10 @@ def test_float16_begins_its_search_anew_after_a_collapse() -> None:
 
     def watch(record: Record) -> None:
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_precision("bf16")
-            control.request_pause(False)
+            control.ask(PrecisionRequest("bf16"))
+            control.ask(PauseRequest(False))
         if isinstance(record, StepRecord) and record.step == 60:
-            control.request_precision("fp16")
+            control.ask(PrecisionRequest("fp16"))
 
     log = Log(watch)
     assert (

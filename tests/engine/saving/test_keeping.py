@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.engine.saving.checkpoint import checkpoints, read, write
 from amptui.records import (
     CheckpointWritten,
@@ -48,13 +48,13 @@ class OnSecondWait(Control):
         self.act = act
         self.waits = 0
 
-    def wait_while_paused(self) -> None:
+    def wait(self) -> None:
         self.waits += 1
         if self.waits == 2:
             self.act()
-        too_late = threading.Timer(ENOUGH_SECONDS, self.request_stop, ["nothing woke the trainer"])
+        too_late = threading.Timer(ENOUGH_SECONDS, self.ask, [StopRequest("nothing woke the trainer")])
         too_late.start()
-        super().wait_while_paused()
+        super().wait()
         too_late.cancel()
 
 
@@ -116,7 +116,7 @@ def test_the_end_needs_no_checkpoint_where_there_is_one(tmp_path: Path) -> None:
     train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
     assert written(log) == [(6, "interval")]
     stopped = Control()
-    stopped.request_stop("at once")
+    stopped.ask(StopRequest("at once"))
     unbegun = Log()
     train(prepare(Tiny()), unbegun, stopped, checkpoints=tmp_path)
     assert (written(unbegun), unbegun.of(PhaseChanged)[-1].phase) == ([], "first step")
@@ -127,7 +127,7 @@ def test_one_that_is_asked_for_is_written_after_the_step(tmp_path: Path) -> None
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
         stopping(control, 6)(record)
 
     log = Log(ask)
@@ -140,14 +140,14 @@ def test_one_can_be_asked_for_while_the_training_stands_still_even_twice(tmp_pat
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
-            control.request_pause(True)
+            control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
         if isinstance(record, CheckpointWritten):
             if len(log.of(CheckpointWritten)) == 1:
-                control.request_checkpoint()  # by the thread that has just written one
+                control.ask(CheckpointRequest())  # by the thread that has just written one
             else:
-                control.request_stop("the test")
+                control.ask(StopRequest("the test"))
 
     log.watch = ask
     assert train(prepare(Tiny()), log, control, checkpoints=tmp_path) == "stopped"
@@ -159,16 +159,16 @@ def test_a_run_that_keeps_none_says_so_and_does_not_spin_when_one_is_asked_for()
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
-            control.request_pause(True)
+            control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
         if isinstance(record, Note):
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     log = Log(ask)
     train(prepare(Tiny()), log, control)
     assert notes(log) == [("warning", "no checkpoint: this run keeps none")]
-    assert not control.take_checkpoint()
+    assert control.take(CheckpointRequest) is None
 
 
 class Journal:
@@ -205,7 +205,7 @@ def test_what_comes_due_meanwhile_is_done_once_and_the_most_urgent_counts(tmp_pa
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step in (10, 11, 19):
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
         journal.watch(record)
 
     log = Log(ask)
@@ -227,12 +227,12 @@ def test_one_asked_for_in_a_pause_is_written_when_the_one_before_it_is_done(tmp_
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
-            control.request_pause(True)
+            control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
             assert waits.wait(ENOUGH_SECONDS)
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
         if isinstance(record, CheckpointWritten) and record.reason == "asked":
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     log = Log(ask)
     train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=3, journaled=journaled)
@@ -299,7 +299,7 @@ def test_who_asks_is_told_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step in (2, 5):
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
 
     log = Waiting(ask)
     train(prepare(Unhurried(epochs=1)), log, control, checkpoints=tmp_path)
@@ -335,7 +335,7 @@ def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_
 
     def go_on(record: Record) -> None:
         if isinstance(record, PauseChanged):
-            control.request_pause(False)
+            control.ask(PauseRequest(False))
 
     log = Log(go_on)
     train(prepare(Lost(epochs=6)), log, control, attended=True, checkpoints=tmp_path)
@@ -391,7 +391,7 @@ def test_a_failed_run_leaves_the_checkpoint_that_was_being_written_and_no_other(
 
 
 def test_a_precision_s_first_step_is_not_preceded_by_one(tmp_path: Path) -> None:
-    control = OnSecondWait(lambda: control.request_pause(False))
+    control = OnSecondWait(lambda: control.ask(PauseRequest(False)))
     trials = list[bool]()
 
     class Refusing(Tiny):
@@ -403,9 +403,9 @@ def test_a_precision_s_first_step_is_not_preceded_by_one(tmp_path: Path) -> None
 
     def ask(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 4:
-            control.request_pause(True)
+            control.ask(PauseRequest(True))
         if isinstance(record, PauseChanged) and record.paused:
-            control.request_precision("bf16")
+            control.ask(PrecisionRequest("bf16"))
         stopping(control, 6)(record)
 
     log = Waiting(ask)

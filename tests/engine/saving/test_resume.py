@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest, Experiment
-from amptui.control import Control
+from amptui.control import ComparisonRequest, Control, PauseRequest, StopRequest
 from amptui.engine.hopeless import LEAST_LOSS_SCALE
 from amptui.engine.saving.checkpoint import checkpoint_name, checkpoints
 from amptui.engine.saving.resume import newest_checkpoint, restore
@@ -164,7 +164,7 @@ def test_what_a_comparison_tries_is_not_what_the_run_goes_on_in(tmp_path: Path) 
 
     def watch(record: Record) -> None:
         if isinstance(record, StepRecord) and record.step == 2:
-            control.request_comparison(("bf16", "fp32"))
+            control.ask(ComparisonRequest(("bf16", "fp32")))
         stopping(control, 5)(record)
 
     log = Log(watch)
@@ -211,7 +211,7 @@ def test_a_loss_scale_that_a_person_let_stay_where_it_fell_stays_there(tmp_path:
     def go_on(control: Control, cut: int) -> Callable[[Record], None]:
         def watch(record: Record) -> None:
             if isinstance(record, PauseChanged) and record.paused:
-                control.request_pause(False)
+                control.ask(PauseRequest(False))
             stopping(control, cut)(record)
 
         return watch
@@ -230,7 +230,7 @@ def test_a_validation_that_was_broken_off_is_done_again_from_its_beginning(tmp_p
 
     class Impatient(Drawing):
         def metrics(self, model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
             return super().metrics(model, batch)
 
     Impatient.__name__ = Drawing.__name__
@@ -276,7 +276,7 @@ def test_the_way_back_into_an_epoch_is_told_and_can_be_broken_off(tmp_path: Path
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.phase == "data":
             assert (record.done, record.total, record.unit) == (1, 5, "batches")
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     log = Log(watch)
     assert resume(prepare(Drawing(source="loader")), tmp_path, log, control) == "stopped"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amptui.control import Control
+from amptui.control import Control, StopRequest
 from amptui.engine.saving.checkpoint import checkpoints, read, write
 from amptui.errors import RunFolderError, UsageError
 from amptui.records import (
@@ -155,7 +155,7 @@ def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path
 
     def watch(record: Record) -> None:
         if isinstance(record, PhaseChanged) and record.detail == "reading the checkpoint":
-            control.request_stop("the user")
+            control.ask(StopRequest("the user"))
 
     worker = Worker(model, watch=watch, control=control, checkpoint_dir=tmp_path / "c", resume=True)
     last = worker.end()

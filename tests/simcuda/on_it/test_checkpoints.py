@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.control import Control
+from amptui.control import Control, StopRequest
 from amptui.records import CheckpointWritten, KeepingChanged
 from tests.simcuda.training import FIRST_STEPS, Small, run
 from tests.tiny import Log, losses, prepare, resume
@@ -29,7 +29,7 @@ def test_a_resumed_run_is_bit_equal_to_one_that_never_stopped(
 
     def script(step: int) -> None:
         if step == STOP:
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     whole = run(Small(samples=160), **options)
     begun = run(Small(samples=160), control=control, script=script, checkpoints=tmp_path, **options)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
-from amptui.control import Control
+from amptui.control import Control, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
 from amptui.data.folder import ImageBatches, image_folder
 from amptui.data.sources import Arrays, Source
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
@@ -57,12 +57,12 @@ def test_all_goes_on_as_without(source: Literal["arrays", "dataset", "loader"], 
 
     def script(step: int) -> None:
         if step == 10:
-            control.request_probe("trace")
-            control.request_precision("fp16")
+            control.ask(TraceRequest())
+            control.ask(PrecisionRequest("fp16"))
         if step == 18:
-            control.request_probe("x-ray")
+            control.ask(XRayRequest())
         if step == 33:
-            control.request_stop("the test")
+            control.ask(StopRequest("the test"))
 
     log = run(
         OnDefault(source=source, samples=160),

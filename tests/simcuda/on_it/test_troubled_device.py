@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.control import Control
+from amptui.control import CheckpointRequest, Control, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.engine.failure import explain, is_device_lost
 from amptui.records import Note, PrecisionChanged, StepRecord
 from tests.simcuda import device
 from tests.simcuda.training import Trained, run
 from tests.tiny import Log, losses
+
+PROBES: dict[str, XRayRequest | TraceRequest] = {"x-ray": XRayRequest(), "trace": TraceRequest()}
 
 STEP, STEPS = 10, 14
 
@@ -53,7 +55,7 @@ def without_memory(operator: int, ask: Ask, **options: Any) -> Trained | str:
 
 
 def asked_for(precision: str) -> Ask:
-    return lambda control: control.request_precision(precision)
+    return lambda control: control.ask(PrecisionRequest(precision))
 
 
 @cache
@@ -62,7 +64,7 @@ def undisturbed(switched_to: str | None = None, *, after: int = STEP - 1, **opti
 
     def script(step: int) -> None:
         if step == after and switched_to is not None:
-            control.request_precision(switched_to)
+            control.ask(PrecisionRequest(switched_to))
 
     return run(control=control, script=script, steps=STEPS, **options)
 
@@ -93,7 +95,7 @@ def check_went_on_as(trained: Trained, expected: Trained) -> None:
 def test_only_what_a_training_needs_may_end_it(precision: str, probe: Any, clip_norm: float | None) -> None:
     def ask(control: Control) -> None:
         if probe:
-            control.request_probe(probe)
+            control.ask(PROBES[probe])
 
     options = {"precision": precision, "clip_norm": clip_norm}
     ended = set[str]()
@@ -150,7 +152,7 @@ def test_float16_is_sound_when_it_is_tried_again() -> None:
         def script(loss: int) -> None:
             # The step that fails computes its loss twice, and the second time asks for another attempt.
             if loss in (STEP - 1, STEP + 1):
-                control.request_precision("fp16")
+                control.ask(PrecisionRequest("fp16"))
             if loss == STEP:
                 device.configure(memory_out_in=operator)
 
@@ -174,11 +176,11 @@ def test_a_kernel_that_fails_ends_the_run_with_one_line(precision: str, asked: A
 
     def script(step: int) -> None:
         if step == STEP - 1 and asked in ("trace", "x-ray"):
-            control.request_probe(asked)
+            control.ask(PROBES[asked])
         if step == STEP - 1 and asked == "bf16":
-            control.request_precision(asked)
+            control.ask(PrecisionRequest(asked))
         if step == STEP - 1 and asked == "checkpoint":
-            control.request_checkpoint()
+            control.ask(CheckpointRequest())
         if step == STEP:
             gc.collect()  # what other tests left
             device.configure(broken=710)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.control import Control
+from amptui.control import Control, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.engine import setup
 from amptui.errors import ExperimentError
 from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
@@ -53,9 +53,9 @@ def trained(experiment: Small, **options: Any) -> Trained:
 
     def script(step: int) -> None:
         if step == 10:
-            control.request_probe("trace")
+            control.ask(TraceRequest())
         if step == 16:
-            control.request_probe("x-ray")
+            control.ask(XRayRequest())
 
     return run(experiment, control=control, script=script, steps=60, **options)
 
@@ -102,7 +102,7 @@ def test_a_run_on_the_second_gpu_is_like_one_on_the_first() -> None:
         setup.enter_device(torch.device(name))
         try:
             control = Control()
-            script = lambda step, control=control: step == 10 and control.request_precision("fp16")  # noqa: E731
+            script = lambda step, control=control: step == 10 and control.ask(PrecisionRequest("fp16"))  # noqa: E731
             runs.append(run(Whole(), device=name, steps=20, control=control, script=script))
         finally:
             setup.enter_device(torch.device("cuda:0"))

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from amptui import Data, DataRequest
-from amptui.control import Control
+from amptui.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    Control,
+    PrecisionRequest,
+    TraceRequest,
+    XRayRequest,
+)
 from amptui.data.sources import Arrays
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import EpochFinished, Note, PrecisionChanged, StepRecord
@@ -37,7 +44,7 @@ def test_no_toggle_waits() -> None:
 
     def script(step: int) -> None:
         if step % 5 == 0 and step // 5 <= len(ORDER):
-            control.request_precision(ORDER[step // 5 - 1])
+            control.ask(PrecisionRequest(ORDER[step // 5 - 1]))
 
     trained = run(control=control, script=script, steps=60)
     changes = [(record.step, record.current) for record in trained.log.of(PrecisionChanged)]
@@ -50,7 +57,7 @@ def test_no_comparison_waits() -> None:
 
     def script(step: int) -> None:
         if step == 5:
-            control.request_comparison(("fp32", "fp16", "bf16"))
+            control.ask(ComparisonRequest(("fp32", "fp16", "bf16")))
 
     trained = run(control=control, script=script, steps=120)
     assert len(trained.log.of(PrecisionsCompared)[-1].rows) == 3
@@ -63,7 +70,7 @@ def test_no_trace_waits(precision: str) -> None:
 
     def script(step: int) -> None:
         if step == 20:
-            control.request_probe("trace")
+            control.ask(TraceRequest())
 
     trained = run(control=control, script=script, steps=30, precision=precision)
     assert len(trained.log.of(ModulesTraced)) == 1
@@ -77,7 +84,7 @@ def test_an_x_ray_waits_by_events_and_is_taken_where_waits_are_errors(precision:
     def script(step: int) -> None:
         torch.cuda.set_sync_debug_mode("error" if FIRST_STEPS <= step < 25 else "default")
         if step == 20:
-            control.request_probe("x-ray")
+            control.ask(XRayRequest())
 
     trained = run(control=control, script=script, steps=25, precision=precision)
     assert len(trained.log.of(XRayTaken)) == 1
@@ -121,8 +128,8 @@ def test_a_wait_that_costs_no_run_is_found_in_its_records(tmp_path: Path) -> Non
     def script(step: int) -> None:
         torch.cuda.set_sync_debug_mode("error" if FIRST_STEPS <= step < 25 else "default")
         if step == 10:
-            control.request_probe("x-ray")
-            control.request_checkpoint()
+            control.ask(XRayRequest())
+            control.ask(CheckpointRequest())
 
     trained = run(Waiting(), control=control, script=script, checkpoints=tmp_path, steps=25)
     told = [text.partition(":")[0] for text in waits_told(trained.log)]
@@ -147,7 +154,7 @@ def test_an_optimizer_for_which_torch_waits_is_told_of_once(kind: Any, hint: str
 
     def script(step: int) -> None:
         if step in (10, 15, 20):
-            control.request_precision("fp32" if step == 15 else "fp16")
+            control.ask(PrecisionRequest("fp32" if step == 15 else "fp16"))
 
     trained = run(Unfused(kind=kind), control=control, script=script, steps=25)
     (note,) = trained.log.of(Note)

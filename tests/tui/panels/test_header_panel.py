@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from amptui.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
 from amptui.records import PhaseChanged, RunFinished
 from amptui.telemetry.view import SessionView
 from amptui.tui.ink import BOLD, Ink
@@ -28,17 +29,29 @@ def test_the_precision_has_its_own_ink() -> None:
     assert ink_of(draw_alone(header.draw, views.fp32_only(), 120), "■ FP32") == Ink.FP32 | BOLD
 
 
+def asked(*requests: Request) -> SessionView:
+    pending = tuple(record_of(request, number) for number, request in enumerate(requests))
+    return replace(views.compared(), pending=pending)
+
+
 def test_a_request_is_a_switching_until_it_is_confirmed() -> None:
-    assert "▲ AMP fp16 → FP32 switching" in line(
-        views.compared(), screen=ScreenState(requested_precision="fp32")
-    )
-    assert "switching" not in line(views.compared(), screen=ScreenState(requested_precision="fp16"))
-    assert "switching" not in line(views.compared(), screen=ScreenState(requested_precision=None))
+    assert "▲ AMP fp16 → FP32 switching" in line(asked(PrecisionRequest("fp32")))
+    assert "▲ AMP fp16 → TF32 switching" in line(asked(PrecisionRequest("fp32"), PrecisionRequest("tf32")))
+    assert "switching" not in line(asked(PrecisionRequest("fp16")))
+    assert "switching" not in line(views.compared())
+    assert "switching" not in line(asked(PrecisionRequest("fp32")), screen=ScreenState(lost="it was killed"))
+
+
+def test_a_pause_and_an_end_are_on_their_way_wherever_they_were_asked_for() -> None:
+    assert "pausing" in line(asked(PauseRequest(True)))
+    assert "running" in line(asked(PauseRequest(True), PauseRequest(False)))
+    assert "resuming" in line(replace(asked(PauseRequest(False)), state="paused"))
+    assert "stopping" in line(asked(StopRequest("SIGTERM"), PauseRequest(True)))
 
 
 def test_a_switch_under_way_moves_nothing_to_its_right() -> None:
     before = line(views.compared())
-    during = line(views.compared(), screen=ScreenState(requested_precision="fp32"))
+    during = line(asked(PrecisionRequest("fp32")))
     assert before.index("running") == during.index("running")
 
 

@@ -1,0 +1,58 @@
+"""What somebody asks of a run, and how the run answers, as records."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+RequestKind = Literal["precision", "pause", "x-ray", "trace", "comparison", "checkpoint", "stop"]
+
+Refusal = Literal["overruled", "unavailable", "comparison running", "failed"]
+"""A later request asked for something else; this run cannot do it; a comparison has to end first; it was
+tried and failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMade:
+    """Somebody asks for something. It is pending until its one answer comes, a stop until the run ends."""
+
+    time: float
+    number: int
+    """Drawn at random by whoever asks, who knows the answer by it."""
+    kind: RequestKind
+    precision: str | None = None
+    """What ``precision`` asks for."""
+    precisions: tuple[str, ...] = ()
+    """What ``comparison`` asks for; none of them ends the one that runs."""
+    paused: bool | None = None
+    """Whether ``pause`` asks the run to stand still or to go on."""
+    reason: str = ""
+    """Why ``stop`` asks for the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTaken:
+    """What was asked for is done.
+
+    A step ran in the precision, the checkpoint is on the disk, the X-ray or the trace was told, the
+    comparison has begun or ended, the run stands still or goes on.
+    """
+
+    time: float
+    step: int
+    """The last one when the trainer last looked."""
+    request: RequestMade
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """What was asked for will not be done."""
+
+    time: float
+    step: int
+    """The last one when the trainer last looked."""
+    request: RequestMade
+    reason: Refusal
+    detail: str = ""
+    """Why it is unavailable, or the error that it failed with, in one line."""
+
+
+Answer = RequestTaken | RequestRefused

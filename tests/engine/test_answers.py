@@ -1,0 +1,298 @@
+"""Every request gets one answer, when it is done or when it is known that it will not be."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    Control,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.engine.saving.checkpoint import write
+from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.records import CheckpointWritten, Note, PauseChanged, PrecisionChanged, Record, StepRecord
+from tests.tiny import Log, Tiny, prepare, train
+
+FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
+
+Asks = Mapping[int, tuple[Request, ...]]
+
+
+class Standing(Control):
+    """Each time the trainer stands still it is asked for one more thing, at last to go on."""
+
+    def __init__(self, emit: Callable[[Record], object], standing: tuple[Request, ...]) -> None:
+        super().__init__(emit)
+        self.standing = list(standing)
+
+    def wait(self) -> None:
+        if not self.attention:
+            self.ask(self.standing.pop(0) if self.standing else PauseRequest(False))
+        super().wait()
+
+
+class Asking(Log):
+    """Asks when a step's record arrives."""
+
+    def __init__(self, asks: Asks, standing: tuple[Request, ...] = ()) -> None:
+        super().__init__()
+        self.control = Standing(self.emit, standing)
+        self.asks = asks
+
+    def emit(self, record: Record) -> None:
+        super().emit(record)
+        if isinstance(record, StepRecord):
+            for request in self.asks.get(record.step, ()):
+                self.control.ask(request)
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """Each answer's kind, and ``taken`` or why it was refused."""
+        return [(answer.request.kind, outcome(answer)) for answer in self.answers]
+
+    @property
+    def answers(self) -> list[RequestTaken | RequestRefused]:
+        return [record for record in self if isinstance(record, RequestTaken | RequestRefused)]
+
+
+def outcome(answer: RequestTaken | RequestRefused) -> str:
+    return "taken" if isinstance(answer, RequestTaken) else answer.reason
+
+
+def trained(
+    asks: Asks, *, experiment: Tiny | None = None, standing: tuple[Request, ...] = (), **options: Any
+) -> Asking:
+    log = Asking(asks, standing)
+    prepared = prepare(experiment or Tiny(epochs=5), **options.pop("prepared", {}))
+    train(prepared, log, log.control, attended=True, **options)
+    return log
+
+
+def only(answers: list[RequestTaken | RequestRefused]) -> RequestRefused:
+    (answer,) = answers
+    assert isinstance(answer, RequestRefused)
+    return answer
+
+
+def before(log: Log, first: Callable[[Record], bool], then: type) -> bool:
+    kinds = [type(record) for record in log]
+    return next(i for i, record in enumerate(log) if first(record)) < kinds.index(then)
+
+
+def test_a_precision_is_taken_when_a_step_has_run_in_it() -> None:
+    log = trained({4: (PrecisionRequest("bf16"),)})
+    assert log.told == [("precision", "taken")]
+    (made,), (answer,) = log.of(RequestMade), log.answers
+    assert answer.request == made
+    assert (made.precision, answer.step) == ("bf16", 4)
+    assert before(log, lambda record: isinstance(record, PrecisionChanged), RequestTaken)
+
+
+def test_the_last_of_several_counts_and_who_asks_for_the_same_gets_the_same_answer() -> None:
+    log = trained({4: (PrecisionRequest("bf16"), *2 * (PrecisionRequest("ieee"),))})
+    assert log.told == [("precision", "overruled"), ("precision", "taken"), ("precision", "taken")]
+    assert [answer.request.precision for answer in log.answers] == ["bf16", "ieee", "ieee"]
+    assert [change.current for change in log.of(PrecisionChanged)] == ["ieee"]
+
+
+def test_what_runs_already_is_taken() -> None:
+    assert trained({4: (PrecisionRequest("fp32"),)}).told == [("precision", "taken")]
+
+
+def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> None:
+    switches = PrecisionRequest("bf16"), PrecisionRequest("bf16"), PrecisionRequest("ieee")
+    log = trained({4: (PauseRequest(True),)}, standing=switches)
+    precisions = [
+        (answer.request.precision, outcome(answer)) for answer in log.answers if answer.request.precision
+    ]
+    assert Counter(precisions) == {("bf16", "overruled"): 2, ("ieee", "taken"): 1}
+
+
+def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
+    log = trained({4: (PrecisionRequest("tf32"),)})
+    refused = only(log.answers)
+    assert (refused.reason, refused.detail) == ("unavailable", "TF32 is a format of NVIDIA GPUs")
+
+
+class Unautocastable(Tiny):
+    epochs: int = 5
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("no kernel for this dtype")
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+def test_a_precision_whose_first_step_fails_has_failed() -> None:
+    log = trained({4: (PrecisionRequest("bf16"),)}, experiment=Unautocastable())
+    refused = only(log.answers)
+    assert refused.reason == "failed"
+    assert [refused.detail] == [note.text for note in log.of(Note) if note.severity == "error"]
+
+
+def test_a_pause_and_its_end_are_taken_when_they_are_so() -> None:
+    log = trained({4: (PauseRequest(True),)}, standing=(PauseRequest(True), PauseRequest(True)))
+    assert log.told == [("pause", "taken")] * 4
+    assert [answer.request.paused for answer in log.answers] == [True, True, True, False]
+    assert before(log, lambda record: isinstance(record, PauseChanged), RequestTaken)
+    assert len(log.of(PauseChanged)) == 2
+
+
+def test_going_on_where_nothing_stands_is_taken_and_a_pause_may_be_overruled() -> None:
+    assert trained({4: (PauseRequest(False),)}).told == [("pause", "taken")]
+    log = trained({4: (PauseRequest(True), PauseRequest(False))})
+    assert log.told == [("pause", "overruled"), ("pause", "taken")]
+    assert log.of(PauseChanged) == []
+
+
+def test_an_x_ray_is_taken_once_for_all_who_asked_and_answered_after_its_record() -> None:
+    log = trained({4: (XRayRequest(), XRayRequest())})
+    assert log.told == [("x-ray", "taken")] * 2
+    assert len(log.of(XRayTaken)) == 1
+    assert before(log, lambda record: isinstance(record, XRayTaken), RequestTaken)
+
+
+def test_an_x_ray_asked_for_in_a_pause_is_of_the_first_step_after_it() -> None:
+    log = trained({4: (PauseRequest(True),)}, standing=(XRayRequest(),))
+    (found,) = log.of(XRayTaken)
+    assert found.step == 5
+    assert log.told == [("pause", "taken"), ("pause", "taken"), ("x-ray", "taken")]
+
+
+def test_an_x_ray_that_fails_says_why_and_so_does_the_event() -> None:
+    log = trained({4: (XRayRequest(),)}, experiment=Unautocastable())
+    refused = only(log.answers)
+    assert refused.reason == "failed"
+    assert "no kernel for this dtype" in refused.detail
+    assert [note.text for note in log.of(Note)] == [f"no X-ray: {refused.detail}"]
+
+
+def test_a_trace_is_taken_when_it_is_told_and_a_second_one_meanwhile_with_it() -> None:
+    log = trained({4: (TraceRequest(),), 5: (TraceRequest(),)})
+    assert log.told == [("trace", "taken")] * 2
+    (found,) = log.of(ModulesTraced)
+    assert found.asked
+    assert before(log, lambda record: isinstance(record, ModulesTraced), RequestTaken)
+
+
+def test_a_trace_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no memory for it")
+
+    monkeypatch.setattr("amptui.engine.probing.trace.ModuleTrace.values", fail)
+    log = trained({4: (TraceRequest(),), 10: (TraceRequest(),)})
+    assert log.told == [("trace", "failed")] * 2
+    assert all(isinstance(each, RequestRefused) and "no memory for it" in each.detail for each in log.answers)
+
+
+def test_one_comparison_runs_at_a_time() -> None:
+    log = trained(
+        {4: (FP32_AND_BF16,), 6: (FP32_AND_BF16,), 8: (ComparisonRequest(),), 10: (ComparisonRequest(),)}
+    )
+    assert log.told == [
+        ("comparison", "taken"),
+        ("comparison", "comparison running"),
+        ("comparison", "taken"),
+        ("comparison", "taken"),
+    ]
+    assert [(record.over, record.chosen) for record in log.of(PrecisionsCompared)] == [
+        (False, "fp32"),
+        (True, "fp32"),
+    ]
+
+
+def test_a_comparison_with_what_the_device_cannot_run_is_unavailable() -> None:
+    log = trained({4: (ComparisonRequest(("fp32", "tf32")),)})
+    assert only(log.answers).reason == "unavailable"
+    assert log.of(PrecisionsCompared) == []
+
+
+def test_a_checkpoint_is_taken_when_it_is_on_the_disk(tmp_path: Path) -> None:
+    log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
+    assert log.told == [("checkpoint", "taken")]
+    assert log.of(CheckpointWritten)[0].reason == "asked"
+    assert before(log, lambda record: isinstance(record, CheckpointWritten), RequestTaken)
+
+
+def test_a_checkpoint_that_cannot_be_written_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [OSError(28, "No space left on device")]
+
+    def failing(*arguments: Any, **options: Any) -> int:
+        if left:
+            raise left.pop()
+        return write(*arguments, **options)
+
+    monkeypatch.setattr("amptui.engine.saving.keeping.write", failing)
+    log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
+    refused = only(log.answers)
+    assert (refused.reason, refused.detail) == ("failed", "No space left on device (make room there)")
+
+
+def test_a_run_that_keeps_no_checkpoints_says_so() -> None:
+    assert trained({4: (CheckpointRequest(),)}).told == [("checkpoint", "unavailable")]
+
+
+def test_a_checkpoint_that_its_clean_up_spoils_is_still_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("amptui.engine.saving.keeping.prune", fail)
+    assert trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path).told == [("checkpoint", "taken")]
+
+
+REQUESTS = st.sampled_from(
+    [
+        PrecisionRequest("fp32"),
+        PrecisionRequest("bf16"),
+        PrecisionRequest("tf32"),
+        PauseRequest(True),
+        PauseRequest(False),
+        XRayRequest(),
+        TraceRequest(),
+        FP32_AND_BF16,
+        ComparisonRequest(),
+        CheckpointRequest(),
+    ]
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.dictionaries(st.integers(1, 20), st.lists(REQUESTS, max_size=4).map(tuple)),
+    st.lists(REQUESTS, max_size=4).map(tuple),
+    st.booleans(),
+)
+def test_whatever_is_asked_each_request_has_one_answer(
+    asks: Asks, standing: tuple[Request, ...], fails: bool
+) -> None:
+    log = trained(asks, standing=standing, experiment=Unautocastable() if fails else None)
+    asked = [made.number for made in log.of(RequestMade)]
+    assert sorted(answer.request.number for answer in log.answers) == sorted(asked)
+    assert len(log.of(StepRecord)) == 40
+
+
+def test_what_waits_when_the_run_ends_has_no_answer() -> None:
+    log = trained({4: (StopRequest("the test"), PrecisionRequest("bf16"), XRayRequest())})
+    assert log.told == []
+    assert [made.kind for made in log.of(RequestMade)] == ["stop", "precision", "x-ray"]
