@@ -122,11 +122,11 @@ def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
 
 def test_the_others_are_compared_without_a_precision_that_fails() -> None:
     control = Control()
-    control.request_comparison(("fp32", "bf16", "ieee"))
+    control.ask(ComparisonRequest(("fp32", "bf16", "ieee")))
 
     def watch(record: Record) -> None:
         if isinstance(record, PrecisionsCompared) and record.over:
-            control.request_stop("compared")
+            control.ask(StopRequest("compared"))
 
     log = Log(watch)
     train(prepare(Unautocastable(), steps=2000, max_rounds=2), log, control)

@@ -5,7 +5,7 @@ from amptui.records import RunFinished
 from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_glyph, precision_ink
+from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.panels import inturns, requests
 from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right

@@ -8,7 +8,7 @@ from amptui.tui.ink import BOLD, Ink
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import comparison, oneliners
 from amptui.tui.panels.phrases import Word
-from amptui.tui.panels.state import ScreenState
+from amptui.tui.panels.screen_state import ScreenState
 from tests.telemetry import record_samples
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
