@@ -1,7 +1,8 @@
 """Which precision the steps run in: switches at step boundaries, and the stretches of steps between them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -118,6 +119,19 @@ class ModeSwitch:
         if self._alternation is not None:
             return self._alternation.chosen
         return self.mode.name if self._trial is None else self._trial.previous
+
+    @contextmanager
+    def of_steps_made(self) -> Iterator[PrecisionMode]:
+        """The precision of the steps so far, for what belongs to them: one on trial may fail."""
+        entered = self.mode
+        made = entered if self._trial is None else self._prepared.modes[self._trial.previous]
+        if made is not entered:
+            made.enter()
+        try:
+            yield made
+        finally:
+            if made is not entered:
+                entered.enter()
 
     @property
     def needs_care(self) -> bool:

@@ -213,7 +213,8 @@ class Trainer:
             self._enter_phase("validating", "validating")
         engine, bookmark = self._engine, self._bookmark
         bookmark.remember()
-        sums = self._validator.run(engine.switch.mode)
+        with engine.switch.of_steps_made() as mode:
+            sums = self._validator.run(mode)
         if sums is None:
             bookmark.take_back()
             return "stopped"

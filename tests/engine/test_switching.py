@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from amptui.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
 from amptui.engine.alternating import MOST_ROUNDS
 from amptui.findings import PrecisionsCompared
-from amptui.records import BlockFinished, Note, PrecisionChanged, Record, StepRecord
+from amptui.records import BlockFinished, EpochFinished, Note, PrecisionChanged, Record, StepRecord
 from tests.tiny import Log, Tiny, prepare, train
+
+STEPS_PER_EPOCH = 64 // 8
 
 
 class Lasting(Tiny):
@@ -118,6 +120,29 @@ def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
     assert "no kernel for this dtype" in result.failed["bf16"]
     assert "bf16 failed in its first step" in log.of(Note)[0].text
     assert len(log.of(StepRecord)) == 200
+
+
+class AskedAtTheEnd(Unautocastable):
+    """Asks for AMP with the last batch of the first epoch."""
+
+    def __init__(self, control: Control) -> None:
+        super().__init__()
+        self.control, self.batches = control, 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.batches += 1
+        if self.batches == STEPS_PER_EPOCH:
+            self.control.ask(PrecisionRequest("bf16"))
+        return super().loss(model, batch)
+
+
+def test_an_epoch_is_validated_in_the_precision_that_trained_it_not_in_one_on_trial() -> None:
+    control, log = Control(), Log()
+    prepared = prepare(AskedAtTheEnd(control), steps=2 * STEPS_PER_EPOCH)
+    assert train(prepared, log, control) == "done"
+    assert [record.step for record in log.of(PrecisionChanged)] == [STEPS_PER_EPOCH + 1] * 2
+    assert [record.validation is not None for record in log.of(EpochFinished)] == [True, True]
+    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
 
 
 def test_the_others_are_compared_without_a_precision_that_fails() -> None:
