@@ -1,0 +1,23 @@
+"""The journal keeps its format: stored lines, one of each type of record, read and write identically."""
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from amptui import wire
+from amptui.records import Record
+
+LINES = (Path(__file__).parent / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
+
+
+def test_there_is_a_line_of_each_type() -> None:
+    assert [json.loads(line)["type"] for line in LINES] == [cls.__name__ for cls in get_args(Record)]
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: json.loads(line)["type"])
+def test_a_stored_line_reads_and_writes_identically(line: str) -> None:
+    record = wire.loads(line)
+    assert record is not None
+    assert wire.dumps(record) == line
