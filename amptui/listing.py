@@ -9,7 +9,7 @@ from itertools import chain, islice
 from typing import TextIO
 from unicodedata import combining, east_asian_width
 
-from amptui import units, wire
+from amptui import strictjson, units
 from amptui.errors import RunFolderError
 from amptui.inert import fall_silent, printable
 from amptui.runs.listing import KeptRun, look_at
@@ -66,7 +66,7 @@ def list_runs(*, json: bool, out: TextIO) -> int:
 
 
 def _json_line(run: KeptRun) -> str:
-    return json_text.dumps({"type": "Run", **wire.plain(asdict(run))}, allow_nan=False)
+    return json_text.dumps({"type": "Run", **strictjson.plain(asdict(run))}, allow_nan=False)
 
 
 def _table(runs: Sequence[RunDir], width: int | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from amptui import units, wire
+from amptui import codec, units
 from amptui.inert import NO_ROOM, fall_silent, write_line
 from amptui.prompt import complain
 from amptui.records import Record
@@ -33,7 +33,7 @@ class JsonLines:
         if self._gone:
             return
         try:
-            self._out.write("".join(f"{wire.dumps(record)}\n" for record in records))
+            self._out.write("".join(f"{codec.dumps(record)}\n" for record in records))
             self._out.flush()
         except OSError as error:
             self._gone = True  # the training and its journal go on without a reader

@@ -1,6 +1,5 @@
 """The pump: a thread that drains the outbox into the session, to viewers, and into the journal."""
 
-import json
 import os
 import threading
 import time
@@ -10,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from amptui import wire
+from amptui import codec
 from amptui.answers import RequestMade
 from amptui.errors import RunFolderError
 from amptui.records import (
@@ -117,11 +116,12 @@ class Recorder:
             before.fold(read(self._run_dir.journal_path))
             held = self._held or []
             before.fold(held)
-            self._session.restore(json.loads(before.state()))
+            known = before.view().run
+            self._session.adopt(before)
             self._keep_held()
             if self._server is not None:
                 self._server.renew()
-        return None if before.view().run is None else lost_steps
+        return None if known is None else lost_steps
 
     def _pump(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
@@ -223,7 +223,7 @@ class Recorder:
 
 
 def _line(record: Record) -> bytes:
-    return f"{wire.dumps(record)}\n".encode()
+    return f"{codec.dumps(record)}\n".encode()
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.records import Record, StepRecord
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
@@ -22,7 +22,7 @@ REAL: tuple[Record, ...] = (
 )
 """A run that has a record of every kind."""
 
-LINES = tuple(wire.dumps(record) for record in REAL)
+LINES = tuple(codec.dumps(record) for record in REAL)
 
 
 def nested(depth: int) -> Any:

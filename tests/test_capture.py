@@ -15,7 +15,7 @@ from amptui.capture import MAX_LINES_A_SECOND
 PRELUDE = """
 import json, os, resource, subprocess, sys, time
 from pathlib import Path
-from amptui import wire
+from amptui import codec
 from amptui.capture import OutputCapture
 from amptui.records import Note, Printed
 
@@ -25,7 +25,7 @@ log = folder / "output.log"
 """
 
 REPORT = """
-(folder / "records.jsonl").write_text("".join(wire.dumps(r) + chr(10) for r in records))
+(folder / "records.jsonl").write_text("".join(codec.dumps(r) + chr(10) for r in records))
 """
 
 

@@ -133,7 +133,7 @@ def test_no_journal_of_many_forged_breaks_what_reads_it(
 
 def attach_to_a_forgery(data: st.DataObject) -> None:
     state = json.loads(TEXT)
-    state["root"] = mutated(data, state["root"])
+    state["session"] = mutated(data, state["session"])
     session = Session()
     try:
         session.restore(state)

@@ -22,7 +22,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import amptui", set()),
         ("import amptui.cli, amptui.modelspec", set()),
         ("import amptui.records, amptui.control, amptui.errors, amptui.units, amptui.request", set()),
-        ("import amptui.wire", set()),
+        ("import amptui.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),
         ("import amptui.plain, amptui.summary", {"numpy"}),
         ("import amptui.engine.worker", set()),

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from amptui import wire
+from amptui import codec
 from amptui.records import Record
 
 LINES = (Path(__file__).parent / "journal_lines.jsonl").read_text(encoding="ascii").splitlines()
@@ -18,6 +18,6 @@ def test_there_is_a_line_of_each_type() -> None:
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: json.loads(line)["type"])
 def test_a_stored_line_reads_and_writes_identically(line: str) -> None:
-    record = wire.loads(line)
+    record = codec.loads(line)
     assert record is not None
-    assert wire.dumps(record) == line
+    assert codec.dumps(record) == line

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.errors import RunFolderError, UsageError
 from amptui.listing import list_runs
 from amptui.records import Record, RunFailed, RunFinished
@@ -52,7 +52,7 @@ class Terminal(io.StringIO):
 def kept(name: str, records: Sequence[Record], *, age_seconds: float = 0.0) -> RunDir:
     run_dir = RunDir(default_base() / name)
     run_dir.path.mkdir(parents=True)
-    run_dir.journal_path.write_text("".join(f"{wire.dumps(record)}\n" for record in records))
+    run_dir.journal_path.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
     os.utime(run_dir.journal_path, (NOW - age_seconds, NOW - age_seconds))
     return run_dir
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.plain import JsonLines, PlainFront, event_line, status_line
 from amptui.records import NonFinite, Note, PauseChanged, Record, RunFinished, StepRecord
 from amptui.runs.journal import read
@@ -164,7 +164,7 @@ def test_what_is_not_a_number_is_strict_json_all_the_same(loss: float, word: str
     JsonLines(out)([replace(last, loss=loss), note(1)])
     first, second = out.getvalue().splitlines()
     assert json.loads(first, parse_constant=pytest.fail)["loss"] == word
-    assert wire.loads(second) == note(1)
+    assert codec.loads(second) == note(1)
 
 
 # ------------------------------------------------------------------------------ whole programs
@@ -202,7 +202,7 @@ def test_json_is_every_record_of_the_journal_and_nothing_else(warm: WarmSource, 
     lines = done.stdout.decode().splitlines()
     for line in lines:
         json.loads(line, parse_constant=pytest.fail)
-    assert [wire.loads(line) for line in lines] == list(read(tmp_path / "run" / "journal.jsonl"))
+    assert [codec.loads(line) for line in lines] == list(read(tmp_path / "run" / "journal.jsonl"))
     assert len([line for line in lines if '"StepRecord"' in line]) == 40
     for said in ("print from step 40", "printf from C 40", "red stderr 40"):
         assert said in done.stderr.decode()

@@ -8,13 +8,13 @@ from amptui import units
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import AMP_PRECISIONS, RunStarted
 from amptui.request import BenchRequest
+from amptui.strictjson import plain
 from amptui.summary import table
 from amptui.telemetry.card import ratio_words, result_cards
 from amptui.telemetry.explanations import LITTLE_SPEED
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.timing import AMP_PHASES, phase_changes, why_slower
 from amptui.telemetry.view import PrecisionTiming, SessionView
-from amptui.wire import plain
 
 _COLUMNS = ("precision", "median step", "samples/s", "speed-up", "peak allocated", "losses", "skipped")
 

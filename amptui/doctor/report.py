@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
-from amptui import wire
+from amptui import strictjson
 from amptui.doctor.check import Check, Section, one_line, poor
 from amptui.doctor.software import software_checks
 from amptui.inert import printable
@@ -153,7 +153,7 @@ class _JsonReport:
         )
 
     def _write(self, content: dict[str, object]) -> None:
-        put(json_text.dumps(wire.plain(content), allow_nan=False) + "\n")
+        put(json_text.dumps(strictjson.plain(content), allow_nan=False) + "\n")
 
 
 class _PlainReport:

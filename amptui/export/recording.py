@@ -117,7 +117,7 @@ class _Curve:
     def put(self, first_step: int, values: Sequence[float | None]) -> None:
         """Values of the steps from ``first_step`` on; late ones are left out."""
         if self._track is None:
-            self._track = Track(first_step=first_step)
+            self._track = Track.empty(first_step=first_step)
         if self.resuming:
             self._track.rewind(first_step)
             self.resuming = False

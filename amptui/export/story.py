@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from amptui import units, wire
+from amptui import strictjson, units
 from amptui.export import cards
 from amptui.export.markup import Markup, element
 from amptui.export.recording import Recording
@@ -96,5 +96,5 @@ def _group(title: str, values: Mapping[str, Any]) -> Markup | None:
 
 
 def _text(value: object) -> str:
-    plain = wire.plain(value)
+    plain = strictjson.plain(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)

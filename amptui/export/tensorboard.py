@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import gmtime, strftime
 
-from amptui import units, wire
+from amptui import strictjson, units
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
@@ -201,7 +201,7 @@ def _run_lines(run: RunStarted) -> Iterator[str]:
     yield f"data: {run.data.name}{'' if run.data.real else ' (synthetic)'}"
     for title, values in groups.items():
         for name, value in values.items():
-            yield f"{title}.{name}: {wire.plain(value)}"
+            yield f"{title}.{name}: {strictjson.plain(value)}"
 
 
 def _event_lines(event: Event) -> Iterator[str]:

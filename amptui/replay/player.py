@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from amptui import wire
+from amptui import codec
 from amptui.errors import AmptuiError, RunFolderError
 from amptui.records import Record
 from amptui.runfiles import open_to_read
@@ -280,7 +280,7 @@ def _last_times(path: Path) -> list[float]:
     times = []
     for line in lines:
         try:
-            record = wire.loads(line.decode())
+            record = codec.loads(line.decode())
         except ValueError:
             continue
         if record is not None:

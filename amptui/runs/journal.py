@@ -8,7 +8,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import BinaryIO
 
-from amptui import units, wire
+from amptui import codec, strictjson, units
 from amptui.errors import RunFolderError
 from amptui.records import Record
 from amptui.runfiles import open_to_read
@@ -68,7 +68,7 @@ class Journal:
 
     def append(self, records: Iterable[Record]) -> None:
         """Write ``records``, and before them those that still wait."""
-        self.append_lines([f"{wire.dumps(record)}\n".encode() for record in records])
+        self.append_lines([f"{codec.dumps(record)}\n".encode() for record in records])
 
     def append_lines(self, lines: Iterable[bytes]) -> None:
         """Write records as lines, each with its line break, and before them those that still wait."""
@@ -176,7 +176,7 @@ class JournalReader(Iterator[Record]):
 
     def _parsed(self, line: bytes) -> Record | None:
         try:
-            record = wire.loads(line.decode())
+            record = codec.loads(line.decode())
         except ValueError:
             if line.endswith(b"\n"):
                 self.damaged_lines += 1
@@ -194,8 +194,8 @@ def read(path: Path) -> JournalReader:
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
     """The file's lines; of one that is too long for a record its beginning and its end."""
-    while line := file.readline(wire.MAX_LINE_BYTES + 1):
-        if len(line) > wire.MAX_LINE_BYTES:
+    while line := file.readline(strictjson.MAX_LINE_BYTES + 1):
+        if len(line) > strictjson.MAX_LINE_BYTES:
             rest = line
             while rest and not rest.endswith(b"\n"):
                 rest = file.readline(_PIECE_BYTES)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
-from amptui import wire
+from amptui import codec
 from amptui.errors import RunFolderError
 from amptui.records import (
     PauseChanged,
@@ -250,7 +250,7 @@ def _searched(data: bytes, kind: type[_R], search: Callable[[bytes, int, int], i
             break
         line_end = data.find(b"\n", at + 1)
         with suppress(ValueError):
-            record = wire.loads(data[at + 1 : line_end if line_end >= 0 else len(data)].decode())
+            record = codec.loads(data[at + 1 : line_end if line_end >= 0 else len(data)].decode())
             if isinstance(record, kind):
                 return at, record
         start, end = (at + 1, end) if search == data.find else (0, at)

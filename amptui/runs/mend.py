@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
-from amptui import wire
+from amptui import codec, strictjson
 from amptui.errors import RunFolderError
 from amptui.records import Record, RunFailed, RunFinished, StepRecord
 from amptui.runfiles import open_file
@@ -71,7 +71,7 @@ def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 def _read_block(file: BinaryIO) -> bytes:
     block = file.read(_BLOCK_BYTES)
-    return block + file.readline(wire.MAX_LINE_BYTES) if block else b""
+    return block + file.readline(strictjson.MAX_LINE_BYTES) if block else b""
 
 
 def _later(block: bytes, step: int) -> tuple[int | None, list[int]]:
@@ -123,7 +123,7 @@ def _lines_at(block: bytes, positions: Iterable[int]) -> Iterator[tuple[int, Rec
 
 def _record(line: bytes) -> Record | None:
     try:
-        return wire.loads(line.decode())
+        return codec.loads(line.decode())
     except ValueError:
         return None
 

@@ -6,11 +6,12 @@ an ``error``, after which it hangs up.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from amptui import wire
+from amptui import codec, strictjson
+from amptui.codec import Codec
 from amptui.control import KINDS, REQUESTS, Request
 from amptui.records import Record
 
@@ -166,12 +167,13 @@ class Lines:
 
 
 def _line(content: Mapping[str, Any]) -> bytes:
-    return f"{json.dumps(wire.plain(content), allow_nan=False, separators=(',', ':'))}\n".encode("ascii")
+    text = json.dumps(strictjson.plain(content), allow_nan=False, separators=(",", ":"))
+    return f"{text}\n".encode("ascii")
 
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        value = wire.parse(line.decode("ascii"), max_bytes=MOST_LINE_BYTES)
+        value = strictjson.parse(line.decode("ascii"), max_bytes=MOST_LINE_BYTES)
     except ValueError as error:
         raise ProtocolError("not a line of strict JSON") from error
     if not isinstance(value, dict):
@@ -181,25 +183,22 @@ def _object(line: bytes) -> dict[str, Any]:
 
 def _record(line: bytes) -> Record | None:
     try:
-        return wire.loads(line.decode("ascii"))
+        return codec.loads(line.decode("ascii"))
     except ValueError as error:
         raise ProtocolError(f"not a record: {error}") from error
 
 
 def _request(kind: str, said: Mapping[str, Any]) -> Request:
     try:
-        request: Request = _REQUESTS[kind](said)
+        return _REQUESTS[kind].read(said)
     except (KeyError, ValueError) as error:
         raise ProtocolError("not a request that this run knows") from error
-    return request
 
 
 def _number(number: object) -> int:
-    if type(number) is not int or not 0 <= number <= wire.MAX_COUNT:
+    if type(number) is not int or not 0 <= number <= strictjson.MAX_COUNT:
         raise ProtocolError("a request has a number")
     return number
 
 
-_REQUESTS: Mapping[str, Callable[[object], Any]] = {
-    kind: wire.reader_of(request) for kind, request in REQUESTS.items()
-}
+_REQUESTS: Mapping[str, Codec[Request]] = {kind: Codec(request) for kind, request in REQUESTS.items()}

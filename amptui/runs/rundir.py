@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from amptui import wire
+from amptui import strictjson
 from amptui.errors import RunFolderError
 from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
 
@@ -72,7 +72,7 @@ class RunDir:
 
         Raises ``RunFolderError``.
         """
-        text = json.dumps(wire.plain(content), indent=2, allow_nan=False, ensure_ascii=True)
+        text = json.dumps(strictjson.plain(content), indent=2, allow_nan=False, ensure_ascii=True)
         beside = self.run_json_path.with_suffix(f".{os.getpid()}.tmp")
         try:
             with os.fdopen(open_new(beside), "w", encoding="ascii") as file:
@@ -121,7 +121,7 @@ def read_run_json(path: Path) -> dict[str, Any]:
     file = RunDir(path).run_json_path
     try:
         with open_to_read(file) as opened:
-            content = wire.parse(opened.read(wire.MAX_LINE_BYTES + 1).decode())
+            content = strictjson.parse(opened.read(strictjson.MAX_LINE_BYTES + 1).decode())
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {reason(error)}") from error
     except ValueError as error:

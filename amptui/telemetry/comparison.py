@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -32,6 +32,7 @@ _WARM_UP_WINDOW = 50
 """Warm-up steps, the newest ones, that provisional figures are of."""
 
 
+@dataclass(slots=True, eq=False)
 class PrecisionLedger:
     """Adds up a run's steps by precision.
 
@@ -39,13 +40,9 @@ class PrecisionLedger:
     the skips once two steps are counted; until then they are all that is known.
     """
 
-    _accounts: dict[str, "_Account"]
-    _breakdown: str
-    _comparison: Comparison | None = None
-
-    def __init__(self) -> None:
-        self._accounts = {}
-        self._breakdown = ""
+    _accounts: dict[str, "_Account"] = field(default_factory=dict)
+    _breakdown: str = ""
+    _comparison: Comparison | None = field(default=None, init=False)
 
     def add(self, stretch: Stretch) -> None:
         """Count a stretch of steps."""
@@ -80,41 +77,26 @@ class PrecisionLedger:
         return self._accounts.setdefault(precision, _Account(precision))
 
 
+@dataclass(slots=True, eq=False)
 class _Account:
     """One precision's sums."""
 
-    used: bool
-    """Whether a step ran in it; a peak alone makes no row."""
     _precision: str
-    _steps: int
-    _settling_steps: int
-    _skipped: int
-    _peak_bytes: int | None
-    _last_loss: float | None
-    _seconds: deque[float]
-    _samples: deque[int]
-    _data_seconds: deque[float]
-    _percents: float
-    _looks: int
-    _energy: EnergySum
-    _warm_up: "WarmUpSteps"
-    _stats: PrecisionStats | None = None
-
-    def __init__(self, precision: str) -> None:
-        self.used = False
-        self._precision = precision
-        self._steps = 0
-        self._settling_steps = 0
-        self._skipped = 0
-        self._peak_bytes = None
-        self._last_loss = None
-        self._seconds = deque(maxlen=WINDOW_STEPS)
-        self._samples = deque(maxlen=WINDOW_STEPS)
-        self._data_seconds = deque(maxlen=WINDOW_STEPS)
-        self._percents = 0.0
-        self._looks = 0
-        self._energy = EnergySum()
-        self._warm_up = WarmUpSteps()
+    used: bool = False
+    """Whether a step ran in it; a peak alone makes no row."""
+    _steps: int = 0
+    _settling_steps: int = 0
+    _skipped: int = 0
+    _peak_bytes: int | None = None
+    _last_loss: float | None = None
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _data_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _percents: float = 0.0
+    _looks: int = 0
+    _energy: EnergySum = field(default_factory=EnergySum)
+    _warm_up: "WarmUpSteps" = field(default_factory=lambda: WarmUpSteps())  # noqa: PLW0108 - it stands below
+    _stats: PrecisionStats | None = field(default=None, init=False)
 
     def add(self, stretch: Stretch) -> None:
         self._stats = None
@@ -164,30 +146,22 @@ class _Account:
         return self._stats
 
 
+@dataclass(slots=True, eq=False)
 class WarmUpSteps:
     """The newest warm-up steps of one precision, for as long as no other step tells of it.
 
     The first step of each stretch, which loads kernels and allocates, is left out once there is another.
     """
 
-    _seconds: deque[float]
-    _samples: deque[int]
-    _first_seconds: deque[float]
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    _first_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     """Of the first step of each stretch."""
-    _first_samples: deque[int]
-    _timed: int
-    _next_step: int | None
+    _first_samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    _timed: int = 0
+    _next_step: int | None = None
     """The step that would go on with the stretch that was added last."""
-    _last_loss: float | None
-
-    def __init__(self) -> None:
-        self._seconds = deque(maxlen=_WARM_UP_WINDOW)
-        self._samples = deque(maxlen=_WARM_UP_WINDOW)
-        self._first_seconds = deque(maxlen=_WARM_UP_WINDOW)
-        self._first_samples = deque(maxlen=_WARM_UP_WINDOW)
-        self._timed = 0
-        self._next_step = None
-        self._last_loss = None
+    _last_loss: float | None = None
 
     def add(self, stretch: Stretch) -> None:
         """Take in warm-up steps in their order."""

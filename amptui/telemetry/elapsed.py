@@ -1,6 +1,7 @@
 """How long a run has been training by the times of its records, whatever is done to the clock meanwhile."""
 
 import math
+from dataclasses import dataclass
 
 LATE_SECONDS = 60.0
 """By how much a record may be older than one that came before it: threads emit them, and some wait for a
@@ -11,18 +12,15 @@ SILENT_SECONDS = 600.0
 records further apart was a sleeping machine, or the clock was set forward."""
 
 
+@dataclass(slots=True, eq=False)
 class RunningTime:
     """Adds up the time between records, but for what no process of the run was awake in.
 
     The clock is the one people see: it jumps when it is set, and goes on while a laptop sleeps.
     """
 
-    seconds: float
-    _newest: float | None
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._newest = None
+    seconds: float = 0.0
+    _newest: float | None = None
 
     def start(self, time: float) -> None:
         """A run begins at ``time``, Unix seconds."""

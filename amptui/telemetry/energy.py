@@ -54,6 +54,7 @@ class _Look:
     samples: int
 
 
+@dataclass(slots=True, eq=False)
 class EnergyWatch:
     """Attributes NVML's energy to the precision that trained meanwhile.
 
@@ -62,10 +63,7 @@ class EnergyWatch:
     wait for one that does: it was a long step, unless an interruption, an X-ray say, is told before it.
     """
 
-    _before: _Look | None
-
-    def __init__(self) -> None:
-        self._before = None
+    _before: _Look | None = None
 
     def interrupt(self) -> None:
         """Count nothing from the look before to the next one."""
@@ -94,17 +92,13 @@ class EnergyWatch:
         return None if in_a_step else _spent(before, now)
 
 
+@dataclass(slots=True, eq=False)
 class EnergySum:
     """One precision's energy over the run."""
 
-    _joules: float
-    _seconds: float
-    _samples: int
-
-    def __init__(self) -> None:
-        self._joules = 0.0
-        self._seconds = 0.0
-        self._samples = 0
+    _joules: float = 0.0
+    _seconds: float = 0.0
+    _samples: int = 0
 
     def add(self, spent: EnergySpent) -> None:
         """Count what was spent in this precision."""

@@ -1,18 +1,17 @@
 """Which epoch the newest step belongs to, and how far that epoch is."""
 
+from dataclasses import dataclass
+
 from amptui.telemetry.stretch import Stretch
 
 
+@dataclass(slots=True, eq=False)
 class EpochPlace:
     """Follows the steps' epochs, and where each began as far as that was seen or can be told."""
 
-    number: int
+    number: int = 0
     """Counted from 1; 0 before the first step."""
-    _first_step: int
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._first_step = 1
+    _first_step: int = 1
 
     def add(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
         """Take in a stretch of steps; ``steps_per_epoch`` is None where the data do not know their length."""

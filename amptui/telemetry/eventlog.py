@@ -1,7 +1,7 @@
 """The session's event list: bounded, newest first, with what repeats itself told in one line."""
 
 from collections import Counter, deque
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from amptui import units
@@ -21,37 +21,31 @@ OTHERS = 800
 STORM_GAP_STEPS = 100
 """NaN or Inf of one kind is told in one line for as long as it comes back within so many steps."""
 
+_BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_CHANGE = attrgetter("last_change")
 
 
+@dataclass(slots=True, eq=False)
 class EventLog:
     """Lines for people; one that counts on is as new as its newest count, so that trouble stays in sight."""
 
-    _prints: "deque[_AnyLine]"
-    _others: "deque[_AnyLine]"
-    _newest: "_AnyLine | None"
-    _skips: "_SkipLine | None"
-    _trace: ModulesTraced | None
-    _skip_count: int
-    _scale_has_grown: bool
-    _storms: dict[tuple[str, str], "_StormLine"]
-    _lines: Counter[Severity]
-    _sequence: int
-    _changes: int
-    _events: tuple[Event, ...] | None = None
+    _prints: "deque[_AnyLine]" = field(default_factory=lambda: deque(maxlen=PRINTS))
+    _others: "deque[_AnyLine]" = field(default_factory=lambda: deque(maxlen=OTHERS))
+    _trace: ModulesTraced | None = None
+    _skip_count: int = 0
+    _scale_has_grown: bool = False
+    _lines: Counter[Severity] = field(default_factory=Counter)
+    _sequence: int = 0
+    _changes: int = 0
+    _newest: "_AnyLine | None" = field(default=None, init=False)
+    _skips: "_SkipLine | None" = field(default=None, init=False)
+    """The newest, as are the storms of each kind."""
+    _storms: dict[tuple[str, str], "_StormLine"] = field(default_factory=dict, init=False)
+    _events: tuple[Event, ...] | None = field(default=None, init=False)
 
-    def __init__(self) -> None:
-        self._prints = deque(maxlen=PRINTS)
-        self._others = deque(maxlen=OTHERS)
-        self._newest = None
-        self._skips = None
-        self._trace = None
-        self._skip_count = 0
-        self._scale_has_grown = False
-        self._storms = {}
-        self._lines = Counter()
-        self._sequence = 0
-        self._changes = 0
+    def __post_init__(self) -> None:
+        for line in sorted([*self._others, *self._prints], key=_BY_SEQUENCE):
+            self._follow(line)
 
     @property
     def warnings(self) -> int:
@@ -90,8 +84,7 @@ class EventLog:
             line.add_skip(record)
             self._changed(line)
         else:
-            line = _SkipLine(record, skips_before=self._skip_count, scale_has_grown=self._scale_has_grown)
-            self._skips = line
+            line = _SkipLine(PostMortem([record]), self._skip_count, self._scale_has_grown)
             self._append(line)
         if self._trace is not None:
             line.add_trace(self._trace)
@@ -118,23 +111,29 @@ class EventLog:
 
     def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
         """Add NaN or Inf found in a step that ran in ``precision``."""
-        key = record.what, record.kind
-        storm = self._storms.get(key)
+        storm = self._storms.get((record.what, record.kind))
         if storm is not None and storm.continues_at(record.step):
             storm.add(record)
             self._changed(storm)
         else:
-            self._storms[key] = storm = _StormLine(record, nonfinite.judge_nonfinite(record, precision))
-            self._append(storm)
+            self._append(_StormLine(record, nonfinite.judge_nonfinite(record, precision), record))
 
     def _append(self, line: "_AnyLine") -> None:
         self._sequence += 1
         line.sequence = self._sequence
         (self._prints if line.event.kind == "print" else self._others).append(line)
-        self._newest = line
+        self._follow(line)
         self._lines[line.severity] += 1
         line.counted_as = line.severity
         self._rise(line)
+
+    def _follow(self, line: "_AnyLine") -> None:
+        """Let what comes next count on in ``line``."""
+        self._newest = line
+        if isinstance(line, _SkipLine):
+            self._skips = line
+        elif isinstance(line, _StormLine):
+            self._storms[line.key] = line
 
     def _changed(self, line: "_Line") -> None:
         """Count a line that was already counted under its new severity."""
@@ -151,20 +150,18 @@ class EventLog:
         self._events = None
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Line:
     """A line whose event is written when it is asked for, since a storm changes its line at each step."""
 
-    sequence: int
-    last_change: int
-    severity: Severity
-    counted_as: Severity
-    _event: Event | None = None
+    sequence: int = 0
+    last_change: int = 0
+    counted_as: Severity = "info"
+    _event: Event | None = field(default=None, init=False)
 
-    def __init__(self, severity: Severity) -> None:
-        self.sequence = 0
-        self.last_change = 0
-        self.severity = severity
-        self.counted_as = severity
+    @property
+    def severity(self) -> Severity:
+        raise NotImplementedError
 
     @property
     def event(self) -> Event:
@@ -176,16 +173,16 @@ class _Line:
         raise NotImplementedError
 
 
+@dataclass(slots=True, eq=False)
 class _PlainLine(_Line):
     """An event as it is, and how often it came in a row."""
 
     _first: Event
-    _times: int
+    _times: int = 1
 
-    def __init__(self, event: Event) -> None:
-        super().__init__(event.severity)
-        self._first = event
-        self._times = 1
+    @property
+    def severity(self) -> Severity:
+        return self._first.severity
 
     def says(self, event: Event) -> bool:
         first = self._first
@@ -206,36 +203,28 @@ class _PlainLine(_Line):
         return replace(self._first, text=f"{self._first.text} (×{units.count(self._times)})")
 
 
+@dataclass(slots=True, eq=False)
 class _SkipLine(_Line):
     """Steps in a row that the scaler skipped, and how far the scale fell."""
 
-    _first: StepSkipped
-    _last: StepSkipped
-    _steps: int
-    _scale_after: float | None
+    _post_mortem: PostMortem
     _skips_before: int
     _scale_has_grown: bool
-    _post_mortem: PostMortem
-    _judgement: Judgement
+    _scale_after: float | None = None
+    _judgement: Judgement = field(init=False)
 
-    def __init__(self, first: StepSkipped, *, skips_before: int, scale_has_grown: bool) -> None:
-        self._first = self._last = first
-        self._steps = 1
-        self._scale_after = None
-        self._skips_before = skips_before
-        self._scale_has_grown = scale_has_grown
-        self._post_mortem = PostMortem()
-        self._post_mortem.add(first)
-        self._judgement = self._judged()
-        super().__init__(self._judgement.verdict.severity)
+    def __post_init__(self) -> None:
+        self._judge()
+
+    @property
+    def severity(self) -> Severity:
+        return self._judgement.verdict.severity
 
     @property
     def last_step(self) -> int:
-        return self._last.step
+        return self._post_mortem.last.step
 
     def add_skip(self, skip: StepSkipped) -> None:
-        self._last = skip
-        self._steps += 1
         self._scale_after = None
         self._post_mortem.add(skip)
         self._judge()
@@ -252,25 +241,21 @@ class _SkipLine(_Line):
         return told
 
     def _judge(self) -> None:
-        self._judgement = self._judged()
-        self.severity = self._judgement.verdict.severity
         self._event = None
-
-    def _judged(self) -> Judgement:
-        return scaling.judge_skip(
-            self._last,
+        self._judgement = scaling.judge_skip(
+            self._post_mortem.last,
             scale_after=self._scale_after,
-            skips_before=self._skips_before + self._steps - 1,
+            skips_before=self._skips_before + self._post_mortem.count - 1,
             scale_has_grown=self._scale_has_grown,
             began=self._post_mortem.began,
         )
 
     def _written(self) -> Event:
-        first, last = self._first, self._last
+        first, last, steps = self._post_mortem.first, self._post_mortem.last, self._post_mortem.count
         skipped = (
             "step skipped"
-            if self._steps == 1
-            else f"{units.count(self._steps)} steps in a row skipped {_span(first.step, last.step)}"
+            if steps == 1
+            else f"{units.count(steps)} steps in a row skipped {_span(first.step, last.step)}"
         )
         scale = events.scale_move(first.loss_scale, self._scale_now())
         where = f", non-finite gradient in {nonfinite.named(last.names, last.count)}" if last.names else ""
@@ -282,23 +267,25 @@ class _SkipLine(_Line):
         """The scale after the newest skip, or, when that is not known, the lowest that is."""
         if self._scale_after is not None:
             return self._scale_after
-        return None if self._steps == 1 else self._last.loss_scale
+        return None if self._post_mortem.count == 1 else self._post_mortem.last.loss_scale
 
 
+@dataclass(slots=True, eq=False)
 class _StormLine(_Line):
     """NaN or Inf of one kind, and the steps it came back in."""
 
     _first: NonFinite
     _judgement: Judgement
     _last: NonFinite
-    _times: int
+    _times: int = 1
 
-    def __init__(self, first: NonFinite, judgement: Judgement) -> None:
-        super().__init__(judgement.verdict.severity)
-        self._first = first
-        self._judgement = judgement
-        self._last = first
-        self._times = 1
+    @property
+    def severity(self) -> Severity:
+        return self._judgement.verdict.severity
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self._first.what, self._first.kind
 
     def continues_at(self, step: int) -> bool:
         return 0 <= step - self._last.step <= STORM_GAP_STEPS

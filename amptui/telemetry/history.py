@@ -1,6 +1,7 @@
 """A number's history over a run of any length, in bounded memory: exact lately, in buckets over all."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -14,18 +15,17 @@ _SUM_SCALE = 2.0**-64
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
+@dataclass(slots=True, eq=False)
 class Track:
     """One value a step: a pyramid of buckets over the whole run beside a ring of the newest values.
 
     A bucket covers ``bucket_steps`` steps, a power of two. When all ``buckets`` are full and one more
     value comes, pairs merge in place and buckets cover twice as much: minimum and maximum keep every
     one-step spike for ever. What the buckets cover depends only on the number of values, not on how
-    they were batched. ``buckets`` must be even. Not safe to share between threads without a lock.
+    they were batched. Not safe to share between threads without a lock.
     """
 
     _first_step: int
-    _count: int
-    _bucket_steps: int
     _minimum: Floats
     _maximum: Floats
     _sum: Floats
@@ -33,29 +33,28 @@ class Track:
     _nonfinite: Counts
     _ring: Floats
     _ring_nonfinite: npt.NDArray[np.bool_]
-    _ring_count: int
+    _count: int = 0
+    _bucket_steps: int = 1
+    _ring_count: int = 0
     """How many of the ring's values, counted back from the newest, are the track's."""
-    _snapshot: Series | None = None
+    _snapshot: Series | None = field(default=None, init=False)
 
-    def __init__(self, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> None:
-        if buckets < 2 or buckets % 2:
-            raise ValueError(f"buckets must be even and at least 2, not {buckets}")
-        if recent < 1:
-            raise ValueError(f"recent must be at least 1, not {recent}")
-        self._first_step = first_step
-        self._count = 0
-        self._bucket_steps = 1
-        self._minimum = np.full(buckets, np.inf)
-        self._maximum = np.full(buckets, -np.inf)
-        self._sum = np.zeros(buckets)
-        self._finite = np.zeros(buckets, np.int64)
-        self._nonfinite = np.zeros(buckets, np.int64)
-        self._ring = np.full(recent, np.nan)
-        self._ring_nonfinite = np.zeros(recent, np.bool_)
-        self._ring_count = 0
+    @classmethod
+    def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "Track":
+        """A track without values. Raises ``ValueError`` unless ``buckets`` is even and ``recent`` above 0."""
+        return cls(
+            _first_step=first_step,
+            _minimum=np.full(buckets, np.inf),
+            _maximum=np.full(buckets, -np.inf),
+            _sum=np.zeros(buckets),
+            _finite=np.zeros(buckets, np.int64),
+            _nonfinite=np.zeros(buckets, np.int64),
+            _ring=np.full(recent, np.nan),
+            _ring_nonfinite=np.zeros(recent, np.bool_),
+        )
 
-    def check_state(self) -> None:
-        """Raise ``ValueError`` where a track that was read from a state could not be gone on with."""
+    def __post_init__(self) -> None:
+        """Raise ``ValueError`` for what could not be gone on with."""
         arrays = (self._minimum, self._maximum, self._sum, self._finite, self._nonfinite)
         buckets, recent = len(self._sum), len(self._ring)
         sizes = {len(array) for array in arrays}

@@ -1,19 +1,17 @@
 """What of the run is kept, and how many screens watch it."""
 
+from dataclasses import dataclass
+
 from amptui.records import CheckpointWritten, KeepingChanged, ViewersChanged
 
 
+@dataclass(slots=True, eq=False)
 class Keeping:
     """The newest checkpoint, what is not being kept now, and the number of screens."""
 
-    checkpoint: CheckpointWritten | None
-    not_kept: tuple[str, ...]
-    viewers: int
-
-    def __init__(self) -> None:
-        self.checkpoint = None
-        self.not_kept = ()
-        self.viewers = 0
+    checkpoint: CheckpointWritten | None = None
+    not_kept: tuple[str, ...] = ()
+    viewers: int = 0
 
     def change(self, record: KeepingChanged) -> None:
         """Take in that something is not kept any more, or is again."""

@@ -1,6 +1,7 @@
 """What the losses so far come to: smoothed, and at their best."""
 
 import math
+from dataclasses import dataclass
 
 from amptui.telemetry.stretch import Stretch
 
@@ -8,21 +9,15 @@ SMOOTHING = 0.98
 """What is kept of the moving average at each finite loss: it looks back over some 50 steps."""
 
 
+@dataclass(slots=True, eq=False)
 class LossSummary:
     """Exponential moving average and minimum of the finite losses, and how many were not measured."""
 
-    best: float | None
-    best_step: int | None
-    unmeasured_steps: int
-    _average: float
-    _weight: float
-
-    def __init__(self) -> None:
-        self.best = None
-        self.best_step = None
-        self.unmeasured_steps = 0
-        self._average = 0.0
-        self._weight = 0.0
+    best: float | None = None
+    best_step: int | None = None
+    unmeasured_steps: int = 0
+    _average: float = 0.0
+    _weight: float = 0.0
 
     def add(self, stretch: Stretch) -> None:
         """Take in a stretch of steps."""

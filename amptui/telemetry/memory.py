@@ -1,7 +1,7 @@
 """What AMP changes of a step's memory, and why that is much or little: the newest breakdowns in words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from amptui import units
 from amptui.findings import MemoryBreakdown, XRayTaken
@@ -21,23 +21,20 @@ _MOST = 0.5
 """More than this part of the peak is most of it."""
 
 
+@dataclass(slots=True, eq=False)
 class MemoryWatch:
     """Keeps the newest breakdown of each precision, and the newest X-ray."""
 
-    _newest: dict[str, MemoryBreakdown]
-    _xray: XRayTaken | None
-
-    def __init__(self) -> None:
-        self._newest = {}
-        self._xray = None
+    _newest: dict[str, MemoryBreakdown] = field(default_factory=dict)
+    _xray: XRayTaken | None = None
 
     def add(self, record: MemoryBreakdown) -> None:
         """Take the place of the one before it in the same precision."""
         self._newest[record.precision] = record
 
     def add_xray(self, record: XRayTaken) -> None:
-        """Take the place of the one before it."""
-        self._xray = record
+        """Take the place of the one before it; its layers are the numerics' matter."""
+        self._xray = replace(record, layers=(), operators=(), output_dtypes={})
 
     def newest(self) -> tuple[MemoryBreakdown, ...]:
         """In the order of ``PRECISIONS``."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from amptui import units
 from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
@@ -70,28 +70,21 @@ class _Measured:
     hypothetical: bool
 
 
+@dataclass(slots=True, eq=False)
 class NumericsWatch:
     """Keeps the newest measurement of each kind and the last headrooms, and judges them."""
 
-    _newest: _Measured | None
-    _recent: deque[tuple[int, float, float]]
+    _newest: _Measured | None = None
+    _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=LEAST_OF))
     """Step, headroom and the scale that it is for."""
-    _forward_overflows: deque[int]
+    _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=LEAST_OF))
     """The steps among them whose loss was not finite: their gradients say nothing of the scale."""
-    _window: Float16Window | None
-    _window_verdict: Verdict | None
-    _trace: ModulesTraced | None
-    _trace_verdict: Verdict | None
-    _xray: XRayTaken | None
-    _xray_verdict: Verdict | None
-
-    def __init__(self) -> None:
-        self._newest = None
-        self._recent = deque(maxlen=LEAST_OF)
-        self._forward_overflows = deque(maxlen=LEAST_OF)
-        self._window = self._window_verdict = None
-        self._trace = self._trace_verdict = None
-        self._xray = self._xray_verdict = None
+    _window: Float16Window | None = None
+    _window_verdict: Verdict | None = None
+    _trace: ModulesTraced | None = None
+    _trace_verdict: Verdict | None = None
+    _xray: XRayTaken | None = None
+    _xray_verdict: Verdict | None = None
 
     def add(self, stretch: Stretch, rooms: list[float | None] | None, float16_scale: float) -> None:
         """Take in a stretch and its :func:`headrooms`; it replaces what is known of its first step and on."""

@@ -1,6 +1,7 @@
 """How fast steps go now, and when the run will end at that pace."""
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from amptui.telemetry.comparison import median, samples_per_second
 from amptui.telemetry.stretch import Stretch
@@ -9,19 +10,14 @@ WINDOW_STEPS = 50
 """Timed steps, the newest ones, that the pace is taken over."""
 
 
+@dataclass(slots=True, eq=False)
 class Pace:
     """The newest timed steps of whatever precision, and apart from them the settled ones of the current."""
 
-    _seconds: deque[float]
-    _samples: deque[int]
-    _settled_seconds: deque[float]
-    _precision: str | None
-
-    def __init__(self) -> None:
-        self._seconds = deque(maxlen=WINDOW_STEPS)
-        self._samples = deque(maxlen=WINDOW_STEPS)
-        self._settled_seconds = deque(maxlen=WINDOW_STEPS)
-        self._precision = None
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _settled_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    _precision: str | None = None
 
     def add(self, stretch: Stretch) -> None:
         """Take in a stretch of steps; settling, or another precision, voids what was known of the future."""

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 
 from amptui import units
 from amptui.findings import ModuleRange, ModulesTraced
@@ -16,23 +17,28 @@ TRACE_WITHIN_STEPS = 10
 """A trace that begins so soon after a skip tells of it: hooks go on after the skip has reached the host."""
 
 
+@dataclass(slots=True, eq=False)
 class PostMortem:
     """The first and the last skips of a row, and what a trace found in it or right after it."""
 
     _first: list[StepSkipped]
-    _last: deque[StepSkipped]
-    _count: int
-    _trace: ModulesTraced | None
+    _last: deque[StepSkipped] = field(default_factory=lambda: deque(maxlen=KEPT))
+    count: int = 1
+    _trace: ModulesTraced | None = None
 
-    def __init__(self) -> None:
-        self._first = []
-        self._last = deque(maxlen=KEPT)
-        self._count = 0
-        self._trace = None
+    @property
+    def first(self) -> StepSkipped:
+        """The row's first skip."""
+        return self._first[0]
+
+    @property
+    def last(self) -> StepSkipped:
+        """The row's newest skip."""
+        return (self._last or self._first)[-1]
 
     def add(self, skip: StepSkipped) -> None:
         """Take in the row's next skip."""
-        self._count += 1
+        self.count += 1
         if len(self._first) < KEPT:
             self._first.append(skip)
         else:
@@ -40,10 +46,9 @@ class PostMortem:
 
     def add_trace(self, trace: ModulesTraced) -> bool:
         """Take in a trace if it tells of these skips and no earlier one named a module."""
-        if not self._first or (self._trace is not None and self._trace.first is not None):
+        if self._trace is not None and self._trace.first is not None:
             return False
-        newest = (self._last or self._first)[-1]
-        if not self._first[0].step <= trace.step <= newest.step + TRACE_WITHIN_STEPS:
+        if not self.first.step <= trace.step <= self.last.step + TRACE_WITHIN_STEPS:
             return False
         self._trace = trace
         return True
@@ -55,7 +60,7 @@ class PostMortem:
 
     def lines(self) -> list[str]:
         """A line for each skip that is kept, and one for the trace."""
-        left_out = self._count - len(self._first) - len(self._last)
+        left_out = self.count - len(self._first) - len(self._last)
         lines = [_line(skip) for skip in self._first]
         if left_out:
             lines.append(f"{units.count(left_out)} more")

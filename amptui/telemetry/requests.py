@@ -1,21 +1,20 @@
 """What was asked of the run and waits for its answer, and the newest answers."""
 
+from dataclasses import dataclass
+
 from amptui.answers import Answer, RequestMade
 
 MAX_KEPT = 64
 
 
+@dataclass(slots=True, eq=False)
 class RequestWatch:
     """Pairs requests with their answers by number, in whatever order they come."""
 
-    pending: tuple[RequestMade, ...]
+    pending: tuple[RequestMade, ...] = ()
     """The oldest first; the newest ``MAX_KEPT``."""
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...] = ()
     """The same."""
-
-    def __init__(self) -> None:
-        self.pending = ()
-        self.answers = ()
 
     def make(self, record: RequestMade) -> None:
         """Take in a request; a screen knows of its own before the run tells of it."""

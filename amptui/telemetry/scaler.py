@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from amptui import units
 from amptui.records import LossScaleChanged, StepRecord, StepSkipped
@@ -21,29 +21,19 @@ class _Skip:
     loss_is_finite: bool
 
 
+@dataclass(slots=True, eq=False)
 class ScalerWatch:
     """Follows the scale, and counts what ``fp16`` steps did to the weights."""
 
-    growth_interval: int | None
-    _applied: int
-    _skipped: int
-    _skips_in_a_row: int
-    _recent: deque[_Skip]
-    _last: StepRecord | None
-    _change: LossScaleChanged | None
-    _has_grown: bool
-    _newest_skip: StepSkipped | None
-
-    def __init__(self) -> None:
-        self.growth_interval = None
-        self._applied = 0
-        self._skipped = 0
-        self._skips_in_a_row = 0
-        self._recent = deque(maxlen=RECENT_STEPS)
-        self._last = None
-        self._change = None
-        self._has_grown = False
-        self._newest_skip = None
+    growth_interval: int | None = None
+    _applied: int = 0
+    _skipped: int = 0
+    _skips_in_a_row: int = 0
+    _recent: deque[_Skip] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    _last: StepRecord | None = None
+    _change: LossScaleChanged | None = None
+    _has_grown: bool = False
+    _newest_skip: StepSkipped | None = None
 
     def add(self, stretch: Stretch) -> None:
         """Take in a stretch of steps; what was not measured counts neither as applied nor as skipped."""

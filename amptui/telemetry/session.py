@@ -2,12 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
 from amptui.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.codec import Codec
 from amptui.findings import (
     Float16Window,
     MemoryBreakdown,
@@ -39,13 +40,13 @@ from amptui.records import (
     StepSkipped,
     ViewersChanged,
 )
+from amptui.strictjson import JsonError
 from amptui.telemetry import events
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.elapsed import RunningTime
 from amptui.telemetry.energy import INTERRUPTIONS, EnergyWatch
 from amptui.telemetry.epochs import EpochPlace
 from amptui.telemetry.eventlog import EventLog
-from amptui.telemetry.forms import StateError
 from amptui.telemetry.keeping import Keeping
 from amptui.telemetry.losses import LossSummary
 from amptui.telemetry.memory import MemoryWatch
@@ -54,7 +55,6 @@ from amptui.telemetry.pace import Pace
 from amptui.telemetry.requests import RequestWatch
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
-from amptui.telemetry.state import StateFormat
 from amptui.telemetry.stretch import stretches
 from amptui.telemetry.switches import SwitchList
 from amptui.telemetry.timing import TimingWatch
@@ -62,10 +62,16 @@ from amptui.telemetry.tracks import Tracks
 from amptui.telemetry.utilization import UtilizationWatch
 from amptui.telemetry.view import SessionView
 
+STATE_VERSION = 2
+"""To be raised when what a field of a state means changes and its name does not."""
+
+_OTHER_VERSION = "the run was started by another version of amptui; attach with that one"
+
 MOST_AT_ONCE = 4096
 """Records folded while the lock is held once: the replay of a long journal lets views through."""
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """Folds records as they come and shows what they amount to; safe to use from several threads.
 
@@ -73,63 +79,37 @@ class Session:
     no value that a record can hold raises. ``run_dir`` is where the run is kept, for the view.
     """
 
-    _run_dir: str
-    _state: Literal["starting", "running", "paused", "finished", "failed"]
-    _run: RunStarted | None
-    _phase: PhaseChanged | None
-    _outcome: RunFinished | RunFailed | None
-    _running_time: RunningTime
-    _keeping: Keeping
-    _epoch: EpochPlace
-    _last: StepRecord | None
-    _last_epoch: EpochFinished | None
-    _device: DeviceSample | None
-    _allocator: AllocatorSample | None
-    _pending: list[StepRecord]
-    _pause: PauseChanged | None
-    _compared: PrecisionsCompared | None
-    _samples_trained: int
-    _tracks: Tracks
-    _losses: LossSummary
-    _pace: Pace
-    _ledger: PrecisionLedger
-    _utilization: UtilizationWatch
-    _energy: EnergyWatch
-    _timing: TimingWatch
-    _scaler: ScalerWatch
-    _numerics: NumericsWatch
-    _memory: MemoryWatch
-    _switches: SwitchList
-    _requests: RequestWatch
-    _log: EventLog
-    _view: SessionView | None = None
-
-    def __init__(self, run_dir: str = "") -> None:
-        self._lock = threading.Lock()
-        self._run_dir = run_dir
-        self._state = "starting"
-        self._run = self._phase = self._outcome = self._pause = None
-        self._running_time = RunningTime()
-        self._keeping = Keeping()
-        self._epoch = EpochPlace()
-        self._last = self._last_epoch = None
-        self._device = self._allocator = None
-        self._pending = []
-        self._compared = None
-        self._samples_trained = 0
-        self._tracks = Tracks()
-        self._losses = LossSummary()
-        self._pace = Pace()
-        self._ledger = PrecisionLedger()
-        self._utilization = UtilizationWatch()
-        self._energy = EnergyWatch()
-        self._timing = TimingWatch()
-        self._scaler = ScalerWatch()
-        self._numerics = NumericsWatch()
-        self._memory = MemoryWatch()
-        self._switches = SwitchList()
-        self._requests = RequestWatch()
-        self._log = EventLog()
+    _run_dir: str = ""
+    _state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
+    _run: RunStarted | None = None
+    _phase: PhaseChanged | None = None
+    _outcome: RunFinished | RunFailed | None = None
+    _running_time: RunningTime = field(default_factory=RunningTime)
+    _keeping: Keeping = field(default_factory=Keeping)
+    _epoch: EpochPlace = field(default_factory=EpochPlace)
+    _last: StepRecord | None = None
+    _last_epoch: EpochFinished | None = None
+    _device: DeviceSample | None = None
+    _allocator: AllocatorSample | None = None
+    _pending: list[StepRecord] = field(default_factory=list)
+    _pause: PauseChanged | None = None
+    _compared: PrecisionsCompared | None = None
+    _samples_trained: int = 0
+    _tracks: Tracks = field(default_factory=Tracks)
+    _losses: LossSummary = field(default_factory=LossSummary)
+    _pace: Pace = field(default_factory=Pace)
+    _ledger: PrecisionLedger = field(default_factory=PrecisionLedger)
+    _utilization: UtilizationWatch = field(default_factory=UtilizationWatch)
+    _energy: EnergyWatch = field(default_factory=EnergyWatch)
+    _timing: TimingWatch = field(default_factory=TimingWatch)
+    _scaler: ScalerWatch = field(default_factory=ScalerWatch)
+    _numerics: NumericsWatch = field(default_factory=NumericsWatch)
+    _memory: MemoryWatch = field(default_factory=MemoryWatch)
+    _switches: SwitchList = field(default_factory=SwitchList)
+    _requests: RequestWatch = field(default_factory=RequestWatch)
+    _log: EventLog = field(default_factory=EventLog)
+    _view: SessionView | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def fold(self, records: Iterable[Record]) -> None:
         """Take in records, in the order in which they were emitted."""
@@ -148,7 +128,7 @@ class Session:
     def state(self) -> str:
         """All that is known, as one line of JSON from which :meth:`restore` makes it again."""
         with self._lock:
-            return _format().dumps(self)
+            return f'{{"version":{STATE_VERSION},"session":{_codec().dumps(self)}}}'
 
     def restore(self, state: Any) -> None:
         """Know what :meth:`state` told, given as parsed JSON, instead of what was known before.
@@ -156,15 +136,28 @@ class Session:
         The run's folder is the run's word where it has one. Raises ``ValueError`` for what is no state of
         this version; what is known stays as it was then.
         """
-        restored = _format().read(state)
+        if not isinstance(state, dict) or "version" not in state:
+            raise JsonError("not the state of a run")
+        if state["version"] != STATE_VERSION:
+            raise JsonError(_OTHER_VERSION)
         try:
-            restored._compose()
+            told = _codec().read(state.get("session"))
+            told._compose()
         except Exception as error:  # a number out of place may do anything
-            raise StateError(f"the state does not hold together: {error}") from error
+            raise JsonError(f"{_OTHER_VERSION} ({error})") from error
+        self.adopt(told)
+
+    def adopt(self, other: "Session") -> None:
+        """Know what ``other`` knows instead of what was known before; it is not to be used any more.
+
+        The run's folder is the other's word where it has one.
+        """
+        run_dir = other._run_dir or self._run_dir
         with self._lock:
-            restored._run_dir = restored._run_dir or self._run_dir
-            vars(self).update(vars(restored))
-            self._view = None
+            for each in fields(self):
+                if each.init:
+                    setattr(self, each.name, getattr(other, each.name))
+            self._run_dir, self._view = run_dir, None
 
     def _fold_batch(self, records: Sequence[Record]) -> None:
         self._view = None
@@ -446,5 +439,5 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
 
 
 @cache
-def _format() -> StateFormat[Session]:
-    return StateFormat(Session)
+def _codec() -> Codec[Session]:
+    return Codec(Session, exact=True)

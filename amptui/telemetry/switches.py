@@ -1,6 +1,7 @@
 """Which steps ran in which precision."""
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from amptui.telemetry.view import PrecisionSwitch
 
@@ -8,13 +9,11 @@ KEPT = 1000
 """Switches that are kept, the newest."""
 
 
+@dataclass(slots=True, eq=False)
 class SwitchList:
     """The run's switches in the order of their steps, the first step's precision included."""
 
-    _switches: deque[PrecisionSwitch]
-
-    def __init__(self) -> None:
-        self._switches = deque(maxlen=KEPT)
+    _switches: deque[PrecisionSwitch] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     @property
     def switches(self) -> tuple[PrecisionSwitch, ...]:

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from amptui import units
@@ -44,14 +44,12 @@ PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
 _ORDER: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimizer")
 
 
+@dataclass(slots=True, eq=False)
 class TimingWatch:
     """The newest timed steps of each precision, those that settle left out, as medians and what they say."""
 
-    _accounts: dict[str, "_Account"]
-    _told: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = None
-
-    def __init__(self) -> None:
-        self._accounts = {}
+    _accounts: dict[str, "_Account"] = field(default_factory=dict)
+    _told: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = field(default=None, init=False)
 
     def add(self, record: StepTimed) -> None:
         """Take in a timed step; one that settles, or that holds what is no duration, counts for nothing."""
@@ -77,18 +75,14 @@ class TimingWatch:
         )
 
 
+@dataclass(slots=True, eq=False)
 class _Account:
     """One precision's newest timed steps, part by part."""
 
-    steps: int
-    _host_seconds: dict[PhaseName, deque[float]]
-    _device_seconds: dict[PhaseName, deque[float]]
-    _medians: tuple[PhaseSeconds, ...] | None = None
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self._host_seconds = {}
-        self._device_seconds = {}
+    steps: int = 0
+    _host_seconds: dict[PhaseName, deque[float]] = field(default_factory=dict)
+    _device_seconds: dict[PhaseName, deque[float]] = field(default_factory=dict)
+    _medians: tuple[PhaseSeconds, ...] | None = field(default=None, init=False)
 
     def add(self, record: StepTimed) -> None:
         self._medians = None

@@ -1,27 +1,24 @@
 """The run's curves: five histories on one axis of steps, whatever order and gaps the steps come with."""
 
+from dataclasses import dataclass, field
+
 from amptui.telemetry.history import Track
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import EMPTY_SERIES, Series
 
 
+@dataclass(slots=True, eq=False)
 class Tracks:
     """Loss, samples a second, loss scale, skips and headroom of every step."""
 
-    _started: bool
-    _resuming: bool
-    _first_step: int
-    _loss: Track
-    _rate: Track
-    _scale: Track
-    _skips: Track
-    _headrooms: Track
-
-    def __init__(self) -> None:
-        self._started = False
-        self._resuming = False
-        self._first_step = 1
-        self._start(1)
+    _started: bool = False
+    _resuming: bool = False
+    _first_step: int = 1
+    _loss: Track = field(default_factory=Track.empty)
+    _rate: Track = field(default_factory=Track.empty)
+    _scale: Track = field(default_factory=Track.empty)
+    _skips: Track = field(default_factory=Track.empty)
+    _headrooms: Track = field(default_factory=Track.empty)
 
     @property
     def last_step(self) -> int:
@@ -93,8 +90,8 @@ class Tracks:
 
     def _start(self, first_step: int) -> None:
         self._first_step = first_step
-        self._loss = Track(first_step=first_step)
-        self._rate = Track(first_step=first_step)
-        self._scale = Track(first_step=first_step)
-        self._skips = Track(first_step=first_step)
-        self._headrooms = Track(first_step=first_step)
+        self._loss = Track.empty(first_step=first_step)
+        self._rate = Track.empty(first_step=first_step)
+        self._scale = Track.empty(first_step=first_step)
+        self._skips = Track.empty(first_step=first_step)
+        self._headrooms = Track.empty(first_step=first_step)

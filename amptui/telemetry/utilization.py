@@ -1,9 +1,12 @@
 """Which of the sampler's looks at the training GPU tell of one precision's steps and of nothing else."""
 
+from dataclasses import dataclass
+
 from amptui.records import DeviceSample, RunStarted
 from amptui.telemetry.view import SessionView
 
 
+@dataclass(slots=True, eq=False)
 class UtilizationWatch:
     """Attributes NVML's utilization to the precision that trained meanwhile.
 
@@ -12,10 +15,7 @@ class UtilizationWatch:
     is in it then.
     """
 
-    _precision: str | None
-
-    def __init__(self) -> None:
-        self._precision = None
+    _precision: str | None = None
 
     def add(
         self, sample: DeviceSample, run: RunStarted | None, *, training: bool

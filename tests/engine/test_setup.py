@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from amptui import Data, DataRequest, wire
+from amptui import Data, DataRequest, codec
 from amptui.engine import description, setup
 from amptui.errors import DeviceError, ExperimentError, UsageError
 from amptui.request import TrainRequest
@@ -181,7 +181,7 @@ def test_the_first_record_describes_the_run_and_survives_the_wire() -> None:
     assert {"experiment", "seed", "clip_norm", "width"} <= set(started.config)
     assert {"amptui", "python", "torch"} <= set(started.versions)
     assert started.hardware["cores"] >= 1
-    assert wire.loads(wire.dumps(started)) == started
+    assert codec.loads(codec.dumps(started)) == started
 
 
 def test_a_loader_of_ones_own_keeps_its_batch_size_in_the_record() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.records import RunFailed, RunFinished
 from tests.engine.working import Worker
 from tests.recipes.twisted import WAYS
@@ -36,8 +36,8 @@ def assert_one_end(twist: dict[str, str], precision: str, tmp_path: Path) -> Non
         assert len(last.error.splitlines()) == 1
         assert str(worker.thread.error) == last.error
     for record in worker.log:
-        line = wire.dumps(record)
-        assert wire.loads(line) is not None
+        line = codec.dumps(record)
+        assert codec.loads(line) is not None
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     survived("model files", 1, 1)
 

@@ -19,7 +19,7 @@ from amptui.telemetry.history import Track
 def test_the_least_the_largest_and_what_is_not_finite_stay(
     values: list[float | None], copies: int, buckets: int
 ) -> None:
-    track = Track(buckets=buckets, first_step=5)
+    track = Track.empty(buckets=buckets, first_step=5)
     track.extend(values * copies)
     series = track.snapshot()
     found = columns(series)
@@ -36,7 +36,7 @@ def test_the_least_the_largest_and_what_is_not_finite_stay(
 
 
 def test_a_short_run_has_a_column_a_step() -> None:
-    track = Track()
+    track = Track.empty()
     track.extend([1.0, None, 3.0])
     found = columns(track.snapshot())
     assert found.width_steps == 1

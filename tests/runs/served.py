@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui import wire
+from amptui import codec
 from amptui.records import Note, ViewersChanged
 from amptui.runs.client import connect
 from amptui.runs.server import Server
@@ -62,7 +62,7 @@ class Run:
     def publish(self, count: int = 0, *, size: int = 0) -> None:
         fresh = range(len(self.known), len(self.known) + count)
         self.known.extend(fresh)
-        lines = "".join(f"{wire.dumps(note(number, size=size))}\n" for number in fresh)
+        lines = "".join(f"{codec.dumps(note(number, size=size))}\n" for number in fresh)
         self.server.publish(lines.encode(), self.history)
 
     def adopt_screen(self, *, buffer_bytes: int | None = None, hello: bytes = HELLO) -> "Screen":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amptui import wire
+from amptui import codec
 from amptui.control import KINDS, CheckpointRequest, Control, PauseRequest, Request, StopRequest, XRayRequest
 from amptui.errors import RunFolderError
 from amptui.records import Note, Record, RunFailed, RunFinished
@@ -28,7 +28,7 @@ RUN_HELLO = protocol.hello_line({"version": "1.2", "pid": 7, "run_dir": "/kept/r
 
 
 def line(record: Record) -> bytes:
-    return f"{wire.dumps(record)}\n".encode()
+    return f"{codec.dumps(record)}\n".encode()
 
 
 class Watching:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from amptui import wire
+from amptui import codec
 from amptui.records import Note
 from amptui.runs.damage import passed_over
 from amptui.runs.journal import read
 
-SOUND = f"{wire.dumps(Note(time=1.0, severity='info', text='a'))}\n"
+SOUND = f"{codec.dumps(Note(time=1.0, severity='info', text='a'))}\n"
 NEWER = '{"type":"FromTheFuture","time":1.0}\n'
 
 

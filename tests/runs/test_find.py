@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.errors import RunFolderError, UsageError
 from amptui.records import RunFinished
 from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable, resume_command
@@ -226,7 +226,7 @@ def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
         live_run("")
     run_dir = with_checkpoints("mnist-1")
     done = RunFinished(time=1.0, steps=3, seconds=1.0, reason="done")
-    run_dir.journal_path.write_text(f"{wire.dumps(done)}\n")
+    run_dir.journal_path.write_text(f"{codec.dumps(done)}\n")
     with pytest.raises(UsageError) as caught:
         live_run("")
     assert str(caught.value) == (

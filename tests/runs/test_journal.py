@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec, strictjson
 from amptui.errors import RunFolderError
 from amptui.records import Note, Record
 from amptui.runs.journal import Journal, JournalReader, read
@@ -65,9 +65,9 @@ def test_a_journal_cut_off_anywhere_loses_only_the_line_that_was_cut(
     tmp_path_factory: pytest.TempPathFactory, cut: int, more: int
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
-    text = "".join(f"{wire.dumps(note)}\n" for note in notes(1, 4))[:cut]
+    text = "".join(f"{codec.dumps(note)}\n" for note in notes(1, 4))[:cut]
     path.write_text(text)
-    whole = [note for note in notes(1, 4) if wire.dumps(note) in text]
+    whole = [note for note in notes(1, 4) if codec.dumps(note) in text]
     assert list(read(path)) == whole
     journal = Journal(path)
     journal.append(notes(5, 4 + more))
@@ -76,7 +76,7 @@ def test_a_journal_cut_off_anywhere_loses_only_the_line_that_was_cut(
 
 
 def test_damaged_lines_are_passed_over_and_counted(path: Path) -> None:
-    lines = [wire.dumps(note).encode() for note in notes(1, 3)]
+    lines = [codec.dumps(note).encode() for note in notes(1, 3)]
     lines[1:1] = [b"\xff\xfe\x00", b'{"type": "Note"}', b"", b'{"type": "OfLater", "time": 1.0}']
     path.write_bytes(b"\n".join(lines) + b'\n{"type": "No')
     reader = read(path)
@@ -284,10 +284,10 @@ assert list(read(path)) == notes(1, 8)
 def test_a_line_too_long_for_a_record_is_one_damaged_line_and_is_never_held_whole(
     path: Path, monkeypatch: pytest.MonkeyPatch, length: int, end: bytes
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 600)
+    monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 600)
     monkeypatch.setattr("amptui.runs.journal._PIECE_BYTES", 1000)
-    first, *rest = [f"{wire.dumps(record)}\n".encode() for record in notes(1, 3)]
-    long = wire.dumps(notes(9, 9)[0]).ljust(length).encode()
+    first, *rest = [f"{codec.dumps(record)}\n".encode() for record in notes(1, 3)]
+    long = codec.dumps(notes(9, 9)[0]).ljust(length).encode()
     path.write_bytes(first + b"".join(rest) + long + end)
     held = list[int]()
     reader = read(path)

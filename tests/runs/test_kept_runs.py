@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.records import (
     DeviceSample,
     HostSample,
@@ -38,7 +38,7 @@ def device(time: float) -> DeviceSample:
 def kept(name: str, records: Sequence[Record], *, written: float | None = None) -> RunDir:
     run_dir = RunDir(default_base() / name)
     run_dir.path.mkdir(parents=True)
-    run_dir.journal_path.write_text("".join(f"{wire.dumps(record)}\n" for record in records))
+    run_dir.journal_path.write_text("".join(f"{codec.dumps(record)}\n" for record in records))
     if written is not None:
         os.utime(run_dir.journal_path, (written, written))
     return run_dir
@@ -106,7 +106,7 @@ def test_a_run_that_said_its_last_word_and_is_still_closing_has_ended() -> None:
         began = look_at(run_dir).began
         assert began is not None
         last = RunFinished(time=began + 1, steps=1, seconds=1.0, reason="done")
-        run_dir.journal_path.write_text(f"{wire.dumps(last)}\n")
+        run_dir.journal_path.write_text(f"{codec.dumps(last)}\n")
         assert look_at(run_dir).state == "finished"
 
 
@@ -198,7 +198,7 @@ def test_where_no_run_was_ever_kept_none_is_listed() -> None:
 
 @given(
     lines=st.lists(
-        RECORDS.map(lambda record: wire.dumps(record).encode())
+        RECORDS.map(lambda record: codec.dumps(record).encode())
         | st.binary(max_size=9)
         | st.sampled_from(
             [b'{"type":"RunStarted"', b'{"type":"StepRecord","time":1}', b'{"type":"RunFailed"']
@@ -243,11 +243,11 @@ def test_what_only_looks_like_many_records_is_given_up_soon(
 
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that are read from now on."""
-    reads, loads = list[str](), wire.loads
+    reads, loads = list[str](), codec.loads
 
     def hear(line: str) -> Record | None:
         reads.append(line)
         return loads(line)
 
-    monkeypatch.setattr(wire, "loads", hear)
+    monkeypatch.setattr(codec, "loads", hear)
     return reads

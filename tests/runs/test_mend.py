@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec, strictjson
 from amptui.errors import RunFolderError
 from amptui.export import export
 from amptui.records import (
@@ -32,7 +32,7 @@ FAILED = RunFailed(time=200.0, step=10, error="out of memory", traceback="")
 
 
 def line(record: Record) -> bytes:
-    return f"{wire.dumps(record)}\n".encode()
+    return f"{codec.dumps(record)}\n".encode()
 
 
 def note(text: str) -> Note:
@@ -192,8 +192,8 @@ DAMAGE = st.sampled_from(
 )
 LINES = st.lists(
     st.one_of(
-        RECORDS.map(lambda record: wire.dumps(record).encode()),
-        st.integers(0, 60).map(lambda number: wire.dumps(step(number)).encode()),
+        RECORDS.map(lambda record: codec.dumps(record).encode()),
+        st.integers(0, 60).map(lambda number: codec.dumps(step(number)).encode()),
         DAMAGE,
     ),
     max_size=30,
@@ -238,7 +238,7 @@ def test_a_line_with_thousands_of_steps_in_it_is_read_once(
 def test_a_line_longer_than_any_record_is_not_held_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_LINE_BYTES", 600)
+    monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 600)
     monkeypatch.setattr(mend, "_BLOCK_BYTES", 1000)
     long = b"x" * 50_000 + b"\n"
     path = written(tmp_path, [run(hardware={}), *steps(1, 3)], long)
@@ -254,11 +254,11 @@ def test_a_line_longer_than_any_record_is_not_held_in_memory(
 
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that are read from now on."""
-    reads, loads = list[str](), wire.loads
+    reads, loads = list[str](), codec.loads
 
     def hear(line: str) -> Record | None:
         reads.append(line)
         return loads(line)
 
-    monkeypatch.setattr(wire, "loads", hear)
+    monkeypatch.setattr(codec, "loads", hear)
     return reads

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
@@ -155,7 +155,7 @@ def test_a_run_s_lines_are_read_back() -> None:
     assert protocol.read(protocol.history_line('{"a":[1,2]}')) == History({"a": [1, 2]})
     assert protocol.read(protocol.error_line("two\nlines \x1b ")) == RunError("two lines \x1b")
     note = Note(time=1.0, severity="info", text="ü\n")
-    assert protocol.read(wire.dumps(note).encode()) == note
+    assert protocol.read(codec.dumps(note).encode()) == note
     assert protocol.read(b' {"text": "x", "severity": "info", "time": 2.0, "type": "Note"}') == Note(
         time=2.0, severity="info", text="x"
     )

@@ -5,7 +5,7 @@ from typing import get_args
 
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import strictjson
 from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import (
@@ -48,7 +48,7 @@ def switch(number: int, previous: str, current: str) -> PrecisionChanged:
     return PrecisionChanged(time=100 + number / 1000, step=number, previous=previous, current=current)
 
 
-TIMES = st.floats(0, wire.MAX_SECONDS)
+TIMES = st.floats(0, strictjson.MAX_SECONDS)
 
 MODULES = st.builds(
     module,
@@ -191,7 +191,7 @@ RECORDS = st.one_of(
     st.builds(
         RunFinished,
         time=TIMES,
-        steps=st.integers(0, wire.MAX_COUNT),
+        steps=st.integers(0, strictjson.MAX_COUNT),
         seconds=st.floats(),
         reason=st.just("done"),
     ),

@@ -56,7 +56,7 @@ def assert_recent(series: Series, values: Sequence[float | None]) -> None:
 
 
 def filled(batches: Sequence[Sequence[float | None]], **options: int) -> Track:
-    track = Track(BUCKETS, RECENT, **options)
+    track = Track.empty(BUCKETS, RECENT, **options)
     for batch in batches:
         track.extend(batch)
     return track
@@ -147,7 +147,7 @@ def test_ten_million_steps_stay_small_and_keep_a_spike_of_one_step() -> None:
     batch: list[float | None] = [0.5] * 100_000
     with_spike = [*batch[:-1], 99.0]
     tracemalloc.start()
-    track = Track()
+    track = Track.empty()
     for number in range(100):
         track.extend(with_spike if number == 41 else batch)
     held_bytes, _ = tracemalloc.get_traced_memory()
@@ -162,7 +162,7 @@ def test_ten_million_steps_stay_small_and_keep_a_spike_of_one_step() -> None:
 
 def test_means_of_the_largest_numbers_do_not_overflow() -> None:
     largest = 1.7976931348623157e308
-    track = Track(2, 2)
+    track = Track.empty(2, 2)
     track.extend([largest] * 3 + [-largest] * 2)
     series = track.snapshot()
     assert np.isfinite(series.mean).all()
@@ -170,7 +170,7 @@ def test_means_of_the_largest_numbers_do_not_overflow() -> None:
 
 
 def test_an_empty_track_has_an_empty_series() -> None:
-    track = Track(first_step=17)
+    track = Track.empty(first_step=17)
     track.extend([])
     series = track.snapshot()
     assert (series.first_step, series.count, series.last_step) == (17, 0, 16)
@@ -194,5 +194,5 @@ def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
 
 @pytest.mark.parametrize(("buckets", "recent"), [(3, 8), (0, 8), (8, 0)])
 def test_sizes_that_cannot_work_are_refused(buckets: int, recent: int) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        Track(buckets, recent)
+    with pytest.raises(ValueError, match="arrays of other sizes"):
+        Track.empty(buckets, recent)

@@ -42,7 +42,7 @@ BATCH_SIZE = 256
 
 def series(values: Iterable[float | None]) -> Series:
     """A history of these values, one a step from step 1 on."""
-    track = Track()
+    track = Track.empty()
     track.extend(list(values))
     return track.snapshot()
 

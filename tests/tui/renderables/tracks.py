@@ -14,7 +14,7 @@ def series_of(
     values: Iterable[float | None], *, first_step: int = 1, buckets: int = 2048, recent: int = 2048
 ) -> Series:
     """The history of ``values``, one a step; None is not measured."""
-    track = Track(buckets, recent, first_step=first_step)
+    track = Track.empty(buckets, recent, first_step=first_step)
     track.extend(list(values))
     return track.snapshot()
 

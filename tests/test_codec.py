@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui import wire
+from amptui import codec
 from amptui.records import (
     AllocatorSample,
     DataInfo,
@@ -29,7 +29,14 @@ from amptui.records import (
     Record,
     RunStarted,
     StepRecord,
-    Validation,
+)
+from amptui.strictjson import (
+    MAX_COUNT,
+    MAX_ITEMS,
+    MAX_LINE_BYTES,
+    MAX_SECONDS,
+    MAX_TEXT_CHARACTERS,
+    JsonError,
 )
 from tests.telemetry.record_samples import compared, layer, xray
 
@@ -42,13 +49,13 @@ JSON_VALUES = st.recursive(
 )
 SIMPLE = {
     Any: JSON_VALUES,
-    int: st.integers(0, wire.MAX_COUNT),
+    int: st.integers(0, MAX_COUNT),
     float: st.floats(),
     bool: st.booleans(),
     str: st.text(max_size=20),
     NoneType: st.none(),
 }
-SECONDS = st.floats(-wire.MAX_SECONDS, wire.MAX_SECONDS)
+SECONDS = st.floats(-MAX_SECONDS, MAX_SECONDS)
 MEASURED = re.compile("seconds|_(percent|watts|c|mhz|joules)$")
 BY_NAME = {
     "time": SECONDS.map(abs),
@@ -136,15 +143,15 @@ def step(**changes: Any) -> StepRecord:
 @given(data=st.data())
 def test_every_record_survives_the_round_trip(cls: type[Any], data: st.DataObject) -> None:
     record = data.draw(values_of(cls))
-    line = wire.dumps(record)
+    line = codec.dumps(record)
     # repr rather than ==, because NaN is a value here and is not equal to itself.
-    assert repr(wire.loads(line)) == repr(record)
+    assert repr(codec.loads(line)) == repr(record)
 
 
 @pytest.mark.parametrize("cls", RECORD_TYPES, ids=lambda cls: cls.__name__)
 @given(data=st.data())
 def test_every_line_is_one_line_of_strict_ascii_json(cls: type[Any], data: st.DataObject) -> None:
-    line = wire.dumps(data.draw(values_of(cls)))
+    line = codec.dumps(data.draw(values_of(cls)))
     assert line.isascii()
     assert min(line) >= " "
     parsed = json.loads(line, parse_constant=refuse_constant)
@@ -156,26 +163,26 @@ def test_every_line_is_one_line_of_strict_ascii_json(cls: type[Any], data: st.Da
 
 @given(line=st.text() | JSON_VALUES.map(json.dumps))
 def test_a_line_that_is_not_a_record_is_told_so(line: str) -> None:
-    with pytest.raises(wire.WireError):
-        wire.loads(line)
+    with pytest.raises(JsonError):
+        codec.loads(line)
 
 
 @given(data=st.data())
 def test_a_torn_line_is_never_a_record(data: st.DataObject) -> None:
-    line = wire.dumps(data.draw(values_of(StepRecord)))
-    with pytest.raises(wire.WireError):
-        wire.loads(line[: data.draw(st.integers(0, len(line) - 1))])
+    line = codec.dumps(data.draw(values_of(StepRecord)))
+    with pytest.raises(JsonError):
+        codec.loads(line[: data.draw(st.integers(0, len(line) - 1))])
 
 
 @given(data=st.data())
 def test_a_field_of_any_other_json_type_never_breaks_the_reader(data: st.DataObject) -> None:
     cls = data.draw(st.sampled_from(RECORD_TYPES))
-    fields = json.loads(wire.dumps(data.draw(values_of(cls))))
+    fields = json.loads(codec.dumps(data.draw(values_of(cls))))
     name = data.draw(st.sampled_from(sorted(fields.keys() - {"type"})))
     fields[name] = data.draw(JSON_VALUES)
     try:
-        record = wire.loads(json.dumps(fields))
-    except wire.WireError as error:
+        record = codec.loads(json.dumps(fields))
+    except JsonError as error:
         told = str(error)
     else:
         told = ""
@@ -189,38 +196,38 @@ def test_a_field_of_any_other_json_type_never_breaks_the_reader(data: st.DataObj
 def test_numbers_that_are_not_finite_or_not_measured_have_their_words(
     number: float | None, text: str
 ) -> None:
-    line = wire.dumps(step(loss=number))
+    line = codec.dumps(step(loss=number))
     assert f'"loss":{text},' in line
-    assert repr(wire.loads(line)) == repr(step(loss=number))
+    assert repr(codec.loads(line)) == repr(step(loss=number))
 
 
 def test_the_words_for_non_finite_numbers_stay_words_where_text_is_meant() -> None:
     record = Note(time=1.0, severity="info", text="nan")
-    assert wire.loads(wire.dumps(record)) == record
+    assert codec.loads(codec.dumps(record)) == record
 
 
 def test_a_part_of_the_loss_may_be_nan() -> None:
-    loaded = wire.loads(wire.dumps(step(losses={"a": math.nan, "b": 1.0})))
+    loaded = codec.loads(codec.dumps(step(losses={"a": math.nan, "b": 1.0})))
     assert isinstance(loaded, StepRecord)
     assert math.isnan(loaded.losses["a"])
     assert loaded.losses["b"] == 1.0
 
 
 def test_a_type_of_a_later_version_is_no_error() -> None:
-    assert wire.loads('{"type": "HeadroomSample", "time": 1.0}') is None
+    assert codec.loads('{"type": "HeadroomSample", "time": 1.0}') is None
 
 
 def test_unknown_fields_are_ignored_and_absent_ones_take_their_defaults() -> None:
-    fields = json.loads(wire.dumps(step()))
+    fields = json.loads(codec.dumps(step()))
     del fields["losses"]
     fields["headroom"] = 4.5
-    assert wire.loads(json.dumps(fields)) == step()
+    assert codec.loads(json.dumps(fields)) == step()
 
 
 def test_a_whole_number_is_a_float_where_a_float_is_meant() -> None:
-    fields = json.loads(wire.dumps(step()))
+    fields = json.loads(codec.dumps(step()))
     fields["loss_scale"] = 65536
-    loaded = wire.loads(json.dumps(fields))
+    loaded = codec.loads(json.dumps(fields))
     assert isinstance(loaded, StepRecord)
     assert isinstance(loaded.loss_scale, float)
     assert loaded == step()
@@ -240,30 +247,30 @@ def test_a_whole_number_is_a_float_where_a_float_is_meant() -> None:
     ],
 )
 def test_a_value_of_the_wrong_type_is_named(change: dict[str, object], told: str) -> None:
-    line = json.dumps(json.loads(wire.dumps(step())) | change)
-    with pytest.raises(wire.WireError, match=told):
-        wire.loads(line)
+    line = json.dumps(json.loads(codec.dumps(step())) | change)
+    with pytest.raises(JsonError, match=told):
+        codec.loads(line)
 
 
 def test_an_absent_field_is_named() -> None:
-    with pytest.raises(wire.WireError, match="Note: no severity, text"):
-        wire.loads('{"type": "Note", "time": 1.0}')
+    with pytest.raises(JsonError, match="Note: no severity, text"):
+        codec.loads('{"type": "Note", "time": 1.0}')
 
 
 def test_a_word_outside_its_choices_is_refused() -> None:
-    with pytest.raises(wire.WireError, match="expected one of info, warning, error"):
-        wire.loads('{"type": "Note", "time": 1.0, "severity": "shout", "text": ""}')
+    with pytest.raises(JsonError, match="expected one of info, warning, error"):
+        codec.loads('{"type": "Note", "time": 1.0, "severity": "shout", "text": ""}')
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_python_s_own_constants_are_not_json(constant: str) -> None:
-    with pytest.raises(wire.WireError, match="not strict JSON"):
-        wire.loads(f'{{"type": "Note", "time": {constant}, "severity": "info", "text": ""}}')
+    with pytest.raises(JsonError, match="not strict JSON"):
+        codec.loads(f'{{"type": "Note", "time": {constant}, "severity": "info", "text": ""}}')
 
 
 def test_deep_nesting_is_refused_rather_than_crashing() -> None:
-    with pytest.raises(wire.WireError):
-        wire.loads('{"type":' + "[" * 100_000)
+    with pytest.raises(JsonError):
+        codec.loads('{"type":' + "[" * 100_000)
 
 
 NESTED = {depth: json.loads("[" * depth + "1" + "]" * depth) for depth in (32, 33, 600)}
@@ -272,27 +279,27 @@ NESTED = {depth: json.loads("[" * depth + "1" + "]" * depth) for depth in (32, 3
 @pytest.mark.parametrize(
     ("record", "change"),
     [
-        (step(), {"step": wire.MAX_COUNT}),
+        (step(), {"step": MAX_COUNT}),
         (step(), {"time": 0.0}),
-        (step(), {"time": wire.MAX_SECONDS}),
-        (step(), {"step_seconds": -wire.MAX_SECONDS}),
+        (step(), {"time": MAX_SECONDS}),
+        (step(), {"step_seconds": -MAX_SECONDS}),
         (step(), {"loss": 1.7e308}),
         (step(), {"losses": dict.fromkeys(map(str, range(1000)), 1.0)}),
         (RUN, {"config": {"deep": NESTED[32]}}),
         (RUN, {"config": {"large": -(2**1023) + 1}}),
-        (RUN, {"model": "x" * wire.MAX_TEXT_CHARACTERS}),
+        (RUN, {"model": "x" * MAX_TEXT_CHARACTERS}),
     ],
     ids=str,
 )
 def test_what_is_at_the_edge_of_the_bounds_is_a_record(record: Record, change: dict[str, Any]) -> None:
-    line = json.dumps(json.loads(wire.dumps(record)) | change)
-    assert wire.loads(line) == dataclasses.replace(record, **change)
+    line = json.dumps(json.loads(codec.dumps(record)) | change)
+    assert codec.loads(line) == dataclasses.replace(record, **change)
 
 
 @pytest.mark.parametrize(
     ("record", "change", "told"),
     [
-        (step(), {"step": wire.MAX_COUNT + 1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
+        (step(), {"step": MAX_COUNT + 1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
         (step(), {"step": 10**4200}, "an integer of 4,201 digits"),
         (step(), {"step": -1}, "StepRecord.step: expected a number from 0 to 9.0072e"),
         (step(), {"time": 1e20}, "StepRecord.time: expected a number from 0 to 3.25037e"),
@@ -314,50 +321,50 @@ def test_what_is_at_the_edge_of_the_bounds_is_a_record(record: Record, change: d
         (RUN, {"config": {"deep": NESTED[33]}}, "RunStarted.config: nested too deeply"),
         (RUN, {"config": {"deep": NESTED[600]}}, "RunStarted.config: nested too deeply"),
         (RUN, {"config": {"large": 2**1024}}, "RunStarted.config: a number beyond float"),
-        (RUN, {"config": [1] * (wire.MAX_ITEMS + 1)}, "RunStarted.config: expected an object, not list"),
-        (RUN, {"hardware": {"many": [1] * (wire.MAX_ITEMS + 1)}}, "RunStarted.hardware: 131,073 items"),
-        (RUN, {"model": "x" * (wire.MAX_TEXT_CHARACTERS + 1)}, "RunStarted.model: a text of 262,145"),
-        (RUN, {"versions": {"x" * (wire.MAX_TEXT_CHARACTERS + 1): "1"}}, "RunStarted.versions: a text of"),
+        (RUN, {"config": [1] * (MAX_ITEMS + 1)}, "RunStarted.config: expected an object, not list"),
+        (RUN, {"hardware": {"many": [1] * (MAX_ITEMS + 1)}}, "RunStarted.hardware: 131,073 items"),
+        (RUN, {"model": "x" * (MAX_TEXT_CHARACTERS + 1)}, "RunStarted.model: a text of 262,145"),
+        (RUN, {"versions": {"x" * (MAX_TEXT_CHARACTERS + 1): "1"}}, "RunStarted.versions: a text of"),
     ],
     ids=lambda value: str(value)[:60] if value else "",
 )
 def test_what_is_out_of_bounds_is_no_record(record: Record, change: dict[str, Any], told: str) -> None:
-    line = json.dumps(json.loads(wire.dumps(record)) | change)
-    with pytest.raises(wire.WireError, match=told):
-        wire.loads(line)
+    line = json.dumps(json.loads(codec.dumps(record)) | change)
+    with pytest.raises(JsonError, match=told):
+        codec.loads(line)
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 1000, "1" + "0" * 4000])
 def test_a_number_that_no_float_holds_is_refused_wherever_it_stands(number: str) -> None:
     for record, was in ((step(), '"loss":0.25'), (RUN, '"config":{}')):
-        line = wire.dumps(record)
+        line = codec.dumps(record)
         assert was in line
-        with pytest.raises(wire.WireError):
-            wire.loads(line.replace(was, '"loss":N,"config":{"a":[N]}'.replace("N", number)))
+        with pytest.raises(JsonError):
+            codec.loads(line.replace(was, '"loss":N,"config":{"a":[N]}'.replace("N", number)))
 
 
 def test_an_integer_of_many_digits_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = wire.dumps(step()).replace('"step":7', f'"step":{"9" * 1_000_000}')
+    line = codec.dumps(step()).replace('"step":7', f'"step":{"9" * 1_000_000}')
     before = sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(0)  # as PYTHONINTMAXSTRDIGITS=0 has it: reading these would take minutes
     try:
-        with pytest.raises(wire.WireError, match="an integer of 1,000,000 digits"):
-            wire.loads(line)
+        with pytest.raises(JsonError, match="an integer of 1,000,000 digits"):
+            codec.loads(line)
     finally:
         sys.set_int_max_str_digits(before)
 
 
 def test_a_line_that_is_too_long_is_refused_before_it_is_parsed() -> None:
-    with pytest.raises(wire.WireError, match="longer than 16,777,216 bytes"):
-        wire.loads("[" * (wire.MAX_LINE_BYTES + 1))
+    with pytest.raises(JsonError, match="longer than 16,777,216 bytes"):
+        codec.loads("[" * (MAX_LINE_BYTES + 1))
 
 
 def test_what_a_run_has_to_say_at_length_is_cut_rather_than_lost() -> None:
-    long = Note(time=1.0, severity="error", text="x" * 2 * wire.MAX_TEXT_CHARACTERS)
-    loaded = wire.loads(wire.dumps(long))
+    long = Note(time=1.0, severity="error", text="x" * 2 * MAX_TEXT_CHARACTERS)
+    loaded = codec.loads(codec.dumps(long))
     assert isinstance(loaded, Note)
-    assert loaded.text == f"{'x' * (wire.MAX_TEXT_CHARACTERS - 1)}…"
-    large = wire.loads(wire.dumps(dataclasses.replace(RUN, config={"n": 2**1023, "m": [-(2**1024)]})))
+    assert loaded.text == f"{'x' * (MAX_TEXT_CHARACTERS - 1)}…"
+    large = codec.loads(codec.dumps(dataclasses.replace(RUN, config={"n": 2**1023, "m": [-(2**1024)]})))
     assert isinstance(large, RunStarted)
     assert large.config == {"n": hex(2**1023), "m": [hex(-(2**1024))]}
 
@@ -365,37 +372,25 @@ def test_what_a_run_has_to_say_at_length_is_cut_rather_than_lost() -> None:
 def test_what_user_code_printed_survives_even_bytes_that_are_no_text() -> None:
     text = b"\x1b[31m\x00\xff\r\n\t".decode(errors="surrogateescape") + "\u2028"
     record = Printed(time=1.0, stream="stderr", text=text)
-    line = wire.dumps(record)
+    line = codec.dumps(record)
     assert min(line) >= " "
-    assert wire.loads(line) == record
+    assert codec.loads(line) == record
 
 
 def test_a_configuration_may_hold_objects_that_json_does_not_know() -> None:
     record = dataclasses.replace(
         RUN, config={"path": Path("a/b"), "n": np.int64(3), "x": np.float32(0.5), "bad": math.nan, "set": {1}}
     )
-    config = json.loads(wire.dumps(record), parse_constant=refuse_constant)["config"]
+    config = json.loads(codec.dumps(record), parse_constant=refuse_constant)["config"]
     assert config == {"path": "a/b", "n": 3, "x": 0.5, "bad": "nan", "set": [1]}
 
 
-@given(value=JSON_VALUES)
-def test_plain_leaves_json_as_it_is(value: object) -> None:
-    assert wire.plain(value) == value
-
-
-def test_plain_spells_out_dataclasses_and_non_finite_numbers() -> None:
-    value = {"validation": Validation(loss=math.inf, accuracy=None, samples=10**200)}
-    assert wire.plain(value) == {
-        "validation": {"loss": "inf", "accuracy": None, "samples": 10**200, "metrics": {}}
-    }
-
-
-def test_wire_needs_neither_numpy_nor_torch() -> None:
-    check = "import sys, amptui.wire; sys.exit(bool({'numpy', 'torch', 'textual'} & sys.modules.keys()))"
+def test_the_codec_needs_neither_numpy_nor_torch() -> None:
+    check = "import sys, amptui.codec; sys.exit(bool({'numpy', 'torch', 'textual'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_nested_records_carry_no_type_of_their_own() -> None:
-    line = wire.dumps(DEVICE)
+    line = codec.dumps(DEVICE)
     assert line.count('"type"') == 1
-    assert wire.loads(line) == DEVICE
+    assert codec.loads(line) == DEVICE

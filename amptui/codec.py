@@ -1,0 +1,331 @@
+"""Dataclasses as strict JSON and back: the journal's records, a session's state, requests.
+
+A record's line is one object: ``type``, then ``time``, then the other fields; what was not measured is
+``null``. Lines are ASCII, so that whatever user code printed can be kept, and never hold a line break.
+
+Annotations alone say what is made of what is read: it names no class but among the few of one annotation.
+"""
+
+import dataclasses
+import json
+from array import array
+from binascii import a2b_base64, b2a_base64
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import partial
+from json.encoder import encode_basestring_ascii
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from amptui import strictjson
+from amptui.records import Record
+from amptui.strictjson import JsonError, Reader
+
+_Writer = Callable[[Any], str]
+
+_T = TypeVar("_T")
+
+
+def dumps(record: Record) -> str:
+    """``record`` as one line of strict JSON, without the line break."""
+    return _RECORDS.dumps(record)
+
+
+def loads(line: str) -> Record | None:
+    """The record in ``line``; None when its type is of a later version.
+
+    Unknown fields are ignored and absent ones take their defaults. Raises ``JsonError``.
+    """
+    value = strictjson.parse(line)
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise JsonError("not an object with a type")
+    return _RECORDS.read(value) if value["type"] in _RECORD_NAMES else None
+
+
+class Codec(Generic[_T]):
+    """Writes and reads values annotated with ``hint``: a dataclass, or a union of several.
+
+    Of an object the arguments of its constructor travel, by name: what its class declares with
+    ``init=False``, a cache or a lock, is made anew. An object of a union begins with its ``type``.
+
+    Unknown fields are ignored and absent ones take their defaults. A codec that is ``exact``, for what two
+    processes of one version tell each other, refuses both; its numbers may be sums, beyond a record's bounds.
+    """
+
+    def __init__(self, hint: Any, *, exact: bool = False) -> None:
+        self._exact = exact
+        self._objects: dict[type[Any], Reader] = {}
+        self._of_unions: set[type[Any]] = set()
+        self._writers: dict[type[Any], _Writer] = {
+            **_SIMPLE_WRITERS,
+            dict: self._mapping,
+            tuple: self._array,
+            list: self._array,
+        }
+        self._read = self._reader(hint, "")
+        self._writers |= {cls: self._object_writer(cls) for cls in self._objects}
+
+    @property
+    def classes(self) -> frozenset[type[Any]]:
+        """All dataclasses that are ever made."""
+        return frozenset(self._objects)
+
+    def dumps(self, value: _T) -> str:
+        """``value`` as one line of strict ASCII JSON, without the line break."""
+        return self._writers[type(value)](value)
+
+    def read(self, value: object) -> _T:
+        """What :meth:`dumps` wrote, from its parsed JSON. Raises ``JsonError``."""
+        made: _T = self._read(value)
+        return made
+
+    # Writing goes by a value's own type: a number may be numpy's. One StepRecord is written for each step
+    # beside the training, so the common types are told apart by identity and punctuation is laid out once.
+
+    def _text(self, value: object) -> str:
+        """Any value as JSON text."""
+        writer = self._writers.get(type(value))
+        if writer is not None:
+            return writer(value)
+        return json.dumps(strictjson.plain(value), allow_nan=False, separators=(",", ":"))
+
+    def _mapping(self, value: Mapping[Any, Any]) -> str:
+        return (
+            "{" + ",".join([f"{_string(str(key))}:{self._text(item)}" for key, item in value.items()]) + "}"
+        )
+
+    def _array(self, value: Iterable[Any]) -> str:
+        return "[" + ",".join([self._text(item) for item in value]) + "]"
+
+    def _deque(self, value: deque[Any]) -> str:
+        """Its bound, and its items: packed where all are floats."""
+        packs = set(map(type, value)) == {float}
+        return f"[{self._text(value.maxlen)},{_packed(array('d', value)) if packs else self._array(value)}]"
+
+    def _object_writer(self, cls: type[Any]) -> _Writer:
+        names = [field.name for field in _fields_of(cls)]
+        head = [f'"type":"{cls.__name__}"'] if cls in self._of_unions else []
+        layout = "{" + ",".join([*head, *(f'"{name}":%s' for name in names)]) + "}"
+        # Of one name attrgetter makes no tuple.
+        values = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, n) for n in names]
+        writers, text = self._writers, self._text
+
+        def write(value: Any) -> str:
+            # "%s" of an int or a finite float is its JSON text: the short way for most of a StepRecord.
+            return layout % tuple(
+                [
+                    each
+                    if (kind := type(each)) is int or (kind is float and each - each == 0.0)
+                    else writers.get(kind, text)(each)
+                    for each in values(value)
+                ]
+            )
+
+        return write
+
+    # Reading goes by annotations: each becomes a function from the JSON value to what it stands for.
+
+    def _reader(self, hint: Any, name: str) -> Reader:
+        """The reader of values that are annotated with ``hint``, in a field called ``name``."""
+        origin, arguments = get_origin(hint), get_args(hint)
+        if hasattr(origin, "__value__"):
+            # A `type` statement's alias, as numpy 2.5 has for NDArray from Python 3.12 on.
+            return self._reader(origin.__value__[arguments], name)
+        if origin in self._GENERIC:
+            return self._GENERIC[origin](self, arguments, name)
+        if getattr(origin, "__name__", "") == "ndarray":
+            return self._ndarray_of(arguments)
+        if hint is int:
+            return strictjson.read_sum if self._exact else strictjson.integers(name)
+        if hint is float and (name == "time" or not self._exact):
+            return strictjson.floats(name)
+        return _SIMPLE_READERS.get(hint) or self._object_of(hint)
+
+    def _object_of(self, cls: type[Any]) -> Reader:
+        if not dataclasses.is_dataclass(cls):
+            raise TypeError(f"no JSON for {cls}")
+        if cls not in self._objects:
+            hints, missing = get_type_hints(cls), dataclasses.MISSING
+            readers = {field.name: self._reader(hints[field.name], field.name) for field in _fields_of(cls)}
+            required: Set[str] = {
+                each.name for each in _fields_of(cls) if each.default is each.default_factory is missing
+            }
+            known = None
+            if self._exact:
+                required, known = readers.keys(), {*readers, "type"}
+            self._objects[cls] = _object_reader(cls, readers, required, known)
+        return self._objects[cls]
+
+    def _union_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+        hints = [each for each in arguments if each is not NoneType]
+        reader = self._reader(hints[0], name) if len(hints) == 1 else self._any_object_of(hints)
+        if len(hints) == len(arguments):
+            return reader
+        return lambda value: None if value is None else reader(value)
+
+    def _any_object_of(self, classes: Iterable[type[Any]]) -> Reader:
+        self._of_unions.update(classes)
+        readers = {cls.__name__: self._object_of(cls) for cls in classes}
+        which = strictjson.one_of(tuple(readers))
+        return lambda value: readers[which(value.get("type") if isinstance(value, dict) else None)](value)
+
+    def _tuple_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+        if arguments[-1] is not Ellipsis:
+            return _row_of([self._reader(each, name) for each in arguments])
+        items = self._items_of(arguments, name, least_items=1 if name == "rows" else 0)
+        return lambda value: tuple(items(value))
+
+    def _items_of(self, arguments: tuple[Any, ...], name: str, least_items: int = 0) -> Reader:
+        reader = self._reader(arguments[0], name)
+
+        def read(value: Any) -> list[Any]:
+            if not isinstance(value, list):
+                raise JsonError(f"expected an array, not {strictjson.shown(value)}")
+            strictjson.check_length(value, least_items)
+            return [reader(item) for item in value]
+
+        return read
+
+    def _deque_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+        self._writers[deque] = self._deque
+        items = self._items_of(arguments, name)
+
+        def read(value: Any) -> deque[Any]:
+            if not isinstance(value, list) or len(value) != 2:
+                raise JsonError(f"expected a bound and items, not {strictjson.shown(value)}")
+            bound, found = value
+            if bound is not None and not (type(bound) is int and 0 <= bound <= strictjson.MAX_ITEMS):
+                raise JsonError("a deque without a sound bound")
+            packs = arguments == (float,) and isinstance(found, str)
+            return deque(_unpacked(found, partial(array, "d")) if packs else items(found), bound)
+
+        return read
+
+    def _mapping_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+        read_key, read_item = self._reader(arguments[0], ""), self._reader(arguments[1], name)
+
+        def read(value: Any) -> dict[Any, Any]:
+            if not isinstance(value, dict):
+                raise JsonError(f"expected an object, not {strictjson.shown(value)}")
+            strictjson.check_length(value)
+            return {read_key(key): read_item(item) for key, item in value.items()}
+
+        return read
+
+    def _counter_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
+        self._writers[Counter] = self._mapping
+        mapping = self._mapping_of((*arguments, int), name)
+        return lambda value: Counter(mapping(value))
+
+    def _ndarray_of(self, arguments: tuple[Any, ...]) -> Reader:
+        """Of arrays of one dimension."""
+        import numpy as np  # whoever annotates arrays has it
+
+        self._writers[np.ndarray] = _packed
+        dtype = np.dtype(get_args(arguments[1])[0])
+        stored = np.uint8 if dtype == np.bool_ else dtype
+        return lambda value: _unpacked(value, lambda packed: np.frombuffer(packed, stored).astype(dtype))
+
+    _GENERIC: Mapping[Any, Callable[["Codec[Any]", tuple[Any, ...], str], Reader]] = {
+        UnionType: _union_of,
+        Union: _union_of,  # what a Literal or None is
+        Literal: lambda _codec, choices, _name: strictjson.one_of(choices),
+        tuple: _tuple_of,
+        list: _items_of,
+        deque: _deque_of,
+        dict: _mapping_of,
+        Mapping: _mapping_of,
+        Counter: _counter_of,
+    }
+
+
+def _fields_of(cls: type[Any]) -> list[dataclasses.Field[Any]]:
+    """Those that travel."""
+    return [field for field in dataclasses.fields(cls) if field.init]
+
+
+def _object_reader(
+    cls: type[Any], readers: Mapping[str, Reader], required: Set[str], known: Set[str] | None
+) -> Reader:
+    """Reads ``cls``'s fields with ``readers``; where ``known`` is given, an object has no others."""
+    name = cls.__name__
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise JsonError(f"{name}: expected an object, not {strictjson.shown(value)}")
+        if absent := required - value.keys():
+            raise JsonError(f"{name}: no {', '.join(sorted(absent))}")
+        if known is not None and not value.keys() <= known:
+            raise JsonError(f"{name}: fields that it does not have")
+        fields = {}
+        for key, reader in readers.items():
+            if key in value:
+                try:
+                    fields[key] = reader(value[key])
+                except JsonError as error:
+                    raise JsonError(f"{name}.{key}: {error}") from None
+        try:
+            return cls(**fields)
+        except Exception as error:  # a class of a state checks what it is made of, or fails at it
+            raise JsonError(f"{name}: {error}") from error
+
+    return read
+
+
+def _row_of(readers: list[Reader]) -> Reader:
+    """Of tuples with a place for each of ``readers``."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(readers):
+            raise JsonError(f"expected {len(readers)} items, not {strictjson.shown(value)}")
+        return tuple([reader(item) for reader, item in zip(readers, value, strict=True)])
+
+    return read
+
+
+def _float(value: float) -> str:
+    return repr(value) if value - value == 0.0 else f'"{value!r}"'
+
+
+def _integer(value: int) -> str:
+    bounded = strictjson.bounded_integer(value)
+    return repr(bounded) if bounded is value else f'"{bounded}"'
+
+
+def _string(text: str) -> str:
+    if len(text) > strictjson.MAX_TEXT_CHARACTERS:
+        text = f"{text[: strictjson.MAX_TEXT_CHARACTERS - 1]}…"
+    return encode_basestring_ascii(text)
+
+
+def _packed(numbers: Any) -> str:
+    """The bytes of an array in base64: a twentieth of the time that its numbers' texts would take."""
+    return f'"{b2a_base64(numbers, newline=False).decode()}"'
+
+
+def _unpacked(value: Any, make: Callable[[bytes], _T]) -> _T:
+    """What ``make`` makes of the bytes of an array."""
+    if type(value) is not str:
+        raise JsonError(f"expected base64, not {strictjson.shown(value)}")
+    try:
+        return make(a2b_base64(value, strict_mode=True))
+    except ValueError as error:
+        raise JsonError(f"no array: {error}") from error
+
+
+_SIMPLE_WRITERS: Mapping[type[Any], _Writer] = {
+    float: _float,
+    int: _integer,
+    bool: {True: "true", False: "false"}.__getitem__,
+    str: _string,
+    NoneType: {None: "null"}.__getitem__,
+}
+_SIMPLE_READERS: Mapping[Any, Reader] = {
+    Any: strictjson.read_anything,
+    bool: strictjson.exactly(bool),
+    float: strictjson.read_float,
+    str: strictjson.read_text,
+}
+_RECORDS: Codec[Record] = Codec(Record)
+_RECORD_NAMES = frozenset(cls.__name__ for cls in get_args(Record))
