@@ -300,7 +300,10 @@ def _string(text: str) -> str:
 
 
 def _packed(numbers: Any) -> str:
-    """The bytes of an array in base64: a twentieth of the time that its numbers' texts would take."""
+    """The bytes of an array in base64: a twentieth of the time that its numbers' texts would take.
+
+    They are in the order of this machine, which both processes run on.
+    """
     return f'"{b2a_base64(numbers, newline=False).decode()}"'
 
 

@@ -44,6 +44,7 @@ class EventLog:
     _events: tuple[Event, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
+        # Of a log that comes from a state.
         for line in sorted([*self._others, *self._prints], key=_BY_SEQUENCE):
             self._follow(line)
 
