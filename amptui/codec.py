@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 def dumps(record: Record) -> str:
     """``record`` as one line of strict JSON, without the line break."""
-    return _RECORDS.dumps(record)
+    return _RECORD_WRITERS[type(record)](record)  # each step is one: no call more than it needs
 
 
 def loads(line: str) -> Record | None:
@@ -51,20 +51,21 @@ class Codec(Generic[_T]):
 
     Unknown fields are ignored and absent ones take their defaults. A codec that is ``exact``, for what two
     processes of one version tell each other, refuses both; its numbers may be sums, beyond a record's bounds.
+    ``writers`` write the values of each type.
     """
 
     def __init__(self, hint: Any, *, exact: bool = False) -> None:
         self._exact = exact
         self._objects: dict[type[Any], Reader] = {}
         self._of_unions: set[type[Any]] = set()
-        self._writers: dict[type[Any], _Writer] = {
+        self.writers: dict[type[Any], _Writer] = {
             **_SIMPLE_WRITERS,
             dict: self._mapping,
             tuple: self._array,
             list: self._array,
         }
         self._read = self._reader(hint, "")
-        self._writers |= {cls: self._object_writer(cls) for cls in self._objects}
+        self.writers |= {cls: self._object_writer(cls) for cls in self._objects}
 
     @property
     def classes(self) -> frozenset[type[Any]]:
@@ -73,7 +74,7 @@ class Codec(Generic[_T]):
 
     def dumps(self, value: _T) -> str:
         """``value`` as one line of strict ASCII JSON, without the line break."""
-        return self._writers[type(value)](value)
+        return self.writers[type(value)](value)
 
     def read(self, value: object) -> _T:
         """What :meth:`dumps` wrote, from its parsed JSON. Raises ``JsonError``."""
@@ -85,7 +86,7 @@ class Codec(Generic[_T]):
 
     def _text(self, value: object) -> str:
         """Any value as JSON text."""
-        writer = self._writers.get(type(value))
+        writer = self.writers.get(type(value))
         if writer is not None:
             return writer(value)
         return json.dumps(strictjson.plain(value), allow_nan=False, separators=(",", ":"))
@@ -109,7 +110,7 @@ class Codec(Generic[_T]):
         layout = "{" + ",".join([*head, *(f'"{name}":%s' for name in names)]) + "}"
         # Of one name attrgetter makes no tuple.
         values = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, n) for n in names]
-        writers, text = self._writers, self._text
+        writers, text = self.writers, self._text
 
         def write(value: Any) -> str:
             # "%s" of an int or a finite float is its JSON text: the short way for most of a StepRecord.
@@ -117,7 +118,7 @@ class Codec(Generic[_T]):
                 [
                     each
                     if (kind := type(each)) is int or (kind is float and each - each == 0.0)
-                    else writers.get(kind, text)(each)
+                    else ("null" if each is None else writers.get(kind, text)(each))
                     for each in values(value)
                 ]
             )
@@ -188,7 +189,7 @@ class Codec(Generic[_T]):
         return read
 
     def _deque_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
-        self._writers[deque] = self._deque
+        self.writers[deque] = self._deque
         items = self._items_of(arguments, name)
 
         def read(value: Any) -> deque[Any]:
@@ -214,7 +215,7 @@ class Codec(Generic[_T]):
         return read
 
     def _counter_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
-        self._writers[Counter] = self._mapping
+        self.writers[Counter] = self._mapping
         mapping = self._mapping_of((*arguments, int), name)
         return lambda value: Counter(mapping(value))
 
@@ -222,7 +223,7 @@ class Codec(Generic[_T]):
         """Of arrays of one dimension."""
         import numpy as np  # whoever annotates arrays has it
 
-        self._writers[np.ndarray] = _packed
+        self.writers[np.ndarray] = _packed
         dtype = np.dtype(get_args(arguments[1])[0])
         stored = np.uint8 if dtype == np.bool_ else dtype
         return lambda value: _unpacked(value, lambda packed: np.frombuffer(packed, stored).astype(dtype))
@@ -331,4 +332,5 @@ _SIMPLE_READERS: Mapping[Any, Reader] = {
     str: strictjson.read_text,
 }
 _RECORDS: Codec[Record] = Codec(Record)
+_RECORD_WRITERS = _RECORDS.writers
 _RECORD_NAMES = frozenset(cls.__name__ for cls in get_args(Record))
