@@ -1,4 +1,4 @@
-"""What this machine can do for mixed-precision training, part by part, with a mend for each trouble."""
+"""What this machine can do for mixed-precision training; each problem comes with a hint."""
 
 from amptui.doctor.report import doctor
 

@@ -1,4 +1,4 @@
-"""What one look at the machine found: a finding with its gravity, and the mend of every trouble."""
+"""The result of one check: its severity, what was found, and a hint for every problem."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,26 +10,26 @@ from amptui.records import Severity
 class Check:
     """One line of the report.
 
-    ``info`` is as it should be; with ``warning`` training runs, but less well than it could, or less of it
-    is seen; with ``error`` training does not run as it would by default.
+    ``info``: nothing to do. ``warning``: training works, but could be better, or not all of it can be
+    measured. ``error``: training with default options fails.
     """
 
     name: str
-    """What was looked at, the same on every machine and in every state: ``cuda``."""
+    """What was checked; the same on every machine and whatever the result: ``cuda``."""
     severity: Severity
     text: str
     mend: str = ""
-    """What a person can do about it; every warning and error has one."""
+    """A hint what to do about it; every warning and error has one."""
     facts: Mapping[str, object] = field(default_factory=dict)
-    """The measured or read values behind the text, for scripts; None is what could not be had."""
+    """The values behind the text, for scripts; None if a value could not be read."""
 
     def __post_init__(self) -> None:
-        assert self.severity == "info" or self.mend, f"{self.name}: a trouble without a mend"
+        assert self.severity == "info" or self.mend, f"{self.name}: a problem without a hint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Checks that belong together, made when they are asked for."""
+    """Checks that belong together, run on demand."""
 
     title: str
     look: Callable[[], Iterable[Check]]
@@ -37,20 +37,20 @@ class Section:
 
 
 def fine(name: str, text: str, /, **facts: object) -> Check:
-    """A check that found nothing to mend."""
+    """A check that found no problem."""
     return Check(name=name, severity="info", text=text, facts=facts)
 
 
 def poor(name: str, text: str, mend: str, /, **facts: object) -> Check:
-    """A check that found something to mend; training runs without it."""
+    """A check that found a problem; training works in spite of it."""
     return Check(name=name, severity="warning", text=text, mend=mend, facts=facts)
 
 
 def broken(name: str, text: str, mend: str, /, **facts: object) -> Check:
-    """A check that found why training does not run."""
+    """A check that found why training cannot run."""
     return Check(name=name, severity="error", text=text, mend=mend, facts=facts)
 
 
 def one_line(text: object) -> str:
-    """The first line of ``text``: what a library says first is mostly what matters."""
+    """The first line of ``text`` that is not blank: libraries usually say what matters first."""
     return next((line.strip() for line in str(text).splitlines() if line.strip()), "")

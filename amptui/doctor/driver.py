@@ -1,4 +1,4 @@
-"""NVIDIA's driver as this process meets it: kernel module, device files, and the driver's CUDA library."""
+"""The NVIDIA driver as this process sees it: kernel module, device files and the driver's CUDA library."""
 
 import ctypes
 import os
@@ -9,41 +9,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NVIDIA = "0x10de"
-"""NVIDIA's number among the makers of PCI devices (pci.ids)."""
+"""NVIDIA's PCI vendor ID (pci.ids)."""
 
 _DISPLAY_CLASS = "0x03"
-"""How the class of a PCI display or 3D controller begins (PCI Code and ID Assignment)."""
+"""The PCI class of display and 3D controllers begins with it (PCI Code and ID Assignment)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """What can be told of the driver without torch and without NVML."""
+    """What is known of the driver without torch and without NVML."""
 
     gpus_on_bus: int
-    """NVIDIA display controllers that the kernel lists, with a driver or without."""
+    """NVIDIA display controllers that the kernel lists, with or without a driver."""
     loaded_version: str | None
-    """Version of the loaded kernel module: ``580.65.06``; None where none is loaded."""
+    """Version of the loaded kernel module: ``580.65.06``; None if none is loaded."""
     device_files: tuple[str, ...]
-    """``/dev/nvidia*``: one for each GPU, and those that serve all."""
+    """``/dev/nvidia*``: one for each GPU, and those that all share."""
     locked_files: tuple[str, ...]
     """Those of them that this user may not read and write."""
     library_found: bool
-    """Whether ``libcuda.so.1``, the part of the driver that programs load, is in reach."""
+    """Whether ``libcuda.so.1``, the part of the driver that programs load, can be loaded."""
     cuda: tuple[int, int] | None = None
     """The newest CUDA that the driver supports: (13, 0)."""
     refusal: int | None = None
-    """``cuInit``'s answer, 0 for success; None where it was not asked."""
+    """What ``cuInit`` returned, 0 for success; None if it was not called."""
 
     @property
     def shows_a_gpu(self) -> bool:
-        """Whether anything says that this machine has an NVIDIA GPU."""
+        """Whether there is any sign of an NVIDIA GPU."""
         return bool(self.gpus_on_bus or self.loaded_version or self.device_files)
 
 
 def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
-    """Look for the driver; ``root`` is the folder in which ``proc``, ``sys`` and ``dev`` are looked for.
+    """Look for the driver; ``root`` is the folder that holds ``proc``, ``sys`` and ``dev``.
 
-    ``initialize`` asks ``cuInit`` too, which takes a second on a machine of many GPUs.
+    ``initialize`` also calls ``cuInit``, which takes a second on a machine with many GPUs.
     """
     files = _device_files(root)
     locked = [path for path in files if not os.access(path, os.R_OK | os.W_OK)]
@@ -90,7 +90,7 @@ def _load_library() -> ctypes.CDLL | None:
 
 
 def _supported_cuda(library: ctypes.CDLL) -> tuple[int, int] | None:
-    """``cuDriverGetVersion`` gives 1000 x major + 10 x minor, and needs no ``cuInit`` before."""
+    """``cuDriverGetVersion`` returns 1000 x major + 10 x minor, and works without ``cuInit``."""
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)) or version.value <= 0:
         return None

@@ -1,4 +1,4 @@
-"""The GPUs: what torch can do with each, and what NVML tells of it."""
+"""The GPUs: whether torch supports each, and what NVML reports of it."""
 
 import re
 import threading
@@ -12,7 +12,9 @@ from amptui.records import GpuSample
 from amptui.units import bytes_of, number_of_bytes
 
 _PATIENCE_SECONDS = 2.0
-"""How long NVML may take: it starts in milliseconds where the driver stays loaded, in a second where not."""
+"""How long NVML may take: it starts in milliseconds if the driver stays loaded, else in a second."""
+
+_NO_ANSWER = "NVML does not respond: no GPU readings"
 
 _NEARLY_FULL = 0.9
 
@@ -29,7 +31,7 @@ class Gpu:
 
     @property
     def is_mig_instance(self) -> bool:
-        """Whether it is a part of a GPU: its name then says which, as in ``NVIDIA A100 MIG 1g.5gb``."""
+        """Whether it is a part of a GPU: its name then says so, as in ``NVIDIA A100 MIG 1g.5gb``."""
         return " MIG " in self.name
 
 
@@ -44,7 +46,7 @@ def gpu_checks() -> list[Check]:
 
 
 def read_gpus() -> list[Gpu]:
-    """The GPUs that torch can use; none where it can use none."""
+    """The GPUs that torch can use."""
     import torch
 
     gpus = []
@@ -62,24 +64,25 @@ def read_gpus() -> list[Gpu]:
 
 
 def check_gpu(gpu: Gpu, architectures: Sequence[str]) -> Check:
-    """Whether this torch has code for the GPU; by default training takes the first one."""
+    """Whether this build of torch supports the GPU; training uses the first one by default."""
     capability = f"{gpu.capability[0]}.{gpu.capability[1]}"
     kind = "MIG instance, " if gpu.is_mig_instance else ""
-    text = f"cuda:{gpu.index} {gpu.name}, {kind}{number_of_bytes(gpu.memory_bytes)}, capability {capability}"
+    name, memory = f"cuda:{gpu.index}", number_of_bytes(gpu.memory_bytes)
+    text = f"{name} {gpu.name}, {kind}{memory}, compute capability {capability}"
     facts: dict[str, object] = {**asdict(gpu), "capability": capability, "mig": gpu.is_mig_instance}
-    name = f"cuda:{gpu.index}"
     if runs_on(gpu.capability, architectures):
         return fine(name, text, **facts)
-    mend = f"install a torch whose build names sm_{capability.replace('.', '')}, or train with --device cpu"
-    text = f"{text}: this torch has no code for it (it has {', '.join(architectures)})"
+    mend = f"install a build of torch with sm_{capability.replace('.', '')}, or train with --device cpu"
+    text = f"{text}: this build of torch does not support it (only {', '.join(architectures)})"
     return (broken if gpu.index == 0 else poor)(name, text, mend, **facts)
 
 
 def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
     """Whether code for ``architectures`` (``sm_90``, ``sm_90a``, ``compute_120``) runs on ``capability``.
 
-    CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility": machine code runs on its own
-    major capability from its own minor one up, with an ``a`` on that very one; PTX runs on every later one.
+    CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility": machine code runs on the same
+    major capability with the same or a higher minor one (with an ``a`` only on the same one); PTX runs on
+    every later one.
     """
     return any(_serves(name, capability) for name in architectures)
 
@@ -102,9 +105,9 @@ def look_at_nvml(
 ) -> tuple[tuple[GpuSample, ...], str]:
     """One sample of every GPU, and NVML's note on what is missing.
 
-    A call into a GPU that has fallen off its bus may never return, so it is made in a thread of its own.
+    A call for a GPU that has fallen off the bus may never return, so it runs in its own thread.
     """
-    answer: tuple[tuple[GpuSample, ...], str] = ((), "no GPU figures: NVML does not answer")
+    answer: tuple[tuple[GpuSample, ...], str] = ((), _NO_ANSWER)
 
     def ask() -> None:
         nonlocal answer
@@ -120,14 +123,14 @@ def look_at_nvml(
 
 
 def check_nvml(samples: Sequence[GpuSample], note: str, *, expected: bool) -> list[Check]:
-    """What NVML tells of each GPU; ``expected`` says whether torch can use any."""
+    """What NVML reports of each GPU; ``expected``: torch can use one."""
     if samples:
         return [*(_check_sample(sample) for sample in samples), *_check_missing(samples, note)]
     why = note or "no NVIDIA GPU: NVML lists none"
-    if expected or "does not answer" in why or "permission" in why or "differ" in why:
-        mend = "see whether `nvidia-smi` works; the screen shows torch's own memory figures until then"
+    if expected or why == _NO_ANSWER or "permission" in why or "differ" in why:
+        mend = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
         return [poor("nvml", why, mend, gpus=0)]
-    return [fine("nvml", f"nothing to sample: {why}", gpus=0)]
+    return [fine("nvml", why, gpus=0)]
 
 
 def _check_sample(sample: GpuSample) -> Check:
@@ -136,25 +139,24 @@ def _check_sample(sample: GpuSample) -> Check:
     who = f"NVML: {sample.name or sample.uuid}"
     if nearly_full(sample):
         memory = bytes_of(sample.memory_used_bytes, sample.memory_total_bytes)
-        return poor("nvml", f"{who} is nearly full: {memory}", "see `nvidia-smi` for who holds it", **facts)
-    apart = "; sensors belong to the whole GPU" if _is_mig_instance(sample) else ""
-    return fine(
-        "nvml", f"{who} tells {len(figures) - len(missing)} of {len(figures)} figures{apart}", **facts
-    )
+        mend = "`nvidia-smi` lists the processes that use it"
+        return poor("nvml", f"{who}: memory is nearly full, {memory}", mend, **facts)
+    apart = "; a MIG instance has no sensors of its own" if _is_mig_instance(sample) else ""
+    return fine("nvml", f"{who}: {len(figures) - len(missing)} of {len(figures)} readings{apart}", **facts)
 
 
 def _check_missing(samples: Sequence[GpuSample], note: str) -> list[Check]:
-    """One line for all GPUs: a driver that refuses a figure refuses it for each of a kind."""
+    """One line for all GPUs: a driver without a reading lacks it for every GPU of a kind."""
     missing = sorted({name for gpu in samples if not _is_mig_instance(gpu) for name in _figures(gpu)[1]})
     if not missing:
         return []
-    mend = "what needs them reads n/a; a newer driver, or more rights for this container, may tell them"
-    text = f"NVML does not tell {', '.join(name.replace('_', ' ') for name in missing)} ({note})"
+    mend = "the screen shows n/a instead; a newer driver or more permissions for this container may help"
+    text = f"NVML does not report {', '.join(name.replace('_', ' ') for name in missing)} ({note})"
     return [poor("nvml-missing", text, mend, missing=missing, note=note)]
 
 
 def _figures(sample: GpuSample) -> tuple[dict[str, object], list[str]]:
-    """Every figure that is sampled, and the names of those that were not told."""
+    """Every reading, and the names of those that are missing."""
     figures = {name: value for name, value in asdict(sample).items() if name not in ("uuid", "name")}
     return figures, [name for name, value in figures.items() if value is None]
 
@@ -164,6 +166,6 @@ def _is_mig_instance(sample: GpuSample) -> bool:
 
 
 def nearly_full(sample: GpuSample) -> bool:
-    """Whether others, for this process holds next to nothing, have taken nine tenths of the GPU's memory."""
+    """Whether nine tenths of the GPU's memory are in use, by other processes: this one uses next to none."""
     used, total = sample.memory_used_bytes, sample.memory_total_bytes
     return used is not None and total is not None and used > _NEARLY_FULL * total

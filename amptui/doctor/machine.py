@@ -1,4 +1,4 @@
-"""The processors and the memory that this process may use: in a container, less than the machine has."""
+"""The cores and the memory that this process may use: in a container, less than the machine has."""
 
 import shutil
 from pathlib import Path
@@ -8,10 +8,10 @@ from amptui.doctor.check import Check, fine, poor
 from amptui.units import bytes_of, number_of_bytes
 
 _LEAST_MEMORY_BYTES = 2 * 2**30
-"""What torch and a small model take with some room: a process with CUDA loaded holds 1 to 2 GiB."""
+"""Enough for torch and a small model: a process with CUDA loaded takes 1 to 2 GiB."""
 
 _LEAST_SHARED_BYTES = 256 * 2**20
-"""Docker gives 64 MiB; the batches of a few DataLoader workers take more."""
+"""Docker's default is 64 MiB; the batches of a few DataLoader workers need more."""
 
 
 def machine_checks() -> list[Check]:
@@ -21,42 +21,42 @@ def machine_checks() -> list[Check]:
 
 
 def thread_checks() -> list[Check]:
-    """Torch's threads by the cores they run on."""
+    """Torch's thread count against the number of cores."""
     import torch
 
     return [check_threads(torch.get_num_threads(), read_cores(read_limits()))]
 
 
 def check_cores(cores: Cores) -> Check:
-    """How many processors this process may use."""
+    """How many cores this process may use."""
     facts: dict[str, object] = {"machine": cores.machine, "usable": cores.usable, "limit": cores.limit}
-    text = f"{_cores(cores.usable)} for this process"
+    text = f"{_cores(cores.usable)} available"
     if cores.usable < cores.machine:
-        text += f" of {cores.machine} in this machine"
+        text = f"{cores.usable} of {_cores(cores.machine)} available"
     if cores.limit is not None and cores.limit < cores.allowed:
-        text += f", by a container's limit of {cores.limit:g}"
+        text += f" (container limit {cores.limit:g})"
     return fine("cores", text, **facts)
 
 
 def check_threads(threads: int, cores: Cores) -> Check:
-    """Threads that outnumber the cores wait for each other; a container's limit is not seen by torch.
+    """More threads than cores wait for each other; torch does not know a container's limit.
 
-    Fewer than half of the cores leave some idle: torch itself starts one for each physical core.
+    Fewer threads than half of the cores leave some idle: torch starts one for each physical core.
     """
     facts: dict[str, object] = {"threads": threads, "cores": cores.usable}
     counted = "1 thread" if threads == 1 else f"{threads} threads"
-    text = f"torch computes with {counted} on {_cores(cores.usable)}"
+    text = f"torch uses {counted} on {_cores(cores.usable)}"
     if threads > cores.usable:
-        mend = f"set OMP_NUM_THREADS={cores.usable}: threads without a core of their own slow each other down"
+        mend = f"set OMP_NUM_THREADS={cores.usable}: more threads than cores slow each other down"
         return poor("threads", text, mend, **facts)
     if 2 * threads < cores.usable:
-        mend = "unset OMP_NUM_THREADS and MKL_NUM_THREADS, unless other programs need the rest"
-        return poor("threads", f"{text}: training on the CPU leaves most idle", mend, **facts)
+        mend = "unset OMP_NUM_THREADS and MKL_NUM_THREADS, unless other programs need the other cores"
+        return poor("threads", f"{text}: CPU training leaves most cores idle", mend, **facts)
     return fine("threads", text, **facts)
 
 
 def check_memory(limits: Limits) -> Check:
-    """Memory that can still be had, of what this process may have."""
+    """Available memory, within what this process may use."""
     import psutil
 
     machine = psutil.virtual_memory()
@@ -69,28 +69,26 @@ def check_memory(limits: Limits) -> Check:
         "total_bytes": machine.total,
         "limit_bytes": limit if bound else None,
     }
-    text = f"memory {bytes_of(machine.available, machine.total)} available"
+    text = f"memory: {bytes_of(machine.available, machine.total)} available"
     if bound:
-        text += f", this container's limit is {number_of_bytes(limit)}"
+        text += f" (container limit {number_of_bytes(limit)})"
     if available < _LEAST_MEMORY_BYTES:
-        return poor(
-            "memory", text, "end what else runs here, raise the limit, or train a small model", **facts
-        )
+        mend = "stop other programs, raise the limit, or train a smaller model"
+        return poor("memory", f"{text}: low", mend, **facts)
     return fine("memory", text, **facts)
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108 - looked at, never written to
-    """The memory through which the workers of a DataLoader hand batches over."""
-    mend = "in a container start it with --shm-size=8g, or keep num_workers=0"
+    """Shared memory, through which DataLoader workers pass batches."""
+    mend = "start the container with --shm-size=8g, or use num_workers=0"
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
-        return poor(
-            "shared-memory", f"no shared memory at {folder}: DataLoader workers fail", mend, free_bytes=None
-        )
-    text = f"shared memory {bytes_of(usage.free, usage.total)} free"
+        text = f"no shared memory at {folder}: DataLoader workers will fail"
+        return poor("shared-memory", text, mend, free_bytes=None)
+    text = f"shared memory: {bytes_of(usage.free, usage.total)} free"
     if usage.free < _LEAST_SHARED_BYTES:
-        return poor("shared-memory", f"{text}: little for DataLoader workers", mend, free_bytes=usage.free)
+        return poor("shared-memory", f"{text}: low for DataLoader workers", mend, free_bytes=usage.free)
     return fine("shared-memory", text, free_bytes=usage.free)
 
 

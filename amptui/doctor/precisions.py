@@ -1,7 +1,7 @@
-"""Which precisions pay on this device: what its hardware has for each, and a short measurement.
+"""Which precisions are faster on this device: what the hardware supports, and a short measurement.
 
-The measurement is a matrix product, which is where low precision pays most. It bounds what a model can gain;
-casts, memory traffic and everything else that a step does take their part of it.
+It measures a matrix product, where low precision helps most. That is an upper bound: a model also spends
+time on casts, memory traffic and everything else in a step.
 """
 
 import math
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 _BUDGET_SECONDS = 1.0
 _SAMPLE_SECONDS = 0.003
-"""A sample repeats the product until it lasts that long: beside it the clock costs nothing."""
+"""A sample repeats the product for at least this long, so that reading the clock costs nothing."""
 
 _SAMPLES = 3
-"""What else the machine does can only slow a sample down: of these the fastest is taken, as `timeit` does."""
+"""Other load can only slow a sample down, so the fastest of these counts, as with `timeit`."""
 
 _FEWEST_ROUNDS = 3
-"""An interval needs three; a precision that is very slow here gets no more, and the budget is overrun."""
+"""An interval needs three, even if a very slow precision then exceeds the budget."""
 
 _SIZES = {"cpu": 512, "cuda": 4096}
-"""Rows and columns: large enough to be bound by arithmetic, small enough for a second."""
+"""Rows and columns: large enough to be compute-bound, small enough for a second."""
 
 _SINCE = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0)}
-"""Compute capability from which Tensor Cores take the format: CUDA C++ Programming Guide, appendix "Compute
+"""Lowest compute capability whose Tensor Cores support it: CUDA C++ Programming Guide, appendix "Compute
 Capabilities", tables "Feature Support per Compute Capability" and "Tensor Core Input Data Types"."""
 
 _WITHOUT_TENSOR_CORES = "GTX 16"
@@ -43,7 +43,7 @@ _INSTRUCTIONS = {
     "bf16": ("amx_bf16", "avx512_bf16", "avx_ne_convert", "bf16"),
     "fp16": ("amx_fp16", "avx512_fp16", "asimdhp"),
 }
-"""The kernel's names of the instructions that compute in a format: ``flags`` of x86 processors (Intel SDM,
+"""The kernel's names for instructions that compute in a format: ``flags`` of x86 processors (Intel SDM,
 volume 1; AMD APM, volume 3) and ``Features`` of Arm ones (Linux, Documentation/arch/arm64/elf_hwcaps.rst)."""
 
 _LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16"}
@@ -51,14 +51,14 @@ _LABELS = {"tf32": "TF32", "fp16": "float16", "bf16": "bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The speed of one precision by float32's, or why there is none."""
+    """The speed of one precision relative to FP32, or why it could not be measured."""
 
     ratio: Ratio | None
     trouble: str = ""
 
 
 def precision_checks() -> list[Check]:
-    """Each precision on the device that training takes by default: the first GPU, else the CPU."""
+    """Each precision on the default device: the first GPU, else the CPU."""
     import torch
 
     from amptui.engine.precision import unsupported_precisions
@@ -79,59 +79,57 @@ def precision_checks() -> list[Check]:
 
 
 def check_unsupported(name: str, why: str, best: str) -> Check:
-    """A precision that amptui does not train in here, in the engine's words."""
-    return poor(name, f"{name} does not run here: {why}", f"train with --precision {best}", pays=False)
+    """A precision that amptui cannot train in on this device; ``why`` comes from the engine."""
+    return poor(name, f"{name} is not supported here: {why}", f"train with --precision {best}", pays=False)
 
 
 def check_precision(name: str, measured: Measured, reason: str, size: int, best: str) -> Check:
-    """Whether ``name`` pays: its whole 95% interval lies above float32's speed, or below, or neither.
+    """Whether ``name`` is faster than FP32: its whole 95% interval lies above 1, or below, or neither.
 
-    ``best`` is the precision to take instead.
+    ``best`` is the precision to use instead.
     """
-    label, found = _LABELS[name], measured.ratio
+    found = measured.ratio
     facts: dict[str, object] = {"reason": reason, "size": size, "speedup": found and found.value}
     facts |= {"speedup_low": found and found.low, "speedup_high": found and found.high}
     mend = f"train with --precision {best}"
     if found is None:
-        return poor(name, f"{name}: {label} was not measured ({measured.trouble}); {reason}", mend, **facts)
+        return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", mend, **facts)
     times = ratio_words(found.value, found.low, found.high)
-    speed = f"{times} float32's speed, measured in {size} × {size} matrix products; {reason}"
+    speed = f"{times} the speed of FP32 in {size} × {size} matrix products; {reason}"
     if found.low is not None and found.low > 1:
-        return fine(name, f"{name} pays: {speed}", pays=True, **facts)
+        return fine(name, f"{name} is faster: {speed}", pays=True, **facts)
     if found.high is not None and found.high < 1:
-        return poor(name, f"{name} does not pay: {speed}", mend, pays=False, **facts)
-    mend = "this machine is too busy to tell, or it makes no difference: `amptui bench` measures a model"
-    return poor(name, f"{name} may pay or not: {speed}", mend, pays=None, **facts)
+        return poor(name, f"{name} is slower: {speed}", mend, pays=False, **facts)
+    mend = "the machine may be busy; `amptui bench` measures a whole model"
+    return poor(name, f"{name}: no significant difference, {speed}", mend, pays=None, **facts)
 
 
 def best_of(measured: Mapping[str, Measured]) -> str:
-    """The precision that is surely the fastest; ``fp32`` where none is surely faster than that."""
+    """The precision with the highest lower bound; ``fp32`` if no bound is above 1."""
     lows = {name: m.ratio.low for name, m in measured.items() if m.ratio and m.ratio.low}
     name = max(lows, key=lows.__getitem__, default="fp32")
     return name if lows.get(name, 0.0) > 1 else "fp32"
 
 
 def gpu_reason(name: str, gpu: Gpu) -> str:
-    """What the GPU has for ``name``."""
+    """The GPU's hardware support for ``name``."""
     has = f"{gpu.capability[0]}.{gpu.capability[1]}"
     needs = f"{_SINCE[name][0]}.{_SINCE[name][1]}"
     if _WITHOUT_TENSOR_CORES in gpu.name:
         return f"{gpu.name} has no Tensor Cores"
     if gpu.capability >= _SINCE[name]:
-        return f"Tensor Cores take {_LABELS[name]} from compute capability {needs}, this is {has}"
-    return f"Tensor Cores for {_LABELS[name]} came with compute capability {needs}, this is {has}"
+        return f"Tensor Cores support {_LABELS[name]} (compute capability {has})"
+    return f"Tensor Cores support {_LABELS[name]} from compute capability {needs}, this GPU has {has}"
 
 
 def cpu_reason(name: str, flags: frozenset[str]) -> str:
-    """What the processor has for ``name``."""
+    """The processor's instructions for ``name``."""
     found = [flag for flag in _INSTRUCTIONS[name] if flag in flags]
-    if found:
-        return f"the processor has {', '.join(found)}"
-    return f"the processor has no instructions for {_LABELS[name]}"
+    return f"the CPU has {', '.join(found) if found else f'no {_LABELS[name]} instructions'}"
 
 
 def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
-    """The features of the first processor in the kernel's list; none where it does not say."""
+    """The features of the first processor in /proc/cpuinfo; empty if it lists none."""
     try:
         lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -145,10 +143,10 @@ def cpu_flags(root: Path = Path("/")) -> frozenset[str]:
 def measure(
     device: "torch.device", names: tuple[str, ...], *, size: int = 0, budget_seconds: float = _BUDGET_SECONDS
 ) -> dict[str, Measured]:
-    """The speed of each of ``names`` by float32's, in products of two ``size`` × ``size`` matrices.
+    """The speed of each of ``names`` relative to FP32, in products of two ``size`` × ``size`` matrices.
 
-    Each takes turns with float32, so that what slows the machine for a while slows both, and has an equal
-    part of ``budget_seconds``. Waits for the device.
+    Each takes turns with FP32, so that other load slows both, and gets an equal share of
+    ``budget_seconds``. Waits for the device.
     """
     from amptui.engine.precision import Tf32Flags
 
@@ -171,7 +169,7 @@ def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: f
 
 
 def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
-    """Warm the product up and return what measures it: the fastest of a few short samples."""
+    """Warm up, and return a function that measures a product: the fastest of a few short samples."""
     import torch
 
     from amptui.engine.precision import Tf32Flags
@@ -212,5 +210,5 @@ def _take_turns(
 
 def _cpu_level(level: str, flags: frozenset[str]) -> Check:
     known = sorted(flags.intersection(*([{f for fs in _INSTRUCTIONS.values() for f in fs}])))
-    low = f"; for low precision: {', '.join(known)}" if known else ""
-    return fine("cpu", f"torch's CPU kernels use {level}{low}", capability=level, low_precision_flags=known)
+    low = f"; low-precision instructions: {', '.join(known)}" if known else ""
+    return fine("cpu", f"torch uses {level} kernels{low}", capability=level, low_precision_flags=known)

@@ -1,11 +1,12 @@
-"""Makes the checks, prints them with their mends for a person or as JSON lines, and says how it stands."""
+"""Runs the checks, prints them with their hints or as JSON lines, and says whether training works here."""
 
+import importlib
 import json as json_text
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 
 from amptui import strictjson
@@ -25,14 +26,14 @@ _ASCII = str.maketrans({"✔": "v", "⚠": "!", "✖": "x", "→": "->", "×": "
 _DEVICES = {"cuda": "the GPU", "cpu": "the CPU"}
 
 _WIDEST = 110
-"""Columns of a line at most: longer ones are hard to read."""
+"""Columns of a line at most: longer lines are hard to read."""
 
 
 def doctor(*, json: bool = False) -> int:
-    """Look at this machine and print what it can do; 1 if training does not run here by default, else 0.
+    """Check this machine and print what it can do; return 1 if training fails with default options, else 0.
 
-    With ``json`` every check is one JSON object a line: ``type`` (Check), ``section`` and the fields of
-    `Check`; a last line of type Verdict says ``can_train`` and counts ``warnings`` and ``errors``.
+    With ``json`` each check is one JSON object a line: ``type`` (Check), ``section`` and the fields of
+    `Check`. The last line has the type Verdict, with ``can_train``, ``warnings`` and ``errors`` (counts).
     """
     show = _JsonReport() if json else _PlainReport()
     checks = []
@@ -45,25 +46,32 @@ def doctor(*, json: bool = False) -> int:
 
 
 def sections() -> tuple[Section, ...]:
-    """What is looked at, in the order in which one thing stands on another.
-
-    Each part is loaded when it is looked at: on a machine where one does not load, the others still tell.
-    """
+    """What to check, each after what it depends on."""
     return (
         Section(title="software", look=software_checks),
-        Section(title="CUDA", look=_cuda, needs_torch=True),
-        Section(title="GPUs", look=_gpus, needs_torch=True),
-        Section(title="precisions", look=_precisions, needs_torch=True),
-        Section(title="processors and memory", look=_machine),
-        Section(title="processors and memory", look=_threads, needs_torch=True),
-        Section(title="terminal", look=_terminal),
-        Section(title="folders", look=_storage),
-        Section(title="data", look=_data, needs_torch=True),
+        Section(title="CUDA", look=_late("cuda", "cuda_checks"), needs_torch=True),
+        Section(title="GPUs", look=_late("gpus", "gpu_checks"), needs_torch=True),
+        Section(title="precisions", look=_late("precisions", "precision_checks"), needs_torch=True),
+        Section(title="processors and memory", look=_late("machine", "machine_checks")),
+        Section(title="processors and memory", look=_late("machine", "thread_checks"), needs_torch=True),
+        Section(title="terminal", look=_late("terminal", "terminal_checks")),
+        Section(title="folders", look=_late("storage", "storage_checks")),
+        Section(title="data", look=_late("storage", "data_checks"), needs_torch=True),
     )
 
 
+def _late(module: str, checks: str) -> Callable[[], Iterable[Check]]:
+    """``checks`` of ``module``, imported when called: if one module fails to import, others still run."""
+
+    def look() -> Iterable[Check]:
+        found: Iterable[Check] = getattr(importlib.import_module(f"amptui.doctor.{module}"), checks)()
+        return found
+
+    return look
+
+
 def examine(all_sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
-    """Every check with its section's title; where torch does not load, what needs it is left out."""
+    """Every check with its section's title; without those that need torch if it cannot be imported."""
     torch_loads = True
     for section in all_sections:
         if section.needs_torch and not torch_loads:
@@ -76,57 +84,9 @@ def examine(all_sections: Iterable[Section]) -> Iterator[tuple[str, Check]]:
 def _look(section: Section) -> Iterable[Check]:
     try:
         return list(section.look())
-    except Exception as error:  # noqa: BLE001 - a sick machine fails in its own ways, and the rest shall be told
-        text = f"{section.title} could not be looked at: {type(error).__name__}: {one_line(error)}"
-        return [poor("unexamined", text, "mend what is marked above, then run `amptui doctor` again")]
-
-
-def _cuda() -> list[Check]:
-    from amptui.doctor.cuda import cuda_checks
-
-    return cuda_checks()
-
-
-def _gpus() -> list[Check]:
-    from amptui.doctor.gpus import gpu_checks
-
-    return gpu_checks()
-
-
-def _precisions() -> list[Check]:
-    from amptui.doctor.precisions import precision_checks
-
-    return precision_checks()
-
-
-def _machine() -> list[Check]:
-    from amptui.doctor.machine import machine_checks
-
-    return machine_checks()
-
-
-def _threads() -> list[Check]:
-    from amptui.doctor.machine import thread_checks
-
-    return thread_checks()
-
-
-def _terminal() -> list[Check]:
-    from amptui.doctor.terminal import terminal_checks
-
-    return terminal_checks()
-
-
-def _storage() -> list[Check]:
-    from amptui.doctor.storage import storage_checks
-
-    return storage_checks()
-
-
-def _data() -> list[Check]:
-    from amptui.doctor.storage import data_checks
-
-    return data_checks()
+    except Exception as error:  # noqa: BLE001 - a broken machine may raise anything, and the rest still counts
+        text = f"{section.title} could not be checked: {type(error).__name__}: {one_line(error)}"
+        return [poor("unexamined", text, "fix the problems above, then run `amptui doctor` again")]
 
 
 def _device(checks: Iterable[Check]) -> str:
@@ -157,7 +117,7 @@ class _JsonReport:
 
 
 class _PlainReport:
-    """A heading for each section, a sign before each line, and the mend below it."""
+    """A heading for each section, a sign before each line, and the hint below it."""
 
     def __init__(self) -> None:
         is_terminal = sys.stdout.isatty()
@@ -177,17 +137,17 @@ class _PlainReport:
             self._write(f"      {line}")
 
     def verdict(self, *, warnings: int, errors: int, device: str) -> None:
-        better = f"; {_things(warnings)} could be better (⚠)" if warnings else ""
+        also = f"; {_counted(warnings, 'warning')} (⚠)" if warnings else ""
         if errors:
-            text = f"Training does not run here: {_things(errors)} must be mended first (✖){better}."
+            text = f"Training cannot run here: fix {_counted(errors, 'error')} first (✖){also}."
         else:
-            text = f"Training runs here, on {_DEVICES[device]}{better}."
+            text = f"Training runs here, on {_DEVICES[device]}{also}."
         self._write("")
         for line in self._wrapped(text, indent=0):
             self._write(line)
 
     def _wrapped(self, text: str, *, indent: int) -> list[str]:
-        text = printable(text)  # a library's words may hold escape sequences
+        text = printable(text)  # a library's message may hold escape sequences
         if not self._width:
             return [text]
         width = max(20, self._width - indent)
@@ -202,5 +162,5 @@ class _PlainReport:
         put(f"{line}\n")
 
 
-def _things(count: int) -> str:
-    return "1 thing" if count == 1 else f"{count} things"
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"

@@ -1,4 +1,4 @@
-"""The software that training needs: what is installed, whether it is new enough, whether torch loads."""
+"""The software that training needs: what is installed, whether it is new enough, whether torch imports."""
 
 import importlib
 import platform
@@ -17,38 +17,45 @@ NEEDED = {
     "psutil": (6,),
     "nvidia-ml-py": (12, 560),
 }
-"""The packages amptui depends on and the oldest version of each that will do, as in pyproject.toml."""
+"""The packages amptui depends on and the oldest version of each that it supports, as in pyproject.toml."""
 
 
 def software_checks() -> list[Check]:
-    """Python and amptui, each needed package, and one real import of torch."""
+    """One line with all versions, each package that is missing or too old, and a real import of torch."""
+    versions = {name: _installed(name) for name in NEEDED}
     python = platform.python_version()
-    own = fine("amptui", f"amptui {__version__} on Python {python}", amptui=__version__, python=python)
-    return [own, *(check_package(name, least) for name, least in NEEDED.items()), check_torch_loads()]
+    installed = (f"{name} {version}" for name, version in versions.items() if version)
+    text = ", ".join([f"amptui {__version__}", f"Python {python}", *installed])
+    own = fine("amptui", text, amptui=__version__, python=python, **versions)
+    checks = (check_package(name, versions[name], least) for name, least in NEEDED.items())
+    return [own, *filter(None, checks), check_torch_loads()]
 
 
-def check_package(name: str, least: tuple[int, ...]) -> Check:
-    """Whether the package ``name`` is installed in version ``least`` or newer."""
-    needed = f"{name}>={'.'.join(map(str, least))}"
-    try:
-        version = metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return broken(name, f"{name} is not installed", f"pip install '{needed}'", version=None)
-    if release(version) < least:
-        return broken(name, f"{name} {version} is too old", f"pip install '{needed}'", version=version)
-    return fine(name, f"{name} {version}", version=version)
+def check_package(name: str, version: str | None, least: tuple[int, ...]) -> Check | None:
+    """The problem with package ``name``, installed in ``version``; None if that is ``least`` or newer."""
+    if version is not None and release(version) >= least:
+        return None
+    text = f"{name} is not installed" if version is None else f"{name} {version} is too old"
+    return broken(name, text, f"pip install '{name}>={'.'.join(map(str, least))}'", version=version)
 
 
 def check_torch_loads() -> Check:
-    """Whether ``import torch`` works: a wheel for another system or a missing library shows only there."""
+    """Whether ``import torch`` works: only that finds a wheel for another system or a missing library."""
     try:
         torch = importlib.import_module("torch")
         built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
-        text = f"torch {torch.__version__} loads, {built}"
+        text = f"torch {torch.__version__} imports, {built}"
     except Exception as error:  # noqa: BLE001 - a package that is broken raises what it likes
         why = f"{type(error).__name__}: {one_line(error)}"
-        return broken("torch-loads", f"torch does not load: {why}", "install torch again in this environment")
+        return broken("torch-loads", f"cannot import torch: {why}", "reinstall torch in this environment")
     return fine("torch-loads", text)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def release(version: str) -> tuple[int, ...]:

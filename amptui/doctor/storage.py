@@ -1,4 +1,4 @@
-"""The folders that training reads and writes: runs, data sets, and the room left for them."""
+"""The folders that training reads and writes: runs, data sets, and their free space."""
 
 import shutil
 import tempfile
@@ -8,11 +8,11 @@ from amptui.doctor.check import Check, broken, fine, poor
 from amptui.units import number_of_bytes
 
 _LEAST_FREE_BYTES = 2**30
-"""A day of quick steps writes some hundred MB of journal; checkpoints of a large model take more."""
+"""A day of short steps writes a few hundred MB of journal; checkpoints of a large model take more."""
 
 
 def storage_checks() -> list[Check]:
-    """The folder of runs and the folder of data sets; nothing is left behind in either."""
+    """The folder of runs and the folder of data sets; leaves nothing behind in either."""
     from amptui.launch import default_data_dir
     from amptui.runs.rundir import default_base
 
@@ -21,7 +21,7 @@ def storage_checks() -> list[Check]:
 
 
 def data_checks() -> list[Check]:
-    """Which data sets are there already; nothing is downloaded, and no checksum is made."""
+    """Which data sets are there already; downloads nothing and computes no checksum."""
     from amptui.launch import default_data_dir
 
     folder = default_data_dir()
@@ -29,31 +29,27 @@ def data_checks() -> list[Check]:
 
 
 def check_runs(folder: Path) -> Check:
-    """Whether runs can be kept in ``folder``, by writing a file there that vanishes."""
+    """Whether runs can be saved in ``folder``, by writing a temporary file there."""
     why = why_unwritable(folder)
     if why:
-        mend = "make it writable, set XDG_STATE_HOME, or train with --run-dir FOLDER"
-        return broken("runs", f"runs cannot be kept in {folder}: {why}", mend, folder=str(folder))
-    return _check_room(
-        "runs", f"runs are kept in {folder}", folder, "free some, or train with --run-dir FOLDER"
-    )
+        mend = "make the folder writable, set XDG_STATE_HOME, or train with --run-dir DIR"
+        return broken("runs", f"cannot save runs in {folder}: {why}", mend, folder=str(folder))
+    return _check_room("runs", "runs", folder, "free some space, or train with --run-dir DIR")
 
 
 def check_data_folder(folder: Path) -> Check:
-    """Whether data sets can be downloaded to ``folder``; without them synthetic data stands in."""
+    """Whether data sets can be downloaded to ``folder``; without them training uses synthetic data."""
     why = why_unwritable(folder)
     if why:
-        mend = "make it writable, set XDG_CACHE_HOME, or train with --data-dir FOLDER"
-        return poor("data-folder", f"data sets cannot be kept in {folder}: {why}", mend, folder=str(folder))
-    return _check_room(
-        "data-folder", f"data sets are kept in {folder}", folder, "free some, or use --data-dir FOLDER"
-    )
+        mend = "make the folder writable, set XDG_CACHE_HOME, or train with --data-dir DIR"
+        return poor("data-folder", f"cannot save data sets in {folder}: {why}", mend, folder=str(folder))
+    return _check_room("data-folder", "data sets", folder, "free some space, or train with --data-dir DIR")
 
 
 def why_unwritable(folder: Path) -> str:
-    """Why no file can be made in ``folder``, or in what is there of the path to it; empty where one can.
+    """Why no file can be created in ``folder``, or in its nearest existing parent; empty if one can.
 
-    A real file says more than permission bits: of a full disk, a quota, a file system that is read-only.
+    A real file finds more than permission bits do: a full disk, a quota, a read-only file system.
     """
     try:
         with tempfile.TemporaryFile(dir=existing(folder)) as file:
@@ -64,13 +60,13 @@ def why_unwritable(folder: Path) -> str:
 
 
 def existing(folder: Path) -> Path:
-    """``folder``, or the nearest above it that is there; raises OSError where that cannot be told."""
+    """``folder``, or its nearest existing parent; raises OSError if it cannot be determined."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def check_mnist(data_dir: Path) -> Check:
-    """MNIST's four files, packed or not; an unpacked one must have its size."""
-    from amptui.data.mnist import MNIST
+    """MNIST's four files, compressed or not; an uncompressed one must have the right size."""
+    from amptui.data.mnist import MEND, MNIST
 
     folder = data_dir / MNIST.folder
     missing, damaged = [], []
@@ -81,15 +77,13 @@ def check_mnist(data_dir: Path) -> Check:
         elif not path.with_name(f"{file.name}.gz").exists():
             missing.append(file.name)
     if damaged:
-        text = f"MNIST: {', '.join(path.name for path in damaged)} in {folder} is damaged"
-        return poor(
-            "mnist", text, "move it away to have it downloaded again", found=False, folder=str(folder)
-        )
+        text = f"MNIST: {', '.join(path.name for path in damaged)} in {folder} is corrupt"
+        return poor("mnist", text, MEND, found=False, folder=str(folder))
     return _check_found("mnist", "MNIST", folder, found=not missing, megabytes=12)
 
 
 def check_cifar10(data_dir: Path) -> Check:
-    """CIFAR-10's folder with every batch, or the archive that is unpacked in memory."""
+    """CIFAR-10's folder with every batch, or its archive."""
     from amptui.data.cifar import CIFAR10
 
     folder = data_dir / CIFAR10.folder
@@ -97,8 +91,8 @@ def check_cifar10(data_dir: Path) -> Check:
         names = (*CIFAR10.train, *CIFAR10.validation)
         missing = [name for name in names if not (folder / name).exists()]
         if missing:
-            text = f"CIFAR-10: {', '.join(missing)} is missing in {folder}"
-            return poor("cifar-10", text, "move the folder away to have it downloaded again", found=False)
+            text = f"CIFAR-10: {', '.join(missing)} is missing from {folder}"
+            return poor("cifar-10", text, "delete or rename the folder to download it again", found=False)
         return _check_found("cifar-10", "CIFAR-10", folder, found=True, megabytes=170)
     archive = data_dir / CIFAR10.archive
     return _check_found("cifar-10", "CIFAR-10", archive, found=archive.exists(), megabytes=170)
@@ -107,15 +101,13 @@ def check_cifar10(data_dir: Path) -> Check:
 def _check_found(name: str, title: str, path: Path, *, found: bool, megabytes: int) -> Check:
     if found:
         return fine(name, f"{title} is in {path}", found=True, folder=str(path))
-    mend = (
-        f"it is downloaded when first trained on ({megabytes} MB); without a network synthetic data stands in"
-    )
-    return poor(name, f"{title} is not here yet", mend, found=False, folder=str(path))
+    mend = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
+    return poor(name, f"{title} is not downloaded yet", mend, found=False, folder=str(path))
 
 
-def _check_room(name: str, text: str, folder: Path, mend: str) -> Check:
+def _check_room(name: str, what: str, folder: Path, mend: str) -> Check:
     free = shutil.disk_usage(existing(folder)).free
-    line = f"{text}, {number_of_bytes(free)} free"
+    text = f"{what} are saved in {folder}, {number_of_bytes(free)} free"
     if free < _LEAST_FREE_BYTES:
-        return poor(name, f"{line}: little", mend, folder=str(folder), free_bytes=free)
-    return fine(name, line, folder=str(folder), free_bytes=free)
+        return poor(name, f"{text}: low", mend, folder=str(folder), free_bytes=free)
+    return fine(name, text, folder=str(folder), free_bytes=free)

@@ -30,37 +30,37 @@ def judged(driver: Driver, *, visible: str | None = None, build: str = "13.0") -
 
 def test_a_usable_gpu_is_all_that_is_said() -> None:
     check = check_cuda(replace(UNUSABLE, gpu_count=2, torch_says=""))
-    assert (check.severity, check.text) == ("info", "CUDA 13.0 is usable: 2 GPUs")
+    assert (check.severity, check.text) == ("info", "CUDA 13.0: 2 GPUs available")
 
 
 def test_without_a_driver_torch_trains_on_the_cpu() -> None:
     text, mend = judged(NO_DRIVER, visible="")
-    assert text == "training runs on the CPU: no NVIDIA driver is found"
+    assert text == "training runs on the CPU: no NVIDIA driver found"
     assert "--gpus all" in mend
 
 
 def test_a_gpu_on_the_bus_says_that_only_its_driver_is_missing() -> None:
     text, mend = judged(replace(NO_DRIVER, gpus_on_bus=1))
-    assert text.endswith("an NVIDIA GPU is here, its driver is not")
-    assert mend.startswith("install NVIDIA's driver")
+    assert text.endswith("this machine has an NVIDIA GPU, but its driver is not loaded")
+    assert mend.startswith("install the NVIDIA driver")
 
 
 def test_a_container_that_got_the_driver_without_its_library() -> None:
     text, mend = judged(replace(HEALTHY, library_found=False, cuda=None, refusal=None))
-    assert "libcuda.so.1 is not found" in text
+    assert "libcuda.so.1 is missing" in text
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in mend
 
 
 def test_a_build_for_cpus_alone_is_a_trouble_only_beside_a_gpu() -> None:
     beside = check_cuda(replace(UNUSABLE, build=None))
-    assert (beside.severity, beside.mend[:28]) == ("warning", "install torch's CUDA build: ")
+    assert (beside.severity, beside.mend[:30]) == ("warning", "install a CUDA build of torch:")
     assert check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER)).severity == "info"
 
 
 @pytest.mark.parametrize("visible", ["", " ", "-1"])
 def test_an_empty_or_negative_list_hides_every_gpu(visible: str) -> None:
     text, mend = judged(replace(HEALTHY, refusal=100), visible=visible)
-    assert text.endswith(f"CUDA_VISIBLE_DEVICES={visible!r} leaves no GPU visible")
+    assert text.endswith(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
     assert mend.startswith("unset CUDA_VISIBLE_DEVICES")
 
 
@@ -75,8 +75,8 @@ def test_a_list_is_not_blamed_where_the_container_has_no_gpu() -> None:
 
 def test_a_driver_of_an_older_major_cuda_is_too_old_for_the_build() -> None:
     text, mend = judged(replace(HEALTHY, cuda=(12, 2), refusal=0))
-    assert text.endswith("the driver supports CUDA 12.2, and this torch is built for CUDA 13.0")
-    assert mend.startswith("update the driver to 580 or newer, or install a torch built for CUDA 12")
+    assert text.endswith("the driver supports CUDA 12.2, but torch is built for CUDA 13.0")
+    assert mend.startswith("update the driver to 580 or newer, or install torch built for CUDA 12")
 
 
 def test_a_driver_of_the_same_major_cuda_is_never_too_old() -> None:
@@ -86,7 +86,7 @@ def test_a_driver_of_the_same_major_cuda_is_never_too_old() -> None:
 
 def test_device_files_that_the_user_may_not_open_are_named() -> None:
     text, mend = judged(replace(HEALTHY, refusal=100, locked_files=("nvidia0", "nvidiactl")))
-    assert text.endswith("no permission to use /dev/nvidia0, /dev/nvidiactl")
+    assert text.endswith("no permission to open /dev/nvidia0, /dev/nvidiactl")
     assert mend.startswith("join the group")
 
 
@@ -102,7 +102,7 @@ def test_where_the_driver_starts_torch_says_why() -> None:
 
 def test_a_driver_tells_its_version_and_its_newest_cuda() -> None:
     (check,) = check_driver(HEALTHY)
-    assert check.text == "NVIDIA driver 580.65.06, for CUDA up to 13.0"
+    assert check.text == "NVIDIA driver 580.65.06, supports CUDA up to 13.0"
     assert check_driver(NO_DRIVER) == []
 
 

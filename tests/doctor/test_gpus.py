@@ -44,14 +44,14 @@ def nvml(
 
 def test_a_gpu_is_told_with_name_memory_and_capability() -> None:
     check = check_gpu(H200, ARCHITECTURES)
-    assert (check.severity, check.text) == ("info", "cuda:0 NVIDIA H200, 140 GiB, capability 9.0")
+    assert (check.severity, check.text) == ("info", "cuda:0 NVIDIA H200, 140 GiB, compute capability 9.0")
 
 
 def test_the_first_gpu_without_code_in_this_torch_stops_the_training() -> None:
     v100 = Gpu(index=0, name="Tesla V100", memory_bytes=2**34, capability=(7, 0))
     check = check_gpu(v100, ARCHITECTURES)
     assert check.severity == "error"
-    assert "this torch has no code for it (it has sm_75, " in check.text
+    assert "this build of torch does not support it (only sm_75, " in check.text
     assert "sm_70, or train with --device cpu" in check.mend
 
 
@@ -91,13 +91,13 @@ def test_nothing_runs_on_a_build_without_gpu_code() -> None:
 
 def test_every_gpu_of_nvml_is_counted_with_its_figures(fake_drivers: Path, look: Look) -> None:
     checks = nvml(look, fake_drivers)
-    assert [check["text"] for check in checks] == [f"NVML: Fake GPU tells {FIGURES} of {FIGURES} figures"] * 2
+    assert [check["text"] for check in checks] == [f"NVML: Fake GPU: {FIGURES} of {FIGURES} readings"] * 2
     assert checks[0]["facts"]["power_watts"] == 412.5
 
 
 def test_refused_figures_are_named_once_for_all_gpus(fake_drivers: Path, look: Look) -> None:
     *gpus, missing = nvml(look, fake_drivers, faults="nvmlDeviceGetPowerUsage=4")
-    assert [gpu["text"] for gpu in gpus] == [f"NVML: Fake GPU tells {FIGURES - 1} of {FIGURES} figures"] * 2
+    assert [gpu["text"] for gpu in gpus] == [f"NVML: Fake GPU: {FIGURES - 1} of {FIGURES} readings"] * 2
     assert missing["severity"] == "warning"
     assert missing["facts"]["missing"] == ["power_watts"]
     assert "no permission" in missing["text"]
@@ -106,7 +106,7 @@ def test_refused_figures_are_named_once_for_all_gpus(fake_drivers: Path, look: L
 def test_a_mig_instance_without_sensors_is_as_it_should_be(fake_drivers: Path, look: Look) -> None:
     checks = nvml(look, fake_drivers, gpus="1", mig="1")
     assert [check["severity"] for check in checks] == ["info"] * 3
-    assert [check["text"].endswith("sensors belong to the whole GPU") for check in checks] == [
+    assert [check["text"].endswith("a MIG instance has no sensors of its own") for check in checks] == [
         False,
         True,
         True,
@@ -130,7 +130,7 @@ def test_no_nvml_is_a_trouble_only_where_cuda_works() -> None:
 def test_an_nvml_that_never_answers_is_not_waited_for(fake_drivers: Path, look: Look) -> None:
     program = PROGRAM.format(patience=0.2, expected=False)
     (check,) = look(program, fake_drivers, FAKE_NVML_FAULTS="nvmlInitWithFlags=hang")
-    assert (check["severity"], check["text"]) == ("warning", "no GPU figures: NVML does not answer")
+    assert (check["severity"], check["text"]) == ("warning", "NVML does not respond: no GPU readings")
 
 
 def test_memory_that_others_hold_is_told() -> None:
@@ -139,7 +139,7 @@ def test_memory_that_others_hold_is_told() -> None:
         return check_nvml([sample], "", expected=True)[0]
 
     assert [check(used).severity for used in (90 * GIB, 91 * GIB, None)] == ["info", "warning", "info"]
-    assert check(91 * GIB).text == "NVML: GPU-1 is nearly full: 91.0 / 100 GiB"
+    assert check(91 * GIB).text == "NVML: GPU-1: memory is nearly full, 91.0 / 100 GiB"
 
 
 @pytest.mark.gpu

@@ -27,8 +27,8 @@ def test_this_machine_is_told_without_a_failure() -> None:
 
 def test_a_containers_limit_is_told_beside_the_machines_cores() -> None:
     check = check_cores(Cores(machine=64, allowed=64, limit=1.5))
-    assert check.text == "2 cores for this process of 64 in this machine, by a container's limit of 1.5"
-    assert check_cores(Cores(machine=8, allowed=8, limit=None)).text == "8 cores for this process"
+    assert check.text == "2 of 64 cores available (container limit 1.5)"
+    assert check_cores(Cores(machine=8, allowed=8, limit=None)).text == "8 cores available"
 
 
 def test_more_threads_than_cores_are_too_many() -> None:
@@ -39,7 +39,7 @@ def test_more_threads_than_cores_are_too_many() -> None:
 
 def test_few_threads_leave_cores_idle() -> None:
     check = check_threads(1, Cores(machine=16, allowed=16, limit=None))
-    assert check.text == "torch computes with 1 thread on 16 cores: training on the CPU leaves most idle"
+    assert check.text == "torch uses 1 thread on 16 cores: CPU training leaves most cores idle"
 
 
 @given(st.integers(1, 512), st.integers(1, 512), st.none() | st.floats(0.01, 512))
@@ -61,7 +61,7 @@ def test_torchs_own_thread_count_is_what_is_judged() -> None:
 def test_a_small_container_is_told_to_be_small() -> None:
     check = check_memory(Limits(cores=None, memory_bytes=GIB))
     assert check.severity == "warning"
-    assert "this container's limit is 1.00 GiB" in check.text
+    assert "container limit 1.00 GiB" in check.text
     assert check.facts["limit_bytes"] == GIB
 
 

@@ -65,7 +65,7 @@ def test_a_precision_pays_when_its_whole_interval_is_above_float32() -> None:
     check = check_precision("bf16", measured(1.01, 1.9, 2.8), "the reason", 512, "bf16")
     assert (check.severity, check.facts["pays"]) == ("info", True)
     expected = (
-        "bf16 pays: 1.90× (1.01 to 2.80) float32's speed, measured in 512 × 512 matrix products; the reason"
+        "bf16 is faster: 1.90× (1.01 to 2.80) the speed of FP32 in 512 × 512 matrix products; the reason"
     )
     assert check.text == expected
 
@@ -79,7 +79,7 @@ def test_a_slower_one_does_not_pay_and_the_mend_names_what_does() -> None:
 def test_an_interval_around_1_decides_nothing() -> None:
     check = check_precision("bf16", measured(0.9, 1.4, 2.0), "the reason", 512, "fp32")
     assert check.facts["pays"] is None
-    assert check.text.startswith("bf16 may pay or not: 1.40×")
+    assert check.text.startswith("bf16: no significant difference, 1.40×")
 
 
 def test_the_best_is_what_is_surely_fastest_and_float32_where_nothing_surely_is() -> None:
@@ -89,7 +89,7 @@ def test_the_best_is_what_is_surely_fastest_and_float32_where_nothing_surely_is(
 
 def test_what_the_engine_does_not_run_is_told_with_what_it_does() -> None:
     check = check_unsupported("bf16", "Tesla T4 has no bfloat16 arithmetic", "fp16")
-    assert check.text == "bf16 does not run here: Tesla T4 has no bfloat16 arithmetic"
+    assert check.text == "bf16 is not supported here: Tesla T4 has no bfloat16 arithmetic"
     assert check.mend == "train with --precision fp16"
 
 
@@ -99,17 +99,17 @@ def test_what_the_engine_does_not_run_is_told_with_what_it_does() -> None:
         (
             "fp16",
             gpu("Tesla V100", (7, 0)),
-            "Tensor Cores take float16 from compute capability 7.0, this is 7.0",
+            "Tensor Cores support float16 (compute capability 7.0)",
         ),
         (
             "bf16",
             gpu("Tesla T4", (7, 5)),
-            "Tensor Cores for bfloat16 came with compute capability 8.0, this is 7.5",
+            "Tensor Cores support bfloat16 from compute capability 8.0, this GPU has 7.5",
         ),
         (
             "tf32",
             gpu("NVIDIA H200", (9, 0)),
-            "Tensor Cores take TF32 from compute capability 8.0, this is 9.0",
+            "Tensor Cores support TF32 (compute capability 9.0)",
         ),
         ("fp16", gpu("NVIDIA GeForce GTX 1660", (7, 5)), "NVIDIA GeForce GTX 1660 has no Tensor Cores"),
     ],
@@ -124,10 +124,10 @@ def test_a_gpu_is_judged_by_its_compute_capability(precision: str, card: Gpu, wo
         (
             "processor\t: 0\nflags\t\t: fpu avx512_bf16 amx_bf16\n",
             "has amx_bf16, avx512_bf16",
-            "no instructions",
+            "no float16 instructions",
         ),
         ("processor\t: 0\nFeatures\t: fp asimd asimdhp bf16\n", "has bf16", "has asimdhp"),
-        ("nothing of use\n", "no instructions for bfloat16", "no instructions for float16"),
+        ("nothing of use\n", "no bfloat16 instructions", "no float16 instructions"),
     ],
 )
 def test_a_processors_instructions_are_read_from_the_kernel(

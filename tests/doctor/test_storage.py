@@ -20,7 +20,7 @@ from amptui.doctor.storage import (
 def test_new_folders_are_fine_and_nothing_is_left_there(tmp_path: Path) -> None:
     check = check_runs(tmp_path / "not" / "yet")
     assert check.severity in ("info", "warning")  # a test machine may have little room
-    assert check.text.startswith(f"runs are kept in {tmp_path / 'not' / 'yet'}, ")
+    assert check.text.startswith(f"runs are saved in {tmp_path / 'not' / 'yet'}, ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -77,7 +77,7 @@ def test_a_file_of_mnist_with_a_wrong_size_is_damaged(tmp_path: Path) -> None:
     (folder / MNIST.files[1].name).write_bytes(b"half a download")
     check = check_mnist(tmp_path)
     assert "train-labels-idx1-ubyte in" in check.text
-    assert check.mend == "move it away to have it downloaded again"
+    assert check.mend == "delete or rename it to download it again"
 
 
 def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
@@ -89,4 +89,4 @@ def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:
         (folder / name).touch()
     assert check_cifar10(tmp_path).text == f"CIFAR-10 is in {folder}"
     (folder / "test_batch").unlink()
-    assert check_cifar10(tmp_path).text == f"CIFAR-10: test_batch is missing in {folder}"
+    assert check_cifar10(tmp_path).text == f"CIFAR-10: test_batch is missing from {folder}"
