@@ -1,6 +1,6 @@
-"""The command line's commands: each wires the parts that do it, and says how it ended.
+"""The commands of the command line: each connects the parts it needs and returns its exit status.
 
-Heavy imports (torch, textual) happen inside functions: the screen must stand before torch is loaded.
+Heavy imports (torch, textual) happen inside functions: the screen opens before torch is imported.
 """
 
 import argparse
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status.
 
-    0 done or stopped by the user, 1 failed, 2 a usage error, 130 Ctrl+C, 128 + the number of the signal
-    that ended it.
+    0 done or stopped by the user, 1 failed, 2 usage error, 130 Ctrl+C, 128 + the signal number for a signal.
     """
     replace_closed_streams()
     try:
@@ -37,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    # What is imported on the way to the first frame stays: looking for garbage in it takes a seventh of the
-    # time until that frame. Starting the training turns the collector on again.
+    # What is imported before the first frame is never garbage, and collecting takes a seventh of the time
+    # until that frame. Starting the training turns the collector on again.
     gc.disable()
     try:
         return _launch(options)
@@ -50,7 +49,7 @@ def _launch(options: argparse.Namespace) -> int:
     from amptui import launch
 
     if options.detach and (options.headless or options.json):
-        raise UsageError("--detach shows nothing", mend="leave --headless and --json out")
+        raise UsageError("--detach writes no output", mend="leave out --headless and --json")
     screen = not (options.headless or options.json) and can_show_a_screen()
     plan = _plan(options, _given(options) | {"attended": screen or options.detach})
     return launch.train(plan, json=options.json, detach=options.detach, frames_per_second=options.fps)
@@ -62,23 +61,21 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
     resumes = options.resume is not None
     if resumes and options.run_dir is not None:
         if options.resume:
-            raise UsageError("--resume RUN and --run-dir name two folders", mend="give one of them")
-        # The same command line may start a run and, after a requeue, go on with it.
+            raise UsageError("--resume RUN and --run-dir both name a run", mend="use one of them")
+        # The same command line may start a run and, after a requeue, resume it.
         resumes, options.resume = launch.can_go_on(options.run_dir), str(options.run_dir)
     if resumes:
         text = options.resume or (launch.newest_of(options.model) if options.model else "")
         return launch.plan_resumed(given, text)
     if options.model is None:
-        raise UsageError(
-            "MODEL is missing", mend="`amptui models` lists some, or --resume goes on with a run"
-        )
+        raise UsageError("MODEL is missing", mend="`amptui models` lists some; --resume continues a run")
     if "data_dir" not in given:
         given["data_dir"] = launch.default_data_dir()
     return launch.plan_new(TrainRequest(**given), options.run_dir)
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
-    """What the command line says of the training, by the fields of ``TrainRequest``; the rest is left out."""
+    """The fields of ``TrainRequest`` that the command line sets."""
     values = {
         "model": options.model,
         "epochs": getattr(options, "epochs", None),
@@ -146,11 +143,11 @@ def _export(options: argparse.Namespace) -> int:
 
     places = {"csv": options.csv, "tensorboard": options.tensorboard, "html": options.html}
     if not any(places.values()):
-        raise UsageError("no format to export to", mend="give --csv FILE, --tensorboard DIR or --html FILE")
+        raise UsageError("no export format given", mend="use --csv FILE, --tensorboard DIR or --html FILE")
     journal = find_run(options.run)
     found = export(journal, **places)
     written = ", ".join(str(place) for place in places.values() if place is not None)
-    say(f"{journal}: {found.steps:,} steps to {written}")
+    say(f"{journal}: exported {found.steps:,} steps to {written}")
     if found.passed_over:
         complain(found.passed_over)
     return 0

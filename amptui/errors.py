@@ -1,18 +1,18 @@
-"""What can go wrong that a person can mend: one line each, saying what, where and the mend.
+"""Errors that a user can fix. Each message is one line: what is wrong, where, and a hint.
 
 AmptuiError
-├── UsageError       the command line asks for something that is not there   (exit status 2)
-├── ExperimentError  a model file, or the code in it                          (exit status 1)
-├── DataError        data files that are absent, truncated or wrong           (exit status 1)
-├── DeviceError      a device that is absent, out of memory or has failed     (exit status 1)
-│   └── DeviceLostError  one on which a kernel failed                         (exit status 1)
-├── RunFolderError   a run's folder that cannot be used                       (exit status 1)
-└── OutputError      what a command prints cannot be written                  (exit status 1)
+├── UsageError       the command line asks for something that does not exist  (exit status 2)
+├── ExperimentError  a model file or its code is wrong                        (exit status 1)
+├── DataError        data files are missing, truncated or wrong               (exit status 1)
+├── DeviceError      the device is missing, out of memory or has failed       (exit status 1)
+│   └── DeviceLostError  a kernel failed on it                                (exit status 1)
+├── RunFolderError   a run's folder cannot be used                            (exit status 1)
+└── OutputError      the output cannot be written                             (exit status 1)
 """
 
 
 class AmptuiError(Exception):
-    """A trouble told in one line; ``mend`` says what the person can do about it."""
+    """An error with a message of one line; ``mend`` is a hint what to do about it."""
 
     exit_status = 1
 
@@ -23,21 +23,21 @@ class AmptuiError(Exception):
 
 
 class UsageError(AmptuiError):
-    """The command line asks for something that is not there."""
+    """The command line asks for something that does not exist."""
 
     exit_status = 2
 
 
 class ExperimentError(AmptuiError):
-    """A model file cannot be loaded, or its code does something a training loop cannot use."""
+    """A model file cannot be loaded, or its code does something that the training loop cannot use."""
 
 
 class DataError(AmptuiError):
-    """Data files are absent, truncated or wrong."""
+    """Data files are missing, truncated or wrong."""
 
 
 class DeviceError(AmptuiError):
-    """The device that was asked for is absent, out of memory, or has failed."""
+    """The requested device is missing, out of memory, or has failed."""
 
 
 class DeviceLostError(DeviceError):
@@ -45,8 +45,8 @@ class DeviceLostError(DeviceError):
 
 
 class RunFolderError(AmptuiError):
-    """The run's folder cannot be created, written or reused."""
+    """The run's folder cannot be created, written or used again."""
 
 
 class OutputError(AmptuiError):
-    """What a command has to say does not fit where standard output leads."""
+    """The output of a command cannot be written to standard output."""

@@ -1,9 +1,9 @@
-"""How much faster, and how sure that is: a ratio of step times with a 95% interval, from blocks in turns.
+"""How much faster: a ratio of step times with a 95% confidence interval, from blocks in turns.
 
-Step times follow each other: a slow step is often followed by slow ones, so a thousand steps say less than a
-thousand independent measurements would. Blocks of steps, each told by its median, are nearly independent, and
+Step times are correlated: a slow step is often followed by slow ones, so a thousand steps carry less
+information than a thousand independent measurements. The medians of blocks of steps are nearly independent;
 they are the sample here (the method of batch means: Law and Kelton, Simulation Modeling and Analysis, 9.5.3).
-Ratios are taken between logarithms, so that "1.5 times faster" and "1.5 times slower" are equally far from 1.
+Ratios are computed from logarithms, so that "1.5 times faster" and "1.5 times slower" are equally far from 1.
 """
 
 import math
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK_STEPS = 20
-"""Steps of a block at least: the noise of most loops is forgotten after so many."""
+"""Steps in a block at least: the correlation of most loops has faded after so many."""
 
 MIN_PAIRS = 3
 """Pairs of blocks that an interval needs: two leave one degree of freedom, and say nothing."""
@@ -33,26 +33,26 @@ _Z_975 = 1.95996
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """One side's step time by the other's: above 1, the other is faster."""
+    """One side's step time divided by the other's: above 1, the other side is faster."""
 
     value: float
     low: float | None
-    """Lower end of the 95% interval; None, as ``high``, while there are too few pairs for one."""
+    """Lower end of the 95% interval; None, as is ``high``, if there are too few pairs."""
     high: float | None
 
     @property
     def relative_width(self) -> float | None:
-        """Half the interval by the ratio: 0.02 is "to within 2%"."""
+        """Half the interval's width divided by the ratio: 0.02 means "to within 2%"."""
         if self.low is None or self.high is None:
             return None
         return (self.high - self.low) / 2 / self.value
 
 
 def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | None:
-    """The ratio of block medians measured in turns, each pair within a short time of each other.
+    """The ratio of block medians measured in alternation, so that the two of a pair are close in time.
 
-    What drifts over minutes (clocks, heat, other users) falls on both of a pair and cancels. Both lists have
-    the same length; None when they are empty.
+    Drift over minutes (clocks, heat, other users) affects both of a pair and cancels. Both lists have the
+    same length; None if they are empty.
     """
     if not slower:
         return None
@@ -67,9 +67,9 @@ def paired_ratio(slower: Sequence[float], faster: Sequence[float]) -> Ratio | No
 
 
 def t_975(freedom: float) -> float:
-    """Student's t at 97.5% for ``freedom`` degrees, 1 or more; those between whole numbers count down.
+    """Student's t at 97.5% for ``freedom`` degrees of freedom, 1 or more, rounded down up to 30.
 
-    Beyond 30 the first terms of its expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
+    Above 30, the first terms of its expansion around the normal quantile (Abramowitz and Stegun, 26.7.5).
     """
     if freedom <= len(_T_975):
         return _T_975[max(1, math.floor(freedom)) - 1]
@@ -78,10 +78,10 @@ def t_975(freedom: float) -> float:
 
 
 def _independent(values: npt.NDArray[np.float64]) -> float:
-    """How many independent values would say as much as these, which follow each other in time.
+    """The effective sample size of these values, which are in order of time.
 
-    n (1 - r) / (1 + r) for a correlation r of neighbours, the estimate of r corrected for its bias towards
-    less (Kendall, Biometrika 41, 1954); a negative one is taken for none.
+    n (1 - r) / (1 + r) for a correlation r of neighbours. The estimate of r is corrected for its negative
+    bias (Kendall, Biometrika 41, 1954); a negative r counts as 0.
     """
     count = len(values)
     apart = values - values.mean()

@@ -43,13 +43,13 @@ class Offspring:
 
 
 def how_ended(status: int) -> str:
-    """What an exit status says, negative for a signal: ``left with status 3``, ``was ended by SIGSEGV``."""
+    """How a process ended, by a signal if negative: ``exited with status 3``, ``was killed by SIGSEGV``."""
     if status >= 0:
-        return f"left with status {status}"
+        return f"exited with status {status}"
     try:
-        return f"was ended by {signal.Signals(-status).name}"
+        return f"was killed by {signal.Signals(-status).name}"
     except ValueError:
-        return f"was ended by signal {-status}"
+        return f"was killed by signal {-status}"
 
 
 def end_workers(patience_seconds: float = 1.0) -> None:

@@ -1,6 +1,6 @@
-"""What `train` and `attach` do: plan a run, start it where it belongs, show it, say how it ended.
+"""The commands `train` and `attach`: plan a run, start its process, show it, report how it ended.
 
-A run forks off before anything heavy is imported: its process imports torch while this one draws the screen.
+A run forks before anything heavy is imported: its process imports torch while this one draws the screen.
 """
 
 import os
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from amptui.watching import Watched
 
 _ENDING_SECONDS = 20.0
-"""How long a run's process may take after its last record, with a file that will not close say."""
+"""How long a run's process may take to exit after its last record, for example to close a file."""
 
 _MAY_CHANGE = ("epochs", "steps", "device", "checkpoint_every", "data_dir", "attended")
-"""What another process may do differently in the same run: how long, where, and who watches."""
+"""What may change when a run is resumed: its length, its device and folders, and who watches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that is about to start or to go on."""
+    """A run that is about to start or resume."""
 
     request: TrainRequest
     spec: ModelSpec
@@ -45,7 +45,7 @@ class Plan:
 
 
 def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
-    """A new run; makes its folder. Raises UsageError and RunFolderError."""
+    """A new run; creates its folder. Raises UsageError and RunFolderError."""
     spec = parse_model(request.model)
     folder = create_run_dir(run_dir, spec.name)
     kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
@@ -53,24 +53,24 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
 
 
 def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
-    """The run that ``text`` names, going on from its newest checkpoint, as it was asked for at first.
+    """The run that ``text`` names, resumed from its newest checkpoint with its original options.
 
-    ``given`` is what the command line says now, by the fields of ``TrainRequest``. Raises UsageError where
-    that is another training, or where it names no model and the run is not the user's own: its folder would
-    say what Python file is run. Raises RunFolderError for a run that cannot go on.
+    ``given`` holds the fields of ``TrainRequest`` that the command line sets now. Raises UsageError if they
+    differ in more than ``_MAY_CHANGE``, or if they name no model and the run is not the user's own: its
+    folder would decide which Python file runs. Raises RunFolderError if the run cannot be resumed.
     """
     folder = resumable(text)
     asked = _asked_at_first(folder)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     elif asked.model not in CATALOGUE and not is_own(folder.path):
-        what = f"{folder.path} is not one of your own runs, and would run {asked.model}"
+        what = f"{folder.path} is not one of your runs, and resuming it executes {asked.model}"
         raise UsageError(what, mend=f"if you trust that file: {resume_command(folder.path)}")
     for name, value in given.items():
         before = getattr(asked, name)
         if name not in _MAY_CHANGE and value != before:
             what = f"{folder.path.name} was started with {_words(name, before)}, not {_words(name, value)}"
-            raise UsageError(what, mend="leave that out, or start a new run without --resume")
+            raise UsageError(what, mend="leave out that option, or start a new run without --resume")
     changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
     request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
     return Plan(request, parse_model(request.model), folder)
@@ -80,19 +80,19 @@ def _asked_at_first(folder: RunDir) -> TrainRequest:
     try:
         return TrainRequest.from_json(read_run_json(folder.path)["asked"])
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        what = f"{folder.run_json_path} does not say what was asked for"
+        what = f"{folder.run_json_path} does not hold the options of the run"
         raise RunFolderError(what, mend="start a new run") from error
 
 
 def newest_of(model: str) -> str:
-    """What names the newest run of ``model``. Raises UsageError."""
+    """The name that stands for the newest run of ``model``. Raises UsageError."""
     return folder_name(parse_model(model).name)
 
 
 def can_go_on(run_dir: Path) -> bool:
-    """Whether a run can go on there; one that died before its first checkpoint makes room for another.
+    """Whether a run can be resumed there; one that died before its first checkpoint is set aside.
 
-    Raises RunFolderError where it is running, or the folder cannot be written.
+    Raises RunFolderError if it is running or the folder cannot be written.
     """
     folder = RunDir(expanded(run_dir))
     if not folder.path.is_dir() or not folder.holds_a_run:
@@ -104,8 +104,8 @@ def can_go_on(run_dir: Path) -> bool:
 
 
 def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None) -> int:
-    """Run one training behind the front that fits; return the exit status."""
-    # What reached no handler would end the process that asks, and leave the run to nobody.
+    """Run one training, on the screen or with plain output; return the exit status."""
+    # A signal without a handler would end this process and leave the run unattended.
     with held_back():
         if detach or plan.request.attended:
             return _train_next_door(plan, detach=detach, frames_per_second=frames_per_second)
@@ -134,9 +134,9 @@ def _train_next_door(plan: Plan, *, detach: bool, frames_per_second: float | Non
 
 
 def attach(text: str, *, frames_per_second: float | None) -> int:
-    """Watch a run that is under way; return the exit status. Raises UsageError and RunFolderError."""
+    """Watch a live run; return the exit status. Raises UsageError and RunFolderError."""
     if not can_show_a_screen():
-        raise UsageError("attach needs a terminal", mend="`amptui runs` lists runs in plain lines")
+        raise UsageError("attach needs a terminal", mend="`amptui runs` lists runs without one")
     from amptui.runs.client import connect
 
     folder = live_run(text).path
@@ -147,18 +147,18 @@ def attach(text: str, *, frames_per_second: float | None) -> int:
 def default_data_dir() -> Path:
     """The user's cache folder for data sets, by the XDG convention. Raises RunFolderError without a home."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG base directory specification: a relative path is invalid and to be ignored.
+    # The XDG base directory specification says to ignore a relative path.
     return (cache if cache.is_absolute() else home() / ".cache") / "amptui"
 
 
 def _watch(
     connection: socket.socket, folder: Path, frames_per_second: float | None, *, attached: bool
 ) -> "Watched":
-    # Forks, and so comes before numpy, which starts threads.
+    # It forks, so it must run before numpy is imported, which starts threads.
     with HeldTerminal(lambda: _farewell(folder)) as terminal:
         from amptui.tui.opening import Opening
 
-        # The boxes of the panels stand while Textual is imported.
+        # Shows the boxes of the panels while Textual is imported.
         with Opening(terminal) as opening:
             from amptui.watching import watch
 
@@ -168,35 +168,35 @@ def _watch(
 
 
 def _farewell(folder: Path) -> str:
-    """What a person should know whose screen was killed."""
+    """What to tell a user whose screen was killed."""
     if holder(folder) is None:
-        return "the screen was ended, and the run has ended: `amptui runs` tells more"
-    return f"the screen was ended, the run was not; watch it again: amptui attach {_said(folder)}"
+        return "the screen was killed and the run has ended; `amptui runs` shows how"
+    return f"the screen was killed, training continues; to watch it again: amptui attach {_said(folder)}"
 
 
 def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
-    """Say what a person should know who is back at the prompt."""
+    """Report how the run stands to a user who is back at the shell prompt."""
     if watched.left == "hung up":
         return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
     if not watched.over and not watched.stop_asked:
         if watched.error:
             complain(watched.error)
-        _tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training goes on'}")
-        _tell(f"watch it again: amptui attach {_said(folder)}")
+        _tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
+        _tell(f"to watch it again: amptui attach {_said(folder)}")
         return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
     ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
     if not watched.over:
-        _tell("", f"the run is still ending (step {watched.view.step:,}): `amptui runs` tells when it has")
+        _tell("", f"the run is still stopping (step {watched.view.step:,}); `amptui runs` shows its status")
         return 128 + (watched.signal or signal.SIGINT)
     from amptui.summary import summary_lines
 
-    # The first line ends the one the cursor was left in by a terminal without an alternate screen.
+    # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
     _tell("", *summary_lines(watched.view))
     return _status(watched, folder, ended)
 
 
 def _tell(*lines: str) -> None:
-    """Say it if there is room: the exit status is the run's."""
+    """Print it if possible; the exit status is the run's either way."""
     try:
         say(*lines)
     except OutputError as error:
@@ -212,26 +212,26 @@ def _status(watched: "Watched", folder: Path, ended: int | None) -> int:
         complain(outcome.error)
         return ended or 1
     if watched.view.not_kept:
-        complain(f"{' and '.join(watched.view.not_kept)} could not be kept to the end")
+        complain(f"{' and '.join(watched.view.not_kept)} could not be saved completely")
     if watched.left == "interrupted" or watched.signal is not None:
         return 128 + (watched.signal or signal.SIGINT)
     return ended or 0
 
 
 def _killed(number: int, folder: Path) -> str:
-    what = f"the run's process {how_ended(-number)}"
+    what = f"the training process {how_ended(-number)}"
     if not RunDir(folder).holds_checkpoints:
         return f"{what} before its first checkpoint"
-    return f"{what}; go on from its last checkpoint: {resume_command(folder)}"
+    return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"
 
 
 def _said(folder: Path) -> str:
-    """What a person types to mean that run."""
+    """What to type on the command line for that run."""
     return shlex.quote(said(folder))
 
 
 def _words(name: str, value: object) -> str:
-    """An option and its value as a person wrote them: ``--lr 0.01``."""
+    """An option and its value as on the command line: ``--lr 0.01``."""
     option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
     if value is None or value == {}:
         return f"no --{option.replace('_', '-')}"

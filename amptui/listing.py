@@ -1,4 +1,4 @@
-"""Prints the kept runs: a table as wide as the terminal, or every run as one JSON line."""
+"""Prints the list of runs: a table that fits the terminal, or one JSON line for each run."""
 
 import json as json_text
 import shutil
@@ -18,38 +18,38 @@ from amptui.runs.rundir import RunDir, kept_runs
 _GAP = "  "
 
 _ROWS_AT_ONCE = 20
-"""Read and written before the next are: a screen's worth."""
+"""Rows that are read and written together: a screenful."""
 
 _CLOCK_CELLS, _AGE_CELLS, _PID_CELLS = len("2026-11-21 15:31"), len("59 min ago"), len("4194304")
 
 _MOST_NAME_CELLS = 40
-"""Of a longer name the rest is cut, so that one does not cost all others their columns."""
+"""Longer names are cut, so that one does not push columns off the screen for all others."""
 
 _AGES = ((60, 1, "s"), (3600, 60, "min"), (48 * 3600, 3600, "h"))
-"""Below so many seconds, in units of so many, called so; beyond, in days."""
+"""Limit in seconds, seconds of the unit, and its name; anything longer is in days."""
 
 _NOW_SECONDS = 5
-"""A run that lives writes every second."""
+"""A live run writes every second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """A heading, and what stands below it for a run."""
+    """A heading, and the cell below it for a run."""
 
     heading: str
     cell: Callable[[KeptRun], str]
     worth: int
-    """Where there is no room, the column that is worth least goes first."""
+    """If the table is too wide, the column that is worth least is dropped first."""
     least_cells: int = 0
-    """What the cells of rows that were not read yet may need."""
+    """Width that rows not read yet may need."""
 
 
 def list_runs(*, json: bool, out: TextIO) -> int:
-    """Print the user's runs to ``out``, the one that was written last first; return the exit status.
+    """Print the user's runs to ``out``, the one written last first; return the exit status.
 
-    Each is read when its turn comes: the first lines of thousands stand at once. With ``json`` each is one
-    object a line: ``type`` (Run) and the fields of `KeptRun`. Raises ``RunFolderError`` where the folder of
-    runs cannot be read, or the list not be written.
+    Reads each run as it prints it, so that the first of thousands appear at once. With ``json`` each run is
+    one object a line: ``type`` (Run) and the fields of `KeptRun`. Raises ``RunFolderError`` if the folder of
+    runs cannot be read or the list cannot be written.
     """
     runs = kept_runs()
     lines: Iterator[str]
@@ -58,7 +58,7 @@ def list_runs(*, json: bool, out: TextIO) -> int:
     elif runs:
         lines = _table(runs, shutil.get_terminal_size().columns if out.isatty() else None)
     else:
-        lines = iter(["no run is kept yet; `amptui train mnist-deep` starts one"])
+        lines = iter(["no runs yet; `amptui train mnist-deep` starts one"])
     while chunk := list(islice(lines, _ROWS_AT_ONCE)):
         if not _write(out, chunk):
             break
@@ -70,10 +70,10 @@ def _json_line(run: KeptRun) -> str:
 
 
 def _table(runs: Sequence[RunDir], width: int | None) -> Iterator[str]:
-    """Lines of at most ``width`` cells, the heading first; as wide as they come out without one.
+    """Lines of at most ``width`` cells, the heading first; of any width if it is None.
 
-    How wide the columns are is settled by the first rows, and by all names. What is wider further down is
-    cut where there is a ``width``, and else stands out.
+    All names and the first rows set the column widths. Wider cells further down are cut if there is a
+    ``width``.
     """
     columns = _columns(time.time())
     rows = ([printable(column.cell(run)) for column in columns] for run in map(look_at, runs))
@@ -93,7 +93,7 @@ def _table(runs: Sequence[RunDir], width: int | None) -> Iterator[str]:
 
 
 def _fitting(columns: Sequence[_Column], widths: Sequence[int], width: int | None) -> list[int]:
-    """The places of the columns that have room; the name and one more always do."""
+    """The indices of the columns that fit; the name and one more always stay."""
     shown = list(range(len(columns)))
     while width is not None and len(shown) > 2 and _width(widths[place] for place in shown) > width:
         shown.remove(min(shown, key=lambda place: columns[place].worth))
@@ -124,7 +124,7 @@ def _state(run: KeptRun) -> str:
 
 
 def _progress(run: KeptRun) -> str:
-    """``1,200/18,750 6%``; what goes on beyond its first goal has no share of it."""
+    """``1,200/18,750 6%``; only the step for a run beyond its original goal."""
     if run.step is None:
         return ""
     if not run.total_steps or run.step > run.total_steps:
@@ -133,17 +133,17 @@ def _progress(run: KeptRun) -> str:
 
 
 def _clock(unix_seconds: float | None) -> str:
-    """``2026-11-21 15:31``, here."""
+    """``2026-11-21 15:31`` in local time."""
     if unix_seconds is None:
         return ""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_seconds))
     except (ValueError, OverflowError, OSError):
-        return ""  # no calendar has that time
+        return ""  # out of range for the calendar
 
 
 def _age(unix_seconds: float | None, now: float) -> str:
-    """``3 min ago``; ``now`` for a run that lives, and for what a clock that was set back dates ahead."""
+    """``3 min ago``; ``now`` for a live run, and for times in the future after the clock was set back."""
     if unix_seconds is None:
         return ""
     seconds = int(now - unix_seconds)
@@ -156,7 +156,7 @@ def _age(unix_seconds: float | None, now: float) -> str:
 
 
 def _width(widths: Iterable[int]) -> int:
-    """Cells of a line."""
+    """Cells in a line."""
     return sum(width + len(_GAP) for width in widths) - len(_GAP)
 
 
@@ -166,7 +166,7 @@ def _padded(text: str, cells: int, *, cuts: bool) -> str:
 
 
 def _cut(text: str, cells: int) -> str:
-    """``text`` in at most so many cells; what is cut ends in ``...``."""
+    """``text`` in at most so many cells; ends in ``...`` if it was cut."""
     dots = "..."[: max(0, cells)]
     if _cells(text) <= cells:
         return text
@@ -176,14 +176,14 @@ def _cut(text: str, cells: int) -> str:
 
 
 def _cells(text: str) -> int:
-    """How many cells of a terminal ``text`` takes."""
+    """How many terminal cells ``text`` takes."""
     if text.isascii():
         return len(text)
     return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
 
 
 def _write(out: TextIO, lines: Sequence[str]) -> bool:
-    """Write ``lines`` in what ``out`` can encode; false where nobody reads any more, which is no trouble."""
+    """Write ``lines`` in the encoding of ``out``; return False if nobody reads them any more."""
     encoding = out.encoding or "utf-8"
     text = "".join(f"{line}\n" for line in lines).encode(encoding, "replace").decode(encoding)
     try:
@@ -194,6 +194,6 @@ def _write(out: TextIO, lines: Sequence[str]) -> bool:
         return False
     except OSError as error:
         fall_silent(out)
-        what = f"the list cannot be written: {error.strerror or error}"
-        raise RunFolderError(what, mend="make room there, or leave out the redirection") from error
+        what = f"cannot write the list of runs: {error.strerror or error}"
+        raise RunFolderError(what, mend="free some space, or do not redirect the output there") from error
     return True

@@ -1,4 +1,4 @@
-"""What can be written on the command line: commands, options and their values."""
+"""The command line: its commands, options and their values."""
 
 import argparse
 from collections.abc import Callable
@@ -11,13 +11,15 @@ from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 
 MOST_ROUNDS = 24
-"""Rounds that a comparison in turns takes at most."""
+"""Rounds of a benchmark or an A/B test at most."""
+
+_PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
 
 _Add = Callable[..., Any]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with where to look; argparse prints the whole usage instead."""
+    """Reports an error in one line, with a hint; argparse would print the whole usage."""
 
     def _print_message(self, message: str, _file: Any = None) -> None:
         put(message)
@@ -28,27 +30,32 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The commands and their options."""
-    parser = _Parser(prog="amptui", description="Watch and understand mixed-precision training.")
+    parser = _Parser(
+        prog="amptui",
+        description="Watch and understand mixed-precision training.",
+        epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 129 terminal closed (the "
+        "run continues); 130 Ctrl+C; 143 SIGTERM; 128 + N for any other signal N.",
+    )
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands.add_parser("train", help="train a model and watch it"))
-    _add_attach(commands.add_parser("attach", help="watch a run that is under way, from any terminal"))
-    _add_runs(commands.add_parser("runs", help="list the runs that are kept, and whether they live"))
-    _add_bench(commands.add_parser("bench", help="measure which precision pays for a model here"))
-    _add_replay(commands.add_parser("replay", help="watch a recorded run again"))
-    _add_export(commands.add_parser("export", help="write a recorded run in another format"))
-    _add_doctor(commands.add_parser("doctor", help="say what this machine can do"))
-    commands.add_parser("models", help="list the models that come with amptui")
+    _add_attach(commands.add_parser("attach", help="watch a live run from any terminal"))
+    _add_runs(commands.add_parser("runs", help="list runs and their status"))
+    _add_bench(commands.add_parser("bench", help="benchmark a model in every precision"))
+    _add_replay(commands.add_parser("replay", help="play back a recorded run"))
+    _add_export(commands.add_parser("export", help="export a run to CSV, TensorBoard or HTML"))
+    _add_doctor(commands.add_parser("doctor", help="check what this machine can do"))
+    commands.add_parser("models", help="list the built-in models")
     return parser
 
 
 def settings(pairs: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` pairs by their names; raises UsageError."""
+    """``NAME=VALUE`` pairs as a mapping; raises UsageError."""
     found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set {pair}", mend="write --set NAME=VALUE")
+            raise UsageError(f"--set {pair} has no value", mend="write --set NAME=VALUE")
         found[name.strip().replace("-", "_")] = value
     return found
 
@@ -57,23 +64,23 @@ def settings(pairs: list[str]) -> dict[str, str]:
 
 
 def _add_train(train: argparse.ArgumentParser) -> None:
-    train.description = "Train a model and watch it live; without a terminal, in plain lines."
+    train.description = "Train a model and watch it live. Without a terminal, write plain lines."
     train.epilog = (
-        "SIGTERM, and what batch systems send before they kill (SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM), "
-        "finish the step, write a checkpoint and end the run; the exit status is 128 + the signal's number. "
-        "In a Slurm script: #SBATCH --signal=USR1@60, and --resume in the command goes on after a requeue."
+        "SIGTERM, and the signals that batch systems send before they kill a job (SIGUSR1, SIGUSR2, SIGXCPU, "
+        "SIGALRM), finish the step, write a checkpoint and end the run. In a Slurm script, use "
+        "#SBATCH --signal=USR1@60, and --run-dir DIR --resume to continue after a requeue."
     )
     _add_model(train, needed=False)
-    add = train.add_argument_group("what is trained").add_argument
+    add = train.add_argument_group("training").add_argument
     add("--epochs", type=_positive_int, metavar="N", help="epochs to train (default: the model's)")
-    add("--steps", type=_positive_int, metavar="N", help="stop after that many steps")
-    add("--batch-size", type=_positive_int, metavar="N", help="samples a step (default: the model's)")
+    add("--steps", type=_positive_int, metavar="N", help="stop after N steps")
+    add("--batch-size", type=_positive_int, metavar="N", help="samples per step (default: the model's)")
     _add_recipe(add)
-    add = train.add_argument_group("how it computes").add_argument
-    add("--precision", choices=PRECISIONS, help="precision to begin in (default: fp32)")
+    add = train.add_argument_group("precision and device").add_argument
+    add("--precision", choices=PRECISIONS, help=_PRECISION_HELP)
     add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")
     _add_device(add)
-    add = train.add_argument_group("what it reads and writes").add_argument
+    add = train.add_argument_group("files").add_argument
     _add_data(add)
     add("--run-dir", type=Path, metavar="DIR", help="folder of this run (default: a new one)")
     add(
@@ -81,85 +88,89 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="RUN",
-        help="go on with a run from its last checkpoint (default: the newest; others' runs need MODEL)",
+        help="resume a run from its last checkpoint, with the options it was started with (default: the "
+        "newest; MODEL is needed for a run that is not yours). With --run-dir: resume there, or start",
     )
     add(
         "--checkpoint-every",
         type=_positive_int,
         metavar="N",
-        help="a checkpoint every N steps too (default: at each epoch's end)",
+        help="also write a checkpoint every N steps (default: after each epoch and at the end)",
     )
-    add = train.add_argument_group("how it is shown").add_argument
-    add("--detach", action="store_true", help="train in the background; `amptui attach` shows it")
-    add("--headless", action="store_true", help="plain lines instead of the screen")
-    add("--json", action="store_true", help="every record as one JSON line on standard output")
+    add = train.add_argument_group("output").add_argument
+    add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
+    add("--headless", action="store_true", help="write plain lines instead of showing the screen")
+    add("--json", action="store_true", help="write every record as one JSON line to standard output")
     _add_fps(add)
 
 
 def _add_attach(attach: argparse.ArgumentParser) -> None:
-    attach.description = "Show a run that is under way; leaving it again does nothing to the training."
-    _add_run(attach, default="the newest that is under way")
+    attach.description = "Show a live run. Leaving the screen does not stop it."
+    _add_run(attach, default="the newest live run")
     _add_fps(attach.add_argument)
 
 
 def _add_runs(runs: argparse.ArgumentParser) -> None:
-    runs.description = "List the kept runs, the newest first: what they are, how far, and whether they live."
-    runs.add_argument("--json", action="store_true", help="every run as one JSON line on standard output")
+    runs.description = "List runs with their status and progress, newest first."
+    runs.add_argument("--json", action="store_true", help="write every run as one JSON line")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
-    bench.description = "Train in every precision in turns, and say what each is worth on this machine."
+    bench.description = "Benchmark a model in every precision, in alternating blocks of steps."
     _add_model(bench)
-    add = bench.add_argument_group("what is measured").add_argument
+    add = bench.add_argument_group("benchmark").add_argument
     add(
         "--precisions",
         type=_precisions,
         metavar="A,B,...",
-        help="which, the first being the baseline (default: all that pay to be looked at here)",
+        help="precisions to compare; the first is the baseline (default: all that are useful here)",
     )
     add(
         "--batch-size",
         type=_positive_ints,
         default=(None,),
         metavar="N[,N...]",
-        help="samples a step; several are measured one by one (default: the model's)",
+        help="samples per step; several sizes run one after the other (default: the model's)",
     )
     add(
         "--rounds",
         type=_rounds,
         metavar="N",
-        help=f"stop after that many rounds (default: when sure to 1%%, at most {MOST_ROUNDS})",
+        help=f"stop after N rounds (default: when ratios are known to 1%%, at most {MOST_ROUNDS})",
     )
     _add_recipe(add)
-    add = bench.add_argument_group("how it computes").add_argument
-    add("--channels-last", action="store_true", help="keep convolutions' weights channels last")
-    add("--compile", action="store_true", help="run the model through torch.compile")
+    add = bench.add_argument_group("model and device").add_argument
+    add("--channels-last", action="store_true", help="use the channels_last memory format")
+    add("--compile", action="store_true", help="compile the model with torch.compile")
     _add_device(add)
-    add = bench.add_argument_group("what it reads and writes").add_argument
+    add = bench.add_argument_group("files and output").add_argument
     _add_data(add)
-    add("--run-dir", type=Path, metavar="DIR", help="keep the runs there (default: none is kept)")
-    add("--json", action="store_true", help="one JSON object on standard output instead of the tables")
+    add("--run-dir", type=Path, metavar="DIR", help="save the runs there (default: none is saved)")
+    add("--json", action="store_true", help="write one JSON object to standard output instead of tables")
 
 
 def _add_replay(replay: argparse.ArgumentParser) -> None:
-    replay.description = "Play a recorded run into the screen that it was watched on."
+    replay.description = "Play back a recorded run on the screen, without torch or a GPU."
     _add_run(replay)
     replay.add_argument(
-        "--speed", type=_positive_float, default=1.0, metavar="X", help="times its own pace (default: 1)"
+        "--speed", type=_positive_float, default=1.0, metavar="X", help="playback speed (default: 1)"
     )
 
 
 def _add_export(export: argparse.ArgumentParser) -> None:
-    export.description = "Write a recorded run in other programs' formats, one or several at once."
+    export.description = "Export a run to one or more formats."
     _add_run(export)
-    export.add_argument("--csv", type=Path, metavar="FILE", help="a table, one row a step")
-    export.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files, in a folder of runs")
-    export.add_argument("--html", type=Path, metavar="FILE", help="a page to hand on, complete in itself")
+    export.add_argument("--csv", type=Path, metavar="FILE", help="a table with one row per step")
+    export.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files for TensorBoard")
+    export.add_argument("--html", type=Path, metavar="FILE", help="a self-contained page to share")
 
 
 def _add_doctor(doctor: argparse.ArgumentParser) -> None:
-    doctor.description = "Say what this machine can do, what is amiss, and how to mend it."
-    doctor.add_argument("--json", action="store_true", help="every check as one JSON line on standard output")
+    doctor.description = (
+        "Check what this machine can do. Each problem is listed with its fix. "
+        "The exit status is 1 if training cannot run."
+    )
+    doctor.add_argument("--json", action="store_true", help="write every check as one JSON line")
 
 
 # --------------------------------------------------------------- options of several commands
@@ -180,7 +191,7 @@ def _add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") ->
         metavar="RUN",
         nargs="?",
         default="",
-        help=f"a folder, a journal or a name (default: {default})",
+        help=f"a run's folder, journal or name, or a model's name for its newest run (default: {default})",
     )
 
 
@@ -189,14 +200,14 @@ def _add_fps(add: _Add) -> None:
         "--fps",
         type=_positive_float,
         metavar="X",
-        help="fix the frames a second (default: at most 4, by cost)",
+        help="frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the cores)",
     )
 
 
 def _add_recipe(add: _Add) -> None:
     add("--lr", type=_positive_float, metavar="X", help="learning rate (default: the model's)")
-    add("--clip-norm", type=_positive_float, metavar="X", help="clip the gradients' norm, after unscaling")
-    add("--seed", type=_natural_int, metavar="N", help="seed of everything random (default: 0)")
+    add("--clip-norm", type=_positive_float, metavar="X", help="clip the gradient norm, after unscaling")
+    add("--seed", type=_natural_int, metavar="N", help="random seed (default: 0)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="set any field of the experiment")
 
 
@@ -208,9 +219,9 @@ def _add_data(add: _Add) -> None:
     add(
         "--data",
         choices=("auto", "real", "synthetic"),
-        help="default: auto, real if it is to be had",
+        help="auto: real data, or synthetic data if it is not available (default: auto)",
     )
-    add("--data-dir", type=Path, metavar="DIR", help="where data sets are (default: your cache folder)")
+    add("--data-dir", type=Path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
 
 
 # ------------------------------------------------------------------------------------ values
@@ -224,7 +235,7 @@ def _positive_int(text: str) -> int:
 
 
 def _positive_ints(text: str) -> tuple[int, ...]:
-    """Each once, in the order in which they were first named."""
+    """Without duplicates, in the order given."""
     return tuple(dict.fromkeys(_positive_int(part.strip()) for part in text.split(",")))
 
 
@@ -244,9 +255,9 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 
 def _natural_int(text: str) -> int:
-    value = _number(text, int, "a whole number from 0 up")
+    value = _number(text, int, "a whole number, 0 or more")
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 up")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
     return int(value)
 
 

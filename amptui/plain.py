@@ -1,4 +1,4 @@
-"""The fronts without a screen: lines at a human rate for a log file or a pipe, or every record as JSON."""
+"""Output without a screen: a few plain lines for a log file or a pipe, or every record as JSON."""
 
 import os
 import sys
@@ -16,30 +16,30 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Event, SessionView
 
 STATUS_INTERVAL_SECONDS = 5.0
-"""How often a status line is written while steps run."""
+"""Time between two status lines during training."""
 
 _SIGNS = {"info": " ", "warning": "!", "error": "x"}
 
 
 class JsonLines:
-    """Writes every record as one JSON object a line; goes quiet when the reader is gone."""
+    """Writes every record as one JSON object a line; stops when the reader is gone."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._gone = False
 
     def __call__(self, records: Sequence[Record]) -> None:
-        """Write a batch; called by the pump."""
+        """Write a batch of records."""
         if self._gone:
             return
         try:
             self._out.write("".join(f"{codec.dumps(record)}\n" for record in records))
             self._out.flush()
         except OSError as error:
-            self._gone = True  # the training and its journal go on without a reader
+            self._gone = True  # the training and its journal continue without a reader
             fall_silent(self._out)
             if error.errno in NO_ROOM:
-                complain(f"standard output ends here: {error.strerror}; training goes on")
+                complain(f"cannot write to standard output: {error.strerror}; training continues")
 
 
 class PlainFront:
@@ -55,11 +55,11 @@ class PlainFront:
         self._status_step = 0
 
     def update(self) -> None:
-        """Write what happened since the last call; to be called a few times a second."""
+        """Write what happened since the last call; call it a few times a second."""
         self._write_news(self._look())
 
     def finish(self) -> None:
-        """Write what came last, and the summary."""
+        """Write the last events and the summary."""
         view = self._look()
         self._write_news(view)
         for line in summary_lines(view):
@@ -79,7 +79,7 @@ class PlainFront:
             self._write(f"{_clock(time.time())}   {status_line(view)}")
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
-        """The events since the last look, oldest first. One that only counts on is told once."""
+        """The events since the last look, oldest first; an event whose count grows is written once."""
         fresh = [event for event in reversed(events) if event.number > self._told]
         self._told = max((event.number for event in fresh), default=self._told)
         return fresh
@@ -95,7 +95,7 @@ def event_line(event: Event) -> str:
 
 
 def status_line(view: SessionView) -> str:
-    """The facts of this moment in one line, those not measured left out."""
+    """The current numbers in one line, without those not measured."""
     last, run = view.last, view.run
     total = f"/{run.total_steps:,}" if run is not None and run.total_steps else ""
     parts = [f"step {view.step:,}{total}", f"epoch {view.epoch}", precision_label(view.precision or "")]
@@ -139,7 +139,7 @@ def _clock(unix_seconds: float) -> str:
 
 @contextmanager
 def lasting_streams() -> Iterator[None]:
-    """Within, no print fails for want of room or of a reader, ours or the model's: training goes on."""
+    """Within, no print of ours or of the model fails on a full disk or a reader that is gone."""
     before = sys.stdout, sys.stderr
     streams = LastingStream(sys.stdout, "standard output"), LastingStream(sys.stderr, "standard error")
     sys.stdout, sys.stderr = streams
@@ -152,7 +152,7 @@ def lasting_streams() -> Iterator[None]:
 
 
 class LastingStream:
-    """A text stream that drops what it cannot write, says so once, and tries again with what comes next."""
+    """A text stream that drops what it cannot write, reports it once, and keeps trying."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self._stream = stream
@@ -176,7 +176,7 @@ class LastingStream:
             self._bear(error)
 
     def finish(self) -> None:
-        """Nothing that is left fails the process at its end."""
+        """Flush, so that nothing left over can fail when the process exits."""
         try:
             self._stream.flush()
         except OSError as error:
@@ -188,11 +188,11 @@ class LastingStream:
             fall_silent(self._stream)
         elif not self._told:
             self._told = True
-            complain(f"{self._name} cannot be written: {error.strerror}; training goes on")
+            complain(f"cannot write to {self._name}: {error.strerror}; training continues")
 
 
 def separate_stdout() -> TextIO:
-    """A stream of our own on standard output; what others print there goes to standard error from now on."""
+    """A stream of our own on standard output; from now on, what others print there goes to standard error."""
     sys.stdout.flush()
     own = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""Lines for a person at the prompt, on streams whose other end may be gone."""
+"""Writes lines to standard output and error, whose readers may be gone."""
 
 import os
 import sys
@@ -9,11 +9,11 @@ from amptui.inert import NO_ROOM, fall_silent, inert_line, write_line
 
 
 def replace_closed_streams() -> None:
-    """Let standard streams that were closed before we started lead nowhere, and not into files of ours."""
+    """Connect standard streams that are closed to /dev/null, so that no file we open takes their number."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest that is free
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
-    # Python has none for those. They live as long as the process.
+    # Python sets those to None. They stay open until the process ends.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
@@ -24,9 +24,9 @@ def say(*lines: str) -> None:
 
 
 def put(text: str, out: TextIO | None = None) -> None:
-    """Write ``text`` as it is, to standard output if not told otherwise; a reader that is gone is no trouble.
+    """Write ``text`` unchanged to ``out``, by default standard output; ignore a reader that is gone.
 
-    Raises ``OutputError`` where there is no room for it.
+    Raises ``OutputError`` if there is no space for it.
     """
     out = out or sys.stdout
     try:
@@ -35,8 +35,8 @@ def put(text: str, out: TextIO | None = None) -> None:
     except OSError as error:
         fall_silent(out)
         if error.errno in NO_ROOM:
-            what = f"standard output cannot be written: {error.strerror}"
-            raise OutputError(what, mend="make room there, or leave out the redirection") from error
+            what = f"cannot write to standard output: {error.strerror}"
+            raise OutputError(what, mend="free some space, or do not redirect the output there") from error
 
 
 def complain(text: str) -> None:

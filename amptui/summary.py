@@ -1,4 +1,4 @@
-"""What a run leaves on the normal screen: its end, each precision's numbers, what they mean, the journal."""
+"""The summary printed after a run: how it ended, each precision's numbers, what they mean, the journal."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
 
 NOT_MEASURED = "not measured"
-"""Of a precision that ran: there is no figure because nothing was measured."""
+"""In the row of a precision that ran, in place of a figure that was not measured."""
 
 
 def summary_lines(view: SessionView) -> list[str]:
-    """The summary as lines of plain text; no line where there is nothing to say."""
+    """The summary as lines of plain text."""
     lines = [_ending(view)]
     if view.run is not None:
         data = "" if view.run.data.real else " (synthetic data)"
@@ -41,11 +41,11 @@ def _ending(view: SessionView) -> str:
     if isinstance(outcome, RunFinished):
         word = "done" if outcome.reason == "done" else "stopped"
         return f"{word} after {outcome.steps:,} steps in {units.duration(outcome.seconds)}"
-    return f"left at step {view.step:,}"
+    return f"ended at step {view.step:,}"
 
 
 def of_steps(stats: PrecisionStats, figure: str) -> str:
-    """A figure that steps were measured for, marked where those are warm-up steps."""
+    """A figure from measured steps, marked if those were warm-up steps."""
     if figure == units.NOT_AVAILABLE:
         return NOT_MEASURED
     return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
@@ -64,9 +64,9 @@ def _row(stats: PrecisionStats) -> tuple[str, ...]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell: the first to the left, the others to the right.
+    """Columns as wide as their widest cell, the first left-aligned, the others right-aligned.
 
-    One in which nothing was measured is left out, peaks on a CPU say.
+    Leaves out a column without any measurement, for example peak memory on a CPU.
     """
     columns = zip(head, *rows, strict=True)
     kept = [column for column in columns if not set(column[1:]) <= {NOT_MEASURED, units.NOT_AVAILABLE}]
@@ -100,19 +100,19 @@ def _verdict(view: SessionView) -> list[str]:
 
 
 def _numerics(view: SessionView) -> list[str]:
-    """What was found out about float16 and about AMP's gain, a line each."""
+    """The findings on float16 and on AMP's speed-up, a line each."""
     numerics, lines = view.numerics, list[str]()
     if numerics.scaler.state != "unused":
         lines.append(f"loss scaler: {numerics.scaler.state}: {numerics.scaler.text}")
     if numerics.window is not None and numerics.window_verdict is not None:
-        lines.append(f"float16 window of step {numerics.window.step:,}: {numerics.window_verdict.text}")
+        lines.append(f"float16 histogram of step {numerics.window.step:,}: {numerics.window_verdict.text}")
     if numerics.xray is not None and numerics.xray_verdict is not None:
         lines.append(f"X-ray of step {numerics.xray.step:,}: {numerics.xray_verdict.text}")
     return lines + list(view.comparison.explanations)
 
 
 def speedup_sentence(amp: str, baseline: str, speedup: float) -> str:
-    """``AMP fp16: 1.94× the speed of FP32``: the same words whether it is more or less than one."""
+    """``AMP fp16: 1.94× the speed of FP32``; the same words for ratios above and below 1."""
     return f"{amp}: {units.ratio(speedup)} the speed of {baseline}"
 
 
@@ -124,7 +124,7 @@ def provisional_sentence(amp: str, baseline: str, comparison: Comparison) -> str
 
 
 def provisional_lines(comparison: Comparison) -> list[str]:
-    """What ``~`` means in the table: the steps behind it; none where there is no such figure."""
+    """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
     shown = [
         f"{stats.provisional_steps:,} in {precision_label(stats.precision)}"
         for stats in comparison.rows

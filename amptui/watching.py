@@ -1,4 +1,4 @@
-"""One viewer in this process: a run's records from its socket, folded into a session, on the screen."""
+"""One viewer in this process: reads a run's records from its socket and shows them on the screen."""
 
 import gc
 import math
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from amptui.tui.screen import Left
 
 PATIENCE_SECONDS = 30.0
-"""How long a run that was asked to stop may take before its screen leaves without it."""
+"""How long the screen waits for a run that was asked to stop."""
 
 _GOODBYE_SECONDS = 1.0
 
@@ -39,27 +39,27 @@ _LOOK_INTERVAL_SECONDS = 0.5
 _ENDING_SECONDS = 1.0
 
 _SILENT_SECONDS = 5.0
-"""A run samples its device each second; one that is busy with a single call may miss some."""
+"""A run samples its device every second; during a long call it may miss some."""
 
 _Told = TypeVar("_Told")
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How a viewer ended, and the last that it knew."""
+    """How a viewer ended, and its last view."""
 
     left: "Left"
-    """Why the screen left; empty where the run had ended before."""
+    """Why the screen closed; empty if the run had ended before."""
     over: bool
-    """Whether the run has ended, or the connection to it."""
+    """Whether the run, or the connection to it, has ended."""
     stop_asked: bool
-    """Whether the run was asked here to stop."""
+    """Whether this viewer asked the run to stop."""
     signal: int | None
     view: SessionView
     silence: str
-    """What to say of a run that is there and has told nothing for seconds; empty if it told."""
+    """What to say of a live run that has sent nothing for seconds; empty if it has."""
     error: str
-    """What the run, or the connection to it, said instead of a last record; empty if all is well."""
+    """The error of the run or the connection if there was no last record; empty if all is well."""
 
 
 def watch(
@@ -70,9 +70,10 @@ def watch(
     frames_per_second: float | None,
     opening: "Opening | None" = None,
 ) -> Watched:
-    """Show the run at the other end of ``connection`` until it or its viewer leaves.
+    """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
-    ``opening`` stands on the terminal until then. A signal that ends an ``attached`` viewer stops no run.
+    ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
+    stop the run.
     """
     from amptui.tui.app import WatchApp
     from amptui.tui.panels.phase import is_stopping
@@ -88,7 +89,7 @@ def watch(
     control, error = client.control, ""
 
     def start() -> None:
-        gc.freeze()  # what is imported by now is no garbage, and there is much of it
+        gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
         gc.enable()
         capture.reclaim()
         hearing.hears()
@@ -117,14 +118,14 @@ def watch(
         return not ended.is_set() and is_stopping(session.view())
 
     with StopSignals(stop, hung_up=app.hang_up, busy=busy, terminal=app.terminal) as signals:
-        # What is printed here is no part of the run: a screen that fails writes its traceback to the log.
+        # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
         with OutputCapture(lambda _record: None, run_dir / "output.log") as capture:
             try:
                 app.run()
-            except Exception:  # noqa: BLE001 - whatever it is, the run can still be followed
+            except Exception:  # noqa: BLE001 - whatever failed, plain lines can still follow the run
                 traceback.print_exc()
         if not client.started:
-            client.start()  # the screen ended before its first frame; the run shall be told why
+            client.start()  # the screen closed before its first frame; tell the run why
         if app.left is None:
             if opening is not None:
                 opening.close()
@@ -140,12 +141,14 @@ def watch(
 
 
 def _lost_words(error: str, run_dir: Path) -> str:
-    """What ended, where the connection to a run did: the run itself, or only the sight of it."""
-    return f"{error}; training goes on: q leaves, amptui attach comes back" if _trains_on(run_dir) else error
+    """The error of a lost connection; if the run itself lives on, how to get back to it."""
+    if not _trains_on(run_dir):
+        return error
+    return f"{error}; training continues: press q, then amptui attach to reconnect"
 
 
 def _trains_on(run_dir: Path) -> bool:
-    """Whether a run whose connection ended has not; one that ends lets go of its folder a moment later."""
+    """Whether a run is still alive after its connection ended; a run that ends soon releases its folder."""
     limit = time.monotonic() + _ENDING_SECONDS
     while holder(run_dir) is not None:
         if time.monotonic() > limit:
@@ -157,23 +160,23 @@ def _trains_on(run_dir: Path) -> bool:
 def _last_view(session: Session) -> SessionView:
     try:
         return session.view()
-    except Exception:  # noqa: BLE001 - told before, where the screen failed for it
+    except Exception:  # noqa: BLE001 - reported before, when the screen failed
         return EMPTY_VIEW
 
 
 class _Hearing:
-    """When a run was last heard, which tells something each second, and what is known of one that is not."""
+    """When the run was last heard from (it sends something every second), and what to say if it is silent."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._heard_at = math.inf
 
     def hears(self) -> None:
-        """The run told something, or is listened to from now on."""
+        """Note that the run sent something, or that listening starts now."""
         self._heard_at = time.monotonic()
 
     def first(self, take: Callable[[_Told], None]) -> Callable[[_Told], None]:
-        """``take``, with the time noted."""
+        """``take``, and note the time."""
 
         def heard(told: _Told) -> None:
             self.hears()
@@ -182,15 +185,15 @@ class _Hearing:
         return heard
 
     def silence(self) -> str:
-        """One line; empty while the run tells."""
+        """One line; empty while the run sends something."""
         seconds = time.monotonic() - self._heard_at
         if seconds < _SILENT_SECONDS:
             return ""
-        words = f"no word from the run for {units.duration(seconds)}"
+        words = f"no response from the run for {units.duration(seconds)}"
         found = holder(self._run_dir)
         if found is None or found.pid is None or not found.is_here or not _stands_still(found.pid):
             return words
-        return f"{words}: it was stopped (SIGSTOP); kill -CONT {found.pid} lets it go on"
+        return f"{words}: suspended (SIGSTOP); to continue it: kill -CONT {found.pid}"
 
 
 def _stands_still(pid: int) -> bool:
@@ -203,14 +206,14 @@ def _stands_still(pid: int) -> bool:
 
 
 def _fault_words(ended: threading.Event, interrupt: str) -> str:
-    goes_on = "" if ended.is_set() else f"; training goes on, in plain lines; Ctrl+C {interrupt} it"
-    return f"the screen failed (output.log in the run folder says why){goes_on}"
+    goes_on = "" if ended.is_set() else f"; training continues, shown as plain lines; Ctrl+C {interrupt} it"
+    return f"the screen crashed (see output.log in the run folder){goes_on}"
 
 
 def _go_on_in_lines(
     session: Session, ended: threading.Event, control: Asker, left: Callable[[], bool]
 ) -> str:
-    """A fault of the screen must cost nobody the sight of the run. Returns a fault of the lines."""
+    """Follow the run in plain lines after the screen has crashed. Returns why that failed, if it did."""
     front = PlainFront(session.view, sys.stdout)
     try:
         while not (left() or control.stop_reason or ended.wait(_LOOK_INTERVAL_SECONDS)):
@@ -218,15 +221,15 @@ def _go_on_in_lines(
         if control.stop_reason:
             ended.wait(PATIENCE_SECONDS)
         front.update()
-    except Exception as error:  # noqa: BLE001 - the run is none the worse for it, and can be attached to
-        return f"the run cannot be shown: {type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001 - the run itself is unharmed, and amptui attach can show it
+        return f"cannot show the run: {type(error).__name__}: {error}"
     return ""
 
 
 def see_off(connection: socket.socket, run_dir: Path) -> Watched:
-    """Follow a run in plain lines until it trains, then leave it alone; Ctrl+C until then stops it.
+    """Follow a run in plain lines until its first step, then detach; Ctrl+C before that stops it.
 
-    A terminal that is closed before ends nothing but that.
+    Closing the terminal before that does not stop it.
     """
     session, ended, closed = Session(str(run_dir)), threading.Event(), threading.Event()
     client = Client(

@@ -46,9 +46,9 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["train", "mnist-deep", "--steps", "0"], "argument --steps: '0' is not a whole number above 0"),
         (["train", "mnist-deep", "--lr", "fast"], "argument --lr: 'fast' is not a number above 0"),
         (["train", "mnist-deep", "--lr", "inf"], "argument --lr: 'inf' is not a number above 0"),
-        (["train", "mnist-deep", "--seed", "-1"], "argument --seed: '-1' is not a whole number from 0 up"),
+        (["train", "mnist-deep", "--seed", "-1"], "argument --seed: '-1' is not a whole number, 0 or more"),
         (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
-        (["train", "mnist-deep", "--set", "width"], "--set width; write --set NAME=VALUE"),
+        (["train", "mnist-deep", "--set", "width"], "--set width has no value; write --set NAME=VALUE"),
         (["train", "mnist-deep", "--nope"], "unrecognized arguments: --nope"),
         (["bench"], "the following arguments are required: MODEL"),
         (["bench", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
@@ -56,10 +56,10 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["bench", "mnist-deep", "--precisions", "bf16", "--device", "cpu"], "nothing to compare; give two"),
         (["bench", "mnist-deep", "--batch-size", "32,0"], "'0' is not a whole number above 0"),
         (["bench", "mnist-deep", "--rounds", "25"], "argument --rounds: '25' is more than 24"),
-        (["bench", "mnist-deep", "--set", "width"], "--set width; write --set NAME=VALUE"),
+        (["bench", "mnist-deep", "--set", "width"], "--set width has no value; write --set NAME=VALUE"),
         (["export", "no/such/run", "--csv", "x"], "no run 'no/such/run'; check the path"),
-        (["export", "no/such/run"], "no format to export to; give --csv FILE, --tensorboard DIR or --html"),
-        (["replay"], "no run is kept in "),
+        (["export", "no/such/run"], "no export format given; use --csv FILE, --tensorboard DIR or --html"),
+        (["replay"], "no runs in "),
         (["replay", "nothing", "--speed", "0"], "argument --speed: '0' is not a number above 0"),
         (["doctor", "--loud"], "unrecognized arguments: --loud"),
     ],
@@ -201,7 +201,7 @@ def test_a_kept_run_is_exported_by_its_folder_or_by_being_the_newest(
     table, page = tmp_path / "run.csv", tmp_path / "run.html"
     assert main(["export", "--csv", str(table), "--html", str(page)]) == 0
     captured = capsys.readouterr()
-    assert captured.out.endswith(f"journal.jsonl: 5 steps to {table}, {page}\n")
+    assert captured.out.endswith(f"journal.jsonl: exported 5 steps to {table}, {page}\n")
     assert captured.err == ""
     assert len(table.read_text().splitlines()) == 1 + 5
     assert "knobs" in page.read_text()

@@ -62,7 +62,7 @@ def train(warm: WarmSource, run: Path, option: str, out: int) -> list[str]:
 def test_a_training_goes_on_without_room_for_its_lines(option: str, warm: WarmSource, tmp_path: Path) -> None:
     with FULL.open("w") as full:
         (said,) = train(warm, tmp_path / "run", option, full.fileno())
-    assert "No space left on device; training goes on" in said
+    assert "No space left on device; training continues" in said
 
 
 def test_a_model_that_prints_to_a_reader_that_is_gone_trains_on(warm: WarmSource, tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_prints_fail_nowhere_and_are_told_once(
         print("x" * 10_000, file=lasting)
     lasting.finish()
     stream.close()
-    assert capsys.readouterr().err.count("standard output cannot be written") == 1
+    assert capsys.readouterr().err.count("cannot write to standard output") == 1

@@ -226,7 +226,7 @@ def test_no_file_that_another_folder_names_runs_unasked(
     assert main(["train", *arguments, "--headless"]) == 2
     theirs = another_s.with_name("their model.py")
     assert capsys.readouterr().err == (
-        f"amptui: {another_s} is not one of your own runs, and would run {theirs}; "
+        f"amptui: {another_s} is not one of your runs, and resuming it executes {theirs}; "
         f"if you trust that file: amptui train '{theirs}' --resume '{another_s}'\n"
     )
     assert not theirs.with_name("ran").exists()
@@ -236,7 +236,7 @@ def test_no_file_that_another_folder_names_runs_unasked(
 
 def test_a_module_of_another_folder_is_asked_for_and_a_model_of_amptui_is_not(another_s: Path) -> None:
     names_its_model(RunDir(another_s), "their.module:Class")
-    with pytest.raises(UsageError, match=r"would run their\.module:Class"):
+    with pytest.raises(UsageError, match=r"resuming it executes their\.module:Class"):
         launch.plan_resumed({}, str(another_s))
     names_its_model(RunDir(another_s), "mnist-deep")
     assert launch.plan_resumed({}, str(another_s)).spec.name == "mnist-deep"
@@ -266,7 +266,7 @@ def test_one_s_own_runs_go_on_by_name_by_folder_and_by_link(
 def test_what_another_user_put_among_the_runs_is_not_one_s_own(what: str) -> None:
     run_dir = own()
     os.chown(run_dir.path / what, 65534, -1)
-    with pytest.raises(UsageError, match="is not one of your own runs"):
+    with pytest.raises(UsageError, match="is not one of your runs"):
         launch.plan_resumed({}, run_dir.path.name)
 
 

@@ -149,7 +149,7 @@ def test_a_run_beyond_its_first_goal_has_no_share_of_it() -> None:
 
 
 def test_without_a_run_it_is_told_how_to_start_one() -> None:
-    assert shown(columns=80) == ["no run is kept yet; `amptui train mnist-deep` starts one"]
+    assert shown(columns=80) == ["no runs yet; `amptui train mnist-deep` starts one"]
 
 
 def test_json_is_one_object_a_run_and_nothing_without_one() -> None:

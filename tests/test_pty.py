@@ -210,7 +210,7 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
         terminal.press("d")
         assert terminal.wait() == 0
         assert_restored(terminal)
-        assert "training goes on" in terminal.text
+        assert "training continues" in terminal.text
         assert "amptui attach" in terminal.text
         step = last_step(run)
         attach = amptui_command("attach", str(run), *FRAMES)
@@ -234,7 +234,7 @@ def test_a_run_is_left_watched_again_from_two_terminals_and_stopped_from_one(
                 os.kill(third.process.pid, signal.SIGINT)
                 assert third.wait() == 128 + signal.SIGINT
                 assert_restored(third)
-                assert "still ending" not in third.text
+                assert "still stopping" not in third.text
             second.press("q")
             second.wait_for("Stop it")
             second.press("y")
@@ -287,7 +287,7 @@ def test_a_run_that_is_killed_leaves_a_whole_terminal_and_says_so(
         terminal.press("q")
         assert terminal.wait() == 1
         assert_restored(terminal)
-        assert f"was ended by {number.name}" in " ".join(terminal.text.split())
+        assert f"was killed by {number.name}" in " ".join(terminal.text.split())
 
 
 def test_a_stalled_link_does_not_stop_the_training(warm: WarmSource, tmp_path: Path) -> None:

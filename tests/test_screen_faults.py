@@ -58,7 +58,7 @@ def test_a_fault_of_the_screen_does_not_cost_the_run(
     source = None if good_frames else warm
     arguments = train_arguments(tmp_path / "run", "--steps", "800", *FRAMES)
     with Terminal([*program, *arguments], warm=source) as terminal:
-        terminal.wait_for("the screen failed")
+        terminal.wait_for("the screen crashed")
         assert terminal.modes == terminal.modes_before
         assert terminal.wait(seconds=60) == 0
         assert "done after 800 steps" in terminal.text
@@ -89,12 +89,12 @@ def test_a_fault_of_the_thread_that_reads_keys_does_not_cost_the_run(
         with Terminal([*program, "attach", str(run)], warm=warm) as attached:
             attached.wait_for(r"step\s+[1-9]")
             attached.press("q")
-            attached.wait_for("the screen failed")
+            attached.wait_for("the screen crashed")
             attached.press("\x03")
             assert attached.wait() == 130
             assert f"amptui attach {run}" in "".join(attached.text.split("\n"))
         terminal.press("q")
-        terminal.wait_for("the screen failed")
+        terminal.wait_for("the screen crashed")
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
         assert terminal.modes == terminal.modes_before

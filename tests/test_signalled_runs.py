@@ -168,7 +168,7 @@ def test_an_attached_screen_that_is_signalled_says_that_training_goes_on(
             terminal.process.send_signal(number)
             assert terminal.wait() == 128 + number
             assert_restored(terminal)
-            assert f"training goes on watch it again: amptui attach {run}" in said_by(terminal)
+            assert f"training continues to watch it again: amptui attach {run}" in said_by(terminal)
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
     survived("signals", 1, 1)
@@ -182,7 +182,7 @@ def test_a_screen_that_is_killed_leaves_a_whole_terminal_and_the_run(
     with screen(warm, run) as terminal:
         terminal.process.send_signal(number)
         assert terminal.process.wait(60) == -number
-        terminal.wait_for("watch it again: amptui attach")
+        terminal.wait_for("to watch it again: amptui attach")
         assert_restored(terminal)
         before = last_step(run)
         wait_until(lambda: last_step(run) > before, "training did not go on")
@@ -216,16 +216,16 @@ def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tm
     with headless(warm, run) as process:
         process.send_signal(signal.SIGSTOP)
         with Terminal(attach, warm=warm) as terminal:
-            terminal.wait_for(rf"no word from the run .*kill -CONT {process.pid} ")
+            terminal.wait_for(rf"no response from the run .*kill -CONT {process.pid}\b")
             assert "silent" in terminal.text.splitlines()[0]
             terminal.press("d")
             assert terminal.wait() == 0
-            assert f"kill -CONT {process.pid} lets it go on" in said_by(terminal)
-            assert "training goes on" not in said_by(terminal)
+            assert f"to continue it: kill -CONT {process.pid}" in said_by(terminal)
+            assert "training continues" not in said_by(terminal)
         with Terminal(attach, warm=warm) as terminal:
-            terminal.wait_for("no word from the run")
+            terminal.wait_for("no response from the run")
             process.send_signal(signal.SIGCONT)
-            terminal.wait_for(r"(?s)running(?!.*no word)")
+            terminal.wait_for(r"(?s)running(?!.*no response)")
 
 
 def said_by(terminal: Terminal) -> str:

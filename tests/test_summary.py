@@ -30,8 +30,8 @@ def text(view: SessionView) -> str:
             "stopped after 7 steps in 1:01:40",
         ),
         (views.failed(), "failed at step 1,204: CUDA out of memory: 2.00 GiB were asked for"),
-        (views.compared(), "left at step 1,204"),
-        (EMPTY_VIEW, "left at step 0"),
+        (views.compared(), "ended at step 1,204"),
+        (EMPTY_VIEW, "ended at step 0"),
     ],
 )
 def test_the_first_line_is_how_it_ended(view: SessionView, ending: str) -> None:
@@ -106,7 +106,7 @@ def test_what_one_precision_alone_has_is_not_measured_in_the_other() -> None:
 
 def test_a_run_without_a_step_has_no_table() -> None:
     lines = summary_lines(replace(EMPTY_VIEW, run_dir="runs/x"))
-    assert lines == ["left at step 0", "", "journal: runs/x/journal.jsonl"]
+    assert lines == ["ended at step 0", "", "journal: runs/x/journal.jsonl"]
 
 
 def test_a_stand_in_for_the_data_is_named_as_one() -> None:
@@ -136,7 +136,7 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
     )
     told = [
         "loss scaler: healthy: no overflow of late: nothing to do",
-        "float16 window of step 1,200: gradients would survive float16: 0% of nonzero flushed at 65,536",
+        "float16 histogram of step 1,200: gradients would survive float16: 0% of nonzero flushed at 65,536",
         "X-ray of step 700: safe: 2 of 2 layers above 0.9",
         "input-bound: faster input first",
     ]

@@ -1,4 +1,4 @@
-"""Which run a person means: by its folder, its journal, or the name it has among the kept runs."""
+"""Finds the run that a user names: by its folder, its journal, or its name among the saved runs."""
 
 import os
 import re
@@ -21,32 +21,32 @@ from amptui.runs.rundir import (
 )
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
-"""What a kept run's name has after its model's, as ``create_run_dir`` gives it."""
+"""The part of a saved run's name after the model's, as ``create_run_dir`` writes it."""
 
 _MOST_NAMED = 3
-"""Runs that a message names of those that are meant."""
+"""Matching runs that a message lists at most."""
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
 
-_NOTHING = "there is nothing to go on from: start a new run, or give another with --resume RUN"
+_NOTHING = "start a new run, or choose another with --resume RUN"
 
 
 def find_run(text: str) -> Path:
-    """The journal of the run that ``text`` names; the newest kept run's when it is empty.
+    """The journal of the run that ``text`` names; that of the newest saved run if it is empty.
 
-    ``text`` is a run's folder, a journal file, the name of a kept run or as much of it as no other has, or
-    the name of a model, for its newest run. Raises ``UsageError`` where there is no such run,
-    ``RunFolderError`` for a folder without a journal.
+    ``text`` is a run's folder, a journal file, the name of a saved run or an unambiguous beginning of it, or
+    the name of a model for its newest run. Raises ``UsageError`` if there is no such run, ``RunFolderError``
+    for a folder without a journal.
     """
     path = _existing(text)
     return journal_of(_kept(text).path if path is None else path)
 
 
 def resumable(text: str) -> RunDir:
-    """The run that ``text`` names as for :func:`find_run`, if training can go on there.
+    """The run that ``text`` names as for :func:`find_run`, if it can be resumed.
 
-    Raises ``UsageError`` where there is no such run, and ``RunFolderError`` where it is running or holds
-    nothing to go on from.
+    Raises ``UsageError`` if there is no such run, and ``RunFolderError`` if it is running or has nothing to
+    resume from.
     """
     path = _existing(text)
     run_dir = _kept(text) if path is None else _folder(path)
@@ -55,21 +55,22 @@ def resumable(text: str) -> RunDir:
         watch = f"watch it with `amptui attach {said(run_dir.path)}`"
         raise RunFolderError(f"{said(run_dir.path)} is still running, {trains}", mend=watch)
     if not os.path.lexists(run_dir.run_json_path):
-        raise RunFolderError(f"{run_dir.path} holds no {run_dir.run_json_path.name}", mend=_NOTHING)
+        what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
+        raise RunFolderError(what, mend=_NOTHING)
     if not os.path.lexists(run_dir.checkpoints_path):
-        raise RunFolderError(f"{run_dir.path} holds no checkpoints", mend=_NOTHING)
+        raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", mend=_NOTHING)
     if run_dir.checkpoints_path.is_symlink():
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
-        raise RunFolderError(what, mend="put the checkpoints themselves there")
+        raise RunFolderError(what, mend="replace the link with the checkpoints themselves")
     return open_run_dir(run_dir.path)
 
 
 def is_own(folder: Path) -> bool:
-    """Whether the run in ``folder`` is one of the user's own: among those kept, and made by nobody else."""
+    """Whether the run in ``folder`` is the user's own: among the saved runs, and created by this user."""
     try:
         kept = default_base().resolve()
         makers = {path.stat(follow_symlinks=False).st_uid for path in (folder.resolve(), folder / "run.json")}
-        # A kept run may be a link to where there was room for it, and there may be links to it.
+        # A saved run may be a link to another disk, and there may be links to it.
         places = (folder.absolute().parent.resolve(), folder.resolve().parent)
     except (OSError, RunFolderError):
         return False
@@ -77,7 +78,7 @@ def is_own(folder: Path) -> bool:
 
 
 def resume_command(folder: Path) -> str:
-    """What a person types to go on with the run in ``folder``: with MODEL, where it is not their own."""
+    """The command that resumes the run in ``folder``; with MODEL if the run is not the user's own."""
     words = ["amptui", "train", "--resume", said(folder)]
     if not is_own(folder):
         with suppress(RunFolderError, KeyError, TypeError):
@@ -86,16 +87,16 @@ def resume_command(folder: Path) -> str:
 
 
 def live_run(text: str) -> RunDir:
-    """The run under way that ``text`` names as for :func:`find_run`; the one started last when it is empty.
+    """The live run that ``text`` names as for :func:`find_run`; the one started last if it is empty.
 
-    Raises ``UsageError``, with what to do instead, where none is under way here, or where several are meant.
+    Raises ``UsageError``, with a hint, if no live run matches or several do.
     """
     runs = _candidates(text)
     live = [look_at(run) for run in runs if holder(run.path) is not None]
     if not live:
         raise _not_live(look_at(runs[0]) if runs else None, is_named=bool(text))
     if text and len(live) > 1:
-        raise _several([run.name for run in live], f"{text!r} may be {len(live)} live runs")
+        raise _several([run.name for run in live], f"{text!r} matches {len(live)} live runs")
     run = max(live, key=lambda run: (run.is_here, run.began or 0.0))
     if not run.is_here:
         raise UsageError(f"{run.name} is running on {run.host}", mend="log in there to watch it")
@@ -103,7 +104,7 @@ def live_run(text: str) -> RunDir:
 
 
 def journal_of(run: Path) -> Path:
-    """The journal of a run that is given as its folder, or as the journal itself or a link to it.
+    """The journal of ``run``, which is its folder, the journal itself or a link to it.
 
     Raises ``RunFolderError`` for a folder without a journal.
     """
@@ -111,23 +112,21 @@ def journal_of(run: Path) -> Path:
         return run.resolve() if run.is_symlink() else run
     journal = RunDir(run).journal_path
     if not journal.is_file():
-        raise RunFolderError(
-            f"{run} holds no {journal.name}", mend="give the folder of a run, or its journal"
-        )
+        raise RunFolderError(f"{run} has no {journal.name}", mend="give the folder or the journal of a run")
     return journal
 
 
 def name_of(journal: Path) -> str:
-    """What a run is called by its files: its folder's name, or that of a journal that was renamed."""
+    """The name of a run: its folder's, or the journal's if that was renamed."""
     if journal.name != RunDir(journal.parent).journal_path.name:
         return journal.stem
     return journal.resolve().parent.name or journal.stem
 
 
 def _existing(text: str) -> Path | None:
-    """The path that ``text`` is, if there is something."""
+    """``text`` as a path, if it exists."""
     path = expanded(Path(text))
-    # Unlike Path.exists this says no, and raises nothing, of what is too long or out of bounds.
+    # Unlike Path.exists, this returns False for a path that is too long or invalid.
     return path if text and os.path.exists(path) else None  # noqa: PTH110
 
 
@@ -136,7 +135,7 @@ def _folder(path: Path) -> RunDir:
 
 
 def _candidates(text: str) -> list[RunDir]:
-    """All that ``text`` may mean, newest first: every kept run when it is empty. Raises ``UsageError``."""
+    """All runs that match ``text``, newest first; every saved run if it is empty. Raises ``UsageError``."""
     path = _existing(text)
     if path is not None:
         return [_folder(path)]
@@ -144,22 +143,22 @@ def _candidates(text: str) -> list[RunDir]:
 
 
 def _kept(text: str) -> RunDir:
-    """The kept run that ``text`` names; the newest of all, or of a model's. Raises ``UsageError``."""
+    """The saved run that ``text`` names; the newest of all, or of a model. Raises ``UsageError``."""
     if not text:
         runs = kept_runs()
         if not runs:
-            raise UsageError(f"no run is kept in {default_base()} yet", mend=_GIVE)
+            raise UsageError(f"no runs in {default_base()} yet", mend=_GIVE)
         return runs[0]
     runs = _meant(text)
     if len(runs) > 1 and not _is_called(runs[0].path.name, text):
-        raise _several([run.path.name for run in runs], f"{text!r} may be {len(runs)} runs")
+        raise _several([run.path.name for run in runs], f"{text!r} matches {len(runs)} runs")
     return runs[0]
 
 
 def _meant(text: str) -> list[RunDir]:
-    """The kept runs that ``text`` may mean, newest first, at least one. Raises ``UsageError``.
+    """The saved runs that match ``text``, newest first, at least one. Raises ``UsageError``.
 
-    The one of that name, else those of that model, else those whose names begin so.
+    The one with that name, else those of that model, else those whose names begin with it.
     """
     if len(Path(text).parts) != 1:
         raise UsageError(f"no run {text!r}", mend="check the path")
@@ -178,16 +177,16 @@ def _is_called(name: str, text: str) -> bool:
 
 def _several(names: list[str], what: str) -> UsageError:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return UsageError(f"{what}: {', '.join(names[:_MOST_NAMED])}{more}", mend="write more of the name")
+    return UsageError(f"{what}: {', '.join(names[:_MOST_NAMED])}{more}", mend="give more of the name")
 
 
 def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     if run is None:
         return UsageError("no run is live", mend="`amptui train MODEL` starts one")
-    words = {"stopped": "was stopped", "died": "died without a last word", "unreadable": "cannot be read"}
+    words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     named = said(run.folder)
-    mend = f"look at it with `amptui replay {named}`"
+    mend = f"view it with `amptui replay {named}`"
     if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
-        mend += f", or go on with `{resume_command(run.folder)}`"
+        mend += f", or resume it with `{resume_command(run.folder)}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", mend=mend)

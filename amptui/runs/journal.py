@@ -1,4 +1,4 @@
-"""The run's append-only file of records, one line each, and what happens to it on a full disk."""
+"""The run's append-only file of records, one line each, which survives a full disk."""
 
 import os
 from bisect import bisect_right
@@ -16,21 +16,21 @@ from amptui.runs.lasting import LastingFile
 from amptui.runs.rundir import reason
 
 MOST_WAITING = 100_000
-"""Records that wait in memory while the file takes none, some 40 MiB; beyond that the oldest are dropped."""
+"""Records, about 40 MiB, that wait in memory while they cannot be written; then the oldest are dropped."""
 
 _PIECE_BYTES = 2**20
-"""Of a line that is no record: it may be longer than memory."""
+"""Piece size for reading a line that is not a record: it may be longer than memory."""
 
 LINES_A_WRITE = 1000
-"""Lines that one write call takes at most: a batch fits, and a backlog is tried in small parts."""
+"""Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
 
 
 class Journal:
-    """Appends records to ``path``, whole lines only.
+    """Appends records to ``path``, complete lines only.
 
-    A disk that is full or fails never raises here: records wait in memory, ``trouble`` says so, and each
-    later append tries again. A journal that was deleted or moved away is made again with all that it held.
-    Used by one thread at a time. Raises ``RunFolderError`` when ``path`` cannot be opened.
+    A full or failing disk never raises here: records wait in memory, ``trouble`` says so, and every append
+    tries again. A journal that was deleted or moved is recreated with its content. Used by one thread at a
+    time. Raises ``RunFolderError`` if ``path`` cannot be opened.
     """
 
     def __init__(self, path: Path, *, most_waiting: int = MOST_WAITING) -> None:
@@ -40,7 +40,7 @@ class Journal:
         self._kept = 0
         self._dropped = 0
         self._torn: bool | None = None
-        """The file ends in mid-line; None while nobody looked, since what is there may still be mended."""
+        """The file ends in the middle of a line; None until checked, since its end may still be cut."""
         try:
             self._file: LastingFile | None = LastingFile(path)
         except OSError as error:
@@ -52,7 +52,7 @@ class Journal:
 
     @property
     def trouble(self) -> str:
-        """What the file lacks and why, in one line; empty when it lacks nothing."""
+        """What the file lacks and why, in one line; empty if it lacks nothing."""
         lost = f"{units.count(self._dropped)} are lost" if self._dropped else ""
         if self._waiting:
             waiting = f"{self._reason}: {units.count(len(self._waiting))} records wait in memory"
@@ -63,15 +63,15 @@ class Journal:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some of what was appended is not in the file, or the file has no name at the moment."""
+        """Whether some records are not in the file yet, or the file has no name at the moment."""
         return bool(self._waiting) or (self._file is not None and self._file.is_lost)
 
     def append(self, records: Iterable[Record]) -> None:
-        """Write ``records``, and before them those that still wait."""
+        """Write those that still wait, then ``records``."""
         self.append_lines([f"{codec.dumps(record)}\n".encode() for record in records])
 
     def append_lines(self, lines: Iterable[bytes]) -> None:
-        """Write records as lines, each with its line break, and before them those that still wait."""
+        """Write those that still wait, then ``lines``, each a record with its line break."""
         if self._file is None:
             raise ValueError("the journal is closed")
         self._waiting.extend(lines)
@@ -84,7 +84,7 @@ class Journal:
             self._dropped += 1
 
     def close(self) -> None:
-        """Write what waits, if the disk takes it, and sync the file; a disk that fails raises nothing."""
+        """Write what still waits, if possible, and sync the file; a failing disk raises nothing."""
         if self._file is None:
             return
         self._file.look()
@@ -92,15 +92,15 @@ class Journal:
         self._file.close()
         self._heed(self._file)
         self._dropped += len(self._waiting)
-        self._waiting.clear()  # nobody will try again
+        self._waiting.clear()  # there will be no other attempt
         self._file = None
 
     def _heed(self, file: LastingFile) -> None:
-        """Take over what happened to the file's name."""
+        """Note what happened to the file's name."""
         self._name_trouble = file.trouble
         if file.forgot:
             file.forgot, self._torn = False, False
-            self._reason = "the journal could not be read any more"
+            self._reason = "the old journal could not be read"
             self._dropped, self._kept = self._dropped + self._kept, 0
 
     def _flush(self, file: LastingFile) -> None:
@@ -108,7 +108,7 @@ class Journal:
             self._torn = _ends_in_mid_line(file.descriptor)
         while self._waiting:
             if self._torn:
-                # End the half line in the file, so that it costs no whole one.
+                # End the incomplete line in the file, so that it does not spoil the next one.
                 self._waiting[0] = b"\n" + self._waiting[0]
                 self._torn = False
             lines = list(islice(self._waiting, LINES_A_WRITE))
@@ -120,7 +120,7 @@ class Journal:
                 return
 
     def _write(self, file: int, lines: list[bytes]) -> int:
-        """Append ``lines``; how many the file took whole, which are all that it keeps."""
+        """Append ``lines``; return how many fit completely. The file keeps no part of a line."""
         data = b"".join(lines)
         done = 0
         try:
@@ -136,7 +136,7 @@ class Journal:
         return taken
 
     def _cut(self, file: int, surplus_bytes: int) -> None:
-        """Take the half line off the file's end."""
+        """Cut an incomplete line off the file's end."""
         if not surplus_bytes:
             return
         try:
@@ -146,18 +146,18 @@ class Journal:
 
 
 class JournalReader(Iterator[Record]):
-    """The records of a journal, in order; what cannot be read is passed over and counted.
+    """The records of a journal, in order; damaged lines are skipped and counted.
 
-    Raises ``RunFolderError`` at the first record when the file cannot be opened.
+    Raises ``RunFolderError`` at the first record if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
         self.damaged_lines = 0
-        """Lines so far that hold no record."""
+        """Lines so far that are not records."""
         self.unknown_records = 0
         """Records so far of types that only a later version knows."""
         self.torn = False
-        """The last line was cut off in its middle: the run ended in mid-write, or is writing now."""
+        """The last line is incomplete: the run died while writing, or is writing now."""
         self._records = self._read(path)
 
     def __next__(self) -> Record:
@@ -188,12 +188,12 @@ class JournalReader(Iterator[Record]):
 
 
 def read(path: Path) -> JournalReader:
-    """The records of the journal at ``path``, tolerant of a torn last line and of damaged ones."""
+    """The records of the journal at ``path``; tolerates damaged lines and an incomplete last one."""
     return JournalReader(path)
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The file's lines; of one that is too long for a record its beginning and its end."""
+    """The file's lines; only the beginning and the end of one that is too long for a record."""
     while line := file.readline(strictjson.MAX_LINE_BYTES + 1):
         if len(line) > strictjson.MAX_LINE_BYTES:
             rest = line

@@ -1,4 +1,4 @@
-"""An append-only file that keeps its name: deleted or moved away, it is made again with all that it held."""
+"""An append-only file that survives deletion: if it is deleted or moved, it is recreated with its content."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ from amptui.runfiles import FOLDER_MODE, open_file, open_new
 from amptui.runs.rundir import reason
 
 _LOOK_SECONDS = 1.0
-"""From one look at the file's name to the next, and from one failed attempt to the next."""
+"""Time between two checks of the file's name, and between two attempts to recreate it."""
 
 _PART_BYTES = 2**20
-"""Read and written in one piece: what a copy takes of memory."""
+"""Read and written in one piece: the memory that a copy takes."""
 
 _AT_ONCE_BYTES = 64 * _PART_BYTES
-"""Copied in one :meth:`LastingFile.look`, some 50 ms of a usual disk: a long file holds nobody up."""
+"""Copied in one :meth:`LastingFile.look`, about 50 ms on a usual disk, so that a long file blocks nobody."""
 
 _ALL_BYTES = 2**62
 
@@ -26,10 +26,10 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 
 class LastingFile:
-    """``path``, open for appending at its end. Used by one thread at a time.
+    """``path``, open for appending. Used by one thread at a time.
 
-    While the name is gone, ``descriptor`` still reaches the file: nothing that is written to it meanwhile is
-    lost. Raises OSError when ``path`` cannot be opened.
+    While the name is gone, ``descriptor`` still writes to the file, and the new file gets all of it. Raises
+    OSError if ``path`` cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,16 +39,16 @@ class LastingFile:
         self.is_lost = False
         """The file has no name at the moment."""
         self.forgot = False
-        """What the file held before could not be read any more, and is not in the one that is there now."""
+        """The file's earlier content could not be read any more, so the file that is there now lacks it."""
         self._path = self._place = path
         self._identity = _identity(os.fstat(self.descriptor))
         self._copy: _Copy | None = None
         self._due = 0.0
 
     def look(self) -> None:
-        """See once a second whether the name is still there, and work at getting it back; never raises.
+        """Check once a second whether the name is still there, and restore it if not; never raises.
 
-        To be called before each use of ``descriptor``: code that closed it may have another file there.
+        Call it before each use of ``descriptor``: if other code closed it, its number may be another file's.
         """
         if not self._is_ours():
             self.descriptor = _NO_DESCRIPTOR
@@ -62,11 +62,11 @@ class LastingFile:
         self._due = now + _LOOK_SECONDS
         if self._has_lost_its_name():
             self.is_lost = True
-            self.trouble = f"{self._path.name} was deleted or moved: it is written again"
+            self.trouble = f"{self._path.name} was deleted or moved: writing it again"
             self._due = now
 
     def close(self) -> None:
-        """Bring the file back if it is gone, sync it and close it; never raises."""
+        """Restore the file if it is gone, sync it and close it; never raises."""
         self.look()
         if self.is_lost or self._has_lost_its_name():
             self.is_lost = True
@@ -100,7 +100,7 @@ class LastingFile:
             os.fstat(self.descriptor)
         except OSError:
             return True
-        return False  # whether the name is there cannot be known now
+        return False  # the name cannot be checked now
 
     def _make_again(self, most_bytes: int) -> None:
         try:
@@ -111,12 +111,12 @@ class LastingFile:
         except _SourceLostError:
             self._begin_anew()
         except _PlaceChangedError:
-            self._drop_copy()  # from the beginning, at the next look
+            self._drop_copy()  # start over at the next look
         except OSError as error:
             self._fail(error)
 
     def _begin_anew(self) -> None:
-        """Keep at least what comes from now on."""
+        """Save at least what is written from now on."""
         self._drop_copy()
         try:
             if self._is_there():
@@ -129,7 +129,7 @@ class LastingFile:
             self._fail(error)
 
     def _is_there(self) -> bool:
-        """Whether the same file can be opened again: a server that came back makes descriptors stale."""
+        """Whether the same file can be opened again: a file server that restarts makes descriptors stale."""
         with suppress(OSError):
             return _identity(self._path.stat()) == self._identity
         return False
@@ -137,7 +137,7 @@ class LastingFile:
     def _take(self, path: Path, descriptor: int) -> None:
         with suppress(OSError):
             if self._place != path and os.path.samestat(self._place.stat(), os.fstat(self.descriptor)):
-                self._place.unlink()  # a stand-in of our own, whose content is at its proper place now
+                self._place.unlink()  # our temporary file, whose content is in its proper place now
         with suppress(OSError):
             os.close(self.descriptor)
         self.descriptor, self._place, self.is_lost = descriptor, path, False
@@ -145,7 +145,7 @@ class LastingFile:
         self._due = time.monotonic() + _LOOK_SECONDS
         self.trouble = ""
         if path != self._path:
-            self.trouble = f"another file took the name {self._path.name}: records are kept in {path.name}"
+            self.trouble = f"another file took the name {self._path.name}: records go to {path.name}"
 
     def _free_name(self) -> Path:
         path, number = self._path, 2
@@ -156,7 +156,7 @@ class LastingFile:
 
     def _fail(self, error: OSError) -> None:
         self._due = time.monotonic() + _LOOK_SECONDS
-        self.trouble = f"{self._path.name} was deleted or moved and cannot be written again: {reason(error)}"
+        self.trouble = f"{self._path.name} was deleted or moved and cannot be recreated: {reason(error)}"
 
     def _drop_copy(self) -> None:
         if self._copy is not None:
@@ -165,17 +165,17 @@ class LastingFile:
 
 
 class _SourceLostError(Exception):
-    """What the file held can no longer be read."""
+    """The file's content can no longer be read."""
 
 
 class _PlaceChangedError(Exception):
-    """Another file took the name, or the new one was deleted before it got it."""
+    """Another file took the name, or the new file was deleted before it got its name."""
 
 
 class _Copy:
-    """All that ``source`` holds in a new file, which gets its name when it is complete.
+    """A copy of ``source`` in a new file, which gets its name when it is complete.
 
-    Raises OSError where nothing can be written now; the next :meth:`advance` goes on from there.
+    Raises OSError if nothing can be written now; the next :meth:`advance` continues from there.
     """
 
     def __init__(self, source: int, path: Path) -> None:
@@ -187,7 +187,7 @@ class _Copy:
         self._done_bytes = 0
 
     def advance(self, most_bytes: int) -> bool:
-        """Copy so many bytes more; whether the new file holds everything and has its name.
+        """Copy up to ``most_bytes`` more; return whether the new file is complete and has its name.
 
         Raises ``_SourceLostError`` and ``_PlaceChangedError``.
         """
@@ -204,18 +204,18 @@ class _Copy:
         return False
 
     def result(self) -> tuple[Path, int]:
-        """The new file's path and its descriptor, which is the caller's now."""
+        """The new file's path and its descriptor, which the caller now owns."""
         return self._path, self._file
 
     def drop(self) -> None:
-        """Leave nothing behind."""
+        """Remove the unfinished file."""
         with suppress(OSError):
             os.close(self._file)
         with suppress(OSError):
             self._beside.unlink()
 
     def _take_name(self) -> None:
-        """Never over another's file."""
+        """Rename the new file, but never over another file."""
         try:
             os.link(self._beside, self._path)
         except (FileExistsError, FileNotFoundError) as error:

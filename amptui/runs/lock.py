@@ -1,4 +1,4 @@
-"""Who trains in a run's folder: a lock that the living run's process holds, and that dies with it."""
+"""The lock of a run's folder, which the live run's process holds and which ends with that process."""
 
 import fcntl
 import json
@@ -15,7 +15,7 @@ from amptui.runfiles import FILE_MODE, is_still, open_file
 from amptui.runs.rundir import RunDir, reason, refuse_a_run
 
 _PATIENCE_SECONDS = 0.5
-"""Somebody who looks whether the lock is held holds it for microseconds; that refuses nobody."""
+"""Checking whether the lock is held takes it for microseconds; a new run waits that out."""
 
 _RETRY_SECONDS = 0.01
 
@@ -24,7 +24,7 @@ _NO_DESCRIPTOR = -1
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that trains in a folder, in its lock's words; None and empty where they are damaged."""
+    """The process that trains in a folder, as its lock file says; None and empty if that is damaged."""
 
     pid: int | None
     host: str
@@ -44,21 +44,21 @@ class Holder:
 class RunLock:
     """The lock of one run's folder, held until :meth:`release` or the end of this process.
 
-    A child of this process does not hold it, so that none that lives on keeps a dead run's folder.
+    Children of this process do not hold it, so that a child that lives on does not block a dead run's folder.
     """
 
     def __init__(self, path: Path, file: int) -> None:
         self._path = path
         self._file: int | None = file
         self._identity = os.fstat(file)
-        # A lock is shared with forked children: the last of them to go would be the one to let go.
+        # Forked children share a lock: it would last until the last of them exits.
         os.register_at_fork(after_in_child=self._close)
 
     @classmethod
     def take(cls, folder: Path, *, new: bool = False) -> "RunLock":
         """Lock ``folder`` for this process.
 
-        Raises ``RunFolderError`` where a living run holds it, and, with ``new``, where a run was begun there.
+        Raises ``RunFolderError`` if a live run holds it or, with ``new``, if there is already a run in it.
         """
         run_dir = RunDir(folder)
         try:
@@ -67,7 +67,7 @@ class RunLock:
             raise RunFolderError(f"cannot lock {folder}: {reason(error)}") from error
         if file is None:
             raise RunFolderError(
-                f"another run is training in {folder}, {holder(folder) or 'just begun'}",
+                f"another run is training in {folder} ({holder(folder) or 'just started'})",
                 mend=f"watch it with `amptui attach {folder}`",
             )
         lock = cls(run_dir.lock_path, file)
@@ -80,12 +80,12 @@ class RunLock:
         return lock
 
     def renew(self) -> None:
-        """Lock the folder again if it was deleted and made again, or the lock closed; else only look."""
+        """Lock the folder again if it was deleted and recreated, or if the lock was closed."""
         if self._file is None:
             return
         with suppress(OSError):
             if not is_still(self._file, self._identity):
-                self._file = _NO_DESCRIPTOR  # its number may be given to what is opened next
+                self._file = _NO_DESCRIPTOR  # the next file opened may get its number
             elif os.path.lexists(self._path) and os.path.samestat(self._identity, self._path.lstat()):
                 return
             file = _locked(self._path, 0.0)
@@ -94,10 +94,10 @@ class RunLock:
                 self._file, self._identity = file, os.fstat(file)
 
     def release(self) -> None:
-        """Let the folder go; harmless when that was done before."""
+        """Release the folder; does nothing if it was released before."""
         if self._file is not None and is_still(self._file, self._identity):
             with suppress(OSError):
-                os.ftruncate(self._file, 0)  # where there are no locks, the words are what holds
+                os.ftruncate(self._file, 0)  # on file systems without locks, the content is the lock
         self._close()
 
     def _close(self) -> None:
@@ -114,7 +114,7 @@ class RunLock:
 
 
 def holder(folder: Path) -> Holder | None:
-    """Who trains in ``folder`` now; None if nobody does. Makes no file, and stands in nobody's way."""
+    """Who trains in ``folder`` now; None if nobody does. Creates no file and blocks nobody."""
     try:
         file = open_file(RunDir(folder).lock_path, os.O_RDONLY)
     except OSError:
@@ -132,9 +132,9 @@ def holder(folder: Path) -> Holder | None:
 
 
 def _locked(path: Path, patience_seconds: float) -> int | None:
-    """The lock's file, locked and signed; None where a living run holds it. Raises OSError."""
+    """The lock file, locked and signed; None if a live run holds it. Raises OSError."""
     file = open_file(path, os.O_RDWR | os.O_CREAT)
-    with suppress(OSError):  # another user's: of older versions anybody could read it, and so lock it
+    with suppress(OSError):  # another user's: older versions let anybody read it, and so lock it
         os.fchmod(file, FILE_MODE)
     limit = time.monotonic() + patience_seconds
     while not _try_to_lock(file):
@@ -143,7 +143,7 @@ def _locked(path: Path, patience_seconds: float) -> int | None:
             return None
         time.sleep(_RETRY_SECONDS)
     signature = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.time()}
-    with suppress(OSError):  # the lock holds on a full disk too
+    with suppress(OSError):  # the lock also works on a full disk
         os.ftruncate(file, 0)
         os.pwrite(file, f"{json.dumps(signature)}\n".encode("ascii"), 0)
     return file
@@ -154,13 +154,13 @@ def _try_to_lock(file: int) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system that has no locks
+    except OSError:  # a file system without locks
         return _by_its_words(file) is None
     return True
 
 
 def _by_its_words(file: int) -> Holder | None:
-    """The holder by what it wrote, unless it is gone; of another machine's process only its word is known."""
+    """The holder named in the file, unless it is gone; a process on another machine cannot be checked."""
     found = _words(file)
     if found.pid is None or not found.is_here:
         return found if found.pid is not None else None

@@ -1,4 +1,4 @@
-"""Makes a journal end with the step that a run goes on from; what came after is kept beside it."""
+"""Cuts a journal after the step that a run resumes from; later records are kept in a file beside it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from amptui.runfiles import open_file
 from amptui.runs.rundir import reason
 
 _BLOCK_BYTES = 2**22
-"""Read in one piece; whole lines, so that a longer line makes a longer piece."""
+"""Read in one piece, always whole lines: a longer line makes a longer piece."""
 
 _STEP_RECORD = b'"StepRecord"'
 _A_STEP = re.compile(rb'"step": ?(\d{1,18})')
@@ -23,12 +23,12 @@ _LAST_WORD = re.compile(rb'"type": ?"Run(?:Finished|Failed)"')
 
 
 def cut_after(journal: Path, step: int) -> int:
-    """Let ``journal`` end with what was known after ``step``; how many steps were cut off.
+    """Cut ``journal`` after ``step``; return how many steps were cut off.
 
-    Everything from the first later step on is moved to ``journal.after-step-<step>-<k>.jsonl`` in the same
-    folder, with what announced that step, or ended the run, since the step before it; so is a last line that
-    was cut off. The rest is whole lines without a later step, and reads as a run that goes on. Raises
-    ``RunFolderError`` when that cannot be written; the journal is as it was then.
+    Moves everything from the first later step on to ``journal.after-step-<step>-<k>.jsonl`` in the same
+    folder, together with records since the step before it that announce that step or end the run, and an
+    incomplete last line. The rest is complete lines without a later step. Raises ``RunFolderError`` if that
+    file cannot be written; the journal is then unchanged.
     """
     try:
         with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
@@ -37,20 +37,20 @@ def cut_after(journal: Path, step: int) -> int:
             _end_the_line(file)
             os.fsync(file.fileno())
     except FileNotFoundError:
-        return 0  # a journal that was deleted has nothing to be mended
+        return 0  # the journal was deleted: there is nothing to cut
     except OSError as error:
         raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
     return lost_steps
 
 
 def _where_to_cut(file: BinaryIO, step: int) -> int:
-    """The first byte that has to go; the file's size if none has."""
+    """The first byte to cut off; the file's size if there is none."""
     cut, end = None, 0
     for start, block in _blocks(file):
         later, heralds = _later(block, step)
         last_step = _last_step(block[:later])
         if last_step is not None:
-            cut = None  # the run went on, with a step that stays
+            cut = None  # the run continued with a step that stays
             heralds = [position for position in heralds if position > last_step]
         if cut is None and heralds:
             cut = start + heralds[0]
@@ -61,7 +61,7 @@ def _where_to_cut(file: BinaryIO, step: int) -> int:
 
 
 def _blocks(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The file in pieces of whole lines, but for those too long for a record, and where each begins."""
+    """The file in pieces of whole lines (lines too long for a record are split), and where each begins."""
     file.seek(0)
     start = 0
     while block := _read_block(file):
@@ -75,7 +75,7 @@ def _read_block(file: BinaryIO) -> bytes:
 
 
 def _later(block: bytes, step: int) -> tuple[int | None, list[int]]:
-    """Where the first later step begins, and before it what announces one or ends the run; in bytes."""
+    """Offsets of the first later step, and of records before it that announce one or end the run."""
     suspects = [match.start() for match in _LAST_WORD.finditer(block)]
     if max(map(int, _A_STEP.findall(block)), default=0) > step:
         suspects += [match.start() for match in _A_STEP.finditer(block) if int(match[1]) > step]
@@ -89,7 +89,7 @@ def _later(block: bytes, step: int) -> tuple[int | None, list[int]]:
 
 
 def _last_step(block: bytes) -> int | None:
-    """Where the last whole step begins."""
+    """Where the last complete step begins."""
     end = len(block)
     while (found := block.rfind(_STEP_RECORD, 0, end)) >= 0:
         start, record = _line_at(block, found)
@@ -100,7 +100,7 @@ def _last_step(block: bytes) -> int | None:
 
 
 def _end_of_whole_lines(block: bytes) -> int:
-    """The block's length without a last line that was cut off and is no record."""
+    """The block's length without an incomplete last line."""
     start = block.rfind(b"\n") + 1
     return len(block) if start < len(block) and _record(block[start:]) is not None else start
 
@@ -113,7 +113,7 @@ def _line_at(block: bytes, position: int) -> tuple[int, Record | None]:
 
 
 def _lines_at(block: bytes, positions: Iterable[int]) -> Iterator[tuple[int, Record | None]]:
-    """As :func:`_line_at` for ascending ``positions``, each line once, however many of them are in it."""
+    """As :func:`_line_at` for ascending ``positions``; each line once, however many positions it contains."""
     end = 0
     for position in positions:
         if position >= end:
@@ -129,7 +129,7 @@ def _record(line: bytes) -> Record | None:
 
 
 def _move(file: BinaryIO, at: int, journal: Path, step: int) -> int:
-    """Take everything from ``at`` on out of the file, to one beside it; how many later steps that holds."""
+    """Move everything from ``at`` on to a new file beside it; return how many later steps it contains."""
     beside, to = _new_file_beside(journal, step)
     moved_steps = 0
     try:
@@ -163,7 +163,7 @@ def _later_steps(block: bytes, step: int) -> int:
 
 
 def _end_the_line(file: BinaryIO) -> None:
-    """A whole record may lack its line break."""
+    """Add the line break that a complete last record may lack."""
     size = _size(file)
     file.seek(max(0, size - 1))
     if size and file.read(1) != b"\n":
@@ -176,7 +176,7 @@ def _size(file: BinaryIO) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Some file systems lose a new file's name in a crash otherwise; some refuse to be asked."""
+    """Sync the folder: some file systems otherwise lose a new file's name in a crash; some refuse to."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Where a run's socket is: listened at and reached at the same places, in the same order."""
+"""Where a run's socket is: the run and its viewers try the same paths in the same order."""
 
 import errno
 import hashlib
@@ -19,15 +19,15 @@ from amptui.runs.rundir import reason
 SOCKET_NAME = "run.sock"
 
 _MOST_ADDRESS_BYTES = 103
-"""What the address of a Unix socket holds on every system; Linux takes four more."""
+"""The longest address of a Unix socket on every system; Linux takes four more bytes."""
 
 _BACKLOG = 128
-"""Connections that wait to be taken: a crowd of strangers shall not keep a screen out."""
+"""Connections that wait to be accepted; enough that strangers do not keep a viewer out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """A socket that listens, and the file by which it is reached."""
+    """A listening socket and its file."""
 
     socket: socket.socket
     path: Path
@@ -43,7 +43,7 @@ class Listening:
         return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
     def close(self) -> None:
-        """Listen no more, and take the file away if it is ours."""
+        """Stop listening, and remove the file if it is ours."""
         if self.intact():
             with suppress(OSError):
                 self.path.unlink()
@@ -51,9 +51,9 @@ class Listening:
 
 
 def listen(folder: Path) -> Listening:
-    """A socket for the run in ``folder``, for its user alone.
+    """A listening socket for the run in ``folder``, for its user alone.
 
-    Raises ``RunFolderError`` where neither the folder nor the user's folder for sockets can hold one.
+    Raises ``RunFolderError`` if neither the folder nor the user's runtime folder can hold one.
     """
     troubles = []
     for path in socket_paths(folder):
@@ -63,22 +63,22 @@ def listen(folder: Path) -> Listening:
             return _listen_at(path)
         except OSError as error:
             troubles.append(f"cannot listen at {path}: {reason(error)}")
-    mend = "" if len(troubles) > 1 else "with XDG_RUNTIME_DIR set, screens could attach all the same"
+    mend = "" if len(troubles) > 1 else "set XDG_RUNTIME_DIR to let screens attach"
     raise RunFolderError(troubles[0], mend=mend)
 
 
 def reach(folder: Path) -> socket.socket:
-    """A connection to the run in ``folder``. Raises ``RunFolderError`` where there is none to be had."""
+    """A connection to the run in ``folder``. Raises ``RunFolderError`` if it cannot be reached."""
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _refuse_a_link(path)
-            # A run that is suspended takes no connections: better to say so than to wait for it.
+            # A suspended run accepts no connections: an error is better than waiting.
             connection.setblocking(False)
             with _address(path) as address:
                 connection.connect(address)
             if not is_ours(connection):
-                raise PermissionError(errno.EPERM, "it is another user's")
+                raise PermissionError(errno.EPERM, "it belongs to another user")
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             connection.close()
         except OSError as error:
@@ -86,15 +86,15 @@ def reach(folder: Path) -> socket.socket:
             raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
         else:
             return connection
-    raise RunFolderError(f"no run listens in {folder}", mend="`amptui runs` shows which runs are live")
+    raise RunFolderError(f"no live run in {folder}", mend="`amptui runs` shows which runs are live")
 
 
 def socket_paths(folder: Path) -> list[Path]:
-    """Where the socket of the run in ``folder`` may be: in it, or where the system keeps a user's sockets."""
+    """Where the socket of the run in ``folder`` may be: in it, or in the user's runtime folder."""
     home = folder.resolve()
     paths = [home / SOCKET_NAME]
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    # The XDG base directory specification: a relative path is invalid and to be ignored.
+    # The XDG base directory specification says to ignore a relative path.
     if runtime.is_absolute():
         name = hashlib.sha1(os.fsencode(home), usedforsecurity=False).hexdigest()[:16]
         paths.append(runtime / "amptui" / f"{name}.sock")
@@ -102,7 +102,7 @@ def socket_paths(folder: Path) -> list[Path]:
 
 
 def is_ours(connection: socket.socket) -> bool:
-    """Whether the other end's process runs as this user; elsewhere than on Linux the file's mode must do."""
+    """Whether the other end's process runs as this user; outside Linux, only the file's mode protects."""
     if sys.platform != "linux":
         return True
     layout = struct.Struct("iII")  # struct ucred: process, user, group
@@ -117,8 +117,8 @@ def _listen_at(path: Path) -> Listening:
         listening.setblocking(False)
         with _address(path) as address:
             _remove_stale(address)
-            # A umask of ours would for a moment be that of every thread. On Linux the file takes its mode
-            # from the socket; elsewhere nobody can connect before listen(), whatever bind() made.
+            # Changing the umask would affect every thread. On Linux the file takes its mode from the
+            # socket; elsewhere nobody can connect before listen(), whatever mode bind() chose.
             if sys.platform == "linux":
                 os.fchmod(listening.fileno(), FILE_MODE)
             listening.bind(address)
@@ -133,7 +133,7 @@ def _listen_at(path: Path) -> Listening:
 
 
 def _remove_stale(address: str) -> None:
-    """Make room where a dead run left its socket; what is no socket, or is listened at, stays."""
+    """Remove the socket of a dead run; anything that is not a socket, or is in use, stays."""
     try:
         if not stat.S_ISSOCK(Path(address).lstat().st_mode):
             return
@@ -148,7 +148,7 @@ def _remove_stale(address: str) -> None:
 
 
 def _refuse_a_link(path: Path) -> None:
-    """What listens where a link leads may be anything of this user's, an agent that holds keys say."""
+    """A link may lead to any of this user's sockets, for example an agent that holds keys."""
     if path.is_symlink():
         raise OSError(errno.ELOOP, LINK)
 
@@ -162,7 +162,7 @@ def _make_private(folder: Path) -> None:
 
 @contextmanager
 def _address(path: Path) -> Iterator[str]:
-    """A name of ``path`` that is short enough for a socket, whatever its folder is called."""
+    """A name for ``path`` that is short enough for a socket, however long its folder's name."""
     if sys.platform != "linux" or len(os.fsencode(path)) <= _MOST_ADDRESS_BYTES:
         yield str(path)
         return

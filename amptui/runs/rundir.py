@@ -1,4 +1,4 @@
-"""The folder of one run: where it is, what it is called, and the files that have their names there."""
+"""The folder of one run: where it is, what it is called, and the files in it."""
 
 import json
 import os
@@ -29,32 +29,32 @@ class RunDir:
 
     @property
     def run_json_path(self) -> Path:
-        """What was asked, versions and hardware."""
+        """The options of the run, versions and hardware."""
         return self.path / "run.json"
 
     @property
     def lock_path(self) -> Path:
-        """The file whose lock the living run holds."""
+        """The file whose lock the live run holds."""
         return self.path / "run.lock"
 
     @property
     def checkpoints_path(self) -> Path:
-        """The folder of what the run can go on from."""
+        """The folder of the run's checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def holds_a_run(self) -> bool:
-        """Whether a run was begun here, however it ended."""
+        """Whether a run was started here, however it ended."""
         return any(map(os.path.lexists, (self.journal_path, self.run_json_path, self.checkpoints_path)))
 
     @property
     def holds_checkpoints(self) -> bool:
-        """Whether there is one to go on from, whole or not."""
+        """Whether there is any checkpoint, complete or not."""
         names = names_in(self.checkpoints_path)
         return any(name.startswith("step-") and name.endswith(".pt") for name in names)
 
     def set_aside(self) -> None:
-        """Make room for a run that begins again; what is here stays as ``journal.before-1.jsonl`` and so on.
+        """Make room for a new start; the files here are kept as ``journal.before-1.jsonl`` and so on.
 
         Raises ``RunFolderError``.
         """
@@ -65,10 +65,10 @@ class RunDir:
             for path in here:
                 path.rename(_before(path, number))
         except OSError as error:
-            raise RunFolderError(f"cannot begin again in {self.path}: {reason(error)}") from error
+            raise RunFolderError(f"cannot start again in {self.path}: {reason(error)}") from error
 
     def write_run_json(self, content: Mapping[str, Any]) -> None:
-        """Write ``run.json`` in one step: readers see the old file or the new one, never half of it.
+        """Write ``run.json`` atomically: readers see the old file or the new one.
 
         Raises ``RunFolderError``.
         """
@@ -89,8 +89,8 @@ class RunDir:
 def create_run_dir(requested: Path | None, model: str) -> RunDir:
     """A folder for a new run of ``model``: ``requested``, or a new one among the user's runs.
 
-    Two that ask for the same folder at once may both get it: the run's lock lets one of them in. Raises
-    ``RunFolderError`` when the folder cannot be created or written, or holds a run already.
+    Two processes may get the same folder at the same time; the run's lock then admits one. Raises
+    ``RunFolderError`` if the folder cannot be created or written, or already contains a run.
     """
     if requested is None:
         return _new_among(default_base(), model)
@@ -104,20 +104,20 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
 
 
 def open_run_dir(path: Path) -> RunDir:
-    """The folder of a run that goes on. Raises ``RunFolderError`` where there is none that can be written."""
+    """The folder of a run to resume. Raises ``RunFolderError`` if it does not exist or cannot be written."""
     if not path.is_dir():
-        raise RunFolderError(f"{path} is no folder", mend="give the folder of a run")
+        raise RunFolderError(f"{path} is not a folder", mend="give the folder of a run")
     return _writable(RunDir(path))
 
 
 def refuse_a_run(run_dir: RunDir) -> None:
-    """Raise ``RunFolderError`` if a run was begun in ``run_dir``."""
+    """Raise ``RunFolderError`` if a run was started in ``run_dir``."""
     if run_dir.holds_a_run:
-        raise RunFolderError(f"{run_dir.path} holds a run already", mend=_CHOOSE)
+        raise RunFolderError(f"{run_dir.path} already contains a run", mend=_CHOOSE)
 
 
 def read_run_json(path: Path) -> dict[str, Any]:
-    """What ``run.json`` says in the run's folder ``path``. Raises ``RunFolderError``."""
+    """The content of ``run.json`` in the run's folder ``path``. Raises ``RunFolderError``."""
     file = RunDir(path).run_json_path
     try:
         with open_to_read(file) as opened:
@@ -125,26 +125,26 @@ def read_run_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunFolderError(f"cannot read {file}: {reason(error)}") from error
     except ValueError as error:
-        raise RunFolderError(f"{file} is damaged: not JSON") from error
+        raise RunFolderError(f"{file} is corrupt: not JSON") from error
     if not isinstance(content, dict):
-        raise RunFolderError(f"{file} is damaged: not an object")
+        raise RunFolderError(f"{file} is corrupt: not a JSON object")
     return content
 
 
 def default_base() -> Path:
-    """Where runs are kept: ``$XDG_STATE_HOME/amptui/runs``, by default in ``~/.local/state``.
+    """The folder of all runs: ``$XDG_STATE_HOME/amptui/runs``, by default in ``~/.local/state``.
 
     Raises ``RunFolderError`` for a user without a home.
     """
     state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The XDG base directory specification: a relative path is invalid and to be ignored.
+    # The XDG base directory specification says to ignore a relative path.
     if not state_home.is_absolute():
         state_home = home() / ".local" / "state"
     return state_home / "amptui" / "runs"
 
 
 def home() -> Path:
-    """The user's. Raises ``RunFolderError`` where there is none: a user without a name, as in a container."""
+    """The user's home. Raises ``RunFolderError`` if there is none, as for an unnamed user in a container."""
     try:
         return Path.home()
     except RuntimeError as error:
@@ -152,7 +152,7 @@ def home() -> Path:
 
 
 def said(folder: Path) -> str:
-    """What a person writes to mean the run there: its name if it is kept among others, else its folder."""
+    """How to name the run on the command line: by its name if it is among the saved runs, else its folder."""
     with suppress(RunFolderError):
         if folder.parent == default_base():
             return folder.name
@@ -160,9 +160,9 @@ def said(folder: Path) -> str:
 
 
 def kept_runs(named: Callable[[str], object] = lambda _name: True) -> list[RunDir]:
-    """The user's runs, or those whose names ``named`` is true of; the one that was written last first.
+    """The user's runs, or those for whose names ``named`` is true; the one written last first.
 
-    Opens no file of theirs: of thousands, most are not asked about. Raises ``RunFolderError``.
+    Opens none of their files: of thousands, most are never needed. Raises ``RunFolderError``.
     """
     base = default_base()
     try:
@@ -186,13 +186,13 @@ def written(run_dir: RunDir) -> float | None:
 
 
 def folder_name(model: str) -> str:
-    """``model`` as one part of a path: letters, digits, ``.``, ``_`` and ``-`` of its last part."""
+    """``model`` as a file name: letters, digits, ``.``, ``_`` and ``-`` of its last part."""
     last = re.split(r"[/\\:]", model.rstrip("/\\:"))[-1].removesuffix(".py")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-.")[:64] or "run"
 
 
 def expanded(path: Path) -> Path:
-    """``path`` with ``~`` written out; as it is where nobody's home is meant."""
+    """``path`` with ``~`` expanded; unchanged if there is no such home."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -220,7 +220,7 @@ def _new_among(base: Path, model: str) -> RunDir:
 
 
 def _make_private(folder: Path) -> None:
-    """Make ``folder`` and what is missing on the way there, for this user alone, as XDG has it."""
+    """Create ``folder`` and its missing parents for this user alone, as XDG requires."""
     try:
         folder.mkdir(FOLDER_MODE, exist_ok=True)
     except FileNotFoundError:
@@ -242,5 +242,5 @@ def _cannot_create(path: Path, error: OSError) -> RunFolderError:
 
 
 def reason(error: OSError) -> str:
-    """Why the system refused, in its words: ``no space left on device``."""
+    """The system's reason, in lower case: ``no space left on device``."""
     return (error.strerror or str(error)).lower()

@@ -117,14 +117,14 @@ def opened(how: str, **options: Any) -> Batches:
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("SIGTERM", "was ended by SIGTERM"),
+        ("SIGTERM", "was killed by SIGTERM"),
         *(
             pytest.param(*each, marks=pytest.mark.slow)  # torch looks every five seconds
             for each in (
-                ("SIGKILL", "was ended by SIGKILL; if the machine ran out of memory"),
-                ("SIGUSR1", "was ended by SIGUSR1"),
-                ("exit0", "left with status 0"),
-                ("exit3", "left with status 3"),
+                ("SIGKILL", "was killed by SIGKILL; if the machine ran out of memory"),
+                ("SIGUSR1", "was killed by SIGUSR1"),
+                ("exit0", "exited with status 0"),
+                ("exit3", "exited with status 3"),
             )
         ),
     ],

@@ -293,18 +293,16 @@ def test_a_run_that_is_killed_ends_its_screens(run: Run, watching: Watching) -> 
 
 
 def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(
-        RunFolderError, match=r"^no run listens in .*; `amptui runs` shows which runs are live$"
-    ):
+    with pytest.raises(RunFolderError, match=r"^no live run in .*; `amptui runs` shows which runs are live$"):
         connect(tmp_path / "absent")
     (tmp_path / "run.sock").write_text("no socket")
-    with pytest.raises(RunFolderError, match="no run listens"):
+    with pytest.raises(RunFolderError, match="no live run"):
         connect(tmp_path)
 
 
 def test_another_user_s_run_is_told_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, "is_ours", lambda _connection: False)
-    with pytest.raises(RunFolderError, match=r"cannot reach the run at .*: it is another user's"):
+    with pytest.raises(RunFolderError, match=r"cannot reach the run at .*: it belongs to another user"):
         connect(run.folder)
 
 

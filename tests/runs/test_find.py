@@ -63,8 +63,8 @@ def test_as_much_of_a_name_as_no_other_has_is_enough() -> None:
     with pytest.raises(UsageError) as caught:
         find_run("mnis")
     assert str(caught.value) == (
-        "'mnis' may be 4 runs: mnist-20261121-090000, mnist-20261122-080000, mnist-20261123-080000 "
-        "and 1 more; write more of the name"
+        "'mnis' matches 4 runs: mnist-20261121-090000, mnist-20261122-080000, mnist-20261123-080000 "
+        "and 1 more; give more of the name"
     )
 
 
@@ -109,14 +109,16 @@ def test_what_is_not_there_is_told_in_one_line(text: str) -> None:
 
 
 def test_a_folder_without_a_journal_is_told(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"holds no journal\.jsonl; give the folder of a run"):
+    with pytest.raises(
+        RunFolderError, match=r"has no journal\.jsonl; give the folder or the journal of a run"
+    ):
         find_run(str(tmp_path))
 
 
 def test_a_base_that_is_no_folder_holds_no_runs() -> None:
     default_base().parent.mkdir(parents=True)
     default_base().touch()
-    with pytest.raises(UsageError, match="no run is kept in"):
+    with pytest.raises(UsageError, match="no runs in"):
         find_run("")
 
 
@@ -170,10 +172,10 @@ def test_a_run_that_is_running_cannot_be_gone_on_with() -> None:
 def test_a_run_without_what_it_needs_to_go_on_is_told() -> None:
     run_dir = with_checkpoints("mnist-1")
     run_dir.checkpoints_path.rmdir()
-    with pytest.raises(RunFolderError, match="mnist-1 holds no checkpoints; there is nothing to go on from"):
+    with pytest.raises(RunFolderError, match="mnist-1: it has no checkpoints; start a new run"):
         resumable("mnist-1")
     run_dir.run_json_path.unlink()
-    with pytest.raises(RunFolderError, match=r"mnist-1 holds no run\.json; there is nothing to go on from"):
+    with pytest.raises(RunFolderError, match=r"mnist-1: it has no run\.json; start a new run"):
         resumable("mnist-1")
 
 
@@ -217,7 +219,7 @@ def test_of_several_live_runs_the_one_started_last_is_shown_unless_a_name_may_me
     with RunLock.take(first.path), RunLock.take(second.path):
         assert live_run("") == second
         assert live_run("mnist-1") == first
-        with pytest.raises(UsageError, match=r"'mnist' may be 2 live runs: mnist-1, mnist-2; write more"):
+        with pytest.raises(UsageError, match=r"'mnist' matches 2 live runs: mnist-1, mnist-2; give more"):
             live_run("mnist")
 
 
@@ -230,14 +232,14 @@ def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
     with pytest.raises(UsageError) as caught:
         live_run("")
     assert str(caught.value) == (
-        "no run is live; the newest, mnist-1, finished; look at it with `amptui replay mnist-1`"
+        "no run is live; the newest, mnist-1, finished; view it with `amptui replay mnist-1`"
     )
     run_dir.journal_path.write_text("")
     with pytest.raises(UsageError) as caught:
         live_run("mnist-1")
     assert str(caught.value) == (
-        "mnist-1 died without a last word; look at it with `amptui replay mnist-1`, "
-        "or go on with `amptui train --resume mnist-1`"
+        "mnist-1 died unexpectedly; view it with `amptui replay mnist-1`, "
+        "or resume it with `amptui train --resume mnist-1`"
     )
 
 

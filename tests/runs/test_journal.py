@@ -240,7 +240,7 @@ path.unlink()
 for number in (101, 102, 103):
     journal.append(notes(number, number))
 assert journal.trouble == (
-    "journal.jsonl was deleted or moved and cannot be written again: no space left on device"
+    "journal.jsonl was deleted or moved and cannot be recreated: no space left on device"
 ), journal.trouble
 assert not path.exists()
 ballast.unlink()

@@ -61,7 +61,7 @@ def test_a_journal_that_lost_its_name_is_told_and_made_again_with_all_it_held(
     journal.append(notes(1, 3))
     harm(path)
     journal.append(notes(4, 4))
-    assert journal.trouble == "journal.jsonl was deleted or moved: it is written again"
+    assert journal.trouble == "journal.jsonl was deleted or moved: writing it again"
     assert journal.is_behind
     journal.append(notes(5, 5))
     assert (journal.trouble, journal.is_behind) == ("", False)
@@ -121,7 +121,7 @@ def test_a_place_that_cannot_be_made_again_is_told_until_it_can(path: Path) -> N
     path.parent.touch()
     for number in (3, 4, 5):
         journal.append(notes(number, number))
-    assert journal.trouble == "journal.jsonl was deleted or moved and cannot be written again: file exists"
+    assert journal.trouble == "journal.jsonl was deleted or moved and cannot be recreated: file exists"
     path.parent.unlink()
     journal.append(notes(6, 6))
     assert journal.trouble == ""
@@ -158,9 +158,7 @@ def test_another_s_file_of_that_name_is_never_overwritten(path: Path) -> None:
     for number in (3, 4, 5):
         journal.append(notes(number, number))
     stand_in = path.with_name("journal.2.jsonl")
-    assert journal.trouble == (
-        "another file took the name journal.jsonl: records are kept in journal.2.jsonl"
-    )
+    assert journal.trouble == ("another file took the name journal.jsonl: records go to journal.2.jsonl")
     assert not journal.is_behind
     assert path.read_text() == "somebody else's\n"
     assert list(read(stand_in)) == notes(1, 5)
@@ -203,7 +201,7 @@ def test_where_the_old_lines_cannot_be_read_at_least_the_new_ones_are_kept(path:
     path.unlink()
     for number in (4, 5, 6):
         journal.append(notes(number, number))
-    assert journal.trouble == "the journal could not be read any more: 4 records are lost"
+    assert journal.trouble == "the old journal could not be read: 4 records are lost"
     journal.close()
     assert list(read(path)) == notes(5, 6)
 

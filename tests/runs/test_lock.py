@@ -71,7 +71,7 @@ def test_a_second_run_is_told_who_trains_there_and_what_to_do(tmp_path: Path) ->
         with pytest.raises(RunFolderError) as caught:
             RunLock.take(tmp_path)
         assert str(caught.value) == (
-            f"another run is training in {tmp_path}, pid {process.pid} on {HOST}; "
+            f"another run is training in {tmp_path} (pid {process.pid} on {HOST}); "
             f"watch it with `amptui attach {tmp_path}`"
         )
 
@@ -159,13 +159,15 @@ def test_of_several_that_begin_at_once_in_one_folder_one_wins(tmp_path: Path) ->
     for racer in racers:
         racer.communicate("done\n")
     assert said.count("won\n") == 1
-    assert all(line == "won\n" or "is training in" in line or "holds a run already" in line for line in said)
+    assert all(
+        line == "won\n" or "is training in" in line or "already contains a run" in line for line in said
+    )
 
 
 def test_a_new_run_is_refused_where_one_began_meanwhile(tmp_path: Path) -> None:
     run_dir = create_run_dir(tmp_path / "run", "m")
     run_dir.journal_path.touch()
-    with pytest.raises(RunFolderError, match="holds a run already"):
+    with pytest.raises(RunFolderError, match="already contains a run"):
         RunLock.take(run_dir.path, new=True)
     assert holder(run_dir.path) is None, "who was refused holds nothing"
     RunLock.take(run_dir.path).release()

@@ -128,7 +128,7 @@ def test_a_run_whose_socket_vanished_is_found_again(
             until(lambda: run.server.trouble)
             assert run.server.trouble == (
                 f"cannot listen at {folder / 'run.sock'}: no such file or directory; "
-                "with XDG_RUNTIME_DIR set, screens could attach all the same"
+                "set XDG_RUNTIME_DIR to let screens attach"
             )
             folder.mkdir()
         else:

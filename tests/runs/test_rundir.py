@@ -63,7 +63,7 @@ def test_a_requested_folder_is_taken_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["journal.jsonl", "run.json", "checkpoints"])
 def test_a_folder_that_holds_a_run_is_refused_with_the_mend(tmp_path: Path, left: str) -> None:
     (tmp_path / left).touch()
-    assert "holds a run already; choose another folder with --run-dir" in refused(tmp_path)
+    assert "already contains a run; choose another folder with --run-dir" in refused(tmp_path)
 
 
 def test_a_file_in_the_folder_s_place_is_refused(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_run_json_is_read_back(tmp_path: Path) -> None:
         (b"{", "not JSON"),
         (b"\xff", "not JSON"),
         (b"[" * 100_000, "not JSON"),
-        (b"[1]", "not an object"),
+        (b"[1]", "not a JSON object"),
         (b"", "not JSON"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_run_json_that_cannot_be_read_is_told_in_one_line(
 
 def test_the_folder_of_a_run_that_goes_on_has_to_be_there(tmp_path: Path) -> None:
     assert open_run_dir(tmp_path) == RunDir(tmp_path)
-    with pytest.raises(RunFolderError, match="is no folder"):
+    with pytest.raises(RunFolderError, match="is not a folder"):
         open_run_dir(tmp_path / "run")
 
 
