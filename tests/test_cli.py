@@ -128,7 +128,7 @@ def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
 
 def test_nan_from_step_1_on_is_told_with_the_mend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--set", "trouble=nan", "--set", "at=1") == 1
-    assert "the loss is nan from step 1 on" in capsys.readouterr().err
+    assert "the loss has been nan since step 1;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

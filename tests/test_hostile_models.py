@@ -118,7 +118,7 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
         copy = int((tmp_path / "copy").read_text())
         assert copy != int((tmp_path / "original").read_text())
         wait_until(lambda: not Path(f"/proc/{copy}").exists(), "the copy trains on")
-        assert done.stderr.count(b"came back to the training") == 1
+        assert done.stderr.count(b"returned into the training loop") == 1
     if "open" in what:
         assert {path.read_bytes() for path in tmp_path.glob("file *")} == {b""}
     survived("model files", 1, 1)

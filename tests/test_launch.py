@@ -119,7 +119,7 @@ def test_a_cpu_s_smaller_batch_is_told(tmp_path: Path, capsys: pytest.CaptureFix
     model.write_text(f"{Path(KNOBS).read_text()}\nKnobs.cpu_batch_size = 4\n")
     asked = TrainRequest(model=str(model), device="cpu", attended=False, steps=2)
     assert train(tmp_path / "run", asked) == 0
-    said = "batch size 4, this model's default on a CPU; --batch-size changes it"
+    said = "batch size 4, this model's default on a CPU; change it with --batch-size"
     assert said in capsys.readouterr().out
     records = list(read(tmp_path / "run" / "journal.jsonl"))
     assert [r.text for r in records if isinstance(r, Note)] == [said]

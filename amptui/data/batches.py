@@ -1,4 +1,4 @@
-"""Turns whatever can be trained on into batches on the training device."""
+"""Turns any supported data source into batches on the training device."""
 
 import copy
 import traceback
@@ -17,12 +17,12 @@ from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
 
 Batch = Any
-"""What the loss and the metrics get: a tensor, or tuples, lists and mappings of batches; all else in them
-is handed on untouched."""
+"""What the loss and the metrics get: a tensor, or nested tuples, lists and mappings; anything else in them is
+passed through unchanged."""
 
 
 Passed = Callable[[int], bool]
-"""Told how many batches a loader has passed over; false ends that where it is."""
+"""Called with how many batches a loader has skipped; returns False to stop skipping."""
 
 
 def _go_on(_passed: int) -> bool:
@@ -30,53 +30,53 @@ def _go_on(_passed: int) -> bool:
 
 
 class Batches(Protocol):
-    """A data set cut into batches on the training device."""
+    """A data set in batches on the training device."""
 
     @property
     def samples(self) -> int | None:
-        """How many samples the data set has; None if it does not know."""
+        """How many samples the data set has; None if unknown."""
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """How many batches an epoch has; None if the data set does not know."""
+        """How many batches an epoch has; None if unknown."""
 
     @property
     def dropped(self) -> int:
-        """How many batches of the newest epoch were None so far; they are left out."""
+        """How many batches of the newest epoch were None so far and were left out."""
 
     @property
     def generators(self) -> tuple[torch.Generator, ...]:
-        """Those of its own that go on from epoch to epoch; torch's global one is not among them."""
+        """Its own generators whose state carries over from epoch to epoch; not torch's global one."""
 
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
-        """The batches of one epoch, in an order that depends on the seed and ``number`` alone.
+        """The batches of one epoch, in an order that depends only on the seed and ``number``.
 
-        A :class:`DataLoader` of the user's keeps its own order, which depends on what came before. The first
-        ``skip`` batches are left out: a loader has to load them, before this returns, and ``passed`` is told.
-        Raises ``DataError`` where a loader has fewer.
+        A user's :class:`DataLoader` keeps its own order, which depends on the epochs before. The first
+        ``skip`` batches are left out: a loader loads them before this returns, and calls ``passed`` for each.
+        Raises ``DataError`` if a loader has fewer.
         """
 
     def first(self) -> Batch:
-        """A batch as epochs have them, loaded in this process; their order and generators stay as they are.
+        """One batch, loaded in this process without changing the order or generators of the epochs.
 
-        Raises DataError where there is none.
+        Raises DataError if there is none.
         """
 
     def close(self) -> None:
-        """End the workers, if there are some; no epoch comes after."""
+        """End the workers, if any; there is no epoch after this."""
 
     def start_workers(self) -> None:
-        """Make ready what outlives an epoch, as one before would have: the epochs after the first find it."""
+        """Start workers that persist across epochs, as an earlier epoch would have done."""
 
 
 def open_batches(
     source: Source, *, device: torch.device, batch_size: int, seed: int, training: bool
 ) -> Batches:
-    """Batches of ``source`` on ``device``: shuffled, without a last short one, for training; else in order.
+    """Batches of ``source`` on ``device``: for training shuffled and without a last short one, else in order.
 
-    A :class:`DataLoader` is used as it was made, with its own batch size and order. ``Arrays`` lie on the
-    device as a whole if that takes at most a quarter of a GPU's free memory. Raises ``DataError`` when
-    there is not one batch.
+    A :class:`DataLoader` is used as it is, with its own batch size and order. ``Arrays`` are kept on the
+    device if they take at most a quarter of a GPU's free memory. Raises ``DataError`` if there is not one
+    batch.
     """
     if isinstance(source, DataLoader):
         batches: Batches = _LoadedBatches(source, device)
@@ -85,7 +85,7 @@ def open_batches(
             raise DataError(what, mend="use a smaller batch size or drop_last=False")
         return batches
     if isinstance(source, IterableDataset):
-        # No workers: each of them would deliver the whole stream unless the data set shares it out itself.
+        # No workers: each would deliver the whole stream unless the data set splits it itself.
         return _LoadedBatches(DataLoader(source, batch_size, drop_last=training), device)
     order = _Order(_samples(source, batch_size, training), batch_size, seed, training=training)
     if not isinstance(source, Arrays):
@@ -96,7 +96,7 @@ def open_batches(
 
 
 def count_samples(batch: Batch) -> int:
-    """How many samples a batch holds: the length of the first tensor in it; 0 if there is none."""
+    """How many samples a batch has: the length of its first tensor; 0 if there is none."""
     if type(batch) is tuple and batch and type(batch[0]) is Tensor and batch[0].ndim:
         return batch[0].size(0)  # the usual case, in every step; len() of a tensor takes ten times as long
     if isinstance(batch, PackedSequence):
@@ -111,10 +111,10 @@ def count_samples(batch: Batch) -> int:
 
 
 def move(batch: Batch, device: torch.device) -> Batch:
-    """The same nest with its tensors on ``device``; the host does not wait for the copies."""
+    """The same structure with its tensors on ``device``; the host does not wait for the copies."""
     if isinstance(batch, Tensor | PackedSequence):
         if device.type == "cuda" and not batch.is_cuda and not batch.is_pinned():
-            batch = batch.pin_memory()  # from other memory the host waits for the copy
+            batch = batch.pin_memory()  # the host waits for copies from other memory
         return batch.to(device, non_blocking=True)
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
@@ -127,14 +127,14 @@ def move(batch: Batch, device: torch.device) -> Batch:
 
 
 class _Order(Sampler[list[int]]):
-    """Which samples make which batch of an epoch; as an iterable, the batches of epoch ``self.epoch``."""
+    """The sample indices of each batch of an epoch; iterates over the batches of epoch ``self.epoch``."""
 
     def __init__(self, samples: int, batch_size: int, seed: int, *, training: bool) -> None:
         self.samples = samples
         self.batch_size = batch_size
         self.epoch = 0
         self.skip = 0
-        """As an iterable, leaves out so many batches."""
+        """Batches that iteration leaves out at the start."""
         self._seed = seed
         self._training = training
 
@@ -147,7 +147,7 @@ class _Order(Sampler[list[int]]):
         return (batch.tolist() for batch in batches[self.skip :])
 
     def indices(self, epoch: int) -> Tensor:
-        """The samples of an epoch's batches in a row: int64 on the CPU, hence the same for every device."""
+        """The sample indices of an epoch, int64 [samples]; drawn on the CPU, so the same for every device."""
         if not self._training:
             return torch.arange(self.samples, device="cpu")
         generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
@@ -155,13 +155,13 @@ class _Order(Sampler[list[int]]):
         return shuffled[: len(self) * self.batch_size]
 
     def epoch_seed(self, epoch: int) -> int:
-        """A seed of 64 bits that two numbers determine and that neighbours do not share."""
+        """A 64-bit seed from the run's seed and ``epoch``; neighbouring numbers give unrelated seeds."""
         entropy = (self._seed % (1 << 64), epoch)
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
 
 
 class _ResidentBatches:
-    """A data set that lies on the device as a whole; no step waits for the host's memory."""
+    """A data set that is kept on the device; no step waits for host memory."""
 
     generators: tuple[torch.Generator, ...] = ()
     dropped = 0
@@ -181,19 +181,19 @@ class _ResidentBatches:
         """There are no workers."""
 
     def start_workers(self) -> None:
-        """There are none."""
+        """There are no workers."""
 
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         indices = self._order.indices(number)
         if self._device.type == "cuda":
-            # From pinned memory the copy is queued like a kernel; from any other the host would wait for it.
+            # The copy from pinned memory is queued like a kernel; the host would wait for any other.
             indices = indices.pin_memory().to(self._device, non_blocking=True)
         for batch in torch.split(indices, self._order.batch_size)[skip:]:
             yield _scaled(self._inputs.index_select(0, batch)), self._targets.index_select(0, batch)
 
 
 class _LoadedBatches:
-    """What torch's loader delivers, moved to the device."""
+    """The batches of a DataLoader, moved to the device."""
 
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
         self._loader = loader
@@ -214,30 +214,32 @@ class _LoadedBatches:
         finally:
             for generator, state in zip(self.generators, states, strict=True):
                 generator.set_state(state)
-        raise DataError("the training data have no batch")
+        raise DataError("the training data has no batches")
 
     def close(self) -> None:
-        # Waits for them, as torch does where the last reference goes: they remove their files themselves.
+        # Waits for them, as torch does when the last reference goes: they remove their own files.
         getattr(self._iterator, "_shutdown_workers", lambda: None)()
         self._iterator = None
 
     def start_workers(self) -> None:
         if self._loader.persistent_workers:
-            # The first iterator draws a seed for the workers, those after it do not.
+            # Only the first iterator draws a seed for the workers.
             iter(self._loader)
 
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         batches = self._batches()  # the loader's order is its own
         for done in range(skip):
             if next(batches, END) is END:
-                what = f"an epoch had more than {done:,} batches when its checkpoint was written"
-                raise DataError(what, mend="resume with the data that the run began with")
+                what = (
+                    f"the checkpoint is at batch {skip:,} of an epoch, but the data has only {done:,} batches"
+                )
+                raise DataError(what, mend="resume with the data that the run started with")
             if not passed(done + 1):
                 break
         return (move(batch, self._device) for batch in batches)
 
     def _batches(self) -> Iterator[Batch]:
-        """All but those that are None: a ``collate_fn`` that leaves out bad samples may have none left."""
+        """All batches but those that are None: a ``collate_fn`` that drops bad samples may have none left."""
         self.dropped = 0
         on_host = draws_on_host(self._loader)
         with torch.device("cpu") if on_host else nullcontext():
@@ -249,23 +251,23 @@ class _LoadedBatches:
                 else:
                     yield batch
         except DataError as error:
-            # Its frames hold the loader: a collection much later would wait seconds for workers that failed.
+            # Its frames reference the loader: a later collection would wait seconds for workers that failed.
             traceback.clear_frames(error.__traceback__)
-            # From a worker it comes with the traceback it had there, which ends with what it said.
+            # An error from a worker contains its traceback, which ends with the message.
             raise DataError(str(error).rpartition(f"{DataError.__name__}: ")[2].strip()) from error
         except (RuntimeError, OSError, EOFError) as error:
-            # What torch says of a worker that is gone depends on what it was sending at that moment.
+            # torch's message about a dead worker depends on what it was sending at that moment.
             if not str(error).startswith("Caught "):
-                self._iterator = None  # the others may wait for a lock that it held: nobody waits for them
+                self._iterator = None  # do not join the others: they may wait for a lock that it held
                 tell_dead_worker(getattr(iterator, "_workers", ()), error)
             raise
 
 
 class _DatasetBatches(_LoadedBatches):
-    """A map-style data set behind a loader that keeps our order."""
+    """A map-style data set in a DataLoader with our order."""
 
     def __init__(self, dataset: Dataset[Any], order: _Order, device: torch.device) -> None:
-        # The loader draws its workers' seeds from the generator and leaves torch's global one alone.
+        # The loader draws its workers' seeds from this generator, not from torch's global one.
         self._generator = torch.Generator()
         self._order = order
         on_gpu = device.type == "cuda"
@@ -279,14 +281,14 @@ class _DatasetBatches(_LoadedBatches):
             pin_memory=on_gpu,
         )
         super().__init__(loader, device)
-        self.generators = ()  # seeded anew with each epoch
+        self.generators = ()  # seeded again for each epoch
 
     def first(self) -> Batch:
         self._order.epoch, self._order.skip = 1, 0
         return super().first()
 
     def start_workers(self) -> None:
-        """They take nothing from torch's global generator."""
+        """Nothing to do: the workers draw nothing from torch's global generator."""
 
     def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
         self._order.epoch, self._order.skip = number, skip
@@ -295,11 +297,11 @@ class _DatasetBatches(_LoadedBatches):
 
 
 class _StreamedBatches(_LoadedBatches):
-    """Arrays too large for the device: batches are gathered here and copied there."""
+    """Arrays too large for the device: batches are gathered on the host and copied."""
 
     def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
         self._order = order
-        # A sampler of whole batches and no batch size: one indexing call gathers a batch.
+        # With a sampler of whole batches and no batch size, one indexing call gathers a batch.
         loader = DataLoader(
             TensorDataset(arrays.inputs, arrays.targets),
             sampler=order,
@@ -320,7 +322,7 @@ class _StreamedBatches(_LoadedBatches):
 
 
 def _scaled(inputs: Tensor) -> Tensor:
-    """Pixels as float32 in [0, 1]; any other dtype than uint8 as it is."""
+    """uint8 pixels as float32 in [0, 1]; any other dtype unchanged."""
     if inputs.dtype != torch.uint8:
         return inputs
     if inputs.is_cuda and torch.get_default_dtype() is torch.float32:
@@ -329,7 +331,7 @@ def _scaled(inputs: Tensor) -> Tensor:
 
 
 def _fits(arrays: Arrays, device: torch.device) -> bool:
-    """Whether the arrays take at most a quarter of what is free on a GPU; a CPU holds them already."""
+    """Whether the arrays take at most a quarter of a GPU's free memory; always true on a CPU."""
     if device.type != "cuda":
         return True
     free_bytes, _total_bytes = torch.cuda.mem_get_info(device)
@@ -337,15 +339,13 @@ def _fits(arrays: Arrays, device: torch.device) -> bool:
 
 
 def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> int:
-    """How many samples there are, at least enough for one batch."""
+    """How many samples there are; raises DataError if they do not fill one batch."""
     role, samples = _role(training), _length(source)
     if source is None or isinstance(source, str | bytes):
-        what = f"the {role} data are {'None' if source is None else 'a text'}"
-        raise DataError(what, mend="give an Arrays, a Dataset or a DataLoader")
+        what = f"the {role} data is {'None' if source is None else 'a string'}"
+        raise DataError(what, mend="return an Arrays, a Dataset or a DataLoader")
     if samples is None:
-        raise DataError(
-            f"the {role} set has no length", mend="give it __len__, or make it an IterableDataset"
-        )
+        raise DataError(f"the {role} set has no length", mend="define __len__, or make it an IterableDataset")
     if samples == 0:
         raise DataError(f"the {role} set is empty")
     if training and samples < batch_size:
@@ -355,7 +355,7 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> 
 
 
 def _generators(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
-    """The generators that a person gave to ``loader`` and to its samplers, each once."""
+    """The generators of ``loader`` and its samplers that the user set, each once."""
     samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
     found = (getattr(owner, "generator", None) for owner in (loader, *samplers))
     return tuple({id(each): each for each in found if isinstance(each, torch.Generator)}.values())

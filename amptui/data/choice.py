@@ -1,4 +1,4 @@
-"""Which data a run gets: the real ones where they are to be had, else a stand-in, as the request says."""
+"""Chooses a run's data: the real data if available, else synthetic data, as the request says."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from amptui.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Data that were not loaded yet."""
+    """Data that is not loaded yet."""
 
     name: str
     load: Callable[[], Data]
@@ -20,10 +20,10 @@ class Named:
 def real_or_stand_in(request: DataRequest, real: Named, stand_in: Named) -> Data:
     """``real`` or ``stand_in``.
 
-    ``real`` raises ``DataError`` when the files are damaged or not to be had; ``auto`` then warns and
-    falls back to the stand-in. Every kind raises ``DataError`` when ``request.stopping()``.
+    For ``real``, raises ``DataError`` if the files are corrupt or unavailable; ``auto`` warns instead and
+    falls back to the stand-in. Every kind raises ``DataError`` if ``request.stopping()``.
     """
-    with torch.device("cpu"):  # a model file may have made another the default
+    with torch.device("cpu"):  # a model file may have changed the default device
         return _chosen(request, real, stand_in)
 
 
@@ -41,9 +41,9 @@ def _chosen(request: DataRequest, real: Named, stand_in: Named) -> Data:
 
 
 def _load(request: DataRequest, real: Named) -> Data:
-    """The real data; a folder that cannot be used is a trouble with them like any other."""
+    """The real data; an unusable folder raises DataError like any other problem with it."""
     try:
         return real.load()
     except OSError as error:
-        what = f"{error.filename or request.data_dir} cannot be used ({error.strerror or error})"
+        what = f"cannot use {error.filename or request.data_dir} ({error.strerror or error})"
         raise DataError(what, mend="choose another folder with --data-dir") from error

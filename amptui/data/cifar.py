@@ -17,7 +17,7 @@ from amptui.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class PickledSet:
-    """The batches of a data set, the archive that holds them and where it is to be had."""
+    """The batches of a data set, the archive that contains them and its mirrors."""
 
     folder: str
     """Below the folder of all data sets, and inside the archive."""
@@ -49,9 +49,9 @@ CIFAR10 = PickledSet(
 def read_cifar10(request: DataRequest, pickled_set: PickledSet = CIFAR10) -> tuple[Arrays, Arrays]:
     """Training and validation set: uint8 images [N, 3, 32, 32] and int64 labels [N].
 
-    Read from ``request.data_dir``/cifar-10-batches-py if that folder is there, else out of the archive
-    beside it, which is downloaded if need be. What is there is never written to. Raises ``DataError`` for
-    a damaged file and for one that cannot be had, ``OSError`` when the folder cannot be used.
+    Reads ``request.data_dir``/cifar-10-batches-py if that folder exists, else the archive beside it, which is
+    downloaded if it is missing. Existing files are never changed. Raises ``DataError`` for a file that is
+    corrupt or cannot be downloaded, ``OSError`` if the folder cannot be used.
     """
     folder = request.data_dir / pickled_set.folder
     names = {**pickled_set.train, **pickled_set.validation}
@@ -64,13 +64,13 @@ def read_cifar10(request: DataRequest, pickled_set: PickledSet = CIFAR10) -> tup
             download(urls, archive, md5=pickled_set.archive_md5, request=request)
         files = {name: (archive, content) for name, content in _members(archive, pickled_set, request)}
         if missing := [name for name in names if name not in files]:
-            raise DataError(f"{archive} is damaged ({', '.join(missing)} is not in it)", mend=DOWNLOAD_AGAIN)
+            raise DataError(f"{archive} is corrupt ({', '.join(missing)} is missing)", mend=DOWNLOAD_AGAIN)
     batches = {name: _batch(*files[name], md5) for name, md5 in names.items()}
     return _joined(batches, pickled_set.train), _joined(batches, pickled_set.validation)
 
 
 def _members(archive: Path, pickled_set: PickledSet, request: DataRequest) -> Iterator[tuple[str, bytes]]:
-    """The batches in the archive, in its order: going back in it would mean unpacking it again."""
+    """The batches in the archive, in its order: going back would mean unpacking it again."""
     wanted = {f"{pickled_set.folder}/{name}": name for name in (*pickled_set.train, *pickled_set.validation)}
     request.report(Progress(f"unpacking {archive.name}"))
     try:
@@ -80,15 +80,15 @@ def _members(archive: Path, pickled_set: PickledSet, request: DataRequest) -> It
                 if (name := wanted.get(member.name)) and (file := tar.extractfile(member)):
                     yield name, file.read()
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DataError(f"{archive} is damaged ({error})", mend=DOWNLOAD_AGAIN) from error
+        raise DataError(f"{archive} is corrupt ({error})", mend=DOWNLOAD_AGAIN) from error
 
 
 def _batch(path: Path, content: bytes, md5: str) -> Arrays:
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
         raise DataError(
-            f"{path} is damaged: {len(content):,} bytes with a wrong checksum", mend=DOWNLOAD_AGAIN
+            f"{path} is corrupt: {len(content):,} bytes with a wrong checksum", mend=DOWNLOAD_AGAIN
         )
-    batch = pickle.loads(content, encoding="latin1")  # noqa: S301 (the checksum says whose pickle it is)
+    batch = pickle.loads(content, encoding="latin1")  # noqa: S301 (the checksum proves its origin)
     images = torch.tensor(batch["data"], dtype=torch.uint8).view(-1, 3, 32, 32)
     return Arrays(images, torch.tensor(batch["labels"], dtype=torch.int64))
 

@@ -1,4 +1,4 @@
-"""Fetches one file from the first mirror that has it whole; waits are bounded and can be cut short."""
+"""Downloads one file from the first mirror that delivers it intact, with bounded, interruptible waits."""
 
 import hashlib
 import os
@@ -27,33 +27,33 @@ _STOP_POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long mirrors are waited for."""
+    """How long to wait for mirrors."""
 
     answer_seconds: float = 5.0
-    """For all mirrors together until one answers: nobody watches an empty screen for longer."""
+    """For all mirrors together, until one answers."""
     stall_seconds: float = 15.0
-    """A mirror that sends less than ``stall_bytes`` in this time is given up."""
+    """A mirror that sends less than ``stall_bytes`` in this time is abandoned."""
     stall_bytes: int = 1 << 14
 
 
 class _MirrorError(Exception):
-    """A mirror did not answer, broke off or sent something else."""
+    """A mirror did not answer, closed the connection or sent something else."""
 
 
 class _OfflineError(_MirrorError):
-    """Host names cannot be resolved: other mirrors would fail alike."""
+    """Host names cannot be resolved: other mirrors would fail in the same way."""
 
 
 def download(
     urls: Sequence[str], path: Path, *, md5: str, request: DataRequest, patience: Patience | None = None
 ) -> None:
-    """Fetch ``path`` from the first of ``urls`` that delivers a file with this MD5 (hexadecimal).
+    """Download ``path`` from the first of ``urls`` that delivers a file with this MD5 (hexadecimal).
 
-    Proxies are taken from the environment, as urllib does. Bytes go to a file of another name beside
-    ``path``, which gets its name once it is whole: under ``path`` there is never a part of a file.
+    Uses the proxies of the environment, as urllib does. Writes to a temporary file beside ``path`` and
+    renames it when it is complete: ``path`` is never an incomplete file.
 
-    Raises ``DataError`` when no mirror delivers or ``request.stopping()``; ``OSError`` when the file
-    cannot be written.
+    Raises ``DataError`` if no mirror delivers or if ``request.stopping()``; ``OSError`` if the file cannot be
+    written.
     """
     patience = patience or Patience()
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -69,54 +69,53 @@ def download(
                 if isinstance(failure, _OfflineError):
                     break
     finally:
-        with suppress(OSError):  # most often it was never made or has got its name
+        with suppress(OSError):  # usually it was never created or has been renamed
             part.unlink()
-    raise DataError(
-        f"{path.name} cannot be downloaded ({'; '.join(failures)})", mend=f"put it in {path.parent} yourself"
-    )
+    what = f"cannot download {path.name} ({'; '.join(failures)})"
+    raise DataError(what, mend=f"copy it to {path.parent} yourself")
 
 
 def _fetch(
     url: str, part: Path, md5: str, answer_seconds: float, patience: Patience, request: DataRequest
 ) -> None:
-    """Write what ``url`` delivers to ``part`` while reporting progress, and hold it to its checksum."""
+    """Write what ``url`` delivers to ``part``, report progress, and verify its checksum."""
     detail = f"downloading {url.rpartition('/')[2]}"
     request.report(Progress(detail))
     done, reported, digest = 0, 0, hashlib.md5(usedforsecurity=False)
     with closing(_receive(url, answer_seconds, patience, request)) as chunks:
         _, total = next(chunks)
-        # The mirror has answered: only now is there something to make a folder for.
+        # Create the folder only after the mirror has answered.
         part.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
             for chunk, _ in chunks:
                 file.write(chunk)
                 digest.update(chunk)
                 done += len(chunk)
-                # A hundred reports a file are enough for any screen.
+                # A hundred reports per file are enough for any screen.
                 if done - reported >= (total // 100 if total else 1 << 20):
                     request.report(Progress(detail, done, total, "bytes"))
                     reported = done
     if total is not None and done < total:
-        raise _MirrorError(f"broke off after {done:,} of {total:,} bytes")
+        raise _MirrorError(f"closed the connection after {done:,} of {total:,} bytes")
     if digest.hexdigest() != md5:
         raise _MirrorError(f"sent {done:,} bytes with a wrong checksum")
 
 
 _Item = tuple[bytes, int | None] | _MirrorError | None
-"""A chunk with the file's size, if the mirror tells it; a failure; or the end, None."""
+"""A chunk and the file's size, if the mirror sends it; a failure; or None at the end."""
 
 
 def _receive(
     url: str, answer_seconds: float, patience: Patience, request: DataRequest
 ) -> Generator[tuple[bytes, int | None], None, None]:
-    """The file's chunks as they come, the first one empty, each with the file's size in bytes or None.
+    """The file's chunks as they arrive, the first one empty, each with the file's size in bytes or None.
 
-    A thread of its own reads, so that no wait in the resolver or in a socket outlasts our patience or
-    keeps a person who wants to stop.
+    A separate thread reads, so that no wait in the resolver or on a socket exceeds the limits or delays a
+    user who wants to stop.
     """
     items: queue.Queue[_Item] = queue.Queue(maxsize=16)
     abandoned = threading.Event()
-    # Later than our own patience: it only makes an abandoned reader end at last.
+    # Longer than our own limits: it only makes an abandoned reader end eventually.
     timeout_seconds = max(answer_seconds, patience.stall_seconds) + 1.0
     reader = threading.Thread(
         target=_read, args=(url, timeout_seconds, items, abandoned), name="amptui-download", daemon=True
@@ -133,7 +132,7 @@ def _receive(
             yield item
     finally:
         abandoned.set()
-        while not items.empty():  # the reader may wait for room; one place is all that it still needs
+        while not items.empty():  # the reader may wait for space in the queue; it needs one more place
             items.get_nowait()
 
 
@@ -150,9 +149,9 @@ def _next_item(items: queue.Queue[_Item], deadline: float, trouble: str, request
 
 
 def _read(url: str, timeout_seconds: float, items: queue.Queue[_Item], abandoned: threading.Event) -> None:
-    """Hand on what ``url`` sends, until its end or until nobody waits for it any more."""
+    """Pass on what ``url`` sends, until its end or until it is abandoned."""
     try:
-        # An opener of its own reads the proxies anew; urlopen would keep the first ones it saw.
+        # A new opener reads the proxies again; urlopen would keep the first ones it saw.
         with build_opener().open(url, timeout=timeout_seconds) as response:
             total = response.length
             items.put((b"", total))
@@ -162,7 +161,7 @@ def _read(url: str, timeout_seconds: float, items: queue.Queue[_Item], abandoned
     except HTTPError as error:
         error.close()
         items.put(_MirrorError(f"HTTP {error.code} {error.reason}"))
-    except (OSError, HTTPException, ValueError) as error:  # ValueError: a proxy setting that makes no sense
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: an invalid proxy setting
         reason = error.reason if isinstance(error, URLError) else error
         kind = _OfflineError if isinstance(reason, socket.gaierror) else _MirrorError
         words = (isinstance(reason, OSError) and reason.strerror) or reason

@@ -1,4 +1,4 @@
-"""Images in folders, one a class, as torchvision's ImageFolder has them; or random ones in their place."""
+"""Images in one folder per class, as in torchvision's ImageFolder, or random images instead."""
 
 import os
 from collections.abc import Callable
@@ -17,45 +17,45 @@ from amptui.data.loaders import worker_count
 from amptui.data.sources import Arrays, Data, DataRequest, Progress
 from amptui.errors import DataError
 
-LAYOUT_MEND = "give a folder that has train/CLASS/IMAGE and val/CLASS/IMAGE with --data-dir"
+LAYOUT_MEND = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
 
 RANDOM_BATCHES = 16
-"""In an epoch of random images: 0.6 GB at 256 images of 224 pixels."""
+"""Batches in an epoch of random images: 0.6 GB for 256 images of 224 pixels."""
 
 RESIZED_TO_CROPPED = 256 / 224
-"""Validation takes the middle of a slightly larger image, as is usual on ImageNet (arXiv:1409.1556)."""
+"""Validation crops the center of a slightly larger image, as is usual on ImageNet (arXiv:1409.1556)."""
 
 MOST_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageBatches:
-    """How images come to the model."""
+    """How the model gets its images."""
 
     batch_size: int
     image_size: int
     """Height and width in pixels."""
     classes: int
-    """How many the model can tell."""
+    """Number of classes that the model predicts."""
     workers: int | None = None
-    """Processes that read images; None: one less than there are processors, 16 at most."""
+    """Processes that read images; None: one less than the number of cores, at most 16."""
 
 
 def image_folder(request: DataRequest, wanted: ImageBatches) -> Data:
-    """The images below ``request.data_dir``: uint8 [N, 3, size, size] and int64 classes [N] a batch.
+    """The images in ``request.data_dir``, in batches of uint8 [N, 3, size, size] and int64 classes [N].
 
-    Those in ``train`` are cropped at random and mirrored, those in ``val``, where it is there, cropped in
-    the middle. ``real`` raises ``DataError`` where the folders are missing or have no images; ``auto``
-    warns and takes :func:`random_images`.
+    Images in ``train`` are randomly cropped and flipped; those in ``val``, if it exists, center-cropped. For
+    ``real``, raises ``DataError`` if the folders are missing or have no images; ``auto`` warns and uses
+    :func:`random_images`.
     """
     folder = Named(str(request.data_dir), lambda: _from_folder(request, wanted))
     return real_or_stand_in(request, folder, Named("random images", lambda: random_images(request, wanted)))
 
 
 def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
-    """Noise with random labels, kept on the device: what a step costs there, with nothing to learn from it.
+    """Noise with random labels, kept on the device: good for measuring speed, with nothing to learn.
 
-    The images are the same whatever the run's seed. They come as float32 in [0, 1] and have no validation.
+    The images do not depend on the run's seed. They are float32 in [0, 1], without validation data.
     """
     generator = torch.Generator().manual_seed(0)
     samples = RANDOM_BATCHES * wanted.batch_size
@@ -69,7 +69,7 @@ def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
 
 
 class FolderImages(Dataset[tuple[Tensor, int]]):
-    """Image files and the numbers of their classes, read when they are asked for."""
+    """Image files and their class indices, read on demand."""
 
     def __init__(self, samples: list[tuple[str, int]], transform: Callable[[Image.Image], Tensor]) -> None:
         self.samples = samples
@@ -84,14 +84,14 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
             with Image.open(path) as image:
                 return self.transform(image.convert("RGB")), label
         except OSError as error:
-            raise DataError(f"{path} cannot be read as an image ({error})", mend="move it away") from error
+            raise DataError(f"cannot read {path} as an image ({error})", mend="delete or move it") from error
 
 
 def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
     root = request.data_dir
     classes = _class_folders(root / "train")
     if len(classes) > wanted.classes:
-        what = f"{root / 'train'} has {len(classes):,} classes, the model has {wanted.classes:,}"
+        what = f"{root / 'train'} has {len(classes):,} classes, but the model has {wanted.classes:,}"
         raise DataError(what, mend=f"use --set classes={len(classes)}")
     training = FolderImages(_listed(root / "train", classes, request), _training_transform(wanted))
     return Data(
@@ -109,22 +109,22 @@ def _validation(
     if not folder.is_dir():
         return None
     if unknown := sorted(set(_class_folders(folder)) - set(classes)):
-        raise DataError(f"{folder / unknown[0]} is a class that train does not have", mend=LAYOUT_MEND)
+        raise DataError(f"{folder / unknown[0]} is a class that is not in train", mend=LAYOUT_MEND)
     images = FolderImages(_listed(folder, classes, request), _validation_transform(wanted))
     return _loader(images, wanted, request.seed, training=False)
 
 
 def _class_folders(folder: Path) -> list[str]:
-    """The names of the classes in their order, which numbers them."""
+    """The names of the classes, sorted; their order gives their indices."""
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     if not found:
-        there_is = "has no folders of classes" if folder.is_dir() else "is not there"
-        raise DataError(f"{folder} {there_is}", mend=LAYOUT_MEND)
+        problem = "has no class folders" if folder.is_dir() else "does not exist"
+        raise DataError(f"{folder} {problem}", mend=LAYOUT_MEND)
     return found
 
 
 def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tuple[str, int]]:
-    """Every image of ``classes`` and its class's number; a class may have folders within."""
+    """Every image of ``classes`` with its class index; a class may have subfolders."""
     samples: list[tuple[str, int]] = []
     for label, name in enumerate(classes):
         request.raise_if_stopping()
@@ -141,9 +141,9 @@ def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tupl
     return samples
 
 
-# What leaves a worker is uint8: a quarter of float32's bytes to copy, and the device divides faster.
+# Workers deliver uint8: a quarter of float32's bytes to copy, and the device divides faster.
 def _training_transform(wanted: ImageBatches) -> v2.Compose:
-    """A random part of the image, mirrored half of the time (arXiv:1409.4842, as torchvision has it)."""
+    """A random crop of the image, flipped half of the time (arXiv:1409.4842, as in torchvision)."""
     size = wanted.image_size
     return v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.PILToTensor()])
 
@@ -164,7 +164,7 @@ def _loader(
         shuffle=training,
         drop_last=training,
         num_workers=workers,
-        # The validation's workers end with it: they would hold their memory for the whole epoch.
+        # Validation workers end with the validation: they would keep their memory for the whole epoch.
         persistent_workers=training and workers > 0,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator().manual_seed(seed),

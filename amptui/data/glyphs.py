@@ -1,4 +1,4 @@
-"""The shapes that synthetic images show: our own strokes and outlines, warped, as distance fields."""
+"""The shapes in synthetic images: strokes and outlines, warped, as distance fields."""
 
 import math
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ FIELD_PIXELS = 40
 """Height and width of a distance field."""
 
 FIELD_EXTENT = 1.6
-"""A field spans [-FIELD_EXTENT, FIELD_EXTENT] both ways; shapes are drawn within about [-1, 1], y down."""
+"""A field spans [-FIELD_EXTENT, FIELD_EXTENT] in x and y; shapes lie within about [-1, 1], y down."""
 
 _POINTS_PER_SPAN = 12
 _WAVE_NUMBERS = ((1, 0), (0, 1), (1, 1), (1, -1), (2, 1), (1, -2))
 _WAVE_LENGTH = 5.0
 
-# Digit -> ways to write it -> strokes, parted by "|". A stroke is a smooth curve through its points, x,y in
-# hundredths; where the pen turns sharply, one stroke ends and the next begins.
+# Digit -> ways to write it -> strokes, separated by "|". A stroke is a smooth curve through its points, x,y
+# in hundredths; at a sharp turn, one stroke ends and the next begins.
 _DIGITS = (
     (  # 0
         "0,-100 -42,-71 -60,0 -42,71 0,100 42,71 60,0 42,-71 0,-100",
@@ -73,14 +73,14 @@ _DIGITS = (
 
 
 def waves(points: Tensor) -> Tensor:
-    """Smooth functions of the plane, [..., 2] to [..., 12]: weighted sums of them bend shapes gently."""
+    """Smooth functions of the plane, [..., 2] to [..., 12]: weighted sums of them bend shapes."""
     numbers = torch.tensor(_WAVE_NUMBERS, dtype=torch.float32) * (2 * math.pi / _WAVE_LENGTH)
     angles = points @ numbers.T
     return torch.cat([angles.cos(), angles.sin()], dim=-1)
 
 
 def field_points() -> Tensor:
-    """The plane's points [FIELD_PIXELS ** 2, 2] at which distance fields are known, x before y."""
+    """The points [FIELD_PIXELS ** 2, 2] at which distance fields are computed, x before y."""
     edge = FIELD_EXTENT * (1 - 1 / FIELD_PIXELS)
     axis = torch.linspace(-edge, edge, FIELD_PIXELS)
     y, x = torch.meshgrid(axis, axis, indexing="ij")
@@ -88,11 +88,11 @@ def field_points() -> Tensor:
 
 
 def digit_fields(per_digit: int, generator: torch.Generator) -> Tensor:
-    """Distances to the pen's line: [10, per_digit, FIELD_PIXELS, FIELD_PIXELS], each glyph written anew."""
+    """Distances to the pen's line: [10, per_digit, FIELD_PIXELS, FIELD_PIXELS], each glyph bent anew."""
     banks = []
     for ways in _DIGITS:
         strokes = [[_points(stroke) for stroke in way.split("|")] for way in ways]
-        # Ways to write it take turns, so that each gets its share of the glyphs.
+        # Each way to write it gets an equal share of the glyphs.
         shares = [len(range(i, per_digit, len(ways))) for i in range(len(ways))]
         drawn = [_stroke_fields(way, share, generator) for way, share in zip(strokes, shares, strict=True)]
         banks.append(torch.cat(drawn))
@@ -130,7 +130,7 @@ def object_outlines() -> dict[str, list[Tensor]]:
 
 
 def _around(radii: Sequence[float]) -> Tensor:
-    """Corners at equal angles around the centre, the first at the top: [len(radii), 2]."""
+    """Corners at equal angles around the center, the first at the top: [len(radii), 2]."""
     turns = torch.arange(len(radii)) * (2 * math.pi / len(radii))
     return torch.tensor(radii)[:, None] * torch.stack([turns.sin(), -turns.cos()], dim=1)
 
@@ -170,7 +170,7 @@ def _outline_fields(outlines: Sequence[Tensor], glyphs: int, generator: torch.Ge
 def _bent(
     curves: Sequence[Tensor], glyphs: int, *, amplitude: float, generator: torch.Generator
 ) -> list[Tensor]:
-    """``glyphs`` versions [glyphs, C, 2] of each curve, bent as one so that what touched still touches."""
+    """``glyphs`` versions [glyphs, C, 2] of each curve, bent together so that touching curves still touch."""
     points = torch.cat(list(curves))
     basis = waves(points)
     weights = torch.randn(glyphs, basis.shape[1], 2, generator=generator) * amplitude
@@ -191,7 +191,7 @@ def _smooth(stroke: Tensor) -> Tensor:
 
 
 def _distance_to_segments(points: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-    """Distance of each point [P, 2] to the nearest of the segments [G, S, 2] to [G, S, 2]: [G, P]."""
+    """Distance from each point [P, 2] to the nearest segment from [G, S, 2] to [G, S, 2]: [G, P]."""
     along = (ends - starts)[:, None]
     offset = points[None, :, None] - starts[:, None]
     position = (offset * along).sum(-1) / along.square().sum(-1).clamp_min(1e-12)

@@ -1,4 +1,4 @@
-"""Around torch's data loaders: the device they draw on, how a worker ended, and how to do without any."""
+"""Helps with DataLoaders: the device of their generators, how a worker died, loading without workers."""
 
 import multiprocessing
 import signal
@@ -14,13 +14,13 @@ from amptui.errors import DataError
 from amptui.forking import how_ended
 
 _DYING_SECONDS = 1.0
-"""A worker whose connection broke may not be gone yet."""
+"""How long a worker whose connection broke may take to exit."""
 
 _WORKER_ENDS = {
     -signal.SIGKILL: "if the machine ran out of memory, use fewer workers",
-    -signal.SIGBUS: "shared memory is full: use fewer workers, or more room in /dev/shm",
+    -signal.SIGBUS: "shared memory is full: use fewer workers, or enlarge /dev/shm",
 }
-"""What to do about a worker that ended so."""
+"""What to do about a worker that was killed by that signal."""
 
 END = object()
 """What an iterator gives that has no more; a batch may be anything else."""
@@ -32,20 +32,20 @@ def worker_count(most: int) -> int:
 
 
 def tell_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:
-    """Raise DataError for the first of a loader's ``workers`` that is dead, with how it ended."""
+    """Raise DataError that says how the first dead one of a loader's ``workers`` ended; none if all live."""
     limit = time.monotonic() + _DYING_SECONDS
     for worker in workers:
         worker.join(max(0.0, limit - time.monotonic()))
     dead = [(worker.exitcode, number) for number, worker in enumerate(workers) if worker.exitcode is not None]
-    for code, number in sorted(dead, key=lambda each: each[0] == 0):  # 0: it may have had no more to deliver
+    for code, number in sorted(dead, key=lambda each: each[0] == 0):  # 0: it may have been done
         what = f"DataLoader worker {number} of {len(workers)} {how_ended(code)}"
-        raise DataError(what, mend=_WORKER_ENDS.get(code, "what it printed may say why")) from error
+        raise DataError(what, mend=_WORKER_ENDS.get(code, "see what it printed")) from error
 
 
 def draws_on_host(loader: DataLoader[Any]) -> bool:
-    """Whether ``loader`` draws from a generator on the host where another device is torch's default.
+    """Whether ``loader`` has a generator on the CPU while another device is torch's default.
 
-    torch would make it raise where a model file has said ``torch.set_default_device("cuda")``.
+    torch makes it raise if a model file has called ``torch.set_default_device("cuda")``.
     """
     generator = loader.generator
     on_host = generator is not None and generator.device.type == "cpu"
@@ -54,7 +54,7 @@ def draws_on_host(loader: DataLoader[Any]) -> bool:
 
 
 def delivered(iterator: Iterator[Any], on_host: bool) -> Iterator[Any]:
-    """What ``iterator`` delivers; ``on_host``: it works with the host as torch's default device."""
+    """What ``iterator`` delivers; with ``on_host``, it runs with the CPU as torch's default device."""
     if not on_host:
         yield from iterator
         return
@@ -67,7 +67,7 @@ def delivered(iterator: Iterator[Any], on_host: bool) -> Iterator[Any]:
 
 
 def without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """The same batches, loaded in this process; a loader that iterates in its own way is left alone."""
+    """The same batches, loaded in this process; a loader with its own ``__iter__`` is returned unchanged."""
     if type(loader).__iter__ is not DataLoader.__iter__:
         return loader
     dataset, collate = loader.dataset, loader.collate_fn

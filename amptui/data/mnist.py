@@ -1,4 +1,4 @@
-"""Reads MNIST from the files that torchvision keeps, downloading those that are missing."""
+"""Reads MNIST from the same files as torchvision, downloading those that are missing."""
 
 import gzip
 import hashlib
@@ -17,29 +17,29 @@ from amptui.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class IdxFile:
-    """One of a data set's files: bytes of an array behind a header of four bytes and four a dimension."""
+    """One file of a data set: an array after a header of four bytes and four more for each dimension."""
 
     name: str
     shape: tuple[int, ...]
     md5: str
-    """Of the file's content, unpacked: packing it again does not change it."""
+    """Of the uncompressed content, which does not depend on how it was compressed."""
     packed_md5: str = ""
-    """Of the file that mirrors have, ``name`` with ``.gz``."""
+    """Of the file on the mirrors, ``name`` with ``.gz``."""
 
     @property
     def header_bytes(self) -> int:
-        """Where the array begins."""
+        """Where the array starts."""
         return 4 * (1 + len(self.shape))
 
     @property
     def size_bytes(self) -> int:
-        """The size of the unpacked file."""
+        """The size of the uncompressed file."""
         return self.header_bytes + prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class IdxSet:
-    """The four files of a data set and where they are to be had."""
+    """The four files of a data set and their mirrors."""
 
     folder: str
     """Below the folder of all data sets."""
@@ -84,9 +84,9 @@ MNIST = IdxSet(
 def read_mnist(request: DataRequest, idx_set: IdxSet = MNIST) -> tuple[Arrays, Arrays]:
     """Training and validation set: uint8 images [N, 1, 28, 28] and int64 labels [N].
 
-    Each file may lie in ``request.data_dir``/MNIST/raw as it is or with ``.gz``. What is there is never
-    written to. Raises ``DataError`` for a damaged file and for one that cannot be had, ``OSError`` when
-    the folder cannot be used.
+    Each file may be in ``request.data_dir``/MNIST/raw uncompressed or with ``.gz``. Existing files are never
+    changed. Raises ``DataError`` for a file that is corrupt or cannot be downloaded, ``OSError`` if the
+    folder cannot be used.
     """
     folder = request.data_dir / idx_set.folder
     _download_missing(folder, idx_set, request)
@@ -110,7 +110,7 @@ def _packed(folder: Path, file: IdxFile) -> Path:
 
 
 def _read(folder: Path, file: IdxFile) -> Tensor:
-    """The file's array, uint8 of the file's shape."""
+    """The file's array, uint8 in the file's shape."""
     path = folder / file.name
     if path.exists():
         content = path.read_bytes()
@@ -125,14 +125,13 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is damaged ({error})", mend=DOWNLOAD_AGAIN) from error
+        raise DataError(f"{path} is corrupt ({error})", mend=DOWNLOAD_AGAIN) from error
 
 
 def _hold_to(file: IdxFile, path: Path, content: bytes) -> None:
     if len(content) != file.size_bytes:
-        unpacked = "" if path.name == file.name else " unpacked"
-        raise DataError(
-            f"{path} is {len(content):,} bytes{unpacked}, {file.size_bytes:,} expected", mend=DOWNLOAD_AGAIN
-        )
+        unpacked = "" if path.name == file.name else " uncompressed"
+        what = f"{path} is corrupt: {len(content):,} bytes{unpacked} instead of {file.size_bytes:,}"
+        raise DataError(what, mend=DOWNLOAD_AGAIN)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != file.md5:
-        raise DataError(f"{path} has the right size and a wrong checksum", mend=DOWNLOAD_AGAIN)
+        raise DataError(f"{path} is corrupt: wrong checksum", mend=DOWNLOAD_AGAIN)

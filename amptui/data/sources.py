@@ -1,4 +1,4 @@
-"""What an experiment asks of its data and what it gets: the request and the data themselves."""
+"""What an experiment asks for and what it gets: the data request and the data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ DataKind = Literal["auto", "real", "synthetic"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrays:
-    """A whole data set in two tensors, kept on the training device where it fits.
+    """A whole data set in two tensors, kept on the training device if it fits.
 
-    ``inputs`` [N, ...] of uint8 is converted per batch to float32 in [0, 1]; any other dtype is passed
-    on as it is. ``targets`` [N, ...] is passed on as it is.
+    ``inputs`` [N, ...] of uint8 are converted to float32 in [0, 1] batch by batch; other dtypes and
+    ``targets`` [N, ...] stay as they are.
     """
 
     inputs: Tensor
@@ -33,24 +33,24 @@ class Arrays:
 
 
 Source = Arrays | Dataset[Any] | DataLoader[Any]
-"""What can be trained on: two tensors, or whatever torch's own data tools read."""
+"""What a model can train on: two tensors, or a torch Dataset or DataLoader."""
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """What an experiment trains on and is validated with."""
+    """What an experiment trains on and validates with."""
 
     name: str
-    """As a person knows it: ``MNIST``."""
+    """The name on the screen: ``MNIST``."""
     real: bool
-    """False for a synthetic stand-in; the screen says so for as long as the run lasts."""
+    """False for synthetic data; the screen says so during the whole run."""
     train: Source
     validation: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far some work is: ``Progress("downloading ...", 3, 9, "bytes")``; None where it is not known."""
+    """How far some work is: ``Progress("downloading ...", 3, 9, "bytes")``; None if unknown."""
 
     detail: str
     done: int | None = None
@@ -60,20 +60,20 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRequest:
-    """How the run wants its data."""
+    """Which data the run asks for."""
 
     data_dir: Path
-    """Where data sets are looked for and downloaded to."""
+    """The folder of data sets, also for downloads."""
     kind: DataKind = "auto"
     seed: int = 0
     report: Callable[[Progress], object] = lambda _progress: None
-    """Told what is being done and how far it is."""
+    """Called with the progress of long work."""
     stopping: Callable[[], bool] = lambda: False
-    """Asked now and then during long work; true means: raise ``DataError`` and leave."""
+    """Called now and then during long work; if it returns True, raise ``DataError``."""
     warn: Callable[[str], object] = lambda _text: None
-    """Told what a person should know of the choice: why ``auto`` fell back to synthetic data, say."""
+    """Called with what the user should know, such as why ``auto`` fell back to synthetic data."""
 
     def raise_if_stopping(self) -> None:
-        """Leave long work with ``DataError`` if the run is to end."""
+        """Raise ``DataError`` if the run should stop."""
         if self.stopping():
             raise DataError("the run was stopped while its data was being prepared")

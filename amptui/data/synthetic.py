@@ -1,8 +1,8 @@
-"""Stand-ins for MNIST and CIFAR-10, drawn here: handwritten-looking digits and textured objects.
+"""Synthetic MNIST and CIFAR-10: digits that look handwritten, and textured objects.
 
-Some thousand glyphs are posed, which is what takes time; each then gives several images, that differ in where
-they are cut out and in pen or colours. Few large operations rather than many small ones: on a machine whose
-cores are taken, each of torch's parallel operations waits for the slowest of its threads.
+Posing a few thousand glyphs takes most of the time; each then gives several images with other crops, pens or
+colours. Few large operations instead of many small ones: on a busy machine each parallel operation of torch
+waits for the slowest of its threads.
 """
 
 import math
@@ -17,27 +17,27 @@ from torch.nn import functional
 from amptui.data.glyphs import FIELD_EXTENT, digit_fields, object_fields, waves
 
 TellDone = Callable[[int], None]
-"""Told how many samples are done; what it raises ends the work."""
+"""Called with how many samples are done; an exception from it ends the work."""
 
 _MAX_POSES = 4_000
 _CHUNK_SAMPLES = 2_000
 _NOISE_VALUES = 1 << 20
 
 _GLYPHS = 48
-"""Of each digit, bent anew."""
+"""Differently bent glyphs of each digit."""
 
 _OUTLINES = 12
-"""Of each object, bent anew."""
+"""Differently bent outlines of each object."""
 
 _MARGIN_PIXELS = 4
-"""Glyphs are posed on so much more than an image's width, from which images are cut out."""
+"""Glyphs are posed on a canvas that is wider than an image by this much, from which images are cropped."""
 
 _CHANNEL_ORDERS = tuple(permutations(range(3)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _View:
-    """How a glyph comes to lie in its image; spreads are standard deviations, ranges are uniform."""
+    """How a glyph is placed in its image; spreads are standard deviations, ranges are uniform."""
 
     pixels: int
     pixels_per_unit: float
@@ -45,9 +45,9 @@ class _View:
     slant: tuple[float, float]
     """Mean and spread of the shift in x by y."""
     zoom: tuple[float, float]
-    """Range of the glyph's plane to the image's: above 1, the glyph is smaller."""
+    """Range of the scale of the glyph's plane to the image's: above 1, the glyph is smaller."""
     shift: float
-    """Largest displacement either way, in the glyph's units."""
+    """Largest displacement in either direction, in the glyph's units."""
     warp: float
     """Spread of each wave that bends the plane."""
 
@@ -80,9 +80,9 @@ def _no_progress(_done: int) -> None:
 def digits(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tuple[Tensor, Tensor]:
     """Draw digits 0 to 9, white on black: uint8 images [samples, 1, 28, 28] and int64 labels [samples].
 
-    Each is one of several ways to write the digit, bent, turned, slanted, scaled and shifted, with a pen
-    of its own width and brightness. From 4,001 images on, shapes come back, shifted and with another pen.
-    Labels are uniformly random. The same seed draws the same images on the same machine.
+    Each is one of several ways to write the digit: bent, rotated, slanted, scaled and shifted, with its own
+    pen width and brightness. After 4,000 images, shapes are reused, shifted and with another pen. Labels are
+    uniformly random. The same seed draws the same images on the same machine.
     """
     generator = torch.Generator().manual_seed(seed)
     fields = digit_fields(_GLYPHS, generator)
@@ -95,9 +95,9 @@ def digits(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tup
 def objects(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tuple[Tensor, Tensor]:
     """Draw textured shapes on textured grounds: uint8 images [samples, 3, 32, 32], int64 labels [samples].
 
-    The label is the shape, in the order of ``glyphs.object_outlines``. Colours, textures and which of
-    shape and ground is the brighter are random: neither colour nor a sum over pixels tells the class.
-    From 4,001 images on, shapes come back, shifted and in other colours. Labels are uniformly random. The
+    The label is the shape, in the order of ``glyphs.object_outlines``. Colours, textures and whether the
+    shape or the ground is brighter are random: neither colour nor a sum over pixels reveals the class.
+    After 4,000 images, shapes are reused, shifted and in other colours. Labels are uniformly random. The
     same seed draws the same images on the same machine.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -109,9 +109,9 @@ def objects(samples: int, *, seed: int, progress: TellDone = _no_progress) -> tu
 
 
 def _posed(samples: int, fields: Tensor, view: _View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Labels of all samples, int64 [samples]; and the poses that are theirs in turn, as distances.
+    """Labels of all samples, int64 [samples], and the poses they use in turn, as distances.
 
-    The latter are float32 [poses, pixels, pixels], with a margin around the image.
+    The poses are float32 [poses, pixels, pixels], with a margin around the image.
     """
     poses = min(samples, _MAX_POSES)
     labels = torch.randint(len(fields), (poses,), generator=generator)
@@ -122,10 +122,10 @@ def _posed(samples: int, fields: Tensor, view: _View, generator: torch.Generator
 def _cut_out(
     samples: int, posed: Tensor, finish: Callable[[Tensor, int], Tensor], progress: TellDone
 ) -> Tensor:
-    """Images of all poses, again and again from another place, until there are enough.
+    """Images of all poses, cropped at one place after the other, until there are enough.
 
-    ``finish`` makes uint8 images [N, channels, pixels, pixels] of a part of ``posed`` that was cut out the
-    so many-th time.
+    ``finish`` makes uint8 images [N, channels, pixels, pixels] from crops of ``posed`` and the number of the
+    crop.
     """
     pixels = posed.shape[-1] - _MARGIN_PIXELS
     images = []
@@ -140,7 +140,7 @@ def _cut_out(
 
 
 def _corner(number: int) -> tuple[int, int]:
-    """Where in the margin an image begins: the middle first, then every place once, far from the last."""
+    """Where in the margin a crop starts: the center first, then every place once, far from the last."""
     places = _MARGIN_PIXELS + 1
     return divmod((places**2 // 2 + 7 * number) % places**2, places)
 
@@ -150,7 +150,7 @@ def _uniform(low: float, high: float, samples: int, generator: torch.Generator) 
 
 
 def _normal(mean: float, spread: float, samples: int, generator: torch.Generator) -> Tensor:
-    """Normal numbers without the rare far ones, which would make glyphs illegible."""
+    """Normal numbers, clamped: outliers would make glyphs illegible."""
     return torch.randn(samples, generator=generator).clamp(-2.5, 2.5) * spread + mean
 
 
@@ -171,7 +171,7 @@ def _seen(labels: Tensor, fields: Tensor, view: _View, generator: torch.Generato
 
 
 def _poses(samples: int, view: _View, generator: torch.Generator) -> Tensor:
-    """What x, y and 1 of the image's plane contribute to x and y of the glyph's: [samples, 3, 2]."""
+    """The affine maps from the image's x, y and 1 to the glyph's x and y: [samples, 3, 2]."""
     turn = _normal(0, view.turn_radians, samples, generator)
     slant = _normal(*view.slant, samples, generator)
     zoom_y = _uniform(*view.zoom, samples, generator)
@@ -184,7 +184,7 @@ def _poses(samples: int, view: _View, generator: torch.Generator) -> Tensor:
 
 
 def _inked(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Tensor:
-    """Ink where the pen's line is nearer than half its width: uint8 [N, 1, height, width]."""
+    """Bright where the pen's line is closer than half its width: uint8 [N, 1, height, width]."""
     samples = len(distances)
     half_width, blur, brightness, grain = (
         _uniform(low, high, samples, generator).view(-1, 1, 1)
@@ -213,13 +213,13 @@ def _painted(distances: Tensor, noise: Tensor, generator: torch.Generator) -> Te
 
 
 def _recoloured(images: Tensor, number: int) -> Tensor:
-    """Images with their channels in another order, every other time inverted."""
+    """Images with their channels permuted, and inverted every other time."""
     ordered = images[:, _CHANNEL_ORDERS[number % len(_CHANNEL_ORDERS)]]
     return ordered.bitwise_not() if number % 2 else ordered
 
 
 def _texture(samples: int, pixels: int, generator: torch.Generator) -> Tensor:
-    """A few plane waves of 4 to 30 pixels in one colour direction a sample: [samples, 3, pixels, pixels]."""
+    """A few plane waves of 4 to 30 pixels, one colour direction per sample: [samples, 3, pixels, pixels]."""
     waves_in_all = 20
     turn = _uniform(0, math.pi, waves_in_all, generator)
     number = 2 * math.pi / torch.logspace(math.log10(4), math.log10(30), waves_in_all)
@@ -234,7 +234,7 @@ def _texture(samples: int, pixels: int, generator: torch.Generator) -> Tensor:
 
 
 def _noise(noise: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
-    """A stretch of the noise from a random place for each sample: cheaper than new noise for each."""
+    """A random slice of the noise for each sample: cheaper than new noise."""
     length = shape[1:].numel()
     starts = torch.randint(len(noise) - length, shape[:1], generator=generator)
     return noise.unfold(0, length, 1)[starts].view(shape)

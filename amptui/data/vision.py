@@ -1,4 +1,4 @@
-"""The two image data sets, MNIST and CIFAR-10: the real one where it is to be had, else a stand-in."""
+"""The two image data sets, MNIST and CIFAR-10: the real one if available, else a synthetic one."""
 
 from typing import Protocol
 
@@ -17,8 +17,8 @@ _VALIDATION_SAMPLES = 10_000
 def mnist(request: DataRequest) -> Data:
     """MNIST's 60,000 and 10,000 digits, uint8 [N, 1, 28, 28], or as many synthetic ones.
 
-    ``real`` raises ``DataError`` when the files are damaged or not to be had; ``auto`` then warns and
-    falls back to ``synthetic``. Every kind raises ``DataError`` when ``request.stopping()``.
+    For ``real``, raises ``DataError`` if the files are corrupt or unavailable; ``auto`` warns instead and
+    falls back to ``synthetic``. Every kind raises ``DataError`` if ``request.stopping()``.
     """
     real = Named("MNIST", lambda: Data("MNIST", True, *read_mnist(request)))
     return real_or_stand_in(request, real, _stand_in(request, "synthetic digits", digits, 60_000))
@@ -27,7 +27,7 @@ def mnist(request: DataRequest) -> Data:
 def cifar10(request: DataRequest) -> Data:
     """CIFAR-10's 50,000 and 10,000 images, uint8 [N, 3, 32, 32], or as many synthetic ones.
 
-    Kinds and errors are those of :func:`mnist`.
+    Kinds and errors are as for :func:`mnist`.
     """
     real = Named("CIFAR-10", lambda: Data("CIFAR-10", True, *read_cifar10(request)))
     return real_or_stand_in(request, real, _stand_in(request, "synthetic objects", objects, 50_000))
@@ -38,7 +38,7 @@ class _Draw(Protocol):
 
 
 def _stand_in(request: DataRequest, name: str, draw: _Draw, train_samples: int) -> Named:
-    """Drawn images: the same whatever the run's seed, as MNIST's are, so that runs can be compared."""
+    """Drawn images, the same for every seed of the run, so that runs can be compared."""
 
     def drawn(samples: int, *, seed: int) -> Arrays:
         def progress(done: int) -> None:

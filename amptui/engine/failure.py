@@ -1,4 +1,4 @@
-"""Why a training could not go on, in one line: what, where and the mend."""
+"""Explains a training error in one line: what failed, where, and a hint."""
 
 import ctypes
 import os
@@ -17,26 +17,26 @@ _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent
 
 _FROM_WORKER = re.compile(r"Caught \w+ in ([^\n]+)\.\nOriginal Traceback[^\n]*\n")
-"""How torch's ``ExceptionWrapper`` begins the message of an exception of a loader's worker."""
+"""How torch's ``ExceptionWrapper`` starts the message of an exception from a DataLoader worker."""
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+)')
 
 _OUT_OF_MEMORY = re.compile(r"CUDA error: out of memory|\bCU[A-Z]+_(STATUS_)?ALLOC_FAILED\b")
-"""How memory that torch's own allocator did not ask for is missed: pinned memory, cuBLAS, cuDNN, cuFFT."""
+"""Out-of-memory errors that do not come from torch's allocator: pinned memory, cuBLAS, cuDNN, cuFFT."""
 
 _LOST = re.compile(
     "CUDA error: (device-side assert|an illegal memory access|an illegal instruction|misaligned address|"
     "unspecified launch failure|the launch timed out|uncorrectable ECC error|hardware stack error|"
     "invalid program counter|operation not supported on global/shared address space)"
 )
-"""Errors of a kernel after which every call fails: CUDA's runtime API calls that an inconsistent state."""
+"""Kernel errors after which every call fails: the CUDA runtime API calls that an inconsistent state."""
 
 _BOILERPLATE = re.compile(
     r"\s*(Search for `cuda|CUDA kernel errors might be asynchronously|For debugging consider passing|"
     r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking).*",
     re.DOTALL,
 )
-"""Where torch goes on after the one sentence of an error of CUDA's (``c10/cuda/CUDAException.cpp``)."""
+"""What torch appends to the one sentence of a CUDA error (``c10/cuda/CUDAException.cpp``)."""
 
 
 def explain(
@@ -44,8 +44,7 @@ def explain(
 ) -> AmptuiError:
     """The one line for ``error``, raised while the trainer was ``doing`` something: ``"in step 500"``.
 
-    ``batch_size`` and ``precision`` are those of the steps, for advice where memory ran out; None before
-    there are any.
+    ``batch_size`` and ``precision`` of the steps are for the hint when memory ran out; None before the first.
     """
     if isinstance(error, AmptuiError):
         return error
@@ -58,7 +57,7 @@ def explain(
     name, text, frames = type(error).__name__, _text(error), list(traceback.extract_tb(error.__traceback__))
     found = _FROM_WORKER.match(text)
     if found:
-        # A loader's worker sends its traceback in the message.
+        # A DataLoader worker sends its traceback in the message.
         text, frames = _of_worker(text[found.end() :], name)
         doing = f"in {found[1]}, {doing}"
     message, mend = known_mend(" ".join(text.split()))
@@ -67,40 +66,40 @@ def explain(
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU's memory ran out, whoever says so: torch's allocator or a library of CUDA's."""
+    """Whether a GPU ran out of memory, reported by torch's allocator or by a CUDA library."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(_message(error)) is not None
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether a kernel failed: from then on every call of CUDA in this process says so again."""
+    """Whether a kernel failed: from then on every CUDA call in this process raises the same error."""
     return isinstance(error, RuntimeError) and _LOST.search(_message(error)) is not None
 
 
 def never_free(owner: object) -> None:
-    """Keep ``owner`` and all that it holds until the process is gone.
+    """Keep ``owner`` and everything it references until the process exits.
 
-    Once a kernel has failed, torch ends the process where pinned memory is freed that was copied from or to:
+    After a kernel has failed, torch aborts the process when it frees pinned memory that was used in a copy:
     it records an event, which raises in a destructor (``ATen/core/CachingHostAllocator.h``).
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
 def known_mend(message: str) -> tuple[str, str]:
-    """What to tell of an error's ``message``, and the mend; all of it and nothing where none is known.
+    """The part of an error's ``message`` to show, and the hint; the whole message and "" if none is known.
 
-    CUDA's autocast refuses ``binary_cross_entropy`` in five lines (``ATen/autocast_mode.cpp``).
+    CUDA's autocast rejects ``binary_cross_entropy`` in five lines (``ATen/autocast_mode.cpp``).
     """
     refused = "unsafe to autocast"
     before, found, _ = message.partition(refused)
     if not found or "binary_cross_entropy" not in before:
         return message, ""
-    return before + refused, "use BCEWithLogitsLoss and leave the sigmoid out"
+    return before + refused, "use BCEWithLogitsLoss and remove the sigmoid"
 
 
 def _of_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:
-    """What the exception said whose traceback is the text ``trace``, and the frames in that."""
+    """The message and the frames of an exception, from the text of its traceback ``trace``."""
     lines = trace.splitlines()
     frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
     last = frames[-1][0] if frames else 0
@@ -110,15 +109,15 @@ def _of_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]
 
 
 def _text(error: BaseException) -> str:
-    """What ``error`` says of itself; nothing where it fails even in that."""
+    """The message of ``error``; empty if getting it raises."""
     try:
         return _BOILERPLATE.sub("", str(error))
-    except Exception:  # noqa: BLE001 - a person's exception may raise anything, and the run must still end
+    except Exception:  # noqa: BLE001 - a user's exception may raise anything, and the run must still end
         return ""
 
 
 def _message(error: BaseException) -> str:
-    """What ``error`` says of itself, in one line."""
+    """The message of ``error`` in one line."""
     return " ".join(_text(error).split())
 
 
@@ -127,7 +126,7 @@ def _out_of_memory(doing: str, batch_size: int | None, precision: str | None) ->
     ways = [f"--batch-size {batch_size // 2}"] if batch_size and batch_size > 1 else []
     if precision is not None and precision not in AMP_PRECISIONS:
         ways.append("AMP")
-    mend = "see what else is in its memory (nvidia-smi), or use a smaller model"
+    mend = "check what else uses the GPU (nvidia-smi), or use a smaller model"
     return DeviceError(
         f"CUDA out of memory {doing}{at}{_peak()}", mend=f"try {', or '.join(ways)}" if ways else mend
     )
@@ -139,19 +138,19 @@ def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
 
 
 def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
-    """The device tells of a kernel's error some calls later, of which the traceback knows nothing."""
+    """A kernel's error: CUDA reports it some calls later, so the traceback may point elsewhere."""
     message = _message(error)
     ways = ["look for a label or an index out of range"] if "device-side assert" in message else []
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
         at = f"{_place(traceback.extract_tb(error.__traceback__))}{doing}"
     else:
         at = f"noticed {doing}"
-        ways.append("start it with CUDA_LAUNCH_BLOCKING=1 to learn which line it comes from")
+        ways.append("run again with CUDA_LAUNCH_BLOCKING=1 to find the line that caused it")
     return DeviceLostError(f"{message[:500]} ({at})", mend=", or ".join(ways))
 
 
 def _peak() -> str:
-    """How much of the GPU was allocated at most; nothing where code on a CPU raised the error itself."""
+    """The peak allocated GPU memory; empty if code on a CPU raised the error itself."""
     if not torch.cuda.is_available():
         return ""
     peak = torch.cuda.memory_stats().get("allocated_bytes.all.peak")
@@ -160,7 +159,7 @@ def _peak() -> str:
 
 
 def _place(frames: Sequence[traceback.FrameSummary]) -> str:
-    """``file.py:12, `` of the innermost line of the person's own code, if there is one."""
+    """``file.py:12, `` for the innermost line of the user's code, if there is one."""
     own = [
         frame
         for frame in frames

@@ -1,4 +1,4 @@
-"""Notices where going on could only waste or destroy the run, and ends it, or pauses it and asks."""
+"""Detects a diverged run, and ends it, or pauses it and asks the user."""
 
 import math
 from collections.abc import Sequence
@@ -18,27 +18,27 @@ from amptui.errors import ExperimentError
 from amptui.records import PauseCause
 
 HOPELESS_STEPS = 10
-"""After that many first steps with a non-finite loss, all applied, nothing will be learned."""
+"""A run whose first steps, this many and all applied, have a non-finite loss will not learn anything."""
 
 SUSPECT_STEPS = 5
-"""Non-finite losses in a row after which the weights are looked at, and again after as many more. One may be
-a bad batch. Meanwhile the modules of the steps after the first are traced, so that a run does not end before
-it is known where NaN begins."""
+"""Non-finite losses in a row after which the weights are checked, and again after as many more. A single one
+may be a bad batch. Meanwhile the modules of the steps after the first are traced, so that a run does not end
+before it is known where the NaN starts."""
 
 LEAST_LOSS_SCALE = 2.0**-24
-"""40 skips in a row below the start. At 0, 126 more, the next step would turn every weight into NaN."""
+"""40 halvings below the initial scale. After 126 more it is 0, and the next step makes every weight NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """Why a run stands still by itself; a person's pause has neither cause nor reason."""
+    """Why a run paused by itself; a pause by the user has neither cause nor reason."""
 
     cause: PauseCause = ""
     reason: str = ""
 
 
 class HopelessWatch:
-    """Looks at what the reporter knows, between two steps, and at the weights where that is suspect."""
+    """Checks the reporter's losses and loss scale between two steps, and the weights if those look bad."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class HopelessWatch:
         self._parameters = reporter.gradients.parameters
         self._suspect_at = SUSPECT_STEPS
         self._lost_parameters = 0
-        """Parameters that held NaN when they were last looked at."""
+        """Parameters that contained NaN at the last check."""
         self._loss_accepted = False
-        """Whether a person was asked about the NaN in them."""
+        """Whether the user was asked about that."""
         self.floor_accepted = False
-        """Whether a person was asked about a fallen loss scale, and it has not recovered since."""
+        """Whether the user was asked about a collapsed loss scale that has not recovered since."""
 
     def look(self, mode: PrecisionMode) -> None:
-        """Find a reason to pause, or raise ExperimentError, where ``mode`` cannot go on."""
+        """Find a reason to pause, or raise ExperimentError, if training in ``mode`` cannot continue."""
         if self._reporter.nonfinite_losses:
             self._look_at_weights()
         else:
@@ -74,10 +74,10 @@ class HopelessWatch:
             self._look_at_scale()
 
     def look_last(self) -> None:
-        """Raise ExperimentError where the run's last steps spoiled the weights and nobody was told of it."""
+        """Raise ExperimentError if the last steps made weights NaN and the user does not know yet."""
         if self._reporter.nonfinite_losses and not self._loss_accepted:
             self._suspect_at = self._reporter.nonfinite_losses
-            self._attended = False  # the run is over: there is nothing to ask about
+            self._attended = False  # the run is over: there is nothing to ask
             self._look_at_weights()
             self._readback.flush()
             self._look_at_weights()
@@ -88,31 +88,31 @@ class HopelessWatch:
         return self._found.cause != ""
 
     def take_found(self) -> Standstill:
-        """Why it wants a pause, once."""
+        """Why it wants a pause; told once."""
         found, self._found = self._found, Standstill()
         return found
 
     def _look_at_weights(self) -> None:
-        """Send for the weights where losses make them suspect, and act on what came of it."""
+        """Check the weights after non-finite losses, and act on the result."""
         reporter = self._reporter
         if reporter.nonfinite_losses >= self._suspect_at:
             self._suspect_at = reporter.nonfinite_losses + SUSPECT_STEPS
             self._readback.push([_count_nan(self._parameters)], self._take_count, timed=False)
-            self._readback.drain()  # on a CPU it is there at once
+            self._readback.drain()  # on a CPU the result is there at once
         if reporter.bad_applied_steps >= HOPELESS_STEPS or (
             self._lost_parameters and not reporter.finite_losses
         ):
             raise ExperimentError(
-                f"the loss is {reporter.last_loss} from step 1 on{self._told_weights()}",
+                f"the loss has been {reporter.last_loss} since step 1{self._told_weights()}",
                 mend="check the inputs and the loss, or use a smaller --lr",
             )
         if not self._lost_parameters or self._loss_accepted:
             return
         since = reporter.trouble_step - reporter.nonfinite_losses + 1
-        what = f"the loss is {reporter.last_loss} since step {units.count(since)}{self._told_weights()}"
+        what = f"the loss has been {reporter.last_loss} since step {units.count(since)}{self._told_weights()}"
         if not self._attended:
-            self._keeper.wait()  # for one from before that is still being written
-            way_back = self._keeper.way_back or "there is no checkpoint from before: use a smaller --lr"
+            self._keeper.wait()  # for an earlier checkpoint that is still being written
+            way_back = self._keeper.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, mend=way_back)
         self._loss_accepted = True
         self._found = Standstill("weights", what)
@@ -138,14 +138,14 @@ class HopelessWatch:
 
     def _told_weights(self) -> str:
         lost, parameters = self._lost_parameters, len(self._parameters)
-        return f", and {lost:,} of {parameters:,} parameters hold NaN" if lost else ""
+        return f", and {lost:,} of {parameters:,} parameters contain NaN" if lost else ""
 
 
 @torch.no_grad()
 def _count_nan(parameters: Sequence[Tensor]) -> Tensor:
-    """How many of ``parameters`` hold NaN, on their device; the host does not wait.
+    """How many of ``parameters`` contain NaN, as a tensor on their device; the host does not wait.
 
-    One without a gradient takes no part in the loss: it may never have been given a value.
+    A parameter without a gradient has no part in the loss: it may never have been initialized.
     """
     taught = [dense_elements(p.detach()) for p in parameters if p.grad is not None]
     present = [elements for elements in taught if elements is not None]

@@ -1,4 +1,4 @@
-"""From what a person typed to an experiment: the class behind MODEL and the values of its fields."""
+"""Builds an experiment from the command line: the class that MODEL names and the values of its fields."""
 
 import importlib
 import sys
@@ -25,13 +25,13 @@ _WORDS = {
     "0": False,
 }
 
-_WANTED = {int: "a whole number", float: "a number", str: "a text", Path: "a path"}
+_WANTED = {int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
 
 def load_class(spec: ModelSpec) -> type[Experiment]:
     """The experiment class that ``spec`` names; runs the code of its module.
 
-    Raises ExperimentError if there is none to choose. Whatever the module raises passes through.
+    Raises ExperimentError if there is no such class. Exceptions of the module pass through.
     """
     module = import_file(spec.path) if spec.path else _import_module(spec.module)
     if spec.class_name:
@@ -51,8 +51,8 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
 def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> Experiment:
     """An experiment with the fields in ``settings`` parsed by their types.
 
-    Raises UsageError for a field that is not there, a value that is none of its type and a run without
-    epochs or samples a step.
+    Raises UsageError for an unknown field, a value of the wrong type, and fewer than 1 epoch or sample per
+    step.
     """
     hints = get_type_hints(chosen)
     names = [field.name for field in fields(chosen)]
@@ -60,7 +60,7 @@ def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> E
     for name, text in settings.items():
         if name not in names:
             near = get_close_matches(name, names, n=1)
-            mend = f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"
+            mend = f"did you mean {near[0]}?" if near else f"its options are {', '.join(names)}"
             raise UsageError(f"{chosen.__name__} has no option {name!r}", mend=mend)
         try:
             values[name] = _parse(text, hints[name])
@@ -73,14 +73,14 @@ def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> E
 
 
 def _import_module(name: str) -> ModuleType:
-    # A module beside the person's shell is found, as `python -m` finds it.
+    # Find modules in the current folder, as `python -m` does.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     return importlib.import_module(name)
 
 
 def _experiments_in(module: ModuleType) -> list[type[Experiment]]:
-    """The experiments that the module itself defines, not those it imports."""
+    """The experiments that the module defines, not those it imports."""
     return [
         value
         for value in vars(module).values()
@@ -96,11 +96,11 @@ def _classes_mend(module: ModuleType, spec: ModelSpec) -> str:
     if names:
         place = spec.text.partition(":")[0]
         return "choose " + " or ".join(f"{place}:{name}" for name in names)
-    return "write a class that derives from amptui.Experiment"
+    return "define a subclass of amptui.Experiment"
 
 
 def _parse(text: str, kind: Any) -> Any:
-    """``text`` as a value of the annotated type; raises ValueError with the mend."""
+    """``text`` as a value of the annotated type; raises ValueError."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         if NoneType in get_args(kind) and text.lower() == "none":
@@ -112,7 +112,7 @@ def _parse(text: str, kind: Any) -> Any:
     if kind is bool:
         return _among(text.lower(), _WORDS)
     if kind not in _WANTED:
-        raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be given on the command line")
+        raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be set on the command line")
     try:
         return kind(text)
     except ValueError:

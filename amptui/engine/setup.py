@@ -1,4 +1,4 @@
-"""Everything that stands before the first step: device, experiment, data, model, optimizer, modes."""
+"""Prepares everything before the first step: device, experiment, data, model, optimizer, precisions."""
 
 import inspect
 import math
@@ -22,12 +22,12 @@ from amptui.records import Phase
 from amptui.request import TrainRequest
 
 Announce = Callable[[Phase, str, str], object]
-"""Takes a phase, what a person reads of it, and where a traceback would have come from."""
+"""Takes a phase, its text on the screen, and the place to name if it fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What was chosen before any code of a model file runs."""
+    """What is chosen before any code of a model file runs."""
 
     device: torch.device
     precision: str
@@ -37,21 +37,21 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long the run is; None where the data does not know its length."""
+    """How long the run is; None if the data has no known length."""
 
     epochs: int
     steps: int | None
-    """How many there will be; more or fewer where the data's length is not what it says."""
+    """The expected number of steps; wrong if the data reports a wrong length."""
     steps_per_epoch: int | None
     asked_steps: int | None = None
-    """Those that a person asked for: the run ends with the last of them, in mid-epoch too."""
+    """The steps that the user asked for: the run ends after them, even in the middle of an epoch."""
     asked_epochs: bool = True
-    """Whether the run ends with the last epoch; else it takes as many as ``asked_steps`` need."""
+    """Whether the run ends with the last epoch; else it runs as many as ``asked_steps`` need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """What the loop runs on."""
+    """Everything the training loop needs."""
 
     device: torch.device
     experiment: Experiment
@@ -62,7 +62,7 @@ class Prepared:
     optimizer: Optimizer
     scaler: GradScaler
     first_scale: float
-    """The loss scale that a run begins with."""
+    """The loss scale that a run starts with."""
     modes: dict[str, PrecisionMode]
     unsupported: dict[str, str]
     precision: str
@@ -71,43 +71,43 @@ class Prepared:
     clip_norm: float | None
     seed: int
     probes: bool
-    """Whether gradients and modules are looked into where no step needs it."""
+    """Whether to probe gradients and modules."""
     max_rounds: int | None
-    """Rounds of a comparison in turns at most; None leaves that to its intervals."""
+    """At most so many rounds of a comparison in turns; None leaves that to its intervals."""
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto``, ``cpu``, ``cuda`` or ``cuda:N`` as a device that is there; raises DeviceError."""
+    """The device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises DeviceError if it is not there."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise DeviceError(f"device {name}: torch finds no CUDA GPU here", mend="use --device cpu or auto")
+        what = f"device {name}: torch finds no CUDA GPU"
+        raise DeviceError(what, mend="use --device cpu; `amptui doctor` says why")
     device = torch.device(name)
-    index = device.index or 0
-    if index >= torch.cuda.device_count():
-        raise DeviceError(
-            f"device {name}: there are {torch.cuda.device_count()} GPUs", mend="count from cuda:0"
-        )
+    index, count = device.index or 0, torch.cuda.device_count()
+    if index >= count:
+        gpus = "is only 1 GPU" if count == 1 else f"are only {count} GPUs"
+        raise DeviceError(f"device {name}: there {gpus}", mend="the first one is cuda:0")
     return torch.device("cuda", index)
 
 
 def enter_device(device: torch.device) -> None:
-    """Make ``device`` this thread's own: the current device is a thread's, not the process's."""
+    """Make ``device`` the current device, which is per thread."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def seed_everything(seed: int) -> None:
-    """Python's, numpy's and torch's generators, the GPU's too."""
+    """Seed the generators of Python, numpy and torch, including the GPU's."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None) -> Schedule:
-    """Epochs and steps limit each other; ``--steps`` alone runs as many epochs as it takes."""
+    """The schedule: the smaller of epochs and steps; ``--steps`` alone runs as many epochs as needed."""
     steps = request.steps
     limited = request.epochs is not None or "epochs" in request.settings
     if steps is not None and not limited:
@@ -127,9 +127,9 @@ def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None
 def experiment_settings(
     chosen: type[Experiment], request: TrainRequest, device: torch.device, *, batch_size: int | None = None
 ) -> dict[str, str]:
-    """The fields the person set, by ``--set`` or by an option of their own, and the CPU's batch size.
+    """The fields set by the user, with ``--set`` or another option, and the default batch size for a CPU.
 
-    ``batch_size`` is that of a run that goes on: a device of another kind does not change it.
+    ``batch_size`` is that of a resumed run: another kind of device does not change it.
     """
     settings = dict(request.settings)
     named = {
@@ -153,11 +153,11 @@ def build_model(
     channels_last: bool = False,
     compiled: bool = False,
 ) -> tuple[nn.Module, Optimizer]:
-    """Model on the device and its optimizer; raises ExperimentError for anything else than those.
+    """The model on the device and its optimizer; raises ExperimentError if they have the wrong type.
 
-    Lazy layers get their shapes from ``first_batch``, which is asked for where there are some.
-    ``channels_last`` lays out its weights of four dimensions so; convolutions bring their inputs along.
-    ``compiled`` compiles its forward pass in place: names of modules and parameters stay.
+    Lazy layers get their shapes from ``first_batch``, which is called only for them. ``channels_last``
+    converts four-dimensional weights; convolutions convert their inputs. ``compiled`` compiles the forward
+    pass in place: names of modules and parameters stay.
     """
     model = experiment.build_model()
     owner = type(experiment).__name__
@@ -171,7 +171,7 @@ def build_model(
     if channels_last:
         model.to(memory_format=torch.channels_last)
     if compiled:
-        # A model before it may have used up what torch compiles of one piece of code.
+        # An earlier model may have used up torch's limit of recompilations.
         torch.compiler.reset()
         model.compile()
     optimizer = experiment.build_optimizer(model)
@@ -185,14 +185,14 @@ def build_model(
 
 
 def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
-    """Raise ExperimentError for an optimizer that computes the loss itself, several times a step."""
+    """Raise ExperimentError for an optimizer that calls a closure for the loss, several times per step."""
     try:
         inspect.signature(type(optimizer).step).bind(optimizer)
     except TypeError:
         kind = type(optimizer).__name__
         raise ExperimentError(
-            f"{owner}.build_optimizer() returned {kind}, whose step() needs a closure: not supported here",
-            mend="use an optimizer that takes one loss a step, as Adam and SGD do",
+            f"{owner}.build_optimizer() returned {kind}, whose step() needs a closure: not supported",
+            mend="use an optimizer without a closure, such as Adam or SGD",
         ) from None
 
 
@@ -210,7 +210,7 @@ def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> t
 
 
 def choose(request: TrainRequest) -> Choices:
-    """Device and precisions as asked for; raises DeviceError and UsageError for what is not there."""
+    """The requested device and precisions; raises DeviceError and UsageError if they are not available."""
     device = choose_device(request.device)
     unsupported = unsupported_precisions(device)
     precision = request.precision or "fp32"
@@ -221,7 +221,7 @@ def choose(request: TrainRequest) -> Choices:
 
 
 def prepare_modes(device: torch.device) -> tuple[GradScaler, dict[str, PrecisionMode]]:
-    """The run's one scaler and every mode around it."""
+    """The run's one scaler, and every precision with it."""
     scaler = GradScaler(device.type)
     return scaler, build_modes(device, scaler)
 
@@ -234,7 +234,7 @@ def assemble(
     data_request: DataRequest,
     announce: Announce = lambda _phase, _detail, _doing: None,
 ) -> Prepared:
-    """Load data, build the model and everything around it; ``announce`` is told before what takes long."""
+    """Load the data and build the model with everything around it; call ``announce`` before long work."""
     owner, device = type(experiment).__name__, choices.device
     announce("data", "loading data", f"in load_data() of {owner}")
     data = experiment.load_data(data_request)

@@ -1,4 +1,4 @@
-"""One pass over the validation data, summed on the device; and what a loss and metrics have to be."""
+"""The validation pass, summed on the device, and the checks of what loss() and metrics() return."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 
 
 class MetricSums:
-    """Metrics times samples, added up where the model lives."""
+    """Sums of metrics weighted by samples, on the model's device."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._samples = 0
 
     def add(self, metrics: dict[str, Tensor], samples: int) -> None:
-        """Add one batch's means."""
+        """Add the means of one batch."""
         for name, value in metrics.items():
             weighted = value.detach().float() * samples
             self._sums[name] = self._sums[name] + weighted if name in self._sums else weighted
@@ -37,7 +37,7 @@ class MetricSums:
         return list(self._sums.values())
 
     def means(self, row: Sequence[float] | None) -> Validation | None:
-        """The means, from the sums as delivered to the host; None where there are none."""
+        """The means, from the sums as read back to the host; None if there are none."""
         if row is None or not self._samples:
             return None
         means = dict(zip(self._sums, (value / self._samples for value in row), strict=True))
@@ -50,7 +50,7 @@ class MetricSums:
 
 
 class Validator:
-    """Runs the validation pass; leaves the model as it found it."""
+    """Runs the validation pass; leaves the model unchanged."""
 
     def __init__(self, prepared: Prepared, control: Control, emit: Callable[[Record], object]) -> None:
         self._prepared = prepared
@@ -60,7 +60,7 @@ class Validator:
         self._count: BatchCount | None = None
 
     def run(self, mode: PrecisionMode) -> MetricSums | None:
-        """Sum the metrics over the validation data, if there is any; None when asked to stop on the way."""
+        """Sum the metrics over the validation data, if there is any; None if the run is asked to stop."""
         sums, batches = MetricSums(), self._prepared.validation
         if batches is None:
             return sums
@@ -106,7 +106,7 @@ class Validator:
 
 
 def check_scalars(named: Mapping[str, object], owner: str) -> None:
-    """Raise ExperimentError for what is no scalar tensor: it would shift its neighbours' numbers."""
+    """Raise ExperimentError if a value is not a scalar tensor: it would shift its neighbours' numbers."""
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise ExperimentError(
@@ -115,12 +115,12 @@ def check_scalars(named: Mapping[str, object], owner: str) -> None:
         if value.numel() != 1:
             shape = "x".join(map(str, value.shape))
             raise ExperimentError(
-                f"{name!r} from {owner} has shape {shape}", mend="reduce it to a scalar, with .mean() say"
+                f"{name!r} from {owner} has shape {shape}", mend="reduce it to a scalar, e.g. with .mean()"
             )
 
 
 def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, Tensor]]:
-    """Total and parts of what ``loss()`` returned; raises ExperimentError for what has no way backward."""
+    """Total and parts of what ``loss()`` returned; raises ExperimentError if it has no backward pass."""
     owner = f"{type(experiment).__name__}.loss()"
     parts: dict[str, Tensor] = {}
     if isinstance(result, dict):
@@ -135,19 +135,19 @@ def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, 
     if result.numel() != 1:
         shape = "x".join(map(str, result.shape))
         raise ExperimentError(
-            f"{owner} returned a tensor of shape {shape}", mend="reduce it to a scalar, with .mean() say"
+            f"{owner} returned a tensor of shape {shape}", mend="reduce it to a scalar, e.g. with .mean()"
         )
     if not result.requires_grad:
         raise ExperimentError(
-            f"{owner} returned a tensor without a gradient",
-            mend="compute it from the model's output, not under no_grad() or after detach()",
+            f"{owner} returned a tensor that does not require a gradient",
+            mend="compute it from the model's output, without no_grad() or detach()",
         )
     return result, parts
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode, then every module back to its own mode: a frozen layer stays frozen."""
+    """Evaluation mode within; then restore every module's own mode, so that frozen layers stay frozen."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""The trainer's thread: loads torch, prepares the run, trains, and turns every end into a record."""
+"""The trainer thread: imports torch, prepares the run, trains, and records how it ended."""
 
 import gc
 import os
@@ -42,7 +42,7 @@ _REPORT_INTERVAL_SECONDS = 0.2
 
 
 def _nothing_to_wait_for(_step: int) -> None:
-    """There is no journal."""
+    """There is no journal to wait for."""
 
 
 def _nothing_lost(_step: int) -> int:
@@ -50,15 +50,15 @@ def _nothing_lost(_step: int) -> int:
 
 
 class TrainingThread:
-    """Trains in a plain thread of its own. torch is imported there, after the screen stands.
+    """Trains in its own thread, where torch is imported after the screen has opened.
 
-    A plain thread, joined before the process exits: leaving the interpreter while a thread is inside torch
-    aborts the process. It is a daemon so that a step that never ends cannot keep a person from leaving.
+    The thread is joined before the process exits: exiting the interpreter while a thread is inside torch
+    aborts the process. It is a daemon, so that a step that never ends does not keep the user from leaving.
 
-    ``journaled`` is asked before a checkpoint counts, and returns when the journal holds all records up to
-    that step. ``cut`` is told the step that a resumed run goes on after, before anything is emitted of what
-    follows, and says how many steps behind it are lost; None where no record of the run is left.
-    ``resume_command`` says what a person types to go on with the run.
+    ``journaled`` is called before a checkpoint counts, and returns when the journal contains all records up
+    to that step. ``cut`` is called with the step after which a resumed run continues, before any later record
+    is emitted, and returns how many later steps are lost; None if no record of the run is left.
+    ``resume_command`` returns what the user types to resume the run.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class TrainingThread:
         self._report_due = 0.0
         self._reported = ""
         self._fault: ExperimentError | None = None
-        """Why a run that was asked to stop has failed all the same."""
+        """Why a run that was asked to stop has failed anyway."""
         self.error: AmptuiError | None = None
-        """Why the run failed, once it did."""
+        """Why the run failed, if it did."""
         self.ended = threading.Event()
-        """Set when the last record was emitted."""
+        """Set after the last record was emitted."""
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start training; returns at once."""
         in_forks(self._control.become_copy)
         self._thread.start()
 
@@ -105,12 +105,12 @@ class TrainingThread:
         return self._thread.ident is not None
 
     def join(self, timeout_seconds: float) -> bool:
-        """Wait for the end at most that long; whether it came."""
+        """Wait at most that long for the end; return whether it came."""
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """End the workers that loaded its data, once it has ended."""
+        """End its DataLoader workers, after training has ended."""
         prepared = self._prepared
         for batches in (prepared.training, prepared.validation) if prepared is not None else ():
             if batches is not None and not self._thread.is_alive():
@@ -118,21 +118,21 @@ class TrainingThread:
 
     @property
     def doing(self) -> str:
-        """What the thread is at, for a person who waits for it: ``"in step 500"``."""
+        """What the thread is doing, for a user who waits for it: ``"in step 500"``."""
         return (self._trainer.doing if self._trainer else "") or self._doing
 
     @property
     def saving(self) -> bool:
-        """Whether the run is over but for a checkpoint that is being written, which may take its time."""
+        """Whether only a checkpoint remains to be written, which may take a while."""
         return self._trainer is not None and self._trainer.saving
 
     def tell_what_is_known(self) -> None:
-        """Tell of the steps since the last look, for whoever leaves a thread behind that will not end."""
+        """Emit the steps since the last look, for a process that abandons this thread."""
         if self._trainer is not None:
             self._trainer.tell_what_is_known()
 
     def allocator(self) -> AllocatorSample | None:
-        """The allocator as the trainer last saw it."""
+        """The trainer's last sample of the allocator."""
         return self._trainer.allocator if self._trainer else None
 
     def _run(self) -> None:
@@ -143,7 +143,7 @@ class TrainingThread:
             self._fail(error)
         finally:
             if self._control.is_copy:
-                complain("a process that the model forked came back to the training: it ends here")
+                complain("a process forked by the model returned into the training loop; ending it")
                 os._exit(1)
             self.ended.set()
 
@@ -173,7 +173,7 @@ class TrainingThread:
         self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
 
     def _prepare(self) -> "tuple[Prepared, Start | None]":
-        """Do everything before the first step, saying what it is that takes so long."""
+        """Do everything before the first step, and announce what takes long."""
         from amptui.engine import setup
         from amptui.engine.loading import build_experiment, load_class
 
@@ -214,12 +214,12 @@ class TrainingThread:
         precision = checkpoint.precision
         if precision in prepared.unsupported:
             why = prepared.unsupported[precision]
-            self._warn(f"no {precision} here: {why}; going on in {prepared.precision}")
+            self._warn(f"{precision} is not supported here: {why}; continuing in {prepared.precision}")
             precision = prepared.precision
         return replace(prepared, precision=precision), start
 
     def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
-        """Say what begins, or what goes on; both where nothing is left that says what run it is."""
+        """Emit that the run starts or resumes; both if no record of the run is left."""
         lost_steps: int | None = None
         if start is not None:
             self._doing = "while cutting the journal"
@@ -277,15 +277,15 @@ class TrainingThread:
         )
 
     def _note_choices(self, cpu_batch_size: int | None, device_type: str) -> None:
-        """Say what was chosen for the person because of the device."""
+        """Tell the user what was chosen because of the device."""
         settings = self._request.settings
         chosen = self._request.batch_size is not None or "batch_size" in settings
         if device_type == "cpu" and cpu_batch_size and not chosen:
-            text = f"batch size {cpu_batch_size}, this model's default on a CPU; --batch-size changes it"
+            text = f"batch size {cpu_batch_size}, this model's default on a CPU; change it with --batch-size"
             self._emit(Note(time=time.time(), severity="info", text=text))
 
     def _report(self, progress: "Progress") -> None:
-        """Pass progress on as often as a person can see it change, its start and its end always."""
+        """Emit progress a few times a second, and always its start and its end."""
         now, at_end = time.monotonic(), progress.done is not None and progress.done == progress.total
         if now >= self._report_due or progress.detail != self._reported or at_end:
             self._report_due, self._reported = now + _REPORT_INTERVAL_SECONDS, progress.detail
@@ -307,10 +307,10 @@ class TrainingThread:
         self._emit(record)
 
     def _told_to_leave(self, what: str) -> None:
-        """Code of the model's called ``os._exit()``: in this thread that is told where it is raised next."""
+        """The model called ``os._exit()``; in this thread an exception follows, so only others count here."""
         thread = threading.current_thread()
         if thread is not self._thread:
-            self._fault = ExperimentError(f"{what} was called in the thread {thread.name} ({self.doing})")
+            self._fault = ExperimentError(f"{what} was called in thread {thread.name} ({self.doing})")
             self._control.ask(StopRequest(what))
 
     def _fail(self, error: BaseException) -> None:
@@ -318,7 +318,7 @@ class TrainingThread:
         if self._fault is not None:
             error = self._fault
         elif self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
-            # Long preparations leave by raising when they are asked to stop.
+            # Long preparations raise when they are asked to stop.
             self._finish_unbegun()
             return
         trace = "".join(traceback.format_exception(error))
@@ -340,24 +340,24 @@ class TrainingThread:
 
 @contextmanager
 def _frozen_garbage_collection() -> Iterator[None]:
-    """Leave what is there now out of garbage collection: torch and the model live as long as the run.
+    """Exclude existing objects from garbage collection: torch and the model live as long as the run.
 
-    A full collection would walk through all of it, a tenth of a second within some step.
+    A full collection would visit all of them and add a tenth of a second to some step.
     """
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()  # libraries complain at exit of what was never collected
+        gc.unfreeze()  # some libraries complain at exit about objects that were never collected
 
 
 def torch_failed(error: BaseException) -> DeviceError:
-    """Why torch cannot be imported: ``error`` is of the first attempt, and any other hides the reason."""
+    """Why torch cannot be imported: ``error`` comes from the first attempt; later ones hide the reason."""
     if isinstance(error, ModuleNotFoundError):
         return DeviceError(f"{error} (while importing torch)", mend="install torch for this Python")
     what = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}".removesuffix(": ")
     return DeviceError(
         f"{what} (while importing torch)",
-        mend="see whether `python -c 'import torch'` works, and `ulimit -v`",
+        mend="check that `python -c 'import torch'` works, and `ulimit -v`",
     )

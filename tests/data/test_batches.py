@@ -192,7 +192,7 @@ def test_dictionaries_are_batched_and_counted() -> None:
         (
             Dataset(),
             True,
-            "the training set has no length; give it __len__, or make it an IterableDataset",
+            "the training set has no length; define __len__, or make it an IterableDataset",
         ),
     ],
 )
@@ -394,7 +394,7 @@ def test_passing_over_batches_can_be_broken_off() -> None:
 
 
 def test_a_loader_with_fewer_batches_than_are_to_be_skipped_is_refused_with_the_mend() -> None:
-    with pytest.raises(DataError, match=r"more than 2 batches.*resume with the data that the run began with"):
+    with pytest.raises(DataError, match=r"at batch 3 .* only 2 batches.*resume with the data that"):
         opened(DataLoader(Opaque(8), batch_size=4)).epoch(1, skip=3)
 
 

@@ -112,7 +112,7 @@ def test_a_damaged_batch_is_named_and_never_unpickled(watch: Watch, damage: Call
     pickled_set, contents, _ = small_set()
     request = watch().request
     lay_out(request.data_dir / "small", contents | {"batch_2": damage(contents["batch_2"])})
-    with pytest.raises(DataError, match=r"small/batch_2 is damaged.*move it away"):
+    with pytest.raises(DataError, match=r"small/batch_2 is corrupt.*delete or rename it"):
         read_cifar10(request, pickled_set)
 
 
@@ -122,7 +122,7 @@ def test_a_truncated_archive_is_named(watch: Watch, keep: int) -> None:
     request = watch().request
     request.data_dir.mkdir()
     (request.data_dir / "small.tar.gz").write_bytes(archive[:keep])
-    with pytest.raises(DataError, match=r"small\.tar\.gz is damaged"):
+    with pytest.raises(DataError, match=r"small\.tar\.gz is corrupt"):
         read_cifar10(request, pickled_set)
 
 
@@ -132,7 +132,7 @@ def test_an_archive_without_one_of_its_batches_is_named(watch: Watch) -> None:
     request.data_dir.mkdir()
     del contents["test"]
     (request.data_dir / "small.tar.gz").write_bytes(archived(contents, "small"))
-    with pytest.raises(DataError, match=r"small\.tar\.gz is damaged \(test is not in it\)"):
+    with pytest.raises(DataError, match=r"small\.tar\.gz is corrupt \(test is missing\)"):
         read_cifar10(request, pickled_set)
 
 

@@ -56,7 +56,7 @@ def test_a_file_of_unknown_length_is_reported_without_a_total(web: Any, watch: W
     ("content", "length", "said"),
     [
         (CONTENT[:-1] + b"?", None, "wrong checksum"),
-        (CONTENT[:1000], len(CONTENT), "broke off after 1,000 of 300,000 bytes"),
+        (CONTENT[:1000], len(CONTENT), "closed the connection after 1,000 of 300,000 bytes"),
         (b"", None, "wrong checksum"),
     ],
     ids=["other", "shorter", "empty"],
@@ -99,7 +99,7 @@ def test_a_place_that_cannot_be_written_is_an_oserror_at_the_first_mirror(
 
 
 def test_a_missing_file_is_named_with_its_status(web: Any, watch: Watch, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"file cannot be downloaded \(127.0.0.1:\d+: HTTP 404 Not Found\)"):
+    with pytest.raises(DataError, match=r"cannot download file \(127.0.0.1:\d+: HTTP 404 Not Found\)"):
         download([web.url + "file"], tmp_path / "file", md5=MD5, request=watch().request)
 
 
@@ -186,5 +186,5 @@ def test_a_senseless_proxy_is_a_failure_like_any_other(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:port")
-    with pytest.raises(DataError, match="cannot be downloaded"):
+    with pytest.raises(DataError, match="cannot download"):
         download(["http://mirror.invalid/file"], tmp_path / "file", md5=MD5, request=watch().request)

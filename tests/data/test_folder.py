@@ -101,8 +101,8 @@ def test_a_damaged_image_is_named_in_one_line(watch: Watch, folder: Path, worker
         # A loader that is freed with a cycle of objects waits 5 s for its workers: torch leaves one behind.
         traceback.clear_frames(error.__traceback__ if error else None)
     said = str(refused.value)
-    assert said.startswith(f"{path} cannot be read as an image (")
-    assert said.endswith("; move it away")
+    assert said.startswith(f"cannot read {path} as an image (")
+    assert said.endswith("; delete or move it")
     assert "\n" not in said
 
 
@@ -125,8 +125,8 @@ def test_without_a_folder_auto_takes_random_images_and_says_why(watch: Watch) ->
     (warning,) = watched.warnings
     assert warning == (
         f"training on random images instead of {watched.request.data_dir}: "
-        f"{watched.request.data_dir / 'train'} is not there; "
-        "give a folder that has train/CLASS/IMAGE and val/CLASS/IMAGE with --data-dir"
+        f"{watched.request.data_dir / 'train'} does not exist; "
+        "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
     )
 
 
@@ -163,8 +163,11 @@ def no_images(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (no_classes, r"val has no folders of classes; give a folder that has train/CLASS/IMAGE"),
-        (an_unknown_class, r"val/purple is a class that train does not have"),
+        (
+            no_classes,
+            r"val has no class folders; use --data-dir with a folder that contains train/CLASS/IMAGE",
+        ),
+        (an_unknown_class, r"val/purple is a class that is not in train"),
         (no_images, r"train has no images"),
     ],
 )
@@ -178,7 +181,7 @@ def test_a_layout_that_cannot_be_used_is_told(
 
 def test_more_classes_than_the_model_has_are_refused(watch: Watch, folder: Path) -> None:
     del folder
-    with pytest.raises(DataError, match="train has 3 classes, the model has 2; use --set classes=3"):
+    with pytest.raises(DataError, match="train has 3 classes, but the model has 2; use --set classes=3"):
         image_folder(watch("real").request, wanted(classes=2))
 
 

@@ -81,10 +81,10 @@ def test_there_is_no_synthetic_text_and_the_run_is_told(watch: Watch) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, r"text\.txt cannot be read \(No such file or directory\); .*--set text=PATH"),
+        (None, r"cannot read \S*text\.txt \(No such file or directory\); .*--set text=PATH"),
         (b"", "is empty"),
-        (b"abc\xff", r"text\.txt is no text in UTF-8 \(byte 3\)"),
-        (b"a" * 169, r"text\.txt has 169 characters, 170 are needed at context=16; use a longer text"),
+        (b"abc\xff", r"text\.txt is not UTF-8 text \(byte 3\)"),
+        (b"a" * 169, r"text\.txt has 169 characters, but context=16 needs 170; use a longer text"),
     ],
 )
 def test_what_cannot_be_trained_on_is_told(

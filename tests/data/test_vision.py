@@ -45,7 +45,7 @@ def test_without_a_network_auto_falls_back_at_once_and_says_why(
     assert_synthetic(load(watched.request), name, shape)
     (warning,) = watched.warnings
     assert warning.startswith(f"training on {name} instead of ")
-    assert "cannot be downloaded" in warning
+    assert "cannot download" in warning
     assert "\n" not in warning
     assert watched.reports[-1] == Progress(f"drawing {name}", 10_000, 10_000, "samples")
 
@@ -54,7 +54,7 @@ def test_without_a_network_auto_falls_back_at_once_and_says_why(
 def test_real_is_never_replaced(watch: Watch, load: Any, name: str, shape: tuple[int, ...]) -> None:
     del name, shape
     start = time.monotonic()
-    with pytest.raises(DataError, match=r"cannot be downloaded .*or use --data synthetic$"):
+    with pytest.raises(DataError, match=r"cannot download .*or use --data synthetic$"):
         load(watch("real").request)
     assert time.monotonic() - start < 30  # as long as a stalled network would be waited for
 
@@ -75,11 +75,11 @@ def test_a_damaged_file_is_named_in_the_fallbacks_warning_and_kept(watch: Watch,
     assert not vision.mnist(watched.request).real
     (warning,) = watched.warnings
     assert warning == (
-        f"training on synthetic digits instead of MNIST: {path} is 1,234 bytes, 47,040,016 expected; "
-        "move it away to have it downloaded again"
+        f"training on synthetic digits instead of MNIST: {path} is corrupt: 1,234 bytes instead of "
+        "47,040,016; delete or rename it to download it again"
     )
     assert path.read_bytes() == b"x" * 1234
-    with pytest.raises(DataError, match="downloaded again, or use --data synthetic"):
+    with pytest.raises(DataError, match="download it again, or use --data synthetic"):
         vision.mnist(watch("real").request)
 
 
@@ -98,7 +98,7 @@ def test_a_place_that_cannot_be_read_is_a_trouble_with_the_data(
         (request.data_dir / "MNIST" / "raw" / f"{name}-ubyte").mkdir(parents=True)
     (request.data_dir / in_the_way).mkdir(parents=True, exist_ok=True)
     with pytest.raises(
-        DataError, match=r"data/.* cannot be used \(Is a directory\).*another folder with --data"
+        DataError, match=r"cannot use .*data/.* \(Is a directory\).*another folder with --data"
     ):
         load(request)
 

@@ -77,7 +77,7 @@ def test_a_shape_that_does_not_fit_is_named_with_its_line() -> None:
     assert f"shapes cannot be multiplied (2x5 and 3x2) ({__file__}:" in told(error)
 
 
-LESS = "see what else is in its memory (nvidia-smi), or use a smaller model"
+LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_error_of_a_kernel_is_told_without_torch_s_advice_and_without_a_wrong
     monkeypatch.delenv("CUDA_LAUNCH_BLOCKING", raising=False)
     assert told(error) == (
         "CUDA error: device-side assert triggered (noticed in step 5); look for a label or an index out of "
-        "range, or start it with CUDA_LAUNCH_BLOCKING=1 to learn which line it comes from"
+        "range, or run again with CUDA_LAUNCH_BLOCKING=1 to find the line that caused it"
     )
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
     assert told(error).startswith(f"CUDA error: device-side assert triggered ({__file__}:")
@@ -166,7 +166,7 @@ def test_what_autocast_refuses_is_told_with_the_mend_in_a_short_line() -> None:
     assert said.startswith(
         "RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast ("
     )
-    assert said.endswith(", in step 5); use BCEWithLogitsLoss and leave the sigmoid out")
+    assert said.endswith(", in step 5); use BCEWithLogitsLoss and remove the sigmoid")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_a_batch_size_chosen_for_the_cpu_is_told_and_one_s_own_is_not(
     worker = Worker(str(path), steps=1, **options)
     worker.end()
     said = [r.text for r in worker.log.of(Note)]
-    assert said == ["batch size 4, this model's default on a CPU; --batch-size changes it"] * told
+    assert said == ["batch size 4, this model's default on a CPU; change it with --batch-size"] * told
     assert worker.log.of(RunStarted)[0].batch_size == (4 if told else 8)
 
 

@@ -192,7 +192,9 @@ def test_a_loss_that_no_step_can_use_is_told_as_in_a_step() -> None:
             return functional.cross_entropy(model(batch[0]), batch[1]).detach()
 
     prepared = prepare(Detached())
-    with pytest.raises(ExperimentError, match=r"Detached.loss\(\) returned a tensor without a gradient"):
+    with pytest.raises(
+        ExperimentError, match=r"Detached.loss\(\) returned a tensor that does not require a gradient"
+    ):
         take_xray(prepared, first_batch(prepared), step=1, precision="bf16", loss_scale=None)
 
 

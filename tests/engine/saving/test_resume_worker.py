@@ -145,7 +145,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     worker.end()
     assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
     (note,) = worker.log.of(Note)
-    assert note.text == "no tf32 here: TF32 is a format of NVIDIA GPUs; going on in fp32"
+    assert note.text == "tf32 is not supported here: TF32 is a format of NVIDIA GPUs; continuing in fp32"
 
 
 def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path) -> None:
