@@ -1,56 +1,126 @@
-"""The README says what the code does."""
+"""The README and the pages of the guide say what the code does."""
 
+import argparse
 import re
+import shlex
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import amptui
 from amptui.options import build_parser
 from amptui.tui.keys import KEYS
+from tests.checkout import ROOT
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README = ROOT / "README.md"
+GUIDE = sorted((ROOT / "demo" / "guide").glob("*.md"))
+PAGES = [README, ROOT / "models" / "README.md", ROOT / "demo" / "README.md", *GUIDE]
+
+CODE = re.compile(r"^```sh\n(.*?)^```|^ {4,}(\S[^\n]*)$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^(?:\.venv/bin/)?amptui +(.+)$", re.MULTILINE)
+
+
+def page(name: str) -> str:
+    return (ROOT / "demo" / "guide" / name).read_text()
 
 
 def section(title: str) -> str:
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return README.read_text().split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def test_the_key_table_is_the_key_table() -> None:
-    rows = re.findall(r"^\| `(.+)` \| (.+) \|$", section("Keys"), re.MULTILINE)
-    assert rows == [(key.label, key.meaning) for key in KEYS]
-
-
-@pytest.mark.parametrize(
-    ("title", "commands"),
-    [
-        ("`amptui train`", ("train",)),
-        ("`amptui bench`", ("bench",)),
-        (
-            "`amptui attach`, `runs`, `replay`, `export` and `doctor`",
-            ("attach", "runs", "replay", "export", "doctor"),
-        ),
-    ],
-)
-def test_every_option_is_described_and_none_besides(title: str, commands: tuple[str, ...]) -> None:
+def commands() -> dict[str, argparse.ArgumentParser]:
     (parsers,) = (a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
-    actions = [action for command in commands for action in parsers[command]._actions]
-    offered = {option for a in actions for option in a.option_strings} - {"-h", "--help"}
-    described = set(re.findall(r"`(--[a-z-]+)`", section(f"Options of {title}")))
-    assert described == offered
+    return parsers
 
 
-def test_every_command_has_its_options_described() -> None:
-    (parsers,) = (a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
-    titles = " ".join(re.findall(r"^## Options of (.+)$", README, re.MULTILINE))
-    assert all(command in titles for command in parsers if command != "models")
+def command_lines(text: str) -> list[list[str]]:
+    """The words after ``amptui`` of each command that stands in ``text`` as code."""
+    code = "\n".join("".join(found) for found in CODE.findall(text))
+    return [shlex.split(line) for line in COMMAND.findall(code)]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_command_that_a_page_names_can_be_typed(path: Path) -> None:
+    for words in command_lines(path.read_text()):
+        if len(words) > 1:  # a command may be named without its arguments
+            build_parser().parse_args(words)
+
+
+def test_the_pages_name_every_command_and_none_besides() -> None:
+    text = "\n".join(path.read_text() for path in PAGES)
+    assert {words[0] for words in command_lines(text)} == set(commands())
+
+
+def test_every_option_that_a_page_names_is_one() -> None:
+    offered = {option for parser in commands().values() for option in parser._option_string_actions}
+    text = "\n".join(path.read_text() for path in [README, *GUIDE])
+    named = set(re.findall(r"`(--[a-z-]+)", text))
+    assert named
+    assert named <= offered | {"--help"}
+
+
+def test_every_option_is_explained_by_help() -> None:
+    unexplained = [
+        (name, action.dest)
+        for name, parser in commands().items()
+        for action in parser._actions
+        if not action.help
+    ]
+    assert unexplained == []
+
+
+def test_the_five_keys_are_keys() -> None:
+    labels = re.findall(r"^\| `(.+)` \| .+ \|$", section("Five keys"), re.MULTILINE)
+    assert len(labels) == 5
+    assert set(labels) <= {key.label for key in KEYS}
+
+
+def test_every_key_that_a_page_names_is_one() -> None:
+    text = "\n".join([README.read_text(), page("numbers.md"), page("runs.md")])
+    assert set(re.findall(r"`(\w|\?|tab|space|escape)`", text)) <= {key.label for key in KEYS}
 
 
 def test_every_file_linked_to_is_there() -> None:
-    for readme in (ROOT / "README.md", ROOT / "models" / "README.md", ROOT / "demo" / "README.md"):
-        for target in re.findall(r"\]\(([^)#:]+)\)", readme.read_text()):
-            assert (readme.parent / target).exists(), f"{readme}: {target}"
+    for path in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path}: {target}"
+
+
+def test_the_guide_is_linked_to() -> None:
+    linked = {
+        (README.parent / target).resolve() for target in re.findall(r"\]\(([^)#:]+)\)", README.read_text())
+    }
+    assert set(GUIDE) <= linked
+
+
+def test_the_numbers_of_the_guide_are_the_code_s() -> None:
+    from amptui.engine.cadence import GRADIENTS_BUDGET, WINDOW_BUDGET
+    from amptui.engine.hopeless import LEAST_LOSS_SCALE
+    from amptui.engine.saving.checkpoint import KEPT
+    from amptui.engine.settling import LEAST_STEPS, MOST_STEPS
+    from amptui.estimate import BLOCK_STEPS
+    from amptui.telemetry.energy import MIN_SECONDS
+    from amptui.telemetry.health import XRAY_SAFE_COSINE
+    from amptui.telemetry.scaling import COLLAPSE_SKIPS
+
+    numbers = page("numbers.md")
+    assert f"lasts {LEAST_STEPS} to {MOST_STEPS} steps" in numbers
+    assert f"blocks of {BLOCK_STEPS} steps" in numbers
+    assert f"shown after {MIN_SECONDS:g} s" in numbers
+    assert f"as often as {GRADIENTS_BUDGET:.2%} of" in numbers
+    assert f"as often as {WINDOW_BUDGET:.1%} of" in numbers
+    assert f"From {XRAY_SAFE_COSINE} on" in numbers
+    assert (COLLAPSE_SKIPS, "after five skipped steps in a row" in numbers) == (5, True)
+    assert (KEPT, "the newest three" in page("runs.md")) == (3, True)
+    assert (LEAST_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
+
+
+def test_the_walk_through_has_every_trouble() -> None:
+    from amptui.models.unstable import Unstable
+
+    troubles = set(get_args(get_type_hints(Unstable)["trouble"]))
+    assert set(re.findall(r"trouble=([a-z]+)", page("trouble.md"))) == troubles - {"none"}
 
 
 def test_the_example_model_trains(few_digits: None, tmp_path: Path) -> None:
@@ -59,7 +129,7 @@ def test_the_example_model_trains(few_digits: None, tmp_path: Path) -> None:
     from amptui.records import StepRecord
     from tests.tiny import Log, prepare, train
 
-    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", README, re.DOTALL)
+    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", README.read_text(), re.DOTALL)
     path = tmp_path / "mine.py"
     path.write_text(code)
     experiment = build_experiment(load_class(parse_model(str(path))), {"width": "8"})

@@ -18,8 +18,8 @@ from urllib.request import build_opener
 from amptui.data.sources import DataRequest, Progress
 from amptui.errors import DataError
 
-DOWNLOAD_AGAIN = "move it away to have it downloaded again"
-"""What to do about a damaged file."""
+DOWNLOAD_AGAIN = "delete or rename it to download it again"
+"""What to do about a corrupt file."""
 
 _CHUNK_BYTES = 1 << 16
 _STOP_POLL_SECONDS = 0.1
