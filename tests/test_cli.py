@@ -128,7 +128,7 @@ def test_a_failing_model_is_one_line_and_status_1_and_its_steps_are_kept(
 
 def test_nan_from_step_1_on_is_told_with_the_mend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--set", "trouble=nan", "--set", "at=1") == 1
-    assert "the loss has been nan since step 1;" in capsys.readouterr().err
+    assert "the loss has been nan since step 1, and" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_model_file_without_an_experiment(tmp_path: Path, capsys: pytest.Captu
     model.write_text("x = 1\n")
     # `--set step_ms=0` is never reached: there is nothing to set it on.
     assert run(tmp_path, model=str(model)) == 1
-    assert "defines no Experiment; write a class that derives from" in capsys.readouterr().err
+    assert "defines no Experiment; define a subclass of" in capsys.readouterr().err
 
 
 def test_a_syntax_error_in_a_model_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,1 +1,1 @@
-"""What a model is trained on: real data sets, synthetic stand-ins, batches. Torch lives here."""
+"""Training data: real data sets, synthetic stand-ins, batches. Imports torch."""

@@ -62,7 +62,7 @@ def random_images(request: DataRequest, wanted: ImageBatches) -> Data:
     images = torch.empty(samples, 3, wanted.image_size, wanted.image_size, dtype=torch.uint8)
     for done in range(0, samples, wanted.batch_size):
         request.raise_if_stopping()
-        request.report(Progress("drawing random images", done, samples, "samples"))
+        request.report(Progress("generating random images", done, samples, "samples"))
         images[done : done + wanted.batch_size].random_(0, 256, generator=generator)
     labels = torch.randint(wanted.classes, (samples,), generator=generator)
     return Data("random images", False, Arrays(images, labels))

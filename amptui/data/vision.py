@@ -43,7 +43,7 @@ def _stand_in(request: DataRequest, name: str, draw: _Draw, train_samples: int) 
     def drawn(samples: int, *, seed: int) -> Arrays:
         def progress(done: int) -> None:
             request.raise_if_stopping()
-            request.report(Progress(f"drawing {name}", done, samples, "samples"))
+            request.report(Progress(f"generating {name}", done, samples, "samples"))
 
         return Arrays(*draw(samples, seed=seed, progress=progress))
 

@@ -200,7 +200,7 @@ class TrainingThread:
         from amptui.engine.saving.resume import newest_checkpoint
 
         folder = self._request.checkpoint_dir
-        assert folder is not None, "a run that goes on has a folder of checkpoints"
+        assert folder is not None, "a resumed run has a folder of checkpoints"
         self._announce("data", "reading the checkpoint", "while reading the checkpoint")
         checkpoint = newest_checkpoint(folder, self._warn)
         self._steps_before = checkpoint.step

@@ -142,7 +142,7 @@ def test_random_images_are_always_the_same_noise(watch: Watch) -> None:
     again = random_images(watch("synthetic").request, wanted(batch_size=8)).train
     assert isinstance(again, Arrays)
     assert torch.equal(again.inputs, images)
-    assert watched.reports[0] == Progress("drawing random images", 0, 128, "samples")
+    assert watched.reports[0] == Progress("generating random images", 0, 128, "samples")
 
 
 def no_classes(folder: Path) -> None:

@@ -47,7 +47,7 @@ def test_without_a_network_auto_falls_back_at_once_and_says_why(
     assert warning.startswith(f"training on {name} instead of ")
     assert "cannot download" in warning
     assert "\n" not in warning
-    assert watched.reports[-1] == Progress(f"drawing {name}", 10_000, 10_000, "samples")
+    assert watched.reports[-1] == Progress(f"generating {name}", 10_000, 10_000, "samples")
 
 
 @pytest.mark.parametrize(("load", "name", "shape"), SETS)

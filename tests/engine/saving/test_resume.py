@@ -302,7 +302,7 @@ def test_data_that_have_become_fewer_are_refused(tmp_path: Path) -> None:
     control = Control()
     train(prepare(Stream(source="loader")), Log(stopping(control, 5)), control, checkpoints=tmp_path)
     length = 3
-    with pytest.raises(DataError, match="more than 3 batches"):
+    with pytest.raises(DataError, match="only 3 batches"):
         resume(prepare(Stream(source="loader")), tmp_path, Log())
 
 
