@@ -15,8 +15,7 @@ from amptui.doctor.software import software_checks
 from amptui.inert import printable
 from amptui.prompt import put
 from amptui.records import Severity
-
-_SIGNS: dict[Severity, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
+from amptui.units import SEVERITY_SIGNS
 
 _COLOURS: dict[Severity, str] = {"info": "\x1b[32m", "warning": "\x1b[95m", "error": "\x1b[91m"}
 """The screen's own: green, bright magenta, bright red."""
@@ -40,7 +39,7 @@ def doctor(*, json: bool = False) -> int:
     for section, check in examine(sections()):
         show.check(section, check)
         checks.append(check)
-    counts = {severity: sum(check.severity == severity for check in checks) for severity in _SIGNS}
+    counts = {severity: sum(check.severity == severity for check in checks) for severity in SEVERITY_SIGNS}
     show.verdict(warnings=counts["warning"], errors=counts["error"], device=_device(checks))
     return 1 if counts["error"] else 0
 
@@ -130,7 +129,7 @@ class _PlainReport:
         if section != self._section:
             self._write(f"\n{section}" if self._section else section)
             self._section = section
-        sign = _SIGNS[check.severity]
+        sign = SEVERITY_SIGNS[check.severity]
         for number, line in enumerate(self._wrapped(check.text, indent=4)):
             self._write(f"  {self._coloured(sign, check.severity)} {line}" if not number else f"    {line}")
         for line in self._wrapped(f"→ {check.mend}", indent=6) if check.mend else ():

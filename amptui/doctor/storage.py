@@ -66,7 +66,8 @@ def existing(folder: Path) -> Path:
 
 def check_mnist(data_dir: Path) -> Check:
     """MNIST's four files, compressed or not; an uncompressed one must have the right size."""
-    from amptui.data.mnist import MEND, MNIST
+    from amptui.data.download import DOWNLOAD_AGAIN
+    from amptui.data.mnist import MNIST
 
     folder = data_dir / MNIST.folder
     missing, damaged = [], []
@@ -78,7 +79,7 @@ def check_mnist(data_dir: Path) -> Check:
             missing.append(file.name)
     if damaged:
         text = f"MNIST: {', '.join(path.name for path in damaged)} in {folder} is corrupt"
-        return poor("mnist", text, MEND, found=False, folder=str(folder))
+        return poor("mnist", text, DOWNLOAD_AGAIN, found=False, folder=str(folder))
     return _check_found("mnist", "MNIST", folder, found=not missing, megabytes=12)
 
 
