@@ -130,7 +130,7 @@ def test_a_screen_that_cannot_follow_a_run_says_that_it_goes_on(
         program = [sys.executable, "-c", BLIND.format(method=method), "attach", str(run)]
         with Terminal(program, warm=warm) as terminal:
             if method == "fold":
-                terminal.wait_for("a fault of the session; training goes on")
+                terminal.wait_for("a fault of the session; training continues")
                 terminal.press("q")
             assert terminal.wait(seconds=60) == 1
             assert_restored(terminal)
