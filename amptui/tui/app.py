@@ -219,7 +219,8 @@ class WatchApp(RunScreen):
 
     def action_write_checkpoint(self) -> None:
         """Ask for a checkpoint."""
-        if self._state.stopping or is_stopping(self._view):
+        stop_asked = self._state.stopping or requests.newest(self._view, "stop") is not None
+        if stop_asked or is_stopping(self._view):
             self._say("the run is stopping: it writes a checkpoint at its end")
         elif self._can_ask(begun=True):
             self._ask(CheckpointRequest())
