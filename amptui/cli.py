@@ -16,7 +16,7 @@ from amptui.request import BenchRequest, TrainRequest
 from amptui.terminal import can_show_a_screen
 
 if TYPE_CHECKING:
-    from amptui.launch import Plan
+    from amptui.process.launch import Plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,29 +46,29 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from amptui import launch
+    from amptui.process import launch
 
     if options.detach and (options.headless or options.json):
-        raise UsageError("--detach writes no output", mend="leave out --headless and --json")
+        raise UsageError("--detach writes no output", hint="leave out --headless and --json")
     screen = not (options.headless or options.json) and can_show_a_screen()
-    plan = _plan(options, _given(options) | {"attended": screen or options.detach})
+    plan = _plan(options, _given(options) | {"interactive": screen or options.detach})
     return launch.train(plan, json=options.json, detach=options.detach, frames_per_second=options.fps)
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
-    from amptui import launch
+    from amptui.process import launch
 
     resumes = options.resume is not None
     if resumes and options.run_dir is not None:
         if options.resume:
-            raise UsageError("--resume RUN and --run-dir both name a run", mend="use one of them")
+            raise UsageError("--resume RUN and --run-dir both name a run", hint="use one of them")
         # The same command line may start a run and, after a requeue, resume it.
         resumes, options.resume = launch.can_go_on(options.run_dir), str(options.run_dir)
     if resumes:
         text = options.resume or (launch.newest_of(options.model) if options.model else "")
         return launch.plan_resumed(given, text)
     if options.model is None:
-        raise UsageError("MODEL is missing", mend="`amptui models` lists some; --resume continues a run")
+        raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")
     if "data_dir" not in given:
         given["data_dir"] = launch.default_data_dir()
     return launch.plan_new(TrainRequest(**given), options.run_dir)
@@ -96,20 +96,20 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _attach(options: argparse.Namespace) -> int:
-    from amptui.launch import attach
+    from amptui.process.launch import attach
 
     return attach(options.run, frames_per_second=options.fps)
 
 
 def _runs(options: argparse.Namespace) -> int:
-    from amptui.listing import list_runs
+    from amptui.process.runs_list import list_runs
 
     return list_runs(json=options.json, out=sys.stdout)
 
 
 def _bench(options: argparse.Namespace) -> int:
     from amptui.bench import bench
-    from amptui.launch import default_data_dir
+    from amptui.process.launch import default_data_dir
 
     given = _given(options)
     del given["batch_size"]
@@ -143,7 +143,7 @@ def _export(options: argparse.Namespace) -> int:
 
     places = {"csv": options.csv, "tensorboard": options.tensorboard, "html": options.html}
     if not any(places.values()):
-        raise UsageError("no export format given", mend="use --csv FILE, --tensorboard DIR or --html FILE")
+        raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
     journal = find_run(options.run)
     found = export(journal, **places)
     written = ", ".join(str(place) for place in places.values() if place is not None)

@@ -174,16 +174,16 @@ class Codec(Generic[_T]):
     def _tuple_of(self, arguments: tuple[Any, ...], name: str) -> Reader:
         if arguments[-1] is not Ellipsis:
             return _row_of([self._reader(each, name) for each in arguments])
-        items = self._items_of(arguments, name, least_items=1 if name == "rows" else 0)
+        items = self._items_of(arguments, name, min_items=1 if name == "rows" else 0)
         return lambda value: tuple(items(value))
 
-    def _items_of(self, arguments: tuple[Any, ...], name: str, least_items: int = 0) -> Reader:
+    def _items_of(self, arguments: tuple[Any, ...], name: str, min_items: int = 0) -> Reader:
         reader = self._reader(arguments[0], name)
 
         def read(value: Any) -> list[Any]:
             if not isinstance(value, list):
                 raise JsonError(f"expected an array, not {strictjson.shown(value)}")
-            strictjson.check_length(value, least_items)
+            strictjson.check_length(value, min_items)
             return [reader(item) for item in value]
 
         return read

@@ -12,14 +12,14 @@ AmptuiError
 
 
 class AmptuiError(Exception):
-    """An error with a message of one line; ``mend`` is a hint what to do about it."""
+    """An error with a message of one line; ``hint`` is a hint what to do about it."""
 
     exit_status = 1
 
-    def __init__(self, what: str, *, mend: str = "") -> None:
-        super().__init__(f"{what}; {mend}" if mend else what)
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(f"{what}; {hint}" if hint else what)
         self.what = what
-        self.mend = mend
+        self.hint = hint
 
 
 class UsageError(AmptuiError):

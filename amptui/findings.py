@@ -165,7 +165,7 @@ class XRayTaken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionMeasured:
-    """One precision in a comparison of blocks in turns, settling steps left out; None where not measured."""
+    """One precision in a comparison of blocks in turns, warm-up steps left out; None where not measured."""
 
     precision: str
     blocks: int

@@ -39,14 +39,14 @@ def parse_model(text: str) -> ModelSpec:
         path = Path(place).expanduser()
         if not os.path.isfile(path):  # noqa: PTH113 - unlike is_file() it raises nothing of what is too long
             raise UsageError(
-                f"no model file {place}", mend="check the path, or see `amptui models` for names"
+                f"no model file {place}", hint="check the path, or see `amptui models` for names"
             )
         if path.suffix != ".py":
-            raise UsageError(f"{place} is not a Python file", mend="a model file ends in .py")
+            raise UsageError(f"{place} is not a Python file", hint="a model file ends in .py")
         return ModelSpec(text, path.stem, path=path, class_name=class_name)
     if class_name:
         return ModelSpec(text, class_name, module=place, class_name=class_name)
     near = get_close_matches(text, CATALOGUE, n=1, cutoff=0.4)
     there_are = f"there are {', '.join(CATALOGUE)}, or give a path to a .py file"
-    mend = f"did you mean {near[0]}?" if near else there_are
-    raise UsageError(f"no model named {text!r}", mend=mend)
+    hint = f"did you mean {near[0]}?" if near else there_are
+    raise UsageError(f"no model named {text!r}", hint=hint)

@@ -10,7 +10,7 @@ from amptui.errors import UsageError
 from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 
-MOST_ROUNDS = 24
+MAX_ROUNDS = 24
 """Rounds of a benchmark or an A/B test at most."""
 
 _PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
@@ -25,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
         put(message)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, mend=f"see `{self.prog} --help`")
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -55,7 +55,7 @@ def settings(pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            raise UsageError(f"--set {pair} has no value", mend="write --set NAME=VALUE")
+            raise UsageError(f"--set {pair} has no value", hint="write --set NAME=VALUE")
         found[name.strip().replace("-", "_")] = value
     return found
 
@@ -136,7 +136,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
         "--rounds",
         type=_rounds,
         metavar="N",
-        help=f"stop after N rounds (default: when ratios are known to 1%%, at most {MOST_ROUNDS})",
+        help=f"stop after N rounds (default: when ratios are known to 1%%, at most {MAX_ROUNDS})",
     )
     _add_recipe(add)
     add = bench.add_argument_group("model and device").add_argument
@@ -241,8 +241,8 @@ def _positive_ints(text: str) -> tuple[int, ...]:
 
 def _rounds(text: str) -> int:
     value = _positive_int(text)
-    if value > MOST_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_ROUNDS}")
+    if value > MAX_ROUNDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MAX_ROUNDS}")
     return value
 
 

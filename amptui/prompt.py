@@ -5,7 +5,7 @@ import sys
 from typing import TextIO
 
 from amptui.errors import OutputError
-from amptui.inert import NO_ROOM, fall_silent, inert_line, write_line
+from amptui.text import NO_ROOM, fall_silent, inert_line, write_line
 
 
 def replace_closed_streams() -> None:
@@ -36,7 +36,7 @@ def put(text: str, out: TextIO | None = None) -> None:
         fall_silent(out)
         if error.errno in NO_ROOM:
             what = f"cannot write to standard output: {error.strerror}"
-            raise OutputError(what, mend="free some space, or do not redirect the output there") from error
+            raise OutputError(what, hint="free some space, or do not redirect the output there") from error
 
 
 def complain(text: str) -> None:

@@ -72,7 +72,7 @@ class GpuSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorSample:
-    """What torch's CUDA allocator holds; the peak counts from the end of ``precision``'s settling."""
+    """What torch's CUDA allocator holds; the peak counts from the end of ``precision``'s warm-up."""
 
     precision: str
     allocated_bytes: int
@@ -198,7 +198,7 @@ class BlockFinished:
     precision: str
     steps: int
     peak_allocated_bytes: int | None
-    """torch's peak from the end of settling; None on a CPU or when all steps were settling."""
+    """torch's peak after warm-up; None on a CPU or when all steps were warm-up steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +361,7 @@ class RunFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFailed:
-    """The run ended with an error, told in one line, with the mend."""
+    """The run ended with an error, told in one line, with the hint."""
 
     time: float
     step: int

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-_NOT_ASKED = frozenset({"checkpoint_dir", "resume", "attended"})
+_NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""
 
 
@@ -32,7 +32,7 @@ class TrainRequest:
     data: Literal["auto", "real", "synthetic"] = "auto"
     settings: Mapping[str, str] = field(default_factory=dict)
     """Fields of the experiment by name, as text: ``--set width=128``."""
-    attended: bool = True
+    interactive: bool = True
     """Somebody can attach and press a key: a run that cannot go on pauses and asks instead of failing."""
     probes: bool = True
     """Look into gradients and modules now and then; without, only where a step itself needs it."""

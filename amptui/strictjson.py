@@ -171,9 +171,9 @@ def read_text(value: Any) -> str:
     return value
 
 
-def check_length(value: Sized, least_items: int = 0) -> None:
+def check_length(value: Sized, min_items: int = 0) -> None:
     """Raise ``JsonError`` for too many items, or too few."""
-    if not least_items <= len(value) <= MAX_ITEMS:
+    if not min_items <= len(value) <= MAX_ITEMS:
         raise JsonError(f"{len(value):,} items")
 
 

@@ -83,7 +83,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _verdict(view: SessionView) -> list[str]:
     comparison = view.comparison
     lines = provisional_lines(comparison)
-    left_out = sum(stats.settling_steps for stats in comparison.rows if not stats.provisional_steps)
+    left_out = sum(stats.warm_up_steps for stats in comparison.rows if not stats.provisional_steps)
     lines += [f"{left_out:,} warm-up steps left out"] if left_out else []
     if view.compared is not None:
         lines += result_cards(view.compared, view.run)

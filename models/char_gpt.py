@@ -121,7 +121,7 @@ class CharGpt(Experiment):
         if self.width % self.heads:
             raise ExperimentError(
                 f"width {self.width} cannot be shared by {self.heads} heads",
-                mend=f"use --set width={self.heads * math.ceil(self.width / self.heads)}",
+                hint=f"use --set width={self.heads * math.ceil(self.width / self.heads)}",
             )
         # Tensor Cores take matrices whose sizes are multiples of 8; the few unused numbers never occur.
         characters = 8 * math.ceil(len(read_text(self.text).characters) / 8)

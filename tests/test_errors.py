@@ -1,4 +1,4 @@
-"""Every error a person can mend is one line with the mend, and has its exit status."""
+"""Every error a person can hint is one line with the hint, and has its exit status."""
 
 import pickle
 
@@ -18,9 +18,9 @@ from amptui import errors
     ],
 )
 def test_an_error_says_what_and_how_to_mend_it(kind: type[errors.AmptuiError], status: int) -> None:
-    error = kind("no model file x.py", mend="check the path")
+    error = kind("no model file x.py", hint="check the path")
     assert str(error) == "no model file x.py; check the path"
-    assert (error.what, error.mend, error.exit_status) == ("no model file x.py", "check the path", status)
+    assert (error.what, error.hint, error.exit_status) == ("no model file x.py", "check the path", status)
     assert str(kind("no model file x.py")) == "no model file x.py"
 
 
@@ -31,5 +31,5 @@ def test_every_error_is_in_the_tree_that_the_docstring_draws() -> None:
 
 
 def test_an_error_of_a_loader_s_worker_process_comes_back_readable() -> None:
-    error = pickle.loads(pickle.dumps(errors.DataError("file cut off", mend="download it again")))  # noqa: S301
+    error = pickle.loads(pickle.dumps(errors.DataError("file cut off", hint="download it again")))  # noqa: S301
     assert str(error).startswith("file cut off; download it again")

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amptui.export import export
-from amptui.plain import PlainFront
+from amptui.process.plain_lines import PlainFront
 from amptui.records import Record
 from amptui.replay.player import Player
 from amptui.replay.replay_screen import position_words
 from amptui.runs.journal import read
-from amptui.runs.listing import look_at
+from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
 from amptui.summary import summary_lines
 from amptui.telemetry.session import Session
@@ -25,7 +25,7 @@ from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
 from amptui.tui.layout import PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.loss_scale_question import FloorChoice
+from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.precision_menu import PrecisionMenu
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
@@ -49,7 +49,7 @@ def drawn(view: SessionView) -> None:
         frame.draw(canvas, view, replace(state, focus=focus, log_y=focus == "loss", zoom=focus == "scale"))
     for width, height in ((80, 24), (200, 60)):
         frame.draw(Canvas(width, height), view, state)
-    for overlay in (EventBrowser(), XRay(), FloorChoice(), PrecisionMenu(view)):
+    for overlay in (EventBrowser(), XRay(), LossScaleQuestion(), PrecisionMenu(view)):
         overlay.draw(canvas, view, state)
         for key in ("o", "down", "enter", "pagedown"):
             overlay.press(key, view)

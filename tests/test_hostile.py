@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from amptui.export import export
-from amptui.plain import JsonLines, PlainFront
+from amptui.process.plain_lines import JsonLines, PlainFront
 from amptui.records import Note, Record
 from amptui.telemetry.session import Session
 from tests import poison

@@ -24,9 +24,9 @@ def loaded_by(statement: str) -> set[str]:
         ("import amptui.records, amptui.control, amptui.errors, amptui.units, amptui.request", set()),
         ("import amptui.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),
-        ("import amptui.plain, amptui.summary", {"numpy"}),
+        ("import amptui.process.plain_lines, amptui.summary", {"numpy"}),
         ("import amptui.engine.worker", set()),
-        ("import amptui.launch", {"numpy", "psutil"}),
+        ("import amptui.process.launch", {"numpy", "psutil"}),
         ("import amptui.tui.app", {"numpy", "textual"}),
     ],
 )

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.capture import _OutputLog
 from amptui.cli import main
-from amptui.engine.saving.checkpoint import (
+from amptui.engine.checkpoint.file import (
     DamagedError,
     checkpoint_name,
     checkpoints,
@@ -24,16 +23,17 @@ from amptui.engine.saving.checkpoint import (
 )
 from amptui.errors import AmptuiError, RunFolderError
 from amptui.export import export
+from amptui.process.capture import _OutputLog
+from amptui.process.training import _lead_to
 from amptui.replay.player import span_of
-from amptui.running import _lead_to
-from amptui.runs import journal, place
+from amptui.runs import journal, socket_place
 from amptui.runs.find import find_run, resumable
+from amptui.runs.kept_run import look_at
 from amptui.runs.lasting import LastingFile
-from amptui.runs.listing import look_at
 from amptui.runs.lock import RunLock, holder
-from amptui.runs.mend import cut_after
+from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
-from tests.engine.saving.test_checkpoint import made
+from tests.engine.checkpoint.test_file import made
 from tests.export.recorded import write as recorded
 from tests.opened import Opened
 from tests.survival import survived
@@ -116,7 +116,7 @@ def lock(path: Path) -> None:
 
 
 def listen(path: Path) -> None:
-    place.listen(path).close()
+    socket_place.listen(path).close()
 
 
 def write_checkpoints(path: Path) -> None:
@@ -151,7 +151,7 @@ READERS: tuple[Callable[[Path], object], ...] = (
     lambda path: list(journal.read(path / "journal.jsonl")),
     lambda path: span_of(path / "journal.jsonl"),
     lambda path: export(path, csv=path.parent / "steps.csv"),
-    place.reach,
+    socket_place.reach,
     read_checkpoints,
 )
 
@@ -203,7 +203,7 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(
         ("journal.jsonl", WRITERS[1], "cannot write the journal .*: a symbolic link"),
         ("journal.jsonl", READERS[2], "cannot read the journal .*: a symbolic link"),
         ("run.json", read_run_json, r"cannot read .*run\.json: a symbolic link"),
-        ("run.sock", place.reach, r"cannot reach the run at .*run\.sock: a symbolic link"),
+        ("run.sock", socket_place.reach, r"cannot reach the run at .*run\.sock: a symbolic link"),
         ("checkpoints", lambda path: resumable(str(path)), r"cannot read .*checkpoints: a symbolic link"),
     ],
 )

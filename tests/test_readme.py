@@ -95,17 +95,17 @@ def test_the_guide_is_linked_to() -> None:
 
 
 def test_the_numbers_of_the_guide_are_the_code_s() -> None:
-    from amptui.engine.cadence import GRADIENTS_BUDGET, WINDOW_BUDGET
-    from amptui.engine.hopeless import LEAST_LOSS_SCALE
-    from amptui.engine.saving.checkpoint import KEPT
-    from amptui.engine.settling import LEAST_STEPS, MOST_STEPS
+    from amptui.engine.checkpoint.file import KEPT
+    from amptui.engine.divergence_guard import MIN_LOSS_SCALE
+    from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
+    from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
     from amptui.estimate import BLOCK_STEPS
     from amptui.telemetry.energy import MIN_SECONDS
     from amptui.telemetry.health import XRAY_SAFE_COSINE
     from amptui.telemetry.scaling import COLLAPSE_SKIPS
 
     numbers = page("numbers.md")
-    assert f"lasts {LEAST_STEPS} to {MOST_STEPS} steps" in numbers
+    assert f"lasts {MIN_STEPS} to {MAX_STEPS} steps" in numbers
     assert f"blocks of {BLOCK_STEPS} steps" in numbers
     assert f"shown after {MIN_SECONDS:g} s" in numbers
     assert f"as often as {GRADIENTS_BUDGET:.2%} of" in numbers
@@ -113,7 +113,7 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     assert f"From {XRAY_SAFE_COSINE} on" in numbers
     assert (COLLAPSE_SKIPS, "after five skipped steps in a row" in numbers) == (5, True)
     assert (KEPT, "the newest three" in page("runs.md")) == (3, True)
-    assert (LEAST_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
+    assert (MIN_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
 
 
 def test_the_walk_through_has_every_trouble() -> None:

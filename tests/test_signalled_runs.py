@@ -40,7 +40,7 @@ KILLS_A_SCREEN = (signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL
 
 PATIENT = """
 import sys
-from amptui import running
+from amptui.process import training as running
 from amptui.cli import main
 running.STOP_PATIENCE_SECONDS = float(sys.argv[1])
 sys.exit(main(sys.argv[2:]))
@@ -203,7 +203,7 @@ def test_a_screen_that_is_killed_after_its_run_ended_does_not_say_it_goes_on(
 
 HEARING = """
 import sys
-from amptui import watching
+from amptui.process import watch as watching
 from amptui.cli import main
 watching._SILENT_SECONDS = 1.5
 sys.exit(main(sys.argv[1:]))

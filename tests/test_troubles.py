@@ -44,7 +44,7 @@ def watch_fail(prepared: Prepared) -> SessionView:
     log = started(prepared)
     with pytest.raises(ExperimentError, match="the loss scale fell to") as failed:
         train(prepared, log)
-    assert "bf16" in failed.value.mend
+    assert "bf16" in failed.value.hint
     return view_of(log)
 
 
@@ -141,7 +141,7 @@ class Chooser:
 def run_asking(prepared: Prepared, choice: str | None) -> tuple[Log, Chooser]:
     person = Chooser(Control(), choice)
     log = person.watch(started(prepared))
-    assert train(prepared, log, person.control, attended=True) == "done"
+    assert train(prepared, log, person.control, interactive=True) == "done"
     return log, person
 
 

@@ -17,8 +17,8 @@ from amptui import Data, DataRequest, Experiment
 from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
-from amptui.engine.saving.keeping import Keeper
-from amptui.engine.saving.resume import newest_checkpoint, restore
+from amptui.engine.checkpoint.resume import newest_checkpoint, restore
+from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.trainer import Outcome, Trainer
 from amptui.records import Note, Record, StepRecord
 from amptui.request import TrainRequest
@@ -155,7 +155,7 @@ def train(
     log: Log,
     control: Control | None = None,
     *,
-    attended: bool = False,
+    interactive: bool = False,
     checkpoints: Path | None = None,
     look_interval_seconds: float = 0.0,
     **options: Any,
@@ -167,12 +167,12 @@ def train(
     """
     control = control or Control()
     options = {"epoch_budget": math.inf, **options}
-    keeper = Keeper(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
+    keeper = CheckpointWriter(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
     return Trainer(
         prepared,
         control,
         log.emit,
-        attended=attended,
+        interactive=interactive,
         keeper=keeper,
         look_interval_seconds=look_interval_seconds,
     ).run()
@@ -184,7 +184,7 @@ def resume(
     log: Log,
     control: Control | None = None,
     *,
-    attended: bool = False,
+    interactive: bool = False,
     **options: Any,
 ) -> Outcome:
     """Go on from the newest checkpoint in this thread, as the worker does it."""
@@ -197,9 +197,15 @@ def resume(
     start = restore(checkpoint, prepared, say)
     prepared = replace(prepared, precision=checkpoint.precision)
     options = {"epoch_budget": math.inf, **options}
-    keeper = Keeper(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
+    keeper = CheckpointWriter(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
     return Trainer(
-        prepared, control, log.emit, attended=attended, keeper=keeper, start=start, look_interval_seconds=0
+        prepared,
+        control,
+        log.emit,
+        interactive=interactive,
+        keeper=keeper,
+        start=start,
+        look_interval_seconds=0,
     ).run()
 
 

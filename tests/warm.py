@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from tests.warm_source import MOST_BYTES
+from tests.warm_source import MAX_BYTES
 
 ROOT = Path(__file__).parents[1]
 
@@ -74,7 +74,7 @@ class WarmSource:
                 status = process.wait(PATIENCE_SECONDS)
             finally:
                 process.kill()
-            said = [os.pread(file.fileno(), MOST_BYTES, 0) for file in (out, err)]
+            said = [os.pread(file.fileno(), MAX_BYTES, 0) for file in (out, err)]
         return subprocess.CompletedProcess(command, status, *said)
 
     def status_of(self, pid: int) -> int | None:

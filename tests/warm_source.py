@@ -23,12 +23,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 """Of a request: an environment is a few KB."""
 
 LOADED = (
-    *("amptui.cli", "amptui.launch", "amptui.running", "amptui.watching", "amptui.replay", "amptui.bench"),
-    *("amptui.summary", "amptui.plain", "amptui.runs.client", "amptui.runs.server", "amptui.tui.app"),
+    *(
+        "amptui.cli",
+        "amptui.process.launch",
+        "amptui.process.training",
+        "amptui.process.watch",
+        "amptui.replay",
+        "amptui.bench",
+    ),
+    *(
+        "amptui.summary",
+        "amptui.process.plain_lines",
+        "amptui.runs.client",
+        "amptui.runs.server",
+        "amptui.tui.app",
+    ),
     *("amptui.tui.opening", "amptui.engine.description", "amptui.engine.loading", "amptui.engine.trainer"),
 )
 """What command lines import on the way, by way of which all the rest comes."""
@@ -53,7 +66,7 @@ def load() -> None:
 def serve(near: socket.socket) -> None:
     """Answer requests until there are no more; in each process that was forked, run its command line."""
     while True:
-        line, descriptors, _flags, _address = socket.recv_fds(near, MOST_BYTES, 3)
+        line, descriptors, _flags, _address = socket.recv_fds(near, MAX_BYTES, 3)
         if not line:
             return
         asked = json.loads(line)

@@ -1,5 +1,5 @@
 """Which precision pays here: a model's precisions measured in turns, with progress, tables and reasons."""
 
-from amptui.bench.running import bench, plan_precisions
+from amptui.bench.measure import bench, plan_precisions
 
 __all__ = ["bench", "plan_precisions"]

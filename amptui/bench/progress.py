@@ -7,11 +7,11 @@ from itertools import accumulate
 from typing import TextIO
 from unicodedata import east_asian_width
 
-from amptui.inert import printable, write_line
-from amptui.plain import event_line
+from amptui.process.plain_lines import event_line
 from amptui.telemetry.card import ratio_words
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
+from amptui.text import printable, write_line
 
 _LINE_INTERVAL_SECONDS = 5.0
 """How often a line is written where lines stay."""

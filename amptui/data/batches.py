@@ -82,7 +82,7 @@ def open_batches(
         batches: Batches = _LoadedBatches(source, device)
         if batches.batches_per_epoch == 0:
             what = f"the {_role(training)} DataLoader has no batches"
-            raise DataError(what, mend="use a smaller batch size or drop_last=False")
+            raise DataError(what, hint="use a smaller batch size or drop_last=False")
         return batches
     if isinstance(source, IterableDataset):
         # No workers: each would deliver the whole stream unless the data set splits it itself.
@@ -233,7 +233,7 @@ class _LoadedBatches:
                 what = (
                     f"the checkpoint is at batch {skip:,} of an epoch, but the data has only {done:,} batches"
                 )
-                raise DataError(what, mend="resume with the data that the run started with")
+                raise DataError(what, hint="resume with the data that the run started with")
             if not passed(done + 1):
                 break
         return (move(batch, self._device) for batch in batches)
@@ -343,14 +343,14 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> 
     role, samples = _role(training), _length(source)
     if source is None or isinstance(source, str | bytes):
         what = f"the {role} data is {'None' if source is None else 'a string'}"
-        raise DataError(what, mend="return an Arrays, a Dataset or a DataLoader")
+        raise DataError(what, hint="return an Arrays, a Dataset or a DataLoader")
     if samples is None:
-        raise DataError(f"the {role} set has no length", mend="define __len__, or make it an IterableDataset")
+        raise DataError(f"the {role} set has no length", hint="define __len__, or make it an IterableDataset")
     if samples == 0:
         raise DataError(f"the {role} set is empty")
     if training and samples < batch_size:
         what = f"the training set has {samples:,} samples, fewer than one batch of {batch_size:,}"
-        raise DataError(what, mend=f"use --batch-size {samples} or less")
+        raise DataError(what, hint=f"use --batch-size {samples} or less")
     return samples
 
 

@@ -35,7 +35,7 @@ def _chosen(request: DataRequest, real: Named, stand_in: Named) -> Data:
     except DataError as error:
         request.raise_if_stopping()
         if request.kind == "real":
-            raise DataError(error.what, mend=f"{error.mend}, or use --data synthetic") from error
+            raise DataError(error.what, hint=f"{error.hint}, or use --data synthetic") from error
         request.warn(f"training on {stand_in.name} instead of {real.name}: {error}")
         return stand_in.load()
 
@@ -46,4 +46,4 @@ def _load(request: DataRequest, real: Named) -> Data:
         return real.load()
     except OSError as error:
         what = f"cannot use {error.filename or request.data_dir} ({error.strerror or error})"
-        raise DataError(what, mend="choose another folder with --data-dir") from error
+        raise DataError(what, hint="choose another folder with --data-dir") from error

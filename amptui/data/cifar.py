@@ -64,7 +64,7 @@ def read_cifar10(request: DataRequest, pickled_set: PickledSet = CIFAR10) -> tup
             download(urls, archive, md5=pickled_set.archive_md5, request=request)
         files = {name: (archive, content) for name, content in _members(archive, pickled_set, request)}
         if missing := [name for name in names if name not in files]:
-            raise DataError(f"{archive} is corrupt ({', '.join(missing)} is missing)", mend=DOWNLOAD_AGAIN)
+            raise DataError(f"{archive} is corrupt ({', '.join(missing)} is missing)", hint=DOWNLOAD_AGAIN)
     batches = {name: _batch(*files[name], md5) for name, md5 in names.items()}
     return _joined(batches, pickled_set.train), _joined(batches, pickled_set.validation)
 
@@ -80,13 +80,13 @@ def _members(archive: Path, pickled_set: PickledSet, request: DataRequest) -> It
                 if (name := wanted.get(member.name)) and (file := tar.extractfile(member)):
                     yield name, file.read()
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DataError(f"{archive} is corrupt ({error})", mend=DOWNLOAD_AGAIN) from error
+        raise DataError(f"{archive} is corrupt ({error})", hint=DOWNLOAD_AGAIN) from error
 
 
 def _batch(path: Path, content: bytes, md5: str) -> Arrays:
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:
         raise DataError(
-            f"{path} is corrupt: {len(content):,} bytes with a wrong checksum", mend=DOWNLOAD_AGAIN
+            f"{path} is corrupt: {len(content):,} bytes with a wrong checksum", hint=DOWNLOAD_AGAIN
         )
     batch = pickle.loads(content, encoding="latin1")  # noqa: S301 (the checksum proves its origin)
     images = torch.tensor(batch["data"], dtype=torch.uint8).view(-1, 3, 32, 32)

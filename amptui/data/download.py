@@ -72,7 +72,7 @@ def download(
         with suppress(OSError):  # usually it was never created or has been renamed
             part.unlink()
     what = f"cannot download {path.name} ({'; '.join(failures)})"
-    raise DataError(what, mend=f"copy it to {path.parent} yourself")
+    raise DataError(what, hint=f"copy it to {path.parent} yourself")
 
 
 def _fetch(

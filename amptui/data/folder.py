@@ -25,7 +25,7 @@ RANDOM_BATCHES = 16
 RESIZED_TO_CROPPED = 256 / 224
 """Validation crops the center of a slightly larger image, as is usual on ImageNet (arXiv:1409.1556)."""
 
-MOST_WORKERS = 16
+MAX_WORKERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class FolderImages(Dataset[tuple[Tensor, int]]):
             with Image.open(path) as image:
                 return self.transform(image.convert("RGB")), label
         except OSError as error:
-            raise DataError(f"cannot read {path} as an image ({error})", mend="delete or move it") from error
+            raise DataError(f"cannot read {path} as an image ({error})", hint="delete or move it") from error
 
 
 def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
@@ -92,7 +92,7 @@ def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
     classes = _class_folders(root / "train")
     if len(classes) > wanted.classes:
         what = f"{root / 'train'} has {len(classes):,} classes, but the model has {wanted.classes:,}"
-        raise DataError(what, mend=f"use --set classes={len(classes)}")
+        raise DataError(what, hint=f"use --set classes={len(classes)}")
     training = FolderImages(_listed(root / "train", classes, request), _training_transform(wanted))
     return Data(
         name=root.resolve().name,
@@ -109,7 +109,7 @@ def _validation(
     if not folder.is_dir():
         return None
     if unknown := sorted(set(_class_folders(folder)) - set(classes)):
-        raise DataError(f"{folder / unknown[0]} is a class that is not in train", mend=LAYOUT_MEND)
+        raise DataError(f"{folder / unknown[0]} is a class that is not in train", hint=LAYOUT_MEND)
     images = FolderImages(_listed(folder, classes, request), _validation_transform(wanted))
     return _loader(images, wanted, request.seed, training=False)
 
@@ -119,7 +119,7 @@ def _class_folders(folder: Path) -> list[str]:
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     if not found:
         problem = "has no class folders" if folder.is_dir() else "does not exist"
-        raise DataError(f"{folder} {problem}", mend=LAYOUT_MEND)
+        raise DataError(f"{folder} {problem}", hint=LAYOUT_MEND)
     return found
 
 
@@ -137,7 +137,7 @@ def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tupl
         )
         samples += [(path, label) for path in sorted(paths)]
     if not samples:
-        raise DataError(f"{folder} has no images", mend=LAYOUT_MEND)
+        raise DataError(f"{folder} has no images", hint=LAYOUT_MEND)
     return samples
 
 
@@ -157,7 +157,7 @@ def _validation_transform(wanted: ImageBatches) -> v2.Compose:
 def _loader(
     images: FolderImages, wanted: ImageBatches, seed: int, *, training: bool
 ) -> DataLoader[tuple[Tensor, int]]:
-    workers = worker_count(MOST_WORKERS) if wanted.workers is None else wanted.workers
+    workers = worker_count(MAX_WORKERS) if wanted.workers is None else wanted.workers
     return DataLoader(
         images,
         wanted.batch_size,

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.cores import read_cores, read_limits
 from amptui.errors import DataError
-from amptui.forking import how_ended
+from amptui.fork import how_ended
 
 _DYING_SECONDS = 1.0
 """How long a worker whose connection broke may take to exit."""
@@ -39,7 +39,7 @@ def tell_dead_worker(workers: Sequence[multiprocessing.Process], error: Exceptio
     dead = [(worker.exitcode, number) for number, worker in enumerate(workers) if worker.exitcode is not None]
     for code, number in sorted(dead, key=lambda each: each[0] == 0):  # 0: it may have been done
         what = f"DataLoader worker {number} of {len(workers)} {how_ended(code)}"
-        raise DataError(what, mend=_WORKER_ENDS.get(code, "see what it printed")) from error
+        raise DataError(what, hint=_WORKER_ENDS.get(code, "see what it printed")) from error
 
 
 def draws_on_host(loader: DataLoader[Any]) -> bool:

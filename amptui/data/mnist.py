@@ -125,13 +125,13 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(path.read_bytes())
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is corrupt ({error})", mend=DOWNLOAD_AGAIN) from error
+        raise DataError(f"{path} is corrupt ({error})", hint=DOWNLOAD_AGAIN) from error
 
 
 def _hold_to(file: IdxFile, path: Path, content: bytes) -> None:
     if len(content) != file.size_bytes:
         unpacked = "" if path.name == file.name else " uncompressed"
         what = f"{path} is corrupt: {len(content):,} bytes{unpacked} instead of {file.size_bytes:,}"
-        raise DataError(what, mend=DOWNLOAD_AGAIN)
+        raise DataError(what, hint=DOWNLOAD_AGAIN)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != file.md5:
-        raise DataError(f"{path} is corrupt: wrong checksum", mend=DOWNLOAD_AGAIN)
+        raise DataError(f"{path} is corrupt: wrong checksum", hint=DOWNLOAD_AGAIN)

@@ -40,10 +40,10 @@ def read_text(path: Path | None) -> Text:
         return _numbered(path.name, path.expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         what = f"cannot read {path} ({error.strerror or error})"
-        raise DataError(what, mend="choose a text file with --set text=PATH") from error
+        raise DataError(what, hint="choose a text file with --set text=PATH") from error
     except UnicodeDecodeError as error:
         what = f"{path} is not UTF-8 text (byte {error.start:,})"
-        raise DataError(what, mend="convert it to UTF-8") from error
+        raise DataError(what, hint="convert it to UTF-8") from error
 
 
 def text_data(request: DataRequest, path: Path | None, *, context: int) -> Data:
@@ -59,7 +59,7 @@ def text_data(request: DataRequest, path: Path | None, *, context: int) -> Data:
     if validated <= context:
         least = (context + 1) * ONE_VALIDATED_IN
         what = f"{text.name} has {len(text.numbers):,} characters, but context={context} needs {least:,}"
-        raise DataError(what, mend="use a longer text or --set context=N")
+        raise DataError(what, hint="use a longer text or --set context=N")
     training, validation = text.numbers[:-validated], text.numbers[-validated:]
     stride = max(1, context // WINDOWS_PER_CONTEXT)
     return Data(
@@ -78,7 +78,7 @@ def _windows(numbers: Tensor, context: int, *, stride: int) -> Arrays:
 
 def _numbered(name: str, text: str) -> Text:
     if not text:
-        raise DataError(f"{name} is empty", mend="choose a text file with --set text=PATH")
+        raise DataError(f"{name} is empty", hint="choose a text file with --set text=PATH")
     code_points = torch.frombuffer(bytearray(text.encode("utf-32-le")), dtype=torch.int32)
     occurring = code_points.unique()
     characters = "".join(map(chr, occurring.tolist()))

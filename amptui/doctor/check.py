@@ -18,13 +18,13 @@ class Check:
     """What was checked; the same on every machine and whatever the result: ``cuda``."""
     severity: Severity
     text: str
-    mend: str = ""
+    hint: str = ""
     """A hint what to do about it; every warning and error has one."""
     facts: Mapping[str, object] = field(default_factory=dict)
     """The values behind the text, for scripts; None if a value could not be read."""
 
     def __post_init__(self) -> None:
-        assert self.severity == "info" or self.mend, f"{self.name}: a problem without a hint"
+        assert self.severity == "info" or self.hint, f"{self.name}: a problem without a hint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,14 @@ def fine(name: str, text: str, /, **facts: object) -> Check:
     return Check(name=name, severity="info", text=text, facts=facts)
 
 
-def poor(name: str, text: str, mend: str, /, **facts: object) -> Check:
+def poor(name: str, text: str, hint: str, /, **facts: object) -> Check:
     """A check that found a problem; training works in spite of it."""
-    return Check(name=name, severity="warning", text=text, mend=mend, facts=facts)
+    return Check(name=name, severity="warning", text=text, hint=hint, facts=facts)
 
 
-def broken(name: str, text: str, mend: str, /, **facts: object) -> Check:
+def broken(name: str, text: str, hint: str, /, **facts: object) -> Check:
     """A check that found why training cannot run."""
-    return Check(name=name, severity="error", text=text, mend=mend, facts=facts)
+    return Check(name=name, severity="error", text=text, hint=hint, facts=facts)
 
 
 def one_line(text: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from amptui.doctor.check import Check, fine, one_line, poor
 from amptui.doctor.driver import Driver, read_driver
 
-_LEAST_DRIVERS = {11: "450", 12: "525", 13: "580"}
+_MIN_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """The oldest Linux driver that supports all minor versions of a CUDA: CUDA Toolkit release notes, table "CUDA
 Toolkit and Minimum Required Driver Version for CUDA Minor Version Compatibility"."""
 
@@ -98,11 +98,11 @@ def check_cuda(cuda: Cuda) -> Check:
         return fine("cuda", f"{build}: {gpus} available", usable=True, build=cuda.build, gpus=cuda.gpu_count)
     if cuda.build is None:
         return _without_build(cuda)
-    reason, mend = _absent(cuda) or _hidden(cuda) or _too_old(cuda) or _unreachable(cuda) or _refused(cuda)
+    reason, hint = _absent(cuda) or _hidden(cuda) or _too_old(cuda) or _unreachable(cuda) or _refused(cuda)
     return poor(
         "cuda",
         f"training runs on the CPU: {reason}",
-        mend,
+        hint,
         usable=False,
         build=cuda.build,
         torch=cuda.torch_says,
@@ -164,7 +164,7 @@ def _too_old(cuda: Cuda) -> _Trouble | None:
     needed, supported = int(cuda.build.split(".")[0]), cuda.driver.cuda
     if supported[0] >= needed:
         return None
-    least = _LEAST_DRIVERS.get(needed)
+    least = _MIN_DRIVERS.get(needed)
     update = f"update the driver to {least} or newer" if least else "update the driver"
     return (
         f"the driver supports CUDA {_dotted(supported)}, but torch is built for CUDA {cuda.build}",
@@ -198,8 +198,8 @@ def _refused(cuda: Cuda) -> _Trouble:
             f"the driver works, but torch cannot use it ({says})",
             "check whether LD_LIBRARY_PATH points to another CUDA",
         )
-    mend = "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot"
-    return f"CUDA does not start (error {cuda.driver.refusal})", mend
+    hint = "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot"
+    return f"CUDA does not start (error {cuda.driver.refusal})", hint
 
 
 def _torch_refusal() -> str:

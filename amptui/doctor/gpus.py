@@ -72,9 +72,9 @@ def check_gpu(gpu: Gpu, architectures: Sequence[str]) -> Check:
     facts: dict[str, object] = {**asdict(gpu), "capability": capability, "mig": gpu.is_mig_instance}
     if runs_on(gpu.capability, architectures):
         return fine(name, text, **facts)
-    mend = f"install a build of torch with sm_{capability.replace('.', '')}, or train with --device cpu"
+    hint = f"install a build of torch with sm_{capability.replace('.', '')}, or train with --device cpu"
     text = f"{text}: this build of torch does not support it (only {', '.join(architectures)})"
-    return (broken if gpu.index == 0 else poor)(name, text, mend, **facts)
+    return (broken if gpu.index == 0 else poor)(name, text, hint, **facts)
 
 
 def runs_on(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
@@ -128,8 +128,8 @@ def check_nvml(samples: Sequence[GpuSample], note: str, *, expected: bool) -> li
         return [*(_check_sample(sample) for sample in samples), *_check_missing(samples, note)]
     why = note or "no NVIDIA GPU: NVML lists none"
     if expected or why == _NO_ANSWER or "permission" in why or "differ" in why:
-        mend = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
-        return [poor("nvml", why, mend, gpus=0)]
+        hint = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
+        return [poor("nvml", why, hint, gpus=0)]
     return [fine("nvml", why, gpus=0)]
 
 
@@ -139,8 +139,8 @@ def _check_sample(sample: GpuSample) -> Check:
     who = f"NVML: {sample.name or sample.uuid}"
     if nearly_full(sample):
         memory = bytes_of(sample.memory_used_bytes, sample.memory_total_bytes)
-        mend = "`nvidia-smi` lists the processes that use it"
-        return poor("nvml", f"{who}: memory is nearly full, {memory}", mend, **facts)
+        hint = "`nvidia-smi` lists the processes that use it"
+        return poor("nvml", f"{who}: memory is nearly full, {memory}", hint, **facts)
     apart = "; a MIG instance has no sensors of its own" if _is_mig_instance(sample) else ""
     return fine("nvml", f"{who}: {len(figures) - len(missing)} of {len(figures)} readings{apart}", **facts)
 
@@ -150,9 +150,9 @@ def _check_missing(samples: Sequence[GpuSample], note: str) -> list[Check]:
     missing = sorted({name for gpu in samples if not _is_mig_instance(gpu) for name in _figures(gpu)[1]})
     if not missing:
         return []
-    mend = "the screen shows n/a instead; a newer driver or more permissions for this container may help"
+    hint = "the screen shows n/a instead; a newer driver or more permissions for this container may help"
     text = f"NVML does not report {', '.join(name.replace('_', ' ') for name in missing)} ({note})"
-    return [poor("nvml-missing", text, mend, missing=missing, note=note)]
+    return [poor("nvml-missing", text, hint, missing=missing, note=note)]
 
 
 def _figures(sample: GpuSample) -> tuple[dict[str, object], list[str]]:

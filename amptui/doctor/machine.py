@@ -7,10 +7,10 @@ from amptui.cores import Cores, Limits, read_cores, read_limits
 from amptui.doctor.check import Check, fine, poor
 from amptui.units import bytes_of, number_of_bytes
 
-_LEAST_MEMORY_BYTES = 2 * 2**30
+_MIN_MEMORY_BYTES = 2 * 2**30
 """Enough for torch and a small model: a process with CUDA loaded takes 1 to 2 GiB."""
 
-_LEAST_SHARED_BYTES = 256 * 2**20
+_MIN_SHARED_BYTES = 256 * 2**20
 """Docker's default is 64 MiB; the batches of a few DataLoader workers need more."""
 
 
@@ -47,11 +47,11 @@ def check_threads(threads: int, cores: Cores) -> Check:
     counted = "1 thread" if threads == 1 else f"{threads} threads"
     text = f"torch uses {counted} on {_cores(cores.usable)}"
     if threads > cores.usable:
-        mend = f"set OMP_NUM_THREADS={cores.usable}: more threads than cores slow each other down"
-        return poor("threads", text, mend, **facts)
+        hint = f"set OMP_NUM_THREADS={cores.usable}: more threads than cores slow each other down"
+        return poor("threads", text, hint, **facts)
     if 2 * threads < cores.usable:
-        mend = "unset OMP_NUM_THREADS and MKL_NUM_THREADS, unless other programs need the other cores"
-        return poor("threads", f"{text}: CPU training leaves most cores idle", mend, **facts)
+        hint = "unset OMP_NUM_THREADS and MKL_NUM_THREADS, unless other programs need the other cores"
+        return poor("threads", f"{text}: CPU training leaves most cores idle", hint, **facts)
     return fine("threads", text, **facts)
 
 
@@ -72,23 +72,23 @@ def check_memory(limits: Limits) -> Check:
     text = f"memory: {bytes_of(machine.available, machine.total)} available"
     if bound:
         text += f" (container limit {number_of_bytes(limit)})"
-    if available < _LEAST_MEMORY_BYTES:
-        mend = "stop other programs, raise the limit, or train a smaller model"
-        return poor("memory", f"{text}: low", mend, **facts)
+    if available < _MIN_MEMORY_BYTES:
+        hint = "stop other programs, raise the limit, or train a smaller model"
+        return poor("memory", f"{text}: low", hint, **facts)
     return fine("memory", text, **facts)
 
 
 def check_shared_memory(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108 - looked at, never written to
     """Shared memory, through which DataLoader workers pass batches."""
-    mend = "start the container with --shm-size=8g, or use num_workers=0"
+    hint = "start the container with --shm-size=8g, or use num_workers=0"
     try:
         usage = shutil.disk_usage(folder)
     except OSError:
         text = f"no shared memory at {folder}: DataLoader workers will fail"
-        return poor("shared-memory", text, mend, free_bytes=None)
+        return poor("shared-memory", text, hint, free_bytes=None)
     text = f"shared memory: {bytes_of(usage.free, usage.total)} free"
-    if usage.free < _LEAST_SHARED_BYTES:
-        return poor("shared-memory", f"{text}: low for DataLoader workers", mend, free_bytes=usage.free)
+    if usage.free < _MIN_SHARED_BYTES:
+        return poor("shared-memory", f"{text}: low for DataLoader workers", hint, free_bytes=usage.free)
     return fine("shared-memory", text, free_bytes=usage.free)
 
 

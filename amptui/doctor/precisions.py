@@ -91,17 +91,17 @@ def check_precision(name: str, measured: Measured, reason: str, size: int, best:
     found = measured.ratio
     facts: dict[str, object] = {"reason": reason, "size": size, "speedup": found and found.value}
     facts |= {"speedup_low": found and found.low, "speedup_high": found and found.high}
-    mend = f"train with --precision {best}"
+    hint = f"train with --precision {best}"
     if found is None:
-        return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", mend, **facts)
+        return poor(name, f"{name} could not be measured ({measured.trouble}); {reason}", hint, **facts)
     times = ratio_words(found.value, found.low, found.high)
     speed = f"{times} the speed of FP32 in {size} × {size} matrix products; {reason}"
     if found.low is not None and found.low > 1:
         return fine(name, f"{name} is faster: {speed}", pays=True, **facts)
     if found.high is not None and found.high < 1:
-        return poor(name, f"{name} is slower: {speed}", mend, pays=False, **facts)
-    mend = "the machine may be busy; `amptui bench` measures a whole model"
-    return poor(name, f"{name}: no significant difference, {speed}", mend, pays=None, **facts)
+        return poor(name, f"{name} is slower: {speed}", hint, pays=False, **facts)
+    hint = "the machine may be busy; `amptui bench` measures a whole model"
+    return poor(name, f"{name}: no significant difference, {speed}", hint, pays=None, **facts)
 
 
 def best_of(measured: Mapping[str, Measured]) -> str:

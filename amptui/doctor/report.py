@@ -12,9 +12,9 @@ from dataclasses import asdict
 from amptui import strictjson
 from amptui.doctor.check import Check, Section, one_line, poor
 from amptui.doctor.software import software_checks
-from amptui.inert import printable
 from amptui.prompt import put
 from amptui.records import Severity
+from amptui.text import printable
 from amptui.units import SEVERITY_SIGNS
 
 _COLOURS: dict[Severity, str] = {"info": "\x1b[32m", "warning": "\x1b[95m", "error": "\x1b[91m"}
@@ -132,7 +132,7 @@ class _PlainReport:
         sign = SEVERITY_SIGNS[check.severity]
         for number, line in enumerate(self._wrapped(check.text, indent=4)):
             self._write(f"  {self._coloured(sign, check.severity)} {line}" if not number else f"    {line}")
-        for line in self._wrapped(f"→ {check.mend}", indent=6) if check.mend else ():
+        for line in self._wrapped(f"→ {check.hint}", indent=6) if check.hint else ():
             self._write(f"      {line}")
 
     def verdict(self, *, warnings: int, errors: int, device: str) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 from amptui.doctor.check import Check, broken, fine, poor
 from amptui.units import number_of_bytes
 
-_LEAST_FREE_BYTES = 2**30
+_MIN_FREE_BYTES = 2**30
 """A day of short steps writes a few hundred MB of journal; checkpoints of a large model take more."""
 
 
 def storage_checks() -> list[Check]:
     """The folder of runs and the folder of data sets; leaves nothing behind in either."""
-    from amptui.launch import default_data_dir
+    from amptui.process.launch import default_data_dir
     from amptui.runs.rundir import default_base
 
     runs, data = default_base(), default_data_dir()
@@ -22,7 +22,7 @@ def storage_checks() -> list[Check]:
 
 def data_checks() -> list[Check]:
     """Which data sets are there already; downloads nothing and computes no checksum."""
-    from amptui.launch import default_data_dir
+    from amptui.process.launch import default_data_dir
 
     folder = default_data_dir()
     return [check_mnist(folder), check_cifar10(folder)]
@@ -32,8 +32,8 @@ def check_runs(folder: Path) -> Check:
     """Whether runs can be saved in ``folder``, by writing a temporary file there."""
     why = why_unwritable(folder)
     if why:
-        mend = "make the folder writable, set XDG_STATE_HOME, or train with --run-dir DIR"
-        return broken("runs", f"cannot save runs in {folder}: {why}", mend, folder=str(folder))
+        hint = "make the folder writable, set XDG_STATE_HOME, or train with --run-dir DIR"
+        return broken("runs", f"cannot save runs in {folder}: {why}", hint, folder=str(folder))
     return _check_room("runs", "runs", folder, "free some space, or train with --run-dir DIR")
 
 
@@ -41,8 +41,8 @@ def check_data_folder(folder: Path) -> Check:
     """Whether data sets can be downloaded to ``folder``; without them training uses synthetic data."""
     why = why_unwritable(folder)
     if why:
-        mend = "make the folder writable, set XDG_CACHE_HOME, or train with --data-dir DIR"
-        return poor("data-folder", f"cannot save data sets in {folder}: {why}", mend, folder=str(folder))
+        hint = "make the folder writable, set XDG_CACHE_HOME, or train with --data-dir DIR"
+        return poor("data-folder", f"cannot save data sets in {folder}: {why}", hint, folder=str(folder))
     return _check_room("data-folder", "data sets", folder, "free some space, or train with --data-dir DIR")
 
 
@@ -102,13 +102,13 @@ def check_cifar10(data_dir: Path) -> Check:
 def _check_found(name: str, title: str, path: Path, *, found: bool, megabytes: int) -> Check:
     if found:
         return fine(name, f"{title} is in {path}", found=True, folder=str(path))
-    mend = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
-    return poor(name, f"{title} is not downloaded yet", mend, found=False, folder=str(path))
+    hint = f"the first run downloads it ({megabytes} MB); without a network it uses synthetic data"
+    return poor(name, f"{title} is not downloaded yet", hint, found=False, folder=str(path))
 
 
-def _check_room(name: str, what: str, folder: Path, mend: str) -> Check:
+def _check_room(name: str, what: str, folder: Path, hint: str) -> Check:
     free = shutil.disk_usage(existing(folder)).free
     text = f"{what} are saved in {folder}, {number_of_bytes(free)} free"
-    if free < _LEAST_FREE_BYTES:
-        return poor(name, f"{text}: low", mend, folder=str(folder), free_bytes=free)
+    if free < _MIN_FREE_BYTES:
+        return poor(name, f"{text}: low", hint, folder=str(folder), free_bytes=free)
     return fine(name, text, folder=str(folder), free_bytes=free)

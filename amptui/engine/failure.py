@@ -60,9 +60,9 @@ def explain(
         # A DataLoader worker sends its traceback in the message.
         text, frames = _of_worker(text[found.end() :], name)
         doing = f"in {found[1]}, {doing}"
-    message, mend = known_mend(" ".join(text.split()))
+    message, hint = known_mend(" ".join(text.split()))
     told = f"{name}: {message[:500]}" if message else name
-    return ExperimentError(f"{told} ({_place(frames)}{doing})", mend=mend)
+    return ExperimentError(f"{told} ({_place(frames)}{doing})", hint=hint)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -126,15 +126,15 @@ def _out_of_memory(doing: str, batch_size: int | None, precision: str | None) ->
     ways = [f"--batch-size {batch_size // 2}"] if batch_size and batch_size > 1 else []
     if precision is not None and precision not in AMP_PRECISIONS:
         ways.append("AMP")
-    mend = "check what else uses the GPU (nvidia-smi), or use a smaller model"
+    hint = "check what else uses the GPU (nvidia-smi), or use a smaller model"
     return DeviceError(
-        f"CUDA out of memory {doing}{at}{_peak()}", mend=f"try {', or '.join(ways)}" if ways else mend
+        f"CUDA out of memory {doing}{at}{_peak()}", hint=f"try {', or '.join(ways)}" if ways else hint
     )
 
 
 def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
-    mend = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
-    return DeviceError(f"out of host memory {doing}", mend=mend)
+    hint = "use a smaller --batch-size" if batch_size else "use a smaller model or fewer data"
+    return DeviceError(f"out of host memory {doing}", hint=hint)
 
 
 def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
@@ -146,7 +146,7 @@ def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
     else:
         at = f"noticed {doing}"
         ways.append("run again with CUDA_LAUNCH_BLOCKING=1 to find the line that caused it")
-    return DeviceLostError(f"{message[:500]} ({at})", mend=", or ".join(ways))
+    return DeviceLostError(f"{message[:500]} ({at})", hint=", or ".join(ways))
 
 
 def _peak() -> str:

@@ -38,13 +38,13 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
         chosen = getattr(module, spec.class_name, None)
         if not (isinstance(chosen, type) and issubclass(chosen, Experiment)):
             raise ExperimentError(
-                f"{spec.text}: {spec.class_name} is not an Experiment", mend=_classes_mend(module, spec)
+                f"{spec.text}: {spec.class_name} is not an Experiment", hint=_classes_mend(module, spec)
             )
         return chosen
     found = _experiments_in(module)
     if len(found) != 1:
         what = "defines no Experiment" if not found else f"defines {len(found)} experiments"
-        raise ExperimentError(f"{spec.text} {what}", mend=_classes_mend(module, spec))
+        raise ExperimentError(f"{spec.text} {what}", hint=_classes_mend(module, spec))
     return found[0]
 
 
@@ -60,8 +60,8 @@ def build_experiment(chosen: type[Experiment], settings: Mapping[str, str]) -> E
     for name, text in settings.items():
         if name not in names:
             near = get_close_matches(name, names, n=1)
-            mend = f"did you mean {near[0]}?" if near else f"its options are {', '.join(names)}"
-            raise UsageError(f"{chosen.__name__} has no option {name!r}", mend=mend)
+            hint = f"did you mean {near[0]}?" if near else f"its options are {', '.join(names)}"
+            raise UsageError(f"{chosen.__name__} has no option {name!r}", hint=hint)
         try:
             values[name] = _parse(text, hints[name])
         except ValueError as error:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from amptui.errors import UsageError
 from amptui.records import PRECISIONS
 
-LOWEST_SOUND_SCALE = 1.0
+MIN_SOUND_SCALE = 1.0
 """Below it the loss scale makes gradients smaller, the opposite of its purpose."""
 
 
@@ -92,8 +92,8 @@ class ScalerTensors(NamedTuple):
     """Applied steps since the scale last moved, this one counted."""
 
 
-class PrecisionMode:
-    """``fp32``: PyTorch as it comes. The base of all modes; each differs by a few overridden methods."""
+class Precision:
+    """``fp32``: PyTorch as it comes. The base of all precisions; each differs by a few overridden methods."""
 
     name = "fp32"
     scales = False
@@ -108,11 +108,11 @@ class PrecisionMode:
 
     @property
     def scale(self) -> Tensor | None:
-        """The loss scale on the device, after the first backward pass of a mode that has one; else None."""
+        """The loss scale on the device, after the first backward pass with one; else None."""
         return None
 
     def enter(self) -> None:
-        """Make the process ready for this mode's steps."""
+        """Make the process ready for this precision's steps."""
         self.default_flags.apply()
 
     def forward_context(self) -> AbstractContextManager[object]:
@@ -144,7 +144,7 @@ class PrecisionMode:
         """Forget a step that failed before its end."""
 
 
-class IeeeMode(PrecisionMode):
+class Ieee(Precision):
     """``ieee``: float32 with TF32 off everywhere."""
 
     name = "ieee"
@@ -153,7 +153,7 @@ class IeeeMode(PrecisionMode):
         Tf32Flags.full().apply()
 
 
-class Tf32Mode(PrecisionMode):
+class Tf32(Precision):
     """``tf32``: float32 with TF32 on everywhere."""
 
     name = "tf32"
@@ -162,7 +162,7 @@ class Tf32Mode(PrecisionMode):
         self.default_flags.with_tf32().apply()
 
 
-class Bf16Mode(PrecisionMode):
+class Bf16(Precision):
     """``bf16``: autocast to bfloat16, whose range is float32's, so nothing is scaled."""
 
     name = "bf16"
@@ -172,13 +172,13 @@ class Bf16Mode(PrecisionMode):
         return torch.autocast(self.device.type, dtype=self.dtype)
 
 
-class Fp16Mode(Bf16Mode):
+class Fp16(Bf16):
     """``fp16``: autocast to float16, and the run's one GradScaler."""
 
     name = "fp16"
     scales = True
     dtype = torch.float16
-    _least_scale: float | None = None
+    _min_scale: float | None = None
 
     @property
     def scale(self) -> Tensor | None:
@@ -192,13 +192,13 @@ class Fp16Mode(Bf16Mode):
         self.scaler.unscale_(optimizer)
 
     def hold_scale(self, least: float | None) -> None:
-        self._least_scale = least
+        self._min_scale = least
 
     def restart_collapsed_scale(self) -> None:
         scale = self.scaler._scale
         if scale is not None:
             first = torch.full_like(scale, self._first_scale)
-            scale.copy_(torch.where(scale < LOWEST_SOUND_SCALE, first, scale))
+            scale.copy_(torch.where(scale < MIN_SOUND_SCALE, first, scale))
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
         # update() writes the scale in place and forgets found_inf, so both are taken before. Nothing asks for
@@ -207,8 +207,8 @@ class Fp16Mode(Bf16Mode):
         self.scaler.step(optimizer)
         found_inf = _found_inf(self.scaler, optimizer)
         self.scaler.update()
-        if self._least_scale is not None:
-            _scale(self.scaler).clamp_(min=self._least_scale)
+        if self._min_scale is not None:
+            _scale(self.scaler).clamp_(min=self._min_scale)
         return ScalerTensors(scale, found_inf, _scale(self.scaler), _growth_tracker(self.scaler))
 
     def abandon_step(self) -> None:
@@ -216,14 +216,17 @@ class Fp16Mode(Bf16Mode):
         self.scaler._per_optimizer_states.clear()
 
 
-_MODES: tuple[type[PrecisionMode], ...] = (PrecisionMode, IeeeMode, Tf32Mode, Fp16Mode, Bf16Mode)
+_PRECISIONS: tuple[type[Precision], ...] = (Precision, Ieee, Tf32, Fp16, Bf16)
 
 
-def build_modes(device: torch.device, scaler: GradScaler) -> dict[str, PrecisionMode]:
-    """Every mode by name, sharing one scaler; call before any mode was entered."""
+def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Precision]:
+    """Every precision by name, sharing one scaler; call before any precision was entered."""
     flags = Tf32Flags.current()
     flags.apply()
-    return {mode.name: mode(device=device, scaler=scaler, default_flags=flags) for mode in _MODES}
+    return {
+        precision.name: precision(device=device, scaler=scaler, default_flags=flags)
+        for precision in _PRECISIONS
+    }
 
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:
@@ -243,7 +246,7 @@ def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
     """Raise UsageError where the device cannot run ``precision``."""
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
-        raise UsageError(f"precision {precision}: {unsupported[precision]}", mend=f"use one of {others}")
+        raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")
 
 
 def _scale(scaler: GradScaler) -> Tensor:

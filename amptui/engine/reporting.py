@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from amptui.engine.probing.gradients import GradientHealth, GradientProbe
+from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.records import (
     EpochFinished,
     LossScaleChanged,

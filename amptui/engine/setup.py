@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from amptui.data.batches import Batch, Batches, open_batches
 from amptui.data.sources import Data, DataRequest
-from amptui.engine.lazy import is_lazy_model, materialise
-from amptui.engine.precision import PrecisionMode, build_modes, check_supported, unsupported_precisions
+from amptui.engine.lazy_layers import is_lazy_model, materialise
+from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
 from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
 from amptui.records import Phase
@@ -63,7 +63,7 @@ class Prepared:
     scaler: GradScaler
     first_scale: float
     """The loss scale that a run starts with."""
-    modes: dict[str, PrecisionMode]
+    precisions: dict[str, Precision]
     unsupported: dict[str, str]
     precision: str
     amp_precision: str
@@ -84,12 +84,12 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         what = f"device {name}: torch finds no CUDA GPU"
-        raise DeviceError(what, mend="use --device cpu; `amptui doctor` says why")
+        raise DeviceError(what, hint="use --device cpu; `amptui doctor` says why")
     device = torch.device(name)
     index, count = device.index or 0, torch.cuda.device_count()
     if index >= count:
         gpus = "is only 1 GPU" if count == 1 else f"are only {count} GPUs"
-        raise DeviceError(f"device {name}: there {gpus}", mend="the first one is cuda:0")
+        raise DeviceError(f"device {name}: there {gpus}", hint="the first one is cuda:0")
     return torch.device("cuda", index)
 
 
@@ -163,7 +163,7 @@ def build_model(
     owner = type(experiment).__name__
     if not isinstance(model, nn.Module):
         raise ExperimentError(
-            f"{owner}.build_model() returned {_kind(model)}", mend="return a torch.nn.Module"
+            f"{owner}.build_model() returned {_kind(model)}", hint="return a torch.nn.Module"
         )
     model = model.to(device)
     if is_lazy_model(model):
@@ -177,7 +177,7 @@ def build_model(
     optimizer = experiment.build_optimizer(model)
     if not isinstance(optimizer, Optimizer):
         raise ExperimentError(
-            f"{owner}.build_optimizer() returned {_kind(optimizer)}", mend="return a torch.optim.Optimizer"
+            f"{owner}.build_optimizer() returned {_kind(optimizer)}", hint="return a torch.optim.Optimizer"
         )
     _refuse_closure(optimizer, owner)
     model.train()
@@ -192,14 +192,14 @@ def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
         kind = type(optimizer).__name__
         raise ExperimentError(
             f"{owner}.build_optimizer() returned {kind}, whose step() needs a closure: not supported",
-            mend="use an optimizer without a closure, such as Adam or SGD",
+            hint="use an optimizer without a closure, such as Adam or SGD",
         ) from None
 
 
 def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> tuple[Batches, Batches | None]:
     """Training and validation batches on the device."""
     if not isinstance(data, Data):
-        raise ExperimentError(f"load_data() returned {_kind(data)}", mend="return an amptui.Data")
+        raise ExperimentError(f"load_data() returned {_kind(data)}", hint="return an amptui.Data")
     training = open_batches(data.train, device=device, batch_size=batch_size, seed=seed, training=True)
     if data.validation is None:
         return training, None
@@ -220,10 +220,10 @@ def choose(request: TrainRequest) -> Choices:
     return Choices(device, precision, amp_precision, unsupported)
 
 
-def prepare_modes(device: torch.device) -> tuple[GradScaler, dict[str, PrecisionMode]]:
+def prepare_precisions(device: torch.device) -> tuple[GradScaler, dict[str, Precision]]:
     """The run's one scaler, and every precision with it."""
     scaler = GradScaler(device.type)
-    return scaler, build_modes(device, scaler)
+    return scaler, build_precisions(device, scaler)
 
 
 def assemble(
@@ -248,7 +248,7 @@ def assemble(
         channels_last=request.channels_last,
         compiled=request.compiled,
     )
-    scaler, modes = prepare_modes(device)
+    scaler, precisions = prepare_precisions(device)
     return Prepared(
         device=device,
         experiment=experiment,
@@ -259,7 +259,7 @@ def assemble(
         optimizer=optimizer,
         scaler=scaler,
         first_scale=scaler.get_scale(),
-        modes=modes,
+        precisions=precisions,
         unsupported=choices.unsupported,
         precision=choices.precision,
         amp_precision=choices.amp_precision,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-MOST_FROZEN_BYTES = 2**28
+MAX_FROZEN_BYTES = 2**28
 """More frozen weights are a pretrained base that adapters are trained on: no forward pass changes them, and
 copies of them would take memory that the training needs."""
 
@@ -72,7 +72,7 @@ class Snapshot:
     """Buffers and every random generator as they were: what a forward pass changes although no step is made.
 
     With them come the weights that forward passes are known to change: frozen ones, as a momentum encoder's,
-    up to ``MOST_FROZEN_BYTES``, and embeddings with a ``max_norm``. What a model keeps in plain attributes,
+    up to ``MAX_FROZEN_BYTES``, and embeddings with a ``max_norm``. What a model keeps in plain attributes,
     generators of its own and cuDNN's dropout between the layers of an RNN are out of reach. Copies lie beside
     the originals, so that nothing waits for the device.
     """
@@ -108,7 +108,7 @@ def _changeable(model: nn.Module) -> Iterator[Tensor]:
     # What is lazy has no values yet.
     yield from (buffer for buffer in model.buffers() if not is_lazy(buffer))
     frozen = [each for each in model.parameters() if not each.requires_grad and not is_lazy(each)]
-    if sum(parameter.nbytes for parameter in frozen) <= MOST_FROZEN_BYTES:
+    if sum(parameter.nbytes for parameter in frozen) <= MAX_FROZEN_BYTES:
         yield from frozen
     for module in model.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:

@@ -16,20 +16,20 @@ from torch import Tensor, nn
 from amptui.control import Control, TraceRequest, XRayRequest
 from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.cadence import GRADIENTS_BUDGET, Cadence
+from amptui.engine.checkpoint.writer import CheckpointWriter
+from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.failure import explain
-from amptui.engine.hopeless import HopelessWatch
-from amptui.engine.precision import LOWEST_SOUND_SCALE, PrecisionMode, ScalerTensors
-from amptui.engine.probing.gradients import GradientProbe
-from amptui.engine.probing.memory import break_down
-from amptui.engine.probing.probes import Probes
-from amptui.engine.probing.timeline import Timeline
-from amptui.engine.probing.xray import take_xray
+from amptui.engine.precision import MIN_SOUND_SCALE, Precision, ScalerTensors
+from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.memory_breakdown import break_down
+from amptui.engine.probes.schedule import Probes
+from amptui.engine.probes.step_timer import StepTimer
+from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
-from amptui.engine.saving.keeping import Keeper
 from amptui.engine.setup import Prepared
-from amptui.engine.switching import ModeSwitch
 from amptui.engine.validation import checked_loss
 from amptui.records import AMP_PRECISIONS, Note, Record, StepRecord
 
@@ -77,7 +77,7 @@ class StepEngine:
         prepared: Prepared,
         control: Control,
         emit: Callable[[Record], object],
-        keeper: Keeper,
+        keeper: CheckpointWriter,
         *,
         interactive: bool,
         first_step: int = 1,
@@ -92,7 +92,7 @@ class StepEngine:
         self._gradients = GradientProbe(prepared.model)
         self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
         self._probes = Probes(prepared, self._gradients, emit)
-        self._timeline = Timeline(prepared.device, emit)
+        self._timeline = StepTimer(prepared.device, emit)
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
         self._look_step = 0
@@ -108,8 +108,8 @@ class StepEngine:
         """Whether one is being made: what a traceback interrupted."""
         self.allocator = AllocatorWatch(prepared.device)
         self.reporter = StepReporter(self._take_reported, self._gradients)
-        self.guard = HopelessWatch(self.reporter, control, self._readback, keeper, attended=interactive)
-        self.switch = ModeSwitch(prepared, control, self.allocator, emit)
+        self.guard = DivergenceGuard(self.reporter, control, self._readback, keeper, interactive=interactive)
+        self.switch = PrecisionSwitch(prepared, control, self.allocator, emit)
 
     # ------------------------------------------------------------------------------ one step
 
@@ -125,7 +125,7 @@ class StepEngine:
         self.in_step = True
         warming_up = self.switch.begin_step()
         if self.step > self._closer_until:
-            made = self._make(self.switch.mode, compute_loss)
+            made = self._make(self.switch.precision, compute_loss)
         else:
             made = self._make_observed(compute_loss, warming_up, data_seconds)
         lr = self._optimizer.param_groups[0].get("lr")
@@ -153,56 +153,58 @@ class StepEngine:
             self.look_at_once()  # on a CPU it is known before the next step
         self.in_step = False
 
-    def _make(self, mode: PrecisionMode, compute_loss: ComputeLoss) -> _Made:
+    def _make(self, precision: Precision, compute_loss: ComputeLoss) -> _Made:
         """What training needs, and no more."""
         self._optimizer.zero_grad(set_to_none=True)
-        with mode.forward_context():
+        with precision.forward_context():
             self._last_loss = result = compute_loss()
         loss, parts = self._checked(result)
-        mode.backward(loss)
-        norm, gradients = (None, None) if self._prepared.clip_norm is None else self._clip(mode)
-        scaler = mode.step(self._optimizer)
+        precision.backward(loss)
+        norm, gradients = (None, None) if self._prepared.clip_norm is None else self._clip(precision)
+        scaler = precision.step(self._optimizer)
         if scaler is not None and gradients is None:
             gradients = self._name_overflow(scaler)
-        return _Made(mode.name, loss, parts, scaler, norm, gradients, scaler is not None and norm is None)
+        return _Made(
+            precision.name, loss, parts, scaler, norm, gradients, scaler is not None and norm is None
+        )
 
     def _make_observed(self, compute_loss: ComputeLoss, warming_up: bool, data_seconds: float) -> _Made:
         """The same step with all that may be due in it: marks, probes, norms, a precision on trial."""
         timeline, switch = self._timeline, self.switch
-        timeline.begin(self.step, switch.mode.name, warming_up, data_seconds)
+        timeline.begin(self.step, switch.precision.name, warming_up, data_seconds)
         timeline.mark("input")
         made = switch.attempt(
-            self.step, f"in step {self.step}", lambda mode: self._make_marked(mode, compute_loss)
+            self.step, f"in step {self.step}", lambda precision: self._make_marked(precision, compute_loss)
         )
         timeline.mark("optimizer")
         if switch.breakdown_is_due:
             self._break_down_memory(made)
         return made
 
-    def _make_marked(self, mode: PrecisionMode, compute_loss: ComputeLoss) -> _Made:
+    def _make_marked(self, precision: Precision, compute_loss: ComputeLoss) -> _Made:
         timeline = self._timeline
         self._optimizer.zero_grad(set_to_none=True)
-        with self._probes.around_step(self.step, mode):
-            with mode.forward_context():
+        with self._probes.around_step(self.step, precision):
+            with precision.forward_context():
                 result = compute_loss()
             loss, parts = self._checked(result)
             timeline.mark("forward")
-            mode.backward(loss)
+            precision.backward(loss)
             timeline.mark("backward")
         gradients = self._measure() if self._wants_norms() else None
-        self._probes.after_backward(self.step, mode, assumed_scale=self._loss_scale())
+        self._probes.after_backward(self.step, precision, assumed_scale=self._loss_scale())
         timeline.leave_out()
-        scaled, norm = mode.scales, None
+        scaled, norm = precision.scales, None
         if self._prepared.clip_norm is not None:
-            norm, found = self._clip(mode)
+            norm, found = self._clip(precision)
             if gradients is None:
                 gradients, scaled = found, False
             timeline.mark("clip")
-        self._scaled_steps += mode.scales
-        scaler = mode.step(self._optimizer)
+        self._scaled_steps += precision.scales
+        scaler = precision.step(self._optimizer)
         if scaler is not None and gradients is None:
             gradients = self._name_overflow(scaler)
-        return _Made(mode.name, loss, parts, scaler, norm, gradients, scaled)
+        return _Made(precision.name, loss, parts, scaler, norm, gradients, scaled)
 
     def _checked(self, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The loss and its parts; raises ExperimentError for what cannot be trained on."""
@@ -210,12 +212,12 @@ class StepEngine:
             return result, _NO_PARTS  # the usual case without a call
         return checked_loss(self._prepared.experiment, result)
 
-    def _clip(self, mode: PrecisionMode) -> tuple[Tensor, Tensor | None]:
+    def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
         """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit: its norm; and what overflowed.
 
         The latter is measured on a CPU only, where the norm is known: clipping by Inf makes NaN of all.
         """
-        mode.unscale(self._optimizer)
+        precision.unscale(self._optimizer)
         parameters = self._gradients.parameters
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         found = None
@@ -266,7 +268,7 @@ class StepEngine:
     def _loss_scale(self) -> float:
         """The scale that the next ``fp16`` step would begin with, as far as is known here."""
         scale = self.reporter.loss_scale
-        collapsed = scale is not None and scale < LOWEST_SOUND_SCALE and not self.switch.mode.scales
+        collapsed = scale is not None and scale < MIN_SOUND_SCALE and not self.switch.precision.scales
         return self._prepared.first_scale if scale is None or collapsed else scale
 
     # ---------------------------------------------------------------------------- the look
@@ -284,8 +286,8 @@ class StepEngine:
         """
         self._control.look(self.step)  # before requests are taken: the next boundary sees later ones
         self._readback.drain()
-        self.guard.look(self.switch.mode)
-        self.allocator.look(self.switch.mode.name, settled=self.switch.settled)
+        self.guard.look(self.switch.precision)
+        self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
         if asked := self._control.take(TraceRequest):
             self._probes.arm_trace(partial(self._control.answer, asked))
         self._probes.between_steps(
@@ -319,7 +321,7 @@ class StepEngine:
         if reporter.trouble_step > self._known_trouble:
             self._known_trouble = reporter.trouble_step
             self._norms_until = step + _STEPS_AFTER_TROUBLE
-        if not (self._on_cuda and self.switch.mode.scales and self._prepared.probes):
+        if not (self._on_cuda and self.switch.precision.scales and self._prepared.probes):
             return MAX_STEPS_BETWEEN_LOOKS
         self._norms_until = max(self._norms_until, step + _SEARCH_STEPS - self._scaled_steps)
         if self._next_growth is not None and self._next_growth <= step:
@@ -356,9 +358,9 @@ class StepEngine:
         """The next step's batch in FP32 and in AMP, neither applied; training goes on whatever happens."""
         asked, why = self._control.take(XRayRequest), ""
         self.flush()
-        prepared, mode = self._prepared, self.switch.mode
-        precision = mode.name if mode.name in AMP_PRECISIONS else prepared.amp_precision
-        scale = self._loss_scale() if prepared.modes[precision].scales else None
+        prepared, name = self._prepared, self.switch.precision.name
+        precision = name if name in AMP_PRECISIONS else prepared.amp_precision
+        scale = self._loss_scale() if prepared.precisions[precision].scales else None
         try:
             with self.allocator.left_out():
                 found = take_xray(prepared, batch, step=self.step + 1, precision=precision, loss_scale=scale)

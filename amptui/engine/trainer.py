@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 from amptui.control import Asked, Control, PauseRequest, XRayRequest
 from amptui.data.batches import count_samples
+from amptui.engine.checkpoint.data_position import DataPosition, Start
+from amptui.engine.checkpoint.file import Checkpoint
+from amptui.engine.checkpoint.resume import take
+from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.failure import is_device_lost, never_free
-from amptui.engine.saving.checkpoint import Checkpoint
-from amptui.engine.saving.keeping import Keeper, Reason
-from amptui.engine.saving.place import Bookmark, Start
-from amptui.engine.saving.resume import take
 from amptui.engine.setup import Prepared
 from amptui.engine.step import LOOK_INTERVAL_SECONDS, StepEngine
 from amptui.engine.validation import Validator
@@ -40,26 +40,26 @@ class Trainer:
         control: Control,
         emit: Callable[[Record], object],
         *,
-        attended: bool,
-        keeper: Keeper | None = None,
+        interactive: bool,
+        keeper: CheckpointWriter | None = None,
         start: Start | None = None,
         look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
     ) -> None:
         self._prepared = prepared
         self._control = control
         self._emit = emit
-        self._keeper = keeper or Keeper(None, control=control, emit=emit)
+        self._keeper = keeper or CheckpointWriter(None, control=control, emit=emit)
         self._engine = StepEngine(
             prepared,
             control,
             emit,
             self._keeper,
-            interactive=attended,
+            interactive=interactive,
             first_step=start.step + 1 if start else 1,
             look_interval_seconds=look_interval_seconds,
         )
         self._validator = Validator(prepared, control, emit)
-        self._bookmark = Bookmark(prepared, start, control, emit, keeps=self._keeper.keeps)
+        self._bookmark = DataPosition(prepared, start, control, emit, keeps=self._keeper.keeps)
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
         self._xray_wanted = False
@@ -77,7 +77,7 @@ class Trainer:
     @property
     def precision(self) -> str:
         """What steps run in now."""
-        return self._engine.switch.mode.name
+        return self._engine.switch.precision.name
 
     @property
     def doing(self) -> str:
@@ -100,7 +100,7 @@ class Trainer:
     def run(self) -> Outcome:
         """Train until done or asked to stop."""
         engine = self._engine
-        engine.switch.mode.enter()
+        engine.switch.precision.enter()
         self._enter_phase("first step", "kernels load, memory is allocated")
         engine.begin_interval()
         try:
@@ -213,8 +213,8 @@ class Trainer:
             self._enter_phase("validating", "validating")
         engine, bookmark = self._engine, self._bookmark
         bookmark.remember()
-        with engine.switch.of_steps_made() as mode:
-            sums = self._validator.run(mode)
+        with engine.switch.of_steps_made() as precision:
+            sums = self._validator.run(precision)
         if sums is None:
             bookmark.take_back()
             return "stopped"

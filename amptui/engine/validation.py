@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from amptui.control import Control
 from amptui.data.batches import count_samples
-from amptui.engine.counting import BatchCount
-from amptui.engine.precision import PrecisionMode
+from amptui.engine.batch_count import BatchCount
+from amptui.engine.precision import Precision
 from amptui.engine.setup import Prepared
 from amptui.errors import ExperimentError
 from amptui.records import PhaseChanged, Record, Validation
@@ -59,7 +59,7 @@ class Validator:
         self._progress_due = 0.0
         self._count: BatchCount | None = None
 
-    def run(self, mode: PrecisionMode) -> MetricSums | None:
+    def run(self, precision: Precision) -> MetricSums | None:
         """Sum the metrics over the validation data, if there is any; None if the run is asked to stop."""
         sums, batches = MetricSums(), self._prepared.validation
         if batches is None:
@@ -71,7 +71,7 @@ class Validator:
                 if self._control.stop_reason:
                     return None
                 self._say(done, batches.batches_per_epoch)
-                with mode.forward_context():
+                with precision.forward_context():
                     sums.add(self._metrics(batch), count_samples(batch))
         return sums
 
@@ -81,7 +81,7 @@ class Validator:
         if not isinstance(metrics, dict):
             raise ExperimentError(
                 f"{type(experiment).__name__}.metrics() returned a {type(metrics).__name__}",
-                mend="return a dict of scalar tensors",
+                hint="return a dict of scalar tensors",
             )
         check_scalars(metrics, f"{type(experiment).__name__}.metrics()")
         if "loss" not in metrics:
@@ -110,12 +110,12 @@ def check_scalars(named: Mapping[str, object], owner: str) -> None:
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise ExperimentError(
-                f"{name!r} from {owner} is a {type(value).__name__}", mend="make it a scalar tensor"
+                f"{name!r} from {owner} is a {type(value).__name__}", hint="make it a scalar tensor"
             )
         if value.numel() != 1:
             shape = "x".join(map(str, value.shape))
             raise ExperimentError(
-                f"{name!r} from {owner} has shape {shape}", mend="reduce it to a scalar, e.g. with .mean()"
+                f"{name!r} from {owner} has shape {shape}", hint="reduce it to a scalar, e.g. with .mean()"
             )
 
 
@@ -125,22 +125,22 @@ def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, 
     parts: dict[str, Tensor] = {}
     if isinstance(result, dict):
         if "loss" not in result:
-            raise ExperimentError(f"{owner} returned a dict without 'loss'", mend="name the total 'loss'")
+            raise ExperimentError(f"{owner} returned a dict without 'loss'", hint="name the total 'loss'")
         parts = {name: part for name, part in result.items() if name != "loss"}
         check_scalars(parts, owner)
         result = result["loss"]
     if not isinstance(result, Tensor):
         kind = "None" if result is None else f"a {type(result).__name__}"
-        raise ExperimentError(f"{owner} returned {kind}", mend="return a scalar tensor")
+        raise ExperimentError(f"{owner} returned {kind}", hint="return a scalar tensor")
     if result.numel() != 1:
         shape = "x".join(map(str, result.shape))
         raise ExperimentError(
-            f"{owner} returned a tensor of shape {shape}", mend="reduce it to a scalar, e.g. with .mean()"
+            f"{owner} returned a tensor of shape {shape}", hint="reduce it to a scalar, e.g. with .mean()"
         )
     if not result.requires_grad:
         raise ExperimentError(
             f"{owner} returned a tensor that does not require a gradient",
-            mend="compute it from the model's output, without no_grad() or detach()",
+            hint="compute it from the model's output, without no_grad() or detach()",
         )
     return result, parts
 

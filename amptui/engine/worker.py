@@ -12,9 +12,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from amptui.control import Control, StopRequest
+from amptui.engine.exit_guard import guarded
 from amptui.errors import AmptuiError, DeviceError, ExperimentError
-from amptui.forking import in_forks
-from amptui.guards import guarded
+from amptui.fork import in_forks
 from amptui.modelspec import ModelSpec
 from amptui.prompt import complain
 from amptui.records import (
@@ -32,9 +32,9 @@ from amptui.request import TrainRequest
 
 if TYPE_CHECKING:
     from amptui.data.sources import DataRequest, Progress
-    from amptui.engine.saving.checkpoint import Checkpoint
-    from amptui.engine.saving.keeping import Keeper
-    from amptui.engine.saving.place import Start
+    from amptui.engine.checkpoint.data_position import Start
+    from amptui.engine.checkpoint.file import Checkpoint
+    from amptui.engine.checkpoint.writer import CheckpointWriter
     from amptui.engine.setup import Prepared
     from amptui.engine.trainer import Trainer
 
@@ -164,7 +164,12 @@ class TrainingThread:
         self._announce_run(started, start)
         keeper = self._keeper(prepared, start)
         self._trainer = Trainer(
-            prepared, self._control, self._emit, attended=self._request.attended, keeper=keeper, start=start
+            prepared,
+            self._control,
+            self._emit,
+            interactive=self._request.interactive,
+            keeper=keeper,
+            start=start,
         )
         with _frozen_garbage_collection():
             reason = self._trainer.run()
@@ -197,7 +202,7 @@ class TrainingThread:
         return prepared, None
 
     def _read_checkpoint(self) -> "Checkpoint":
-        from amptui.engine.saving.resume import newest_checkpoint
+        from amptui.engine.checkpoint.resume import newest_checkpoint
 
         folder = self._request.checkpoint_dir
         assert folder is not None, "a resumed run has a folder of checkpoints"
@@ -207,7 +212,7 @@ class TrainingThread:
         return checkpoint
 
     def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
-        from amptui.engine.saving.resume import restore
+        from amptui.engine.checkpoint.resume import restore
 
         self._doing = "while restoring the checkpoint"
         start = restore(checkpoint, prepared, self._warn)
@@ -244,12 +249,12 @@ class TrainingThread:
             )
         )
 
-    def _keeper(self, prepared: "Prepared", start: "Start | None") -> "Keeper":
-        from amptui.engine.saving.keeping import Keeper
+    def _keeper(self, prepared: "Prepared", start: "Start | None") -> "CheckpointWriter":
+        from amptui.engine.checkpoint.writer import CheckpointWriter
 
         request = self._request
         kept = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
-        keeper = Keeper(
+        keeper = CheckpointWriter(
             request.checkpoint_dir,
             control=self._control,
             emit=self._emit,
@@ -355,9 +360,9 @@ def _frozen_garbage_collection() -> Iterator[None]:
 def torch_failed(error: BaseException) -> DeviceError:
     """Why torch cannot be imported: ``error`` comes from the first attempt; later ones hide the reason."""
     if isinstance(error, ModuleNotFoundError):
-        return DeviceError(f"{error} (while importing torch)", mend="install torch for this Python")
+        return DeviceError(f"{error} (while importing torch)", hint="install torch for this Python")
     what = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}".removesuffix(": ")
     return DeviceError(
         f"{what} (while importing torch)",
-        mend="check that `python -c 'import torch'` works, and `ulimit -v`",
+        hint="check that `python -c 'import torch'` works, and `ulimit -v`",
     )

@@ -8,9 +8,9 @@ import numpy as np
 from amptui import units
 from amptui.export.chart import Chart, Curve, Point
 from amptui.export.recording import Recording
-from amptui.inert import printable
 from amptui.records import EpochFinished
 from amptui.telemetry.view import Series
+from amptui.text import printable
 
 
 def charts(recording: Recording) -> Iterator[Chart]:

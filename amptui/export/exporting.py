@@ -17,7 +17,7 @@ from amptui.runs import journal
 from amptui.runs.damage import passed_over
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.rundir import reason
-from amptui.telemetry.session import MOST_AT_ONCE
+from amptui.telemetry.session import MAX_AT_ONCE
 
 _MEND = "choose another place, or make room there"
 
@@ -91,7 +91,7 @@ def _opened(out: Path, make: Callable[[Path], _Sink]) -> Iterator[_Sink]:
 
 def _read(path: Path, recording: Recording, sinks: Sequence[tuple[Path, _Sink]]) -> None:
     reader, empty = journal.read(path), True
-    while batch := list(islice(reader, MOST_AT_ONCE)):
+    while batch := list(islice(reader, MAX_AT_ONCE)):
         empty = False
         recording.add(batch)
         for out, sink in sinks:
@@ -99,7 +99,7 @@ def _read(path: Path, recording: Recording, sinks: Sequence[tuple[Path, _Sink]])
                 sink.add(batch)
     recording.passed_over = passed_over(reader)
     if empty:
-        raise RunFolderError(f"{path} holds no records", mend=recording.passed_over)
+        raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
 
 
 class _PageFile:
@@ -132,7 +132,7 @@ def _replacing(out: Path) -> Iterator[Path]:
     with _writing(out):
         place = out.resolve()
         if place.exists() and not place.is_file():
-            raise AmptuiError(f"cannot write {out}: it is not a file", mend=_MEND)
+            raise AmptuiError(f"cannot write {out}: it is not a file", hint=_MEND)
         place.parent.mkdir(parents=True, exist_ok=True)
     # Without the name in it: TensorBoard reads whatever has "tfevents" in its name.
     beside = place.with_name(f".amptui-{os.getpid()}-{hash(place.name)}.tmp")
@@ -159,4 +159,4 @@ def _writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AmptuiError(f"cannot write {out}: {reason(error)}", mend=_MEND) from error
+        raise AmptuiError(f"cannot write {out}: {reason(error)}", hint=_MEND) from error

@@ -2,7 +2,7 @@
 
 import html
 
-from amptui.inert import printable
+from amptui.text import printable
 
 _WITHOUT_END = frozenset({"meta"})
 

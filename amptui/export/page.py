@@ -12,9 +12,9 @@ from amptui.export.curves import charts
 from amptui.export.markup import Markup, element
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
-from amptui.inert import printable
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
+from amptui.text import printable
 
 
 def page(recording: Recording) -> str:

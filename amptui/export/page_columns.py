@@ -6,7 +6,7 @@ import numpy as np
 
 from amptui.telemetry.view import Floats, Series
 
-MOST_COLUMNS = 600
+MAX_COLUMNS = 600
 """More than a phone has pixels across; on a wide screen a column is two or three."""
 
 
@@ -30,7 +30,7 @@ class Columns:
 
 def columns(series: Series) -> Columns:
     """``series`` in at most so many columns; no spike is lost."""
-    joined = max(1, -(-len(series.mean) // MOST_COLUMNS))
+    joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
     width = series.bucket_steps * joined
     with np.errstate(over="ignore"):
         return Columns(

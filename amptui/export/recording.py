@@ -9,7 +9,7 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.stretch import stretches
 from amptui.telemetry.view import EMPTY_SERIES, Series, SessionView
 
-MOST_PARTS = 8
+MAX_PARTS = 8
 """Parts of the loss that have a curve; a picture of more could not be read."""
 
 _OF_STEPS: Mapping[str, Callable[[StepRecord], float | None]] = {
@@ -84,7 +84,7 @@ class Recording:
             for name, value_of in _OF_STEPS.items():
                 self._curves[name].put(stretch.first_step, [value_of(step) for step in stretch.records])
             for name in dict.fromkeys(name for step in stretch.records for name in step.losses):
-                if name in self._parts or len(self._parts) < MOST_PARTS:
+                if name in self._parts or len(self._parts) < MAX_PARTS:
                     values = [step.losses.get(name) for step in stretch.records]
                     self._parts.setdefault(name, _Curve()).put(stretch.first_step, values)
 

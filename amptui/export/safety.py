@@ -56,9 +56,9 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
 
 
 def _least(numerics: NumericsView) -> str:
-    if numerics.least_headroom == -math.inf:
+    if numerics.min_headroom == -math.inf:
         return "overflowed of late"
-    return f"least of late {units.doublings(numerics.least_headroom)}"
+    return f"least of late {units.doublings(numerics.min_headroom)}"
 
 
 def _scale(scaler: ScalerView) -> list[tuple[str, str]]:

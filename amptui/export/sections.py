@@ -158,7 +158,7 @@ def _gain(view: SessionView) -> list[str]:
 
 def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> list[str]:
     """The steps that no figure counts."""
-    warm_up = sum(stats.settling_steps for stats in rows if not stats.provisional_steps)
+    warm_up = sum(stats.warm_up_steps for stats in rows if not stats.provisional_steps)
     parts = [f"warm-up steps left out: {units.count(warm_up)}"] if warm_up else []
     return parts + ([f"steps not measured: {units.count(unmeasured_steps)}"] if unmeasured_steps else [])
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from amptui.export.axis import nice
 from amptui.export.cards import css_class
 from amptui.export.markup import Markup, element
-from amptui.export.page_columns import MOST_COLUMNS, columns
+from amptui.export.page_columns import MAX_COLUMNS, columns
 from amptui.telemetry.labels import precision_label, precision_letter
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 
@@ -50,7 +50,7 @@ class Steps:
 
         Those too short to be seen are left out.
         """
-        amount = min(MOST_COLUMNS, self.count)
+        amount = min(MAX_COLUMNS, self.count)
         places = self.first + (np.arange(amount) + 0.5) * self.count / amount
         found, begin = [], 0
         for precision, group in groupby(self.precisions(places)):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from amptui.export.recording import Recording
-from amptui.inert import printable
 from amptui.records import Record, StepRecord
+from amptui.text import printable
 
 _PARTS = "losses"
 

@@ -8,7 +8,6 @@ from amptui import strictjson, units
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
-from amptui.inert import printable
 from amptui.records import (
     AMP_PRECISIONS,
     DeviceSample,
@@ -20,6 +19,7 @@ from amptui.records import (
 )
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.view import Event
+from amptui.text import printable
 
 try:
     from tensorboard.compat.proto.event_pb2 import Event as EventProto
@@ -29,7 +29,7 @@ try:
     from tensorboard.summary.writer.record_writer import RecordWriter
 except ImportError as error:
     raise AmptuiError(
-        f"TensorBoard cannot be imported ({error})", mend="pip install 'amptui[tensorboard]'"
+        f"TensorBoard cannot be imported ({error})", hint="pip install 'amptui[tensorboard]'"
     ) from error
 
 FILE_NAME = "events.out.tfevents.amptui"

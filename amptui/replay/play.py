@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from amptui.control import Control
 from amptui.errors import UsageError
+from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain, say
 from amptui.runs.find import journal_of
-from amptui.signals import StopSignals
 from amptui.terminal import HeldTerminal, can_show_a_screen
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def replay(run: Path, *, speed: float) -> int:
     no records.
     """
     if not can_show_a_screen():
-        raise UsageError("a replay needs a terminal", mend="`amptui export` writes a run to a file")
+        raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")
     path = journal_of(run)
     # Forks, and so comes before numpy, which starts threads.
     with HeldTerminal() as terminal:

@@ -13,10 +13,10 @@ from amptui import __version__
 from amptui.answers import RequestMade
 from amptui.control import Request, StopRequest, new_number, record_of
 from amptui.records import Record, RunFailed, RunFinished
-from amptui.runs import place, protocol
+from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
 
-MOST_UNSENT_BYTES = 1024**2
+MAX_UNSENT_BYTES = 1024**2
 """Requests that wait for a run that hears none: thousands of them."""
 
 _PIECE_BYTES = 1024**2
@@ -28,7 +28,7 @@ def connect(folder: Path) -> socket.socket:
 
     Raises ``RunFolderError`` where nobody listens there, where it is another user's, or where it is busy.
     """
-    return place.reach(folder)
+    return socket_place.reach(folder)
 
 
 class RemoteControl:
@@ -80,7 +80,7 @@ class Client:
         self._restore = restore
         self._fold = fold
         self._ended = ended
-        self._lines = protocol.Lines(protocol.MOST_LINE_BYTES)
+        self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
         self._sending = threading.Condition()  # guards what follows, and the connection's sending side
         self._unsent = bytearray(protocol.encode(Hello()))  # before all that is asked for, however early
         self._deaf = False
@@ -114,7 +114,7 @@ class Client:
     def send(self, line: bytes) -> bool:
         """Let the run have ``line`` as soon as it takes it, without waiting; false if it will not have it."""
         with self._sending:
-            if self._deaf or len(self._unsent) + len(line) > MOST_UNSENT_BYTES:
+            if self._deaf or len(self._unsent) + len(line) > MAX_UNSENT_BYTES:
                 return False
             self._unsent += line
             self._send_some()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amptui.errors import RunFolderError, UsageError
 from amptui.runfiles import LINK
-from amptui.runs.listing import KeptRun, look_at
+from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import holder
 from amptui.runs.rundir import (
     RunDir,
@@ -23,7 +23,7 @@ from amptui.runs.rundir import (
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
 """The part of a saved run's name after the model's, as ``create_run_dir`` writes it."""
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 """Matching runs that a message lists at most."""
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
@@ -53,15 +53,15 @@ def resumable(text: str) -> RunDir:
     trains = holder(run_dir.path)
     if trains is not None:
         watch = f"watch it with `amptui attach {said(run_dir.path)}`"
-        raise RunFolderError(f"{said(run_dir.path)} is still running, {trains}", mend=watch)
+        raise RunFolderError(f"{said(run_dir.path)} is still running, {trains}", hint=watch)
     if not os.path.lexists(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
-        raise RunFolderError(what, mend=_NOTHING)
+        raise RunFolderError(what, hint=_NOTHING)
     if not os.path.lexists(run_dir.checkpoints_path):
-        raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", mend=_NOTHING)
+        raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", hint=_NOTHING)
     if run_dir.checkpoints_path.is_symlink():
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
-        raise RunFolderError(what, mend="replace the link with the checkpoints themselves")
+        raise RunFolderError(what, hint="replace the link with the checkpoints themselves")
     return open_run_dir(run_dir.path)
 
 
@@ -99,7 +99,7 @@ def live_run(text: str) -> RunDir:
         raise _several([run.name for run in live], f"{text!r} matches {len(live)} live runs")
     run = max(live, key=lambda run: (run.is_here, run.began or 0.0))
     if not run.is_here:
-        raise UsageError(f"{run.name} is running on {run.host}", mend="log in there to watch it")
+        raise UsageError(f"{run.name} is running on {run.host}", hint="log in there to watch it")
     return RunDir(run.folder)
 
 
@@ -112,7 +112,7 @@ def journal_of(run: Path) -> Path:
         return run.resolve() if run.is_symlink() else run
     journal = RunDir(run).journal_path
     if not journal.is_file():
-        raise RunFolderError(f"{run} has no {journal.name}", mend="give the folder or the journal of a run")
+        raise RunFolderError(f"{run} has no {journal.name}", hint="give the folder or the journal of a run")
     return journal
 
 
@@ -147,7 +147,7 @@ def _kept(text: str) -> RunDir:
     if not text:
         runs = kept_runs()
         if not runs:
-            raise UsageError(f"no runs in {default_base()} yet", mend=_GIVE)
+            raise UsageError(f"no runs in {default_base()} yet", hint=_GIVE)
         return runs[0]
     runs = _meant(text)
     if len(runs) > 1 and not _is_called(runs[0].path.name, text):
@@ -161,13 +161,13 @@ def _meant(text: str) -> list[RunDir]:
     The one with that name, else those of that model, else those whose names begin with it.
     """
     if len(Path(text).parts) != 1:
-        raise UsageError(f"no run {text!r}", mend="check the path")
+        raise UsageError(f"no run {text!r}", hint="check the path")
     named = RunDir(default_base() / text)
     if text not in (".", "..") and os.path.isdir(named.path) and named.holds_a_run:  # noqa: PTH112
         return [named]
     found = kept_runs(lambda name: _is_called(name, text)) or kept_runs(lambda name: name.startswith(text))
     if not found:
-        raise UsageError(f"no run {text!r}", mend=_GIVE)
+        raise UsageError(f"no run {text!r}", hint=_GIVE)
     return found
 
 
@@ -176,17 +176,17 @@ def _is_called(name: str, text: str) -> bool:
 
 
 def _several(names: list[str], what: str) -> UsageError:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return UsageError(f"{what}: {', '.join(names[:_MOST_NAMED])}{more}", mend="give more of the name")
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return UsageError(f"{what}: {', '.join(names[:_MAX_NAMED])}{more}", hint="give more of the name")
 
 
 def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     if run is None:
-        return UsageError("no run is live", mend="`amptui train MODEL` starts one")
+        return UsageError("no run is live", hint="`amptui train MODEL` starts one")
     words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     named = said(run.folder)
-    mend = f"view it with `amptui replay {named}`"
+    hint = f"view it with `amptui replay {named}`"
     if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
-        mend += f", or resume it with `{resume_command(run.folder)}`"
-    return UsageError(ended if is_named else f"no run is live; the newest, {ended}", mend=mend)
+        hint += f", or resume it with `{resume_command(run.folder)}`"
+    return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)

@@ -15,7 +15,7 @@ from amptui.runfiles import open_to_read
 from amptui.runs.lasting import LastingFile
 from amptui.runs.rundir import reason
 
-MOST_WAITING = 100_000
+MAX_WAITING = 100_000
 """Records, about 40 MiB, that wait in memory while they cannot be written; then the oldest are dropped."""
 
 _PIECE_BYTES = 2**20
@@ -33,9 +33,9 @@ class Journal:
     time. Raises ``RunFolderError`` if ``path`` cannot be opened.
     """
 
-    def __init__(self, path: Path, *, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, path: Path, *, max_waiting: int = MAX_WAITING) -> None:
         self._waiting: deque[bytes] = deque()
-        self._most_waiting = most_waiting
+        self._max_waiting = max_waiting
         self._reason = ""
         self._kept = 0
         self._dropped = 0
@@ -46,7 +46,7 @@ class Journal:
         except OSError as error:
             raise RunFolderError(
                 f"cannot write the journal {path}: {reason(error)}",
-                mend="choose another folder with --run-dir",
+                hint="choose another folder with --run-dir",
             ) from error
         self._name_trouble = ""
 
@@ -78,7 +78,7 @@ class Journal:
         self._file.look()
         self._heed(self._file)
         self._flush(self._file)
-        while len(self._waiting) > self._most_waiting:
+        while len(self._waiting) > self._max_waiting:
             dropped = self._waiting.popleft()
             self._torn = self._torn or dropped.startswith(b"\n")
             self._dropped += 1

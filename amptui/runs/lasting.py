@@ -102,10 +102,10 @@ class LastingFile:
             return True
         return False  # the name cannot be checked now
 
-    def _make_again(self, most_bytes: int) -> None:
+    def _make_again(self, max_bytes: int) -> None:
         try:
             self._copy = self._copy or _Copy(self.descriptor, self._free_name())
-            if self._copy.advance(most_bytes):
+            if self._copy.advance(max_bytes):
                 self._take(*self._copy.result())
                 self._copy = None
         except _SourceLostError:
@@ -186,12 +186,12 @@ class _Copy:
         self._file = open_new(self._beside)
         self._done_bytes = 0
 
-    def advance(self, most_bytes: int) -> bool:
-        """Copy up to ``most_bytes`` more; return whether the new file is complete and has its name.
+    def advance(self, max_bytes: int) -> bool:
+        """Copy up to ``max_bytes`` more; return whether the new file is complete and has its name.
 
         Raises ``_SourceLostError`` and ``_PlaceChangedError``.
         """
-        limit = self._done_bytes + most_bytes
+        limit = self._done_bytes + max_bytes
         while self._done_bytes < limit:
             try:
                 part = os.pread(self._source, _PART_BYTES, self._done_bytes)

@@ -68,7 +68,7 @@ class RunLock:
         if file is None:
             raise RunFolderError(
                 f"another run is training in {folder} ({holder(folder) or 'just started'})",
-                mend=f"watch it with `amptui attach {folder}`",
+                hint=f"watch it with `amptui attach {folder}`",
             )
         lock = cls(run_dir.lock_path, file)
         try:

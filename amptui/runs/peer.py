@@ -7,7 +7,7 @@ from typing import Literal
 
 from amptui.runs import protocol
 
-MOST_QUEUED_BYTES = 4 * 1024**2
+MAX_QUEUED_BYTES = 4 * 1024**2
 """Lines that wait for a slow screen, beside a history it is being sent: a second of the quickest training."""
 
 _PIECE_BYTES = 64 * 1024
@@ -35,8 +35,8 @@ class Peer:
         self._owed: deque[bytes] = deque()
         self._owed_bytes = 0
         self._sent_bytes = 0  # of the first that is owed
-        self._most_owed_bytes = MOST_QUEUED_BYTES
-        self._heard = protocol.Lines(protocol.MOST_REQUEST_BYTES)
+        self._max_owed_bytes = MAX_QUEUED_BYTES
+        self._heard = protocol.Lines(protocol.MAX_REQUEST_BYTES)
 
     @property
     def introduced(self) -> bool:
@@ -57,13 +57,13 @@ class Peer:
 
     def owe_history(self, line: bytes) -> None:
         """All that was; what is published from now on comes after it."""
-        self._most_owed_bytes = MOST_QUEUED_BYTES + len(line)
+        self._max_owed_bytes = MAX_QUEUED_BYTES + len(line)
         self._owe(line)
         self.standing = "live"
 
     def owe_lines(self, lines: bytes) -> None:
         """What is published; where that is too much by now, a new history instead."""
-        if self._owed_bytes + len(lines) > self._most_owed_bytes:
+        if self._owed_bytes + len(lines) > self._max_owed_bytes:
             self.fall_behind()
         else:
             self._owe(lines)
@@ -91,7 +91,7 @@ class Peer:
                 self._owed_bytes -= len(first)
                 self._sent_bytes = 0
         if not self._owed:
-            self._most_owed_bytes = MOST_QUEUED_BYTES
+            self._max_owed_bytes = MAX_QUEUED_BYTES
             if self.standing == "behind":
                 self.standing = "waiting"
 

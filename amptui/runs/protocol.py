@@ -18,13 +18,13 @@ from amptui.records import Record
 PROTOCOL = 2
 """Counted up when a screen of the version before could not follow any more."""
 
-MOST_REQUEST_BYTES = 64 * 1024
+MAX_REQUEST_BYTES = 64 * 1024
 """A screen's line; the longest that is ever sent has some hundred."""
 
-MOST_LINE_BYTES = 256 * 1024**2
+MAX_LINE_BYTES = 256 * 1024**2
 """A run's line: a history has a few MiB, a record some hundred bytes."""
 
-_MOST_ERROR_CHARACTERS = 500
+_MAX_ERROR_CHARACTERS = 500
 
 LeaveKind = Literal["detached", "hung up"]
 """How a screen left that could still say so: on purpose, or because its terminal was closed."""
@@ -129,7 +129,7 @@ def read(line: bytes) -> RunHello | History | RunError | Record | None:
         case {"history": state}:
             return History(state)
         case {"error": str(text)}:
-            return RunError(" ".join(text.split())[:_MOST_ERROR_CHARACTERS])
+            return RunError(" ".join(text.split())[:_MAX_ERROR_CHARACTERS])
         case {
             "hello": {
                 "protocol": int(protocol),
@@ -145,10 +145,10 @@ def read(line: bytes) -> RunHello | History | RunError | Record | None:
 
 
 class Lines:
-    """Puts the pieces that a socket gives together to lines of at most ``most_bytes``."""
+    """Puts the pieces that a socket gives together to lines of at most ``max_bytes``."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._begun: list[bytes] = []
         self._begun_bytes = 0
 
@@ -161,8 +161,8 @@ class Lines:
             self._begun, self._begun_bytes = [], 0
         self._begun.append(piece[end:])
         self._begun_bytes += len(piece) - end
-        if max(self._begun_bytes, *map(len, lines), 0) > self._most_bytes:
-            raise ProtocolError(f"a line of more than {self._most_bytes} bytes")
+        if max(self._begun_bytes, *map(len, lines), 0) > self._max_bytes:
+            raise ProtocolError(f"a line of more than {self._max_bytes} bytes")
         return lines
 
 
@@ -173,7 +173,7 @@ def _line(content: Mapping[str, Any]) -> bytes:
 
 def _object(line: bytes) -> dict[str, Any]:
     try:
-        value = strictjson.parse(line.decode("ascii"), max_bytes=MOST_LINE_BYTES)
+        value = strictjson.parse(line.decode("ascii"), max_bytes=MAX_LINE_BYTES)
     except ValueError as error:
         raise ProtocolError("not a line of strict JSON") from error
     if not isinstance(value, dict):

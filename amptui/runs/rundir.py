@@ -106,14 +106,14 @@ def create_run_dir(requested: Path | None, model: str) -> RunDir:
 def open_run_dir(path: Path) -> RunDir:
     """The folder of a run to resume. Raises ``RunFolderError`` if it does not exist or cannot be written."""
     if not path.is_dir():
-        raise RunFolderError(f"{path} is not a folder", mend="give the folder of a run")
+        raise RunFolderError(f"{path} is not a folder", hint="give the folder of a run")
     return _writable(RunDir(path))
 
 
 def refuse_a_run(run_dir: RunDir) -> None:
     """Raise ``RunFolderError`` if a run was started in ``run_dir``."""
     if run_dir.holds_a_run:
-        raise RunFolderError(f"{run_dir.path} already contains a run", mend=_CHOOSE)
+        raise RunFolderError(f"{run_dir.path} already contains a run", hint=_CHOOSE)
 
 
 def read_run_json(path: Path) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def home() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise RunFolderError("this user has no home folder", mend="set HOME") from error
+        raise RunFolderError("this user has no home folder", hint="set HOME") from error
 
 
 def said(folder: Path) -> str:
@@ -233,12 +233,12 @@ _CHOOSE = "choose another folder with --run-dir"
 
 def _writable(run_dir: RunDir) -> RunDir:
     if not os.access(run_dir.path, os.W_OK | os.X_OK):
-        raise RunFolderError(f"cannot write in the run folder {run_dir.path}", mend=_CHOOSE)
+        raise RunFolderError(f"cannot write in the run folder {run_dir.path}", hint=_CHOOSE)
     return run_dir
 
 
 def _cannot_create(path: Path, error: OSError) -> RunFolderError:
-    return RunFolderError(f"cannot create the run folder {path}: {reason(error)}", mend=_CHOOSE)
+    return RunFolderError(f"cannot create the run folder {path}: {reason(error)}", hint=_CHOOSE)
 
 
 def reason(error: OSError) -> str:

@@ -13,15 +13,15 @@ from typing import Any, Literal, NamedTuple
 
 from amptui.control import Request
 from amptui.errors import RunFolderError
-from amptui.forking import in_forks
+from amptui.fork import in_forks
 from amptui.records import ViewersChanged
-from amptui.runs import place, protocol
+from amptui.runs import protocol, socket_place
 from amptui.runs.peer import Peer
 from amptui.runs.protocol import Hello, Leave, ProtocolError
 
-MOST_VIEWERS = 16
+MAX_VIEWERS = 16
 
-MOST_STRANGERS = 16
+MAX_STRANGERS = 16
 """Connections that have not said hello."""
 
 HELLO_SECONDS = 10.0
@@ -36,10 +36,10 @@ HISTORY_SHARE = 0.05
 _TICK_SECONDS = 1.0
 """How often the socket's file is looked after; between that the thread sleeps until something comes."""
 
-_MOST_PUBLISHED = 50
+_MAX_PUBLISHED = 50
 """Batches that this thread did not get round to: five seconds; then each screen gets a new history."""
 
-_MOST_DETAIL_CHARACTERS = 200
+_MAX_DETAIL_CHARACTERS = 200
 
 _Change = Literal["attached", "detached", "hung up", "lost", "refused"]
 
@@ -84,7 +84,7 @@ class Server:
         self._wanted = threading.Event()  # a screen waits for a history, or there will be no screen any more
         self._watched = False  # by somebody who takes what is published, or is about to
         self._over = False
-        self._listening: place.Listening | None = None
+        self._listening: socket_place.Listening | None = None
         self._trouble = ""
         self._tick_due = self._refusal_due = 0.0
         self._closing_by: float | None = None
@@ -173,7 +173,7 @@ class Server:
         return batch
 
     def _hand_over(self, batch: _Batch) -> None:
-        if len(self._published) >= _MOST_PUBLISHED:
+        if len(self._published) >= _MAX_PUBLISHED:
             self._published.clear()
             self._published.append(_Batch(renewed=True))
         self._published.append(batch)
@@ -243,7 +243,7 @@ class Server:
                 return
             self._stop_listening()
         try:
-            self._listening = place.listen(self._folder)
+            self._listening = socket_place.listen(self._folder)
         except RunFolderError as error:
             self._trouble = str(error)
             return
@@ -267,9 +267,9 @@ class Server:
             self._stop_listening()  # no descriptor is free: the next tick tries again, and tells
             return
         strangers = sum(not peer.introduced for peer in self._peers)
-        if not place.is_ours(connection):
+        if not socket_place.is_ours(connection):
             self._refuse(connection, "this run is another user's")
-        elif strangers >= MOST_STRANGERS:
+        elif strangers >= MAX_STRANGERS:
             self._refuse(connection, "too many connections say nothing; try again in a while")
         else:
             self._welcome(connection, adopted=False)
@@ -358,15 +358,15 @@ class Server:
         if hello.protocol != protocol.PROTOCOL:
             versions = f"the run speaks protocol {protocol.PROTOCOL}, the screen {hello.protocol}"
             raise ProtocolError(f"{versions}; watch it with the version of amptui that started it")
-        if self.viewers >= MOST_VIEWERS:
-            raise ProtocolError(f"{MOST_VIEWERS} screens watch this run already")
+        if self.viewers >= MAX_VIEWERS:
+            raise ProtocolError(f"{MAX_VIEWERS} screens watch this run already")
         peer.introduce(self._hello)
         self._count()
         self._tell("attached")
         peer.send()
 
     def _turn_away(self, peer: Peer, why: str) -> None:
-        why = " ".join(why.split())[:_MOST_DETAIL_CHARACTERS]
+        why = " ".join(why.split())[:_MAX_DETAIL_CHARACTERS]
         if not peer.introduced:
             self._tell_refusal(why)
         self._drop(peer, "lost", detail=why, last_word=protocol.error_line(why))

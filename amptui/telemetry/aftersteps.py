@@ -7,7 +7,7 @@ import numpy as np
 
 from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
 
-LEAST_STEPS = 100
+MIN_STEPS = 100
 """Steps since a switch before which a loss says nothing of the precision that it was reached in; blocks of a
 comparison in turns are shorter."""
 
@@ -31,12 +31,12 @@ class LossesAfter:
 def losses_after(view: SessionView) -> LossesAfter | None:
     """The losses in the longest stretch of both sides, after as many steps as the shorter one has.
 
-    None while one of them has fewer than ``LEAST_STEPS``.
+    None while one of them has fewer than ``MIN_STEPS``.
     """
     baseline = _longest(view.switches, view.comparison.baseline, view.step)
     amp = _longest(view.switches, view.comparison.amp, view.step)
     steps = min(len(baseline), len(amp))
-    if steps < LEAST_STEPS:
+    if steps < MIN_STEPS:
         return None
     first, last = (_mean_loss(view.loss, stretch.start + steps) for stretch in (baseline, amp))
     return LossesAfter(steps=steps, baseline=first, amp=last)

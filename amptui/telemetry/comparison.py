@@ -85,7 +85,7 @@ class _Account:
     used: bool = False
     """Whether a step ran in it; a peak alone makes no row."""
     _steps: int = 0
-    _settling_steps: int = 0
+    _warm_up_steps: int = 0
     _skipped: int = 0
     _peak_bytes: int | None = None
     _last_loss: float | None = None
@@ -103,7 +103,7 @@ class _Account:
         self.used = True
         self._skipped += stretch.skipped
         if stretch.settling:
-            self._settling_steps += len(stretch)
+            self._warm_up_steps += len(stretch)
             self._warm_up.add(stretch)
             return
         self._steps += len(stretch.timed_seconds)
@@ -131,7 +131,7 @@ class _Account:
             stats = PrecisionStats(
                 precision=self._precision,
                 steps=self._steps,
-                settling_steps=self._settling_steps,
+                warm_up_steps=self._warm_up_steps,
                 median_step_seconds=median(self._seconds),
                 samples_per_second=samples_per_second(self._samples, self._seconds),
                 peak_allocated_bytes=self._peak_bytes,
@@ -277,7 +277,7 @@ def _place(precision: str) -> int:
 
 
 def _most_used(rows: Sequence[PrecisionStats]) -> PrecisionStats | None:
-    return max(rows, key=lambda row: (row.steps, row.settling_steps), default=None)
+    return max(rows, key=lambda row: (row.steps, row.warm_up_steps), default=None)
 
 
 def _reason(baseline: PrecisionStats | None, amp: PrecisionStats | None) -> str:

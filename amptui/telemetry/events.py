@@ -20,7 +20,7 @@ from amptui.records import (
 from amptui.telemetry import health
 from amptui.telemetry.card import result_cards
 from amptui.telemetry.labels import precision_label
-from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
+from amptui.telemetry.scaling import MIN_SOUND_SCALE
 from amptui.telemetry.view import Event, EventKind
 
 
@@ -52,7 +52,7 @@ def loss_scale_changed(record: LossScaleChanged, growth_interval: int | None) ->
     if record.reason == "growth":
         after = f" after {units.count(growth_interval)} clean steps" if growth_interval else ""
         return Event(record.time, record.step, "growth", "info", moved + after)
-    severity: Severity = "error" if record.current < LOWEST_SOUND_SCALE else "info"
+    severity: Severity = "error" if record.current < MIN_SOUND_SCALE else "info"
     return Event(record.time, record.step, "skip", severity, f"overflow: {moved}")
 
 

@@ -82,8 +82,8 @@ def judge_window(window: Float16Window) -> Verdict:
         flushed += f", after overflows from {scale} on"
     if lost <= LOST_SHARE * nonzero:
         return Verdict("info", f"gradients would survive float16: {flushed}{_worst(window)}")
-    mend = "use bf16" if halvings else "a higher scale keeps more, bf16 all"
-    return Verdict("warning", f"would lose gradients in float16: {flushed}{_worst(window)}; {mend}")
+    hint = "use bf16" if halvings else "a higher scale keeps more, bf16 all"
+    return Verdict("warning", f"would lose gradients in float16: {flushed}{_worst(window)}; {hint}")
 
 
 def _in_float16(window: Float16Window, scale: str) -> Verdict:

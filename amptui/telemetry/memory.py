@@ -17,7 +17,7 @@ _KEPT = {
 }
 """What autocast leaves as it is: it casts what operators take, never what is stored."""
 
-_MOST = 0.5
+_MAIN_SHARE = 0.5
 """More than this part of the peak is most of it."""
 
 
@@ -144,10 +144,10 @@ def _owners(amp: MemoryBreakdown) -> str:
     peak = amp.peak_allocated_bytes or 0
     other = other_bytes(amp) or 0
     kept = size_of(amp, *_KEPT) or 0
-    if other > _MOST * peak:
+    if other > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
         return f"{part} are neither the model nor its activations: data on the device, batches, workspaces"
-    if kept > _MOST * peak:
+    if kept > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(kept)} of {units.number_of_bytes(peak)}"
         return f"{part} are {_kept_names(amp)}, which stay {_stored_as(amp)}"
     return _kept_words(amp)

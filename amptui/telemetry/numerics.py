@@ -19,7 +19,7 @@ again after one that collapsed."""
 GROWTH_FACTOR = 2.0
 """By how much ``torch.amp.GradScaler`` grows its scale by default."""
 
-LEAST_OF = 256
+MIN_OF = 256
 """Measured steps, the newest ones, that the least headroom is taken over."""
 
 TRACE_HOLDS_STEPS = 300
@@ -75,9 +75,9 @@ class NumericsWatch:
     """Keeps the newest measurement of each kind and the last headrooms, and judges them."""
 
     _newest: _Measured | None = None
-    _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=LEAST_OF))
+    _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """Step, headroom and the scale that it is for."""
-    _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=LEAST_OF))
+    _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """The steps among them whose loss was not finite: their gradients say nothing of the scale."""
     _window: Float16Window | None = None
     _window_verdict: Verdict | None = None
@@ -136,7 +136,7 @@ class NumericsWatch:
             headroom=newest.headroom if newest else None,
             headroom_scale=newest.scale if newest else None,
             hypothetical=newest is not None and newest.hypothetical,
-            least_headroom=self._least(newest.scale) if newest else None,
+            min_headroom=self._least(newest.scale) if newest else None,
             headrooms=series,
             outlook=self._outlook(watch.view()) if precision == "fp16" else "",
             scaler=judge_scaler(facts, self._began(facts)),
@@ -152,10 +152,10 @@ class NumericsWatch:
         """The least of the last headrooms, each as it would be at ``scale``; -inf if any step overflowed."""
         if not 0 < scale < math.inf:
             return None
-        least = self._least_by_scale()
+        least = self._min_by_scale()
         return min((_moved(room, at, scale) for at, room in least.items()), default=None)
 
-    def _least_by_scale(self, *, overflowed: bool = True) -> dict[float, float]:
+    def _min_by_scale(self, *, overflowed: bool = True) -> dict[float, float]:
         """The least headroom of late at each scale that a step ran with: many steps, a scale or two."""
         least: dict[float, float] = {}
         for _, room, at in self._recent:
@@ -182,7 +182,7 @@ class NumericsWatch:
         for step, room, at in reversed(self._recent):
             if room == -math.inf and at <= grown and step not in self._forward_overflows:
                 return f"probably a skip: {units.count(at)} overflowed at step {units.count(step)}"
-        finite = self._least_by_scale(overflowed=False)
+        finite = self._min_by_scale(overflowed=False)
         if not finite:
             return ""
         least = min(_moved(room, at, scale) for at, room in finite.items())

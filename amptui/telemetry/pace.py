@@ -40,6 +40,6 @@ class Pace:
         return samples_per_second(self._samples, self._seconds)
 
     def eta_seconds(self, steps_left: int) -> float | None:
-        """The time that the steps left take; None while settling. Validation is not in it."""
+        """The time that the steps left take; None during warm-up. Validation is not in it."""
         seconds = median(self._settled_seconds)
         return None if seconds is None else seconds * max(0, steps_left)

@@ -23,7 +23,7 @@ CALIBRATION_SKIPS = 4
 COLLAPSE_SKIPS = 5
 """Skips in a row from which on no halving is likely to help; from 65,536 the scale is then at 2,048."""
 
-LOWEST_SOUND_SCALE = 1.0
+MIN_SOUND_SCALE = 1.0
 """Below it the scaler shrinks gradients, the opposite of its purpose."""
 
 RECENT_STEPS = 100
@@ -60,7 +60,7 @@ def judge_scaler(facts: ScalerFacts, began: ModuleRange | None = None) -> Scaler
     """What the scaler is doing, the worst that holds first; ``began`` is whom a trace found to begin it.
 
     Forward overflow: a recent skip had a loss that was not finite, and no scale helps. Collapsing:
-    ``COLLAPSE_SKIPS`` in a row, or a scale below ``LOWEST_SOUND_SCALE``. Healthy: no recent skip.
+    ``COLLAPSE_SKIPS`` in a row, or a scale below ``MIN_SOUND_SCALE``. Healthy: no recent skip.
     Calibrating: recent skips, but no more than ``CALIBRATION_SKIPS`` in all and no growth yet. Backing off:
     any other recent skip, a warning from ``FREQUENT_SKIPS`` on.
     """
@@ -96,7 +96,7 @@ def _collapsing(facts: ScalerFacts, began: ModuleRange | None) -> ScalerVerdict:
         rule = f"{COLLAPSE_SKIPS} skips in a row: {units.count(facts.skips_in_a_row)} so far"
         text = "every step is dropped, nothing is learned: switch to bf16 or FP32"
     else:
-        rule = f"scale below {units.count(LOWEST_SOUND_SCALE)}: {units.count(facts.scale)}"
+        rule = f"scale below {units.count(MIN_SOUND_SCALE)}: {units.count(facts.scale)}"
         text = "the scale has collapsed and makes gradients smaller: switch to bf16 or FP32"
     text += _look_at(began, facts.suspect)
     return ScalerVerdict(state="collapsing", severity="error", text=text, rule=rule)
@@ -146,7 +146,7 @@ def judge_skip(
         text = FORWARD_OVERFLOW + _began_in(began)
         return Judgement(Verdict("error" if collapses else "warning", text), FORWARD_OVERFLOW_EXPLAINED)
     where = _look_at(began, suspect_of(skip.names))
-    if scale < LOWEST_SOUND_SCALE:
+    if scale < MIN_SOUND_SCALE:
         text = f"the scale has collapsed: switch to bf16 or FP32{where}"
         return Judgement(Verdict("error", text), _COLLAPSED)
     if collapses:
@@ -194,7 +194,7 @@ def _look_at(began: ModuleRange | None, suspect: str) -> str:
 
 
 def _collapses(skips_in_a_row: int, scale: float | None) -> bool:
-    return skips_in_a_row >= COLLAPSE_SKIPS or (scale is not None and scale < LOWEST_SOUND_SCALE)
+    return skips_in_a_row >= COLLAPSE_SKIPS or (scale is not None and scale < MIN_SOUND_SCALE)
 
 
 def _calibrates(skips: int, *, scale_has_grown: bool) -> bool:

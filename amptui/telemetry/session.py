@@ -54,7 +54,7 @@ from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.requests import RequestWatch
 from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.scaling import LOWEST_SOUND_SCALE
+from amptui.telemetry.scaling import MIN_SOUND_SCALE
 from amptui.telemetry.stretch import stretches
 from amptui.telemetry.switches import SwitchList
 from amptui.telemetry.timing import TimingWatch
@@ -67,7 +67,7 @@ STATE_VERSION = 2
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that one"
 
-MOST_AT_ONCE = 4096
+MAX_AT_ONCE = 4096
 """Records folded while the lock is held once: the replay of a long journal lets views through."""
 
 
@@ -114,7 +114,7 @@ class Session:
     def fold(self, records: Iterable[Record]) -> None:
         """Take in records, in the order in which they were emitted."""
         iterator = iter(records)
-        while batch := list(islice(iterator, MOST_AT_ONCE)):
+        while batch := list(islice(iterator, MAX_AT_ONCE)):
             with self._lock:
                 self._fold_batch(batch)
 
@@ -193,7 +193,7 @@ class Session:
                 self._energy.interrupt()
             rewinds = stretch.first_step <= self._tracks.last_step
             scale = self._scaler.scale
-            if scale is None or scale < LOWEST_SOUND_SCALE:
+            if scale is None or scale < MIN_SOUND_SCALE:
                 scale = FIRST_SCALE
             rooms = headrooms(stretch, scale)
             if self._tracks.add(stretch, rooms):

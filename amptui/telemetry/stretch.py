@@ -13,7 +13,7 @@ _IN_COMMON = attrgetter("precision", "epoch", "settling")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Consecutive steps of one precision and epoch, all of them settling or none."""
+    """Consecutive steps of one precision and epoch, all of them warm-up steps or none."""
 
     first_step: int
     epoch: int

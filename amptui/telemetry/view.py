@@ -118,7 +118,7 @@ class PrecisionStats:
     precision: str
     steps: int
     """Steps counted."""
-    settling_steps: int
+    warm_up_steps: int
     """Steps left out."""
     median_step_seconds: float | None
     """Over the last 2,048 counted steps at most."""
@@ -236,7 +236,7 @@ class NumericsView:
     """The loss scale it was computed at: the step's own, or the one that float16 would use."""
     hypothetical: bool = False
     """Whether the newest headroom is of a step that did not run in float16."""
-    least_headroom: float | None = None
+    min_headroom: float | None = None
     """The least of the last 256 measured, each moved to the scale of the newest; -inf if any overflowed."""
     headrooms: Series = EMPTY_SERIES
     """One value a step, not measured in most; the scale of each was the one of its time."""

@@ -23,7 +23,7 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS
-from amptui.tui.panels import inturns, requests
+from amptui.tui.panels import ab_comparison, pending_requests
 from amptui.tui.panels.phase import is_stopping
 from amptui.tui.screen import Parts, RunScreen
 
@@ -56,7 +56,7 @@ class WatchApp(RunScreen):
         """The numbers of the requests that were made here and have no answer yet."""
         self._compares = False
         self._xray_came = False
-        self._floor_answered = False
+        self._question_answered = False
 
     # ---------------------------------------------------------------------------- what came of it
 
@@ -67,7 +67,7 @@ class WatchApp(RunScreen):
             if answer.request.number in self._asked:
                 self._asked.discard(answer.request.number)
                 self._tell(answer)
-        compared, self._compares = self._compares, inturns.running(view) is not None
+        compared, self._compares = self._compares, ab_comparison.running(view) is not None
         if compared and view.compared is not None and view.compared.over:
             result = precisions_compared(view.compared, view.run).text
             self._say(result, severity="info", seconds=FINDING_SECONDS)
@@ -83,7 +83,7 @@ class WatchApp(RunScreen):
         verdict, kind = view.numerics.trace_verdict, answer.request.kind
         if isinstance(answer, RequestRefused):
             severity: Severity = "error" if answer.reason == "failed" else "warning"
-            if words := requests.refusal_words(answer):
+            if words := pending_requests.refusal_words(answer):
                 self._say(words, severity=severity, seconds=FINDING_SECONDS)
         elif kind == "x-ray":
             self._xray_came = not self._has_open("x-ray")
@@ -96,17 +96,17 @@ class WatchApp(RunScreen):
     def _close_what_is_answered(self) -> None:
         """A question that the run, or another screen, has answered is asked no more."""
         if not self._view.pause_reason:
-            self._floor_answered = False
+            self._question_answered = False
             if self._has_open("floor"):
                 self._overlay = None
         if self._over and self._has_open("quit"):
             self._overlay = None
 
     def _open_by_itself(self) -> None:
-        if self._view.pause_reason and not self._floor_answered and not self._over:
-            from amptui.tui.overlays.loss_scale_question import FloorChoice
+        if self._view.pause_reason and not self._question_answered and not self._over:
+            from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 
-            self._overlay = FloorChoice()
+            self._overlay = LossScaleQuestion()
         elif self._xray_came:
             self._open_xray()
 
@@ -120,8 +120,8 @@ class WatchApp(RunScreen):
 
     def _refresh_state(self) -> None:
         super()._refresh_state()
-        words = [] if self._over else requests.pending_words(self._view)
-        if not self._over and self._floor_answered and self._waits_for_an_answer:
+        words = [] if self._over else pending_requests.pending_words(self._view)
+        if not self._over and self._question_answered and self._waits_for_an_answer:
             words.insert(0, UNANSWERED)
         self._state = replace(self._state, waiting=" · ".join(words))
 
@@ -139,7 +139,7 @@ class WatchApp(RunScreen):
         if self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
             if answer.close:
-                self._floor_answered |= self._has_open("floor")
+                self._question_answered |= self._has_open("floor")
                 self._overlay = None
             if answer.precision:
                 self._request(answer.precision)
@@ -176,7 +176,7 @@ class WatchApp(RunScreen):
         view = self._view
         if not self._can_ask(begun=True) or view.run is None:
             return
-        now = requests.wanted_precision(view) or _chosen(view)
+        now = pending_requests.wanted_precision(view) or _chosen(view)
         before = [s.precision for s in view.switches if s.precision not in AMP_PRECISIONS]
         self._request((before or ["fp32"])[-1] if now in AMP_PRECISIONS else view.run.amp_precision)
 
@@ -204,14 +204,14 @@ class WatchApp(RunScreen):
         Where the run itself asked how to go on, that question comes back.
         """
         if self._waits_for_an_answer:
-            self._floor_answered = False
+            self._question_answered = False
         elif self._can_ask():
-            asked, stands = requests.newest(self._view, "pause"), self._view.state == "paused"
+            asked, stands = pending_requests.newest(self._view, "pause"), self._view.state == "paused"
             self._ask(PauseRequest(not (stands if asked is None else asked.paused)))
 
     @property
     def _waits_for_an_answer(self) -> bool:
-        return bool(self._view.pause_reason) and requests.newest(self._view, "pause") is None
+        return bool(self._view.pause_reason) and pending_requests.newest(self._view, "pause") is None
 
     def action_resume(self) -> None:
         """Go on after a pause."""
@@ -219,7 +219,7 @@ class WatchApp(RunScreen):
 
     def action_write_checkpoint(self) -> None:
         """Ask for a checkpoint."""
-        stop_asked = self._state.stopping or requests.newest(self._view, "stop") is not None
+        stop_asked = self._state.stopping or pending_requests.newest(self._view, "stop") is not None
         if stop_asked or is_stopping(self._view):
             self._say("the run is stopping: it writes a checkpoint at its end")
         elif self._can_ask(begun=True):
@@ -228,7 +228,7 @@ class WatchApp(RunScreen):
     def action_compare(self) -> None:
         """Compare FP32 with AMP in turns, or end the comparison that runs."""
         view = self._view
-        if inturns.running(view) is not None:
+        if ab_comparison.running(view) is not None:
             if self._can_ask():
                 self._ask(ComparisonRequest())
         elif self._can_ask(steps="a comparison needs steps") and view.run is not None:
@@ -331,7 +331,7 @@ class WatchApp(RunScreen):
 
 def _chosen(view: SessionView) -> str | None:
     """The precision that a person last chose: in a comparison, what ran before it."""
-    runs = inturns.running(view)
+    runs = ab_comparison.running(view)
     return (runs.chosen if runs is not None else "") or view.precision
 
 

@@ -1,4 +1,4 @@
-"""A grid of characters and inks that panels draw on, and what of it changed since the last frame.
+"""A grid of characters and styles that panels draw on, and what of it changed since the last frame.
 
 Panels write to numpy arrays and know nothing of Textual: they are tested by reading the lines back. One
 widget then sends only the cells that changed, because over SSH bytes are what a frame costs.
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from rich.cells import get_character_cell_size
 
-from amptui.inert import INVISIBLE, MOST_CHARACTERS
-from amptui.tui.ink import ASCII_STAND_INS, Ink
+from amptui.text import INVISIBLE, MAX_CHARACTERS
+from amptui.tui.style import ASCII_STAND_INS, Style
 
 BLANK = ord(" ")
 """The character of an empty cell."""
@@ -61,7 +61,7 @@ class Canvas:
 
     def __init__(self, width: int, height: int, *, ascii_only: bool = False) -> None:
         self.chars: npt.NDArray[np.uint32] = np.full((height, width), BLANK, np.uint32)
-        self.inks: npt.NDArray[np.uint8] = np.zeros((height, width), np.uint8)
+        self.styles: npt.NDArray[np.uint8] = np.zeros((height, width), np.uint8)
         self.ascii_only = ascii_only
 
     @property
@@ -79,7 +79,7 @@ class Canvas:
         x, y = max(0, rect.x), max(0, rect.y)
         part = object.__new__(Canvas)
         part.chars = self.chars[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
-        part.inks = self.inks[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
+        part.styles = self.styles[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
         part.ascii_only = self.ascii_only
         return part
 
@@ -90,25 +90,29 @@ class Canvas:
     def copy(self) -> "Canvas":
         """A canvas of its own with the same cells."""
         copied = object.__new__(Canvas)
-        copied.chars, copied.inks, copied.ascii_only = self.chars.copy(), self.inks.copy(), self.ascii_only
+        copied.chars, copied.styles, copied.ascii_only = (
+            self.chars.copy(),
+            self.styles.copy(),
+            self.ascii_only,
+        )
         return copied
 
     def put(self, other: "Canvas") -> None:
         """Have the cells of ``other``, of the same size."""
         self.chars[...] = other.chars
-        self.inks[...] = other.inks
+        self.styles[...] = other.styles
 
     def clear(self) -> None:
         """Blank every cell."""
         self.chars.fill(BLANK)
-        self.inks.fill(Ink.TEXT)
+        self.styles.fill(Style.TEXT)
 
     def text(
         self,
         x: int,
         y: int,
         text: str,
-        ink: int = Ink.TEXT,
+        style: int = Style.TEXT,
         *,
         width: int | None = None,
         align: Literal["left", "right"] = "left",
@@ -129,10 +133,10 @@ class Canvas:
                 row[left] = BLANK
             if right < end and cells[right - x] == CONTINUED:
                 row[right - 1] = BLANK
-            self.inks[y, left:right] = ink
+            self.styles[y, left:right] = style
         return end
 
-    def fill(self, rect: Rect, character: str, ink: int = Ink.TEXT) -> None:
+    def fill(self, rect: Rect, character: str, style: int = Style.TEXT) -> None:
         """Set every cell of ``rect`` to one character of one cell."""
         part = self.part(rect)
         if part.width:
@@ -140,7 +144,7 @@ class Canvas:
             for row in self.chars[max(0, rect.y) :][: part.height]:
                 _cut_wide(row, left, left + part.width)
         part.chars[...] = self.code_point(character)
-        part.inks[...] = ink
+        part.styles[...] = style
 
     def code_point(self, character: str) -> int:
         """What to store in ``chars`` for a character of one cell: itself, or its stand-in."""
@@ -156,17 +160,17 @@ class Canvas:
         return str(row[row != CONTINUED].astype("<u4").tobytes(), "utf-32-le")
 
     def runs(self, y: int) -> Iterator[tuple[str, int]]:
-        """Line ``y`` as runs of one ink; blanks join the run before them, since their colour is not seen."""
-        row, inks = self.chars[y], self.inks[y].copy()
+        """Line ``y`` as runs of one style; blanks join the run before them: their colour is not seen."""
+        row, styles = self.chars[y], self.styles[y].copy()
         visible = row != BLANK
-        # Each blank takes the ink of the last visible cell before it: fewer colour codes to send.
+        # Each blank takes the style of the last visible cell before it: fewer colour codes to send.
         last_visible = np.maximum.accumulate(np.where(visible, np.arange(len(row)), -1))
-        inks[last_visible >= 0] = inks[last_visible[last_visible >= 0]]
-        inks[last_visible < 0] = Ink.TEXT
-        edges = np.flatnonzero(np.diff(inks)) + 1
+        styles[last_visible >= 0] = styles[last_visible[last_visible >= 0]]
+        styles[last_visible < 0] = Style.TEXT
+        edges = np.flatnonzero(np.diff(styles)) + 1
         for start, stop in pairwise([0, *edges.tolist(), len(row)]):
             if start < stop:
-                yield self.line_text(y, start, stop), int(inks[start])
+                yield self.line_text(y, start, stop), int(styles[start])
 
     def changes_since(self, previous: "Canvas", *, join_within: int = 6) -> list[Span]:
         """The spans that differ from ``previous`` (of the same size), near ones joined.
@@ -174,7 +178,7 @@ class Canvas:
         ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells. No span
         begins or ends within a wide character of either canvas.
         """
-        recoloured = (self.inks != previous.inks) & (self.chars != BLANK)  # a blank's colour is not seen
+        recoloured = (self.styles != previous.styles) & (self.chars != BLANK)  # a blank's colour is not seen
         different = (self.chars != previous.chars) | recoloured
         second_half = ((self.chars == CONTINUED) | (previous.chars == CONTINUED))[:, 1:]
         different[:, 1:] |= different[:, :-1] & second_half
@@ -208,7 +212,7 @@ def _cells(text: str, ascii_only: bool, width: int | None = None, align: str = "
     a cell has one code point and terminals disagree on who is moved by them. With ``width`` it is that many.
     """
     if len(text) > _MAX_REMEMBERED_CHARACTERS:
-        return _cells_anew(text[:MOST_CHARACTERS], ascii_only, width, align)  # no screen is as wide
+        return _cells_anew(text[:MAX_CHARACTERS], ascii_only, width, align)  # no screen is as wide
     return _remembered_cells(text, ascii_only, width, align)
 
 
@@ -254,5 +258,5 @@ def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[
 def text_width(text: str) -> int:
     """How many cells ``text`` takes on a canvas."""
     if text.isascii() and text.isprintable():
-        return min(len(text), MOST_CHARACTERS)
+        return min(len(text), MAX_CHARACTERS)
     return len(_cells(text, ascii_only=False))

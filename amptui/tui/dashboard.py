@@ -8,8 +8,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import STYLES
 from amptui.tui.painter import Painter
+from amptui.tui.style import STYLES
 
 
 class Dashboard(Widget):
@@ -52,7 +52,7 @@ class Dashboard(Widget):
         if self.size != Size(self._shown.width, self._shown.height):
             self._show(self._painted(self.size))  # a resize asks for lines before the next frame
         if y not in self._strips:
-            segments = [Segment(text, STYLES[ink]) for text, ink in self._shown.runs(y)]
+            segments = [Segment(text, STYLES[style]) for text, style in self._shown.runs(y)]
             self._strips[y] = Strip(segments, self._shown.width)
         return self._strips[y]
 

@@ -8,10 +8,8 @@ from amptui.records import RunFailed
 from amptui.telemetry.view import SessionView
 from amptui.tui.backdrop import TITLES, draw_backdrop
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import Layout, arrange
 from amptui.tui.panels import (
-    comparison,
     event_list,
     footer,
     header,
@@ -19,15 +17,17 @@ from amptui.tui.panels import (
     memory_panel,
     numerics_panel,
     oneliners,
+    precision_table,
     scale,
     throughput,
 )
 from amptui.tui.panels.phrases import Phrase, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.style import BOLD, Style
 
 _BANNER_LINES = 3
-"""An error is told in one sentence with its mend: at 80 columns that is three lines at most."""
+"""An error is told in one sentence with its hint: at 80 columns that is three lines at most."""
 
 _GOING = {
     "starting": "training is starting",
@@ -83,7 +83,7 @@ class Frame:
             "scale": _Framed(scale.headline, scale_curve.draw),
             "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
             "memory": _Framed(memory_panel.headline, memory_panel.draw),
-            "comparison": _Framed(comparison.headline, comparison.draw),
+            "comparison": _Framed(precision_table.headline, precision_table.draw),
             "events": _Framed(event_list.headline, event_list.draw),
         }
         self._unframed: dict[str, Draw] = {
@@ -135,7 +135,7 @@ def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
     write(canvas, start, 0, kept)
     # Blanks that keep numbers in place are edge again where nothing stands before them.
     text = canvas.line_text(0, start, start + used)
-    canvas.text(start - 1, 0, "─" * (len(text) - len(text.lstrip())), Ink.FRAME)
+    canvas.text(start - 1, 0, "─" * (len(text) - len(text.lstrip())), Style.FRAME)
 
 
 def _banner(view: SessionView, width: int) -> list[str]:
@@ -148,7 +148,7 @@ def _banner(view: SessionView, width: int) -> list[str]:
 
 def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     for y, line in enumerate(_banner(view, canvas.width)):
-        canvas.text(1, y, line, Ink.ERROR | BOLD)
+        canvas.text(1, y, line, Style.ERROR | BOLD)
 
 
 def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:

@@ -7,9 +7,9 @@ from contextlib import suppress
 from amptui.terminal import HeldTerminal, terminal_size, terminal_speaks_utf8
 from amptui.tui.backdrop import draw_backdrop
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.layout import arrange
 from amptui.tui.painter import Painter
+from amptui.tui.style import Style
 
 _OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """The alternate screen, no cursor, and nothing of what stood there where a terminal has no other screen."""
@@ -31,7 +31,7 @@ class Opening:
         columns, lines = terminal_size()
         canvas = Canvas(columns, lines, ascii_only=not terminal_speaks_utf8())
         draw_backdrop(canvas, arrange(columns, lines, None))
-        canvas.text(1, 0, "amptui", Ink.DIM)
+        canvas.text(1, 0, "amptui", Style.DIM)
         changes = canvas.changes_since(Canvas(columns, lines))
         self._stands = True
         self.terminal.take()

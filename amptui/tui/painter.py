@@ -7,10 +7,10 @@ colour: 3.7 KB, measured, for frames in which some 150 cells changed. Here those
 from collections.abc import Iterable
 
 from rich.color import ColorSystem
-from rich.style import Style
+from rich.style import Style as RichStyle
 
 from amptui.tui.canvas import BLANK, CONTINUED, Canvas, Span
-from amptui.tui.ink import STYLES, Ink
+from amptui.tui.style import STYLES, Style
 
 _ESCAPE = "\x1b["
 
@@ -22,13 +22,16 @@ class Painter:
     """
 
     def __init__(self, *, no_color: bool = False) -> None:
-        self._styles = {ink: style.without_color if no_color else style for ink, style in STYLES.items()}
+        self._styles = {
+            style: rich_style.without_color if no_color else rich_style
+            for style, rich_style in STYLES.items()
+        }
         self._changes: dict[tuple[int, int], str] = {}
 
     def paint(self, canvas: Canvas, spans: Iterable[Span]) -> str:
         """Everything to write for ``spans``; leaves the terminal with no colour set."""
         written: list[str] = []
-        ink, line, column = int(Ink.TEXT), -1, 0
+        style, line, column = int(Style.TEXT), -1, 0
         for span in spans:
             if span.y == line and span.start > column:
                 written.append(f"{_ESCAPE}{span.start - column}C")
@@ -36,21 +39,21 @@ class Painter:
                 written.append(f"{_ESCAPE}{span.y + 1};{span.start + 1}H")
             line, column = span.y, span.stop
             chars = canvas.chars[span.y, span.start : span.stop].tolist()
-            inks = canvas.inks[span.y, span.start : span.stop].tolist()
-            for char, wanted in zip(chars, inks, strict=True):
+            styles = canvas.styles[span.y, span.start : span.stop].tolist()
+            for char, wanted in zip(chars, styles, strict=True):
                 if char == CONTINUED:
                     continue
                 # A blank has no colour to see.
-                if wanted != ink and char != BLANK:
-                    written.append(self._change(ink, wanted))
-                    ink = wanted
+                if wanted != style and char != BLANK:
+                    written.append(self._change(style, wanted))
+                    style = wanted
                 written.append(chr(char))
-        if ink != Ink.TEXT:
+        if style != Style.TEXT:
             written.append(f"{_ESCAPE}m")
         return "".join(written)
 
     def _change(self, before: int, after: int) -> str:
-        """The shortest code that turns one ink into another."""
+        """The shortest code that turns one style into another."""
         if (before, after) not in self._changes:
             old, new = self._styles[before], self._styles[after]
             sheds = (old.bold and not new.bold) or (old.color is not None and new.color is None)
@@ -60,7 +63,7 @@ class Painter:
         return self._changes[before, after]
 
 
-def _codes(style: Style) -> str:
-    """The style's SGR codes, ``1;33`` say; empty for the plain style."""
-    rendered = style.render("x", color_system=ColorSystem.STANDARD)
+def _codes(rich_style: RichStyle) -> str:
+    """The rich_style's SGR codes, ``1;33`` say; empty for the plain rich_style."""
+    rendered = rich_style.render("x", color_system=ColorSystem.STANDARD)
     return rendered[len(_ESCAPE) : rendered.index("m")] if rendered.startswith(_ESCAPE) else ""

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import torch
 
-from amptui.bench import plan_precisions, running
+from amptui.bench import measure, plan_precisions
+from amptui.bench.measure import float16_slowdown
 from amptui.bench.progress import Progress, progress_text
-from amptui.bench.running import float16_slowdown
 from amptui.cli import main
 from amptui.data.mnist import MNIST
 from amptui.engine import setup
@@ -60,7 +60,7 @@ def slowdown(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Says how slow float16 is here, which is the processor's affair: so slow that it is left out."""
 
     def be(times: float) -> None:
-        monkeypatch.setattr(running, "float16_slowdown", lambda: times)
+        monkeypatch.setattr(measure, "float16_slowdown", lambda: times)
 
     be(13.0)
     return be
@@ -82,7 +82,7 @@ def test_the_table_has_every_precision_and_says_why_the_others_have_no_row(
     lines = out.splitlines()
     heads = [line.split("  ")[0] for line in lines]
     assert any(line.startswith("limits on ") and line.endswith("noise (synthetic data)") for line in lines)
-    how = "2 rounds of 20 steps each, in turns on the same weights, settling left out"
+    how = "2 rounds of 20 steps each, in turns on the same weights, warm-up steps left out"
     assert f"batch 8: {how}; as many as were allowed" in lines
     assert "FP32" in heads
     assert "AMP bf16" in heads
@@ -118,7 +118,7 @@ def test_json_is_one_object_with_every_number_and_nothing_else(capfd: pytest.Cap
 def test_a_batch_that_does_not_fit_is_a_line_and_the_next_one_is_measured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert bench("--batch-size", "8,32,16", "--set", "most_samples=16") == 0
+    assert bench("--batch-size", "8,32,16", "--set", "max_samples=16") == 0
     captured = capsys.readouterr()
     assert captured.err == ("amptui: batch 32: out of host memory in step 1; use a smaller --batch-size\n")
     lines = captured.out.splitlines()
@@ -129,7 +129,7 @@ def test_a_batch_that_does_not_fit_is_a_line_and_the_next_one_is_measured(
 
 
 def test_where_nothing_could_be_measured_the_status_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench("--set", "most_samples=4") == 1
+    assert bench("--set", "max_samples=4") == 1
     captured = capsys.readouterr()
     assert captured.err == "amptui: out of host memory in step 1; use a smaller --batch-size\n"
     assert "batch 8: out of host memory in step 1" in captured.out

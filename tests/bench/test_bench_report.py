@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from amptui.bench.measure import _as_text
 from amptui.bench.progress import Progress, progress_text
-from amptui.bench.report import Bench, Measured, report_json, report_lines
-from amptui.bench.running import _as_text
+from amptui.bench.results import Bench, Measured, report_json, report_lines
 from amptui.findings import PhaseSeconds, PrecisionMeasured, PrecisionsCompared
 from amptui.records import DataInfo, PhaseChanged, RunStarted
 from amptui.request import BenchRequest, TrainRequest
@@ -96,7 +96,7 @@ def lines(*sizes: Measured, **options: Any) -> list[str]:
 
 
 def test_a_measurement_reads_like_this() -> None:
-    how = "12 rounds of 20 steps each, in turns on the same weights, settling left out"
+    how = "12 rounds of 20 steps each, in turns on the same weights, warm-up steps left out"
     assert lines(measured(amp()), channels_last=True)[:6] == [
         "mnist-deep on NVIDIA H200, MNIST, channels last",
         "",

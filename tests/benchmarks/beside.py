@@ -15,7 +15,7 @@ from tests.benchmarks.workloads import Workload
 
 PLAIN = "plain"
 
-LEAST_QUIET_PAIRS = 6
+MIN_QUIET_PAIRS = 6
 """With fewer pairs of undisturbed turns, all are counted, and nothing is judged by them."""
 
 STATISTICS: Mapping[str, Callable[[Turn], float]] = {
@@ -63,7 +63,7 @@ def quiet_pairs(plain: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Pair
     """The pairs in which nothing else took the processor, and true; all pairs and false if those are few."""
     pairs = list(zip(plain, other, strict=True))
     quiet = [pair for pair in pairs if all(turn.is_quiet for turn in pair)]
-    return (quiet, True) if len(quiet) >= LEAST_QUIET_PAIRS else (pairs, False)
+    return (quiet, True) if len(quiet) >= MIN_QUIET_PAIRS else (pairs, False)
 
 
 def ratios(pairs: Sequence[Pair], statistic: str) -> list[float]:
@@ -122,7 +122,7 @@ def _conditions(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> dict
 def _disturbance(turns: Mapping[str, Sequence[Turn]]) -> str:
     cores = len(os.sched_getaffinity(0))
     if _other_cores(turns) <= QUIET_CORES:
-        return f"no verdict: fewer than {LEAST_QUIET_PAIRS} undisturbed pairs"
+        return f"no verdict: fewer than {MIN_QUIET_PAIRS} undisturbed pairs"
     return f"no verdict: other programs used {_other_cores(turns):.2f} of {cores} cores"
 
 

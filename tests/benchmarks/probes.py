@@ -20,10 +20,10 @@ from amptui.control import Control, XRayRequest
 from amptui.engine import setup
 from amptui.engine.description import device_name
 from amptui.engine.loading import build_experiment, load_class
-from amptui.engine.probing.buffers import BufferWatch
-from amptui.engine.probing.gradients import GradientProbe
-from amptui.engine.probing.trace import ModuleTrace
-from amptui.engine.probing.window import WindowProbe
+from amptui.engine.probes.buffers import BufferWatch
+from amptui.engine.probes.float16_window import Float16WindowProbe
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.trainer import Trainer
 from amptui.findings import Float16Window, XRayTaken
 from amptui.modelspec import parse_model
@@ -87,7 +87,7 @@ def run(prepared: setup.Prepared) -> list[Record]:
         if isinstance(record, StepRecord) and last // 2 < record.step <= last // 2 + XRAYS:
             control.ask(XRayRequest())
 
-    Trainer(prepared, control, emit, attended=False).run()
+    Trainer(prepared, control, emit, interactive=False).run()
     return records
 
 
@@ -112,16 +112,16 @@ def alone(prepared: setup.Prepared, pairs: int) -> dict[str, float]:
     """Seconds of each probe by itself on the gradients of a real step; hooks by passes with and without."""
     batches = _endless(prepared)
     gradients, buffers = GradientProbe(prepared.model), BufferWatch(prepared.model)
-    window = WindowProbe(gradients)
+    window = Float16WindowProbe(gradients)
     plain, traced = list[float](), list[float]()
 
     def step_once() -> None:
         prepared.optimizer.zero_grad(set_to_none=True)
-        mode = prepared.modes[prepared.precision]
-        with mode.forward_context():
+        precision = prepared.precisions[prepared.precision]
+        with precision.forward_context():
             loss = prepared.experiment.loss(prepared.model, next(batches))
         assert isinstance(loss, torch.Tensor)
-        mode.backward(loss)
+        precision.backward(loss)
 
     def traced_step() -> None:
         with ModuleTrace(prepared.model) as trace:

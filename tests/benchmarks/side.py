@@ -16,10 +16,10 @@ from pathlib import Path
 from amptui.control import Control
 from amptui.engine import setup
 from amptui.engine.worker import TrainingThread
-from amptui.launch import plan_new
 from amptui.modelspec import parse_model
+from amptui.process.launch import plan_new
+from amptui.process.training import wire
 from amptui.request import TrainRequest
-from amptui.running import wire
 from tests.benchmarks import plain_loop, stamps, tutorial_loop
 
 SIDES = ("tutorial", "plain", "trainer", "no-probes", "recorder")

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from amptui.records import PhaseChanged, Record, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import Journal
 from amptui.telemetry.session import Session
-from tests.benchmarks.beside import LEAST_QUIET_PAIRS, PLAIN, figures
+from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures
 from tests.benchmarks.figures import Figure, median_interval, table
 from tests.benchmarks.fold_many import STRETCH, fold
 from tests.benchmarks.lab import OutOfTimeError, last_line, open_lab
 from tests.benchmarks.load import busy, running_seconds, threads_of
 from tests.benchmarks.measures import run_watched
 from tests.benchmarks.stamps import StampReader, StampWriter
-from tests.benchmarks.turns import APP, LEAST_STEPS, Turn, hold_to_the_same_training, take_turns
+from tests.benchmarks.turns import APP, MIN_STEPS, Turn, hold_to_the_same_training, take_turns
 from tests.benchmarks.watched import Look, Shown, Watched, finished_run
 from tests.benchmarks.workloads import WARM_UP_STEPS, Workload, workloads
 from tests.checkout import ROOT
@@ -138,7 +138,7 @@ def test_every_side_trains_the_same_in_turns() -> None:
     assert list(turns) == list(SIDES)
     for side, of in turns.items():
         assert len(of) == 2
-        assert all(len(turn.step_seconds) >= LEAST_STEPS and turn.step_seconds.min() > 0 for turn in of)
+        assert all(len(turn.step_seconds) >= MIN_STEPS and turn.step_seconds.min() > 0 for turn in of)
         assert {"trainer"} <= set(of[0].shares) <= set(PARTS)
         assert all(0 < turn.shares["trainer"] <= 1.1 for turn in of), side
     assert {"recorder", "server", "screen"} <= set(turns[APP][0].shares)
@@ -226,10 +226,10 @@ def test_what_hits_one_step_in_twenty_counts() -> None:
 
 def test_undisturbed_pairs_are_enough() -> None:
     plain = [turn(0.002)] * 8
-    app = [turn(0.002)] * LEAST_QUIET_PAIRS + [turn(0.004, other_cores=1.0)] * (8 - LEAST_QUIET_PAIRS)
+    app = [turn(0.002)] * MIN_QUIET_PAIRS + [turn(0.004, other_cores=1.0)] * (8 - MIN_QUIET_PAIRS)
     found = by_name({PLAIN: plain, APP: app})
     assert found["rate"].met
-    assert found["rate"].detail["counted_pairs"] == LEAST_QUIET_PAIRS
+    assert found["rate"].detail["counted_pairs"] == MIN_QUIET_PAIRS
 
 
 def test_a_busy_machine_gets_no_verdict_but_for_steps_too_short_to_be_hit() -> None:

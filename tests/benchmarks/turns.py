@@ -37,7 +37,7 @@ ALL_SIDES = (*SIDES, APP)
 TUTORIAL = "tutorial"
 """The side whose data come in an order of their own."""
 
-LEAST_STEPS = 3
+MIN_STEPS = 3
 """Step times that a turn needs: on a slow machine it lasts until it has them."""
 
 MAX_TURN_SECONDS = 60.0
@@ -145,7 +145,7 @@ def open_side(lab: Lab, workload: Workload, name: str) -> Iterator[Side]:
 
 def _wait_for_warm_up(side: Side, what: str, seconds: float) -> None:
     limit = time.monotonic() + seconds
-    while side.reader.count <= WARM_UP_STEPS + LEAST_STEPS:
+    while side.reader.count <= WARM_UP_STEPS + MIN_STEPS:
         if side.has_ended() or time.monotonic() > limit:
             raise RuntimeError(f"{what} does not train: {side.said()[-2000:]}")
         time.sleep(_TAKE_INTERVAL_SECONDS)
@@ -253,7 +253,7 @@ def take_turn(side: Side, sides: Sequence[Side], workload: Workload) -> Turn:
     steps = side.reader.count
     time.sleep(workload.turn_seconds * (1 - workload.settle_part))
     wait_until(
-        lambda: side.reader.count > steps + LEAST_STEPS,
+        lambda: side.reader.count > steps + MIN_STEPS,
         f"{side.name} of {workload.name} does not go on",
         seconds=MAX_TURN_SECONDS,
     )

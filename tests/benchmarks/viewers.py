@@ -29,7 +29,7 @@ from tests.benchmarks.workloads import Workload, workloads
 from tests.living import ended_afterwards, last_step, run_pid, wait_until
 from tests.terminal import Terminal, amptui_command
 
-LEAST_RATE_RATIO = 0.99
+MIN_RATE_RATIO = 0.99
 """Within 1% of a training that nobody watches."""
 
 SETTLE_SECONDS = 3.0
@@ -90,7 +90,7 @@ def _figure(workload: Workload, kind: str, blocks: Sequence[tuple[float, float]]
         name=f"{workload.name}.rate_ratio.{kind}",
         value=ratio.value,
         unit="fraction",
-        aim=LEAST_RATE_RATIO,
+        aim=MIN_RATE_RATIO,
         more_is_better=True,
         interval=interval,
         detail={"pairs": len(blocks), "alone_seconds": alone, "watched_seconds": watched},

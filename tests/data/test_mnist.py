@@ -99,7 +99,7 @@ def test_a_damaged_file_is_named_and_left_alone(
     with pytest.raises(DataError, match=said) as raised:
         read_mnist(request, idx_set)
     assert str(raised.value).startswith(str(path))
-    assert "delete or rename it" in raised.value.mend
+    assert "delete or rename it" in raised.value.hint
     assert path.read_bytes() == damaged
     assert sorted(folder.iterdir()) == before
 

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from amptui.data.batches import Batches, open_batches
 from amptui.engine.failure import explain
 from amptui.errors import DataError
-from amptui.forking import end_workers
+from amptui.fork import end_workers
 from amptui.modelfile import import_file
 from tests.survival import survived
 

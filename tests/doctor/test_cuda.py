@@ -25,7 +25,7 @@ UNUSABLE = Cuda(build="13.0", rocm=None, gpu_count=0, torch_says="no", visible_d
 def judged(driver: Driver, *, visible: str | None = None, build: str = "13.0") -> tuple[str, str]:
     check = check_cuda(replace(UNUSABLE, driver=driver, visible_devices=visible, build=build))
     assert check.severity == "warning"
-    return check.text, check.mend
+    return check.text, check.hint
 
 
 def test_a_usable_gpu_is_all_that_is_said() -> None:
@@ -34,34 +34,34 @@ def test_a_usable_gpu_is_all_that_is_said() -> None:
 
 
 def test_without_a_driver_torch_trains_on_the_cpu() -> None:
-    text, mend = judged(NO_DRIVER, visible="")
+    text, hint = judged(NO_DRIVER, visible="")
     assert text == "training runs on the CPU: no NVIDIA driver found"
-    assert "--gpus all" in mend
+    assert "--gpus all" in hint
 
 
 def test_a_gpu_on_the_bus_says_that_only_its_driver_is_missing() -> None:
-    text, mend = judged(replace(NO_DRIVER, gpus_on_bus=1))
+    text, hint = judged(replace(NO_DRIVER, gpus_on_bus=1))
     assert text.endswith("this machine has an NVIDIA GPU, but its driver is not loaded")
-    assert mend.startswith("install the NVIDIA driver")
+    assert hint.startswith("install the NVIDIA driver")
 
 
 def test_a_container_that_got_the_driver_without_its_library() -> None:
-    text, mend = judged(replace(HEALTHY, library_found=False, cuda=None, refusal=None))
+    text, hint = judged(replace(HEALTHY, library_found=False, cuda=None, refusal=None))
     assert "libcuda.so.1 is missing" in text
-    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in mend
+    assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in hint
 
 
 def test_a_build_for_cpus_alone_is_a_trouble_only_beside_a_gpu() -> None:
     beside = check_cuda(replace(UNUSABLE, build=None))
-    assert (beside.severity, beside.mend[:30]) == ("warning", "install a CUDA build of torch:")
+    assert (beside.severity, beside.hint[:30]) == ("warning", "install a CUDA build of torch:")
     assert check_cuda(replace(UNUSABLE, build=None, driver=NO_DRIVER)).severity == "info"
 
 
 @pytest.mark.parametrize("visible", ["", " ", "-1"])
 def test_an_empty_or_negative_list_hides_every_gpu(visible: str) -> None:
-    text, mend = judged(replace(HEALTHY, refusal=100), visible=visible)
+    text, hint = judged(replace(HEALTHY, refusal=100), visible=visible)
     assert text.endswith(f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU")
-    assert mend.startswith("unset CUDA_VISIBLE_DEVICES")
+    assert hint.startswith("unset CUDA_VISIBLE_DEVICES")
 
 
 def test_a_list_that_names_no_gpu_of_the_machine_hides_them_too() -> None:
@@ -74,9 +74,9 @@ def test_a_list_is_not_blamed_where_the_container_has_no_gpu() -> None:
 
 
 def test_a_driver_of_an_older_major_cuda_is_too_old_for_the_build() -> None:
-    text, mend = judged(replace(HEALTHY, cuda=(12, 2), refusal=0))
+    text, hint = judged(replace(HEALTHY, cuda=(12, 2), refusal=0))
     assert text.endswith("the driver supports CUDA 12.2, but torch is built for CUDA 13.0")
-    assert mend.startswith("update the driver to 580 or newer, or install torch built for CUDA 12")
+    assert hint.startswith("update the driver to 580 or newer, or install torch built for CUDA 12")
 
 
 def test_a_driver_of_the_same_major_cuda_is_never_too_old() -> None:
@@ -85,14 +85,14 @@ def test_a_driver_of_the_same_major_cuda_is_never_too_old() -> None:
 
 
 def test_device_files_that_the_user_may_not_open_are_named() -> None:
-    text, mend = judged(replace(HEALTHY, refusal=100, locked_files=("nvidia0", "nvidiactl")))
+    text, hint = judged(replace(HEALTHY, refusal=100, locked_files=("nvidia0", "nvidiactl")))
     assert text.endswith("no permission to open /dev/nvidia0, /dev/nvidiactl")
-    assert mend.startswith("join the group")
+    assert hint.startswith("join the group")
 
 
-@pytest.mark.parametrize(("answer", "mend"), [(802, "nvidia-fabricmanager"), (803, "reboot"), (999, "dmesg")])
-def test_what_the_driver_answers_has_a_mend(answer: int, mend: str) -> None:
-    assert mend in judged(replace(HEALTHY, refusal=answer))[1]
+@pytest.mark.parametrize(("answer", "hint"), [(802, "nvidia-fabricmanager"), (803, "reboot"), (999, "dmesg")])
+def test_what_the_driver_answers_has_a_mend(answer: int, hint: str) -> None:
+    assert hint in judged(replace(HEALTHY, refusal=answer))[1]
 
 
 def test_where_the_driver_starts_torch_says_why() -> None:

@@ -52,7 +52,7 @@ def test_the_first_gpu_without_code_in_this_torch_stops_the_training() -> None:
     check = check_gpu(v100, ARCHITECTURES)
     assert check.severity == "error"
     assert "this build of torch does not support it (only sm_75, " in check.text
-    assert "sm_70, or train with --device cpu" in check.mend
+    assert "sm_70, or train with --device cpu" in check.hint
 
 
 def test_another_gpu_without_code_does_not() -> None:

@@ -34,7 +34,7 @@ def test_a_containers_limit_is_told_beside_the_machines_cores() -> None:
 def test_more_threads_than_cores_are_too_many() -> None:
     check = check_threads(32, Cores(machine=64, allowed=64, limit=4.0))
     assert check.severity == "warning"
-    assert check.mend.startswith("set OMP_NUM_THREADS=4:")
+    assert check.hint.startswith("set OMP_NUM_THREADS=4:")
 
 
 def test_few_threads_leave_cores_idle() -> None:
@@ -72,7 +72,7 @@ def test_a_limit_beyond_the_machines_memory_is_none() -> None:
 def test_without_shared_memory_workers_fail(tmp_path: Path) -> None:
     check = check_shared_memory(tmp_path / "absent")
     assert check.severity == "warning"
-    assert "--shm-size" in check.mend
+    assert "--shm-size" in check.hint
 
 
 def test_room_for_workers_is_told(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_precision_pays_when_its_whole_interval_is_above_float32() -> None:
 def test_a_slower_one_does_not_pay_and_the_mend_names_what_does() -> None:
     check = check_precision("fp16", measured(0.01, 0.02, 0.03), "the reason", 512, "bf16")
     assert (check.severity, check.facts["pays"]) == ("warning", False)
-    assert check.mend == "train with --precision bf16"
+    assert check.hint == "train with --precision bf16"
 
 
 def test_an_interval_around_1_decides_nothing() -> None:
@@ -90,7 +90,7 @@ def test_the_best_is_what_is_surely_fastest_and_float32_where_nothing_surely_is(
 def test_what_the_engine_does_not_run_is_told_with_what_it_does() -> None:
     check = check_unsupported("bf16", "Tesla T4 has no bfloat16 arithmetic", "fp16")
     assert check.text == "bf16 is not supported here: Tesla T4 has no bfloat16 arithmetic"
-    assert check.mend == "train with --precision fp16"
+    assert check.hint == "train with --precision fp16"
 
 
 @pytest.mark.parametrize(

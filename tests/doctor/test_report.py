@@ -15,8 +15,8 @@ from amptui.doctor.check import Check, Section, broken, fine, poor
 from amptui.doctor.gpus import Gpu, check_gpu, check_nvml
 from amptui.doctor.report import _JsonReport, _PlainReport, examine
 from amptui.doctor.storage import check_data_folder
-from amptui.doctor.terminal import Terminal as Described
-from amptui.doctor.terminal import check_kind
+from amptui.doctor.terminal_checks import Terminal as Described
+from amptui.doctor.terminal_checks import check_kind
 from amptui.records import GpuSample
 from tests import poison
 from tests.terminal import Terminal
@@ -50,7 +50,7 @@ def test_a_machine_that_trains_has_status_0_and_every_trouble_its_mend(fake_driv
     assert (done.returncode, done.stderr) == (0, "")
     *checks, verdict = map(json.loads, done.stdout.splitlines())
     assert {check["type"] for check in checks} == {"Check"}
-    assert all(check["mend"] for check in checks if check["severity"] != "info")
+    assert all(check["hint"] for check in checks if check["severity"] != "info")
     by_name = {check["name"]: check for check in checks}
     if torch.version.cuda is not None:
         assert "CUDA_VISIBLE_DEVICES='' hides every GPU" in by_name["cuda"]["text"]
@@ -109,7 +109,7 @@ def test_a_look_that_fails_costs_no_other() -> None:
 
 
 def test_what_needs_torch_is_left_out_where_it_does_not_load() -> None:
-    loads = Section(title="software", look=lambda: [broken("torch-loads", "no", "mend")])
+    loads = Section(title="software", look=lambda: [broken("torch-loads", "no", "hint")])
     needs = Section(title="CUDA", look=fails, needs_torch=True)
     assert [title for title, _ in examine([loads, needs])] == ["software"]
 

@@ -27,7 +27,7 @@ def test_a_package_that_is_not_installed_is_named_with_the_command_that_installs
     check = check_package("numpy", None, (1, 2))
     assert check is not None
     assert (check.severity, check.text) == ("error", "numpy is not installed")
-    assert check.mend == "pip install 'numpy>=1.2'"
+    assert check.hint == "pip install 'numpy>=1.2'"
 
 
 def test_a_package_that_is_too_old_is_named_with_its_version() -> None:

@@ -37,8 +37,8 @@ def test_a_file_in_the_way_stops_runs_and_only_bothers_data(tmp_path: Path) -> N
     runs, data = check_runs(tmp_path / "file" / "runs"), check_data_folder(tmp_path / "file" / "data")
     assert (runs.severity, data.severity) == ("error", "warning")
     assert "not a directory" in runs.text
-    assert "--run-dir" in runs.mend
-    assert "--data-dir" in data.mend
+    assert "--run-dir" in runs.hint
+    assert "--data-dir" in data.hint
 
 
 def test_a_file_system_without_files_of_users_cannot_be_written() -> None:
@@ -57,7 +57,7 @@ def test_a_read_only_folder_cannot_be_written(tmp_path: Path) -> None:
 def test_absent_data_is_told_with_what_it_takes_to_get_it(tmp_path: Path) -> None:
     checks = [check_mnist(tmp_path), check_cifar10(tmp_path)]
     assert [(check.severity, check.facts["found"]) for check in checks] == [("warning", False)] * 2
-    assert "12 MB" in checks[0].mend
+    assert "12 MB" in checks[0].hint
 
 
 def test_mnist_is_found_packed_or_not(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_file_of_mnist_with_a_wrong_size_is_damaged(tmp_path: Path) -> None:
     (folder / MNIST.files[1].name).write_bytes(b"half a download")
     check = check_mnist(tmp_path)
     assert "train-labels-idx1-ubyte in" in check.text
-    assert check.mend == "delete or rename it to download it again"
+    assert check.hint == "delete or rename it to download it again"
 
 
 def test_cifar10_is_found_as_a_folder_and_as_an_archive(tmp_path: Path) -> None:

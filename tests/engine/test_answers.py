@@ -23,7 +23,7 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.engine.saving.checkpoint import write
+from amptui.engine.checkpoint.file import write
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import CheckpointWritten, Note, PauseChanged, PrecisionChanged, Record, StepRecord
 from tests.tiny import Log, Tiny, prepare, train
@@ -79,7 +79,7 @@ def trained(
 ) -> Asking:
     log = Asking(asks, standing)
     prepared = prepare(experiment or Tiny(epochs=5), **options.pop("prepared", {}))
-    train(prepared, log, log.control, attended=True, **options)
+    train(prepared, log, log.control, interactive=True, **options)
     return log
 
 
@@ -196,7 +196,7 @@ def test_a_trace_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("no memory for it")
 
-    monkeypatch.setattr("amptui.engine.probing.trace.ModuleTrace.values", fail)
+    monkeypatch.setattr("amptui.engine.probes.module_trace.ModuleTrace.values", fail)
     log = trained({4: (TraceRequest(),), 10: (TraceRequest(),)})
     assert log.told == [("trace", "failed")] * 2
     assert all(isinstance(each, RequestRefused) and "no memory for it" in each.detail for each in log.answers)
@@ -241,7 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(
             raise left.pop()
         return write(*arguments, **options)
 
-    monkeypatch.setattr("amptui.engine.saving.keeping.write", failing)
+    monkeypatch.setattr("amptui.engine.checkpoint.writer.write", failing)
     log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
     refused = only(log.answers)
     assert (refused.reason, refused.detail) == ("failed", "No space left on device (make room there)")
@@ -257,7 +257,7 @@ def test_a_checkpoint_that_its_clean_up_spoils_is_still_taken(
     def fail(_folder: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("amptui.engine.saving.keeping.prune", fail)
+    monkeypatch.setattr("amptui.engine.checkpoint.writer.prune", fail)
     assert trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path).told == [("checkpoint", "taken")]
 
 

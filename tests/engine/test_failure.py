@@ -30,7 +30,7 @@ def told(error: BaseException, batch_size: int | None = 8) -> str:
 
 
 def test_our_own_errors_are_told_already() -> None:
-    error = DataError("no such file", mend="download it")
+    error = DataError("no such file", hint="download it")
     assert explain(error, doing="in step 5", batch_size=8) is error
 
 
@@ -81,7 +81,7 @@ LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "precision", "mend"),
+    ("batch_size", "precision", "hint"),
     [
         (256, "fp32", "try --batch-size 128, or AMP"),
         (256, "tf32", "try --batch-size 128, or AMP"),
@@ -91,12 +91,12 @@ LESS = "check what else uses the GPU (nvidia-smi), or use a smaller model"
         (None, None, LESS),
     ],
 )
-def test_out_of_memory_says_what_would_help(batch_size: int | None, precision: str | None, mend: str) -> None:
+def test_out_of_memory_says_what_would_help(batch_size: int | None, precision: str | None, hint: str) -> None:
     error = torch.OutOfMemoryError("CUDA out of memory")
     found = explain(error, doing="in step 5", batch_size=batch_size, precision=precision)
     assert isinstance(found, DeviceError)
     assert found.what.startswith("CUDA out of memory in step 5")
-    assert found.mend == mend
+    assert found.hint == hint
     assert ("at batch size" in str(found)) == (batch_size is not None)
 
 

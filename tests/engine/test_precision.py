@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from amptui.control import Control, XRayRequest
-from amptui.engine.precision import Tf32Flags, build_modes, check_supported, unsupported_precisions
-from amptui.engine.setup import prepare_modes
+from amptui.engine.precision import Tf32Flags, build_precisions, check_supported, unsupported_precisions
+from amptui.engine.setup import prepare_precisions
 from amptui.errors import UsageError
 from amptui.findings import XRayTaken
 from amptui.records import PRECISIONS, PrecisionChanged
@@ -31,9 +31,9 @@ def _restore_flags() -> Iterator[None]:
 
 
 def test_there_is_a_mode_for_every_precision() -> None:
-    _, modes = prepare_modes(CPU)
-    assert set(modes) == set(PRECISIONS)
-    assert all(mode.name == name for name, mode in modes.items())
+    _, precisions = prepare_precisions(CPU)
+    assert set(precisions) == set(PRECISIONS)
+    assert all(precision.name == name for name, precision in precisions.items())
 
 
 @pytest.mark.parametrize(
@@ -41,21 +41,21 @@ def test_there_is_a_mode_for_every_precision() -> None:
     [("fp32", torch.float32), ("ieee", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16)],
 )
 def test_a_matrix_product_comes_out_in_the_modes_dtype(name: str, dtype: torch.dtype) -> None:
-    _, modes = prepare_modes(CPU)
-    with modes[name].forward_context():
+    _, precisions = prepare_precisions(CPU)
+    with precisions[name].forward_context():
         assert nn.Linear(4, 4)(torch.ones(2, 4)).dtype == dtype
 
 
 def test_ieee_and_tf32_set_what_torch_reports_and_fp32_restores_it() -> None:
-    _, modes = prepare_modes(CPU)
+    _, precisions = prepare_precisions(CPU)
     default = CONVOLUTION.fp32_precision, torch.backends.cuda.matmul.fp32_precision
-    modes["tf32"].enter()
+    precisions["tf32"].enter()
     assert CONVOLUTION.fp32_precision == "tf32"
     assert torch.backends.cuda.matmul.fp32_precision == "tf32"
-    modes["ieee"].enter()
+    precisions["ieee"].enter()
     assert CONVOLUTION.fp32_precision != "tf32"
     assert torch.backends.cuda.matmul.fp32_precision != "tf32"
-    modes["fp32"].enter()
+    precisions["fp32"].enter()
     now = CONVOLUTION.fp32_precision, torch.backends.cuda.matmul.fp32_precision
     assert now == default
 
@@ -108,14 +108,14 @@ def test_every_way_to_choose_tf32_is_kept_and_both_sets_of_flags_agree(choose: C
     choose()
     chosen = Tf32Flags.current()
     before = older_flags() if choose in OLDER_AGREES else None
-    _, modes = prepare_modes(CPU)
+    _, precisions = prepare_precisions(CPU)
     for name, allowed in (("ieee", False), ("tf32", True), ("ieee", False)):
-        modes[name].enter()
+        precisions[name].enter()
         words = [CONVOLUTION.fp32_precision, MATMUL.fp32_precision, RNN.fp32_precision]
         assert [word == "tf32" for word in words] == [allowed] * 3
         assert older_flags()[:2] == (allowed, allowed)
     assert HOST_MATMUL.fp32_precision == "ieee"
-    modes["fp32"].enter()
+    precisions["fp32"].enter()
     assert Tf32Flags.current() == chosen
     if before is not None:
         assert older_flags() == before
@@ -139,18 +139,18 @@ def test_a_model_file_may_choose_tf32_either_way(choose: Callable[[], None]) -> 
 @pytest.mark.parametrize("clip_first", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_fp16_tells_of_the_scaler_is_what_the_scaler_says(*, clip_first: bool, fused: bool) -> None:
-    scaler, modes = prepare_modes(CPU)
-    mode, model = modes["fp16"], nn.Linear(4, 4)
+    scaler, precisions = prepare_precisions(CPU)
+    precision, model = precisions["fp16"], nn.Linear(4, 4)
     optimizer = torch.optim.Adam(model.parameters(), fused=fused)
     for factor in (1.0, 1e-6, float("inf"), 1e-6):
         optimizer.zero_grad()
-        with mode.forward_context():
+        with precision.forward_context():
             loss = model(torch.ones(2, 4)).float().square().mean() * factor
-        mode.backward(loss)
+        precision.backward(loss)
         if clip_first:
-            mode.unscale(optimizer)
+            precision.unscale(optimizer)
         before, weights = scaler.get_scale(), model.weight.detach().clone()
-        state = mode.step(optimizer)
+        state = precision.step(optimizer)
         assert state is not None
         assert state.scale.item() == before
         assert state.next_scale.item() == scaler.get_scale()
@@ -159,28 +159,28 @@ def test_what_fp16_tells_of_the_scaler_is_what_the_scaler_says(*, clip_first: bo
 
 
 def test_only_fp16_touches_the_scaler() -> None:
-    scaler, modes = prepare_modes(CPU)
+    scaler, precisions = prepare_precisions(CPU)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
     before = scaler.state_dict()
     for name in ("fp32", "ieee", "bf16"):
-        mode = modes[name]
-        with mode.forward_context():
+        precision = precisions[name]
+        with precision.forward_context():
             loss = model(torch.ones(2, 4)).float().sum()
-        mode.backward(loss)
-        mode.unscale(optimizer)
-        assert mode.step(optimizer) is None
+        precision.backward(loss)
+        precision.unscale(optimizer)
+        assert precision.step(optimizer) is None
     assert scaler.state_dict() == before
 
 
 def test_modes_share_the_flags_that_were_set_before_any_was_entered() -> None:
-    scaler, _ = prepare_modes(CPU)
+    scaler, _ = prepare_precisions(CPU)
     MATMUL.fp32_precision = "tf32"
     CONVOLUTION.fp32_precision = "ieee"
     set_before = Tf32Flags.current()
-    modes = build_modes(CPU, scaler)
-    modes["ieee"].enter()
-    modes["bf16"].enter()
+    precisions = build_precisions(CPU, scaler)
+    precisions["ieee"].enter()
+    precisions["bf16"].enter()
     assert Tf32Flags.current() == set_before
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from amptui.engine import reporting
-from amptui.engine.probing.gradients import GradientProbe
+from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import UNEXPLAINED_SKIPS, StepFacts, StepReporter
 from amptui.records import (
     EpochFinished,

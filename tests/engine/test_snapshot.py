@@ -129,8 +129,8 @@ def test_weights_that_a_forward_pass_changes_come_back() -> None:
 
 def test_a_frozen_base_too_large_to_copy_is_taken_as_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
     base = nn.BatchNorm1d(4).requires_grad_(False)
-    for most_bytes, comes_back in ((2 * 4 * 4, True), (2 * 4 * 4 - 1, False)):
-        monkeypatch.setattr("amptui.engine.snapshot.MOST_FROZEN_BYTES", most_bytes)
+    for max_bytes, comes_back in ((2 * 4 * 4, True), (2 * 4 * 4 - 1, False)):
+        monkeypatch.setattr("amptui.engine.snapshot.MAX_FROZEN_BYTES", max_bytes)
         nn.init.ones_(base.weight)
         snapshot = Snapshot.take(base, CPU)
         base(torch.rand(3, 4))

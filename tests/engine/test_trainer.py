@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from amptui import Data, DataRequest
 from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest
-from amptui.engine.settling import LEAST_STEPS, MOST_STEPS
+from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
 from amptui.errors import UsageError
 from amptui.records import (
     BlockFinished,
@@ -152,7 +152,7 @@ def test_the_first_steps_of_a_block_are_settling() -> None:
     for precision, first in (("fp32", 1), ("bf16", 61)):
         steps = [record for record in log.of(StepRecord) if record.precision == precision]
         settling = [record.step for record in steps if record.settling]
-        assert LEAST_STEPS <= len(settling) <= MOST_STEPS
+        assert MIN_STEPS <= len(settling) <= MAX_STEPS
         assert settling == list(range(first, first + len(settling)))
 
 

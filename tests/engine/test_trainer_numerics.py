@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from amptui.control import Control, PauseRequest, PrecisionRequest
-from amptui.engine.hopeless import LEAST_LOSS_SCALE, SUSPECT_STEPS
+from amptui.engine.divergence_guard import MIN_LOSS_SCALE, SUSPECT_STEPS
 from amptui.errors import ExperimentError
 from amptui.records import (
     EpochFinished,
@@ -162,7 +162,7 @@ def test_a_collapsed_scale_ends_an_unattended_run_before_it_reaches_zero() -> No
     log = Log()
     with pytest.raises(ExperimentError, match=r"the loss scale fell to .* use --precision bf16 or fp32"):
         train(prepared, log)
-    assert LEAST_LOSS_SCALE / 4 < prepared.scaler.get_scale() < LEAST_LOSS_SCALE
+    assert MIN_LOSS_SCALE / 4 < prepared.scaler.get_scale() < MIN_LOSS_SCALE
 
 
 def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves() -> None:
@@ -176,7 +176,7 @@ def test_a_collapsed_scale_pauses_an_attended_run_which_another_precision_saves(
 
     log = Log(watch)
     prepared = prepare(InfFor(calls_with_inf=41), precision="fp16", steps=60)
-    assert train(prepared, log, control, attended=True) == "done"
+    assert train(prepared, log, control, interactive=True) == "done"
     assert "the loss scale fell to" in log.of(PauseChanged)[0].reason
     assert log.of(StepRecord)[-1].precision == "bf16"
 

@@ -45,7 +45,7 @@ def test_without_samples_or_without_numbers_there_is_no_validation() -> None:
 
 def validate(experiment: Experiment, *, precision: str = "fp32") -> tuple[Validation | None, Log]:
     prepared, log = prepare(experiment), Log()
-    sums = Validator(prepared, Control(), log.emit).run(prepared.modes[precision])
+    sums = Validator(prepared, Control(), log.emit).run(prepared.precisions[precision])
     assert sums is not None
     return sums.means([float(value) for value in sums.tensors()]), log
 
@@ -61,7 +61,7 @@ def test_the_short_last_batch_counts_as_what_it_is() -> None:
 
     prepared = prepare(Odd())
     inputs = prepared.data.train.inputs  # type: ignore[union-attr]
-    sums = Validator(prepared, Control(), Log().emit).run(prepared.modes["fp32"])
+    sums = Validator(prepared, Control(), Log().emit).run(prepared.precisions["fp32"])
     assert sums is not None
     found = sums.means([float(value) for value in sums.tensors()])
     assert found is not None
@@ -110,7 +110,7 @@ def test_a_stop_ends_it_between_two_batches() -> None:
             return super().metrics(model, batch)
 
     prepared = prepare(Stopping())
-    assert Validator(prepared, control, Log().emit).run(prepared.modes["fp32"]) is None
+    assert Validator(prepared, control, Log().emit).run(prepared.precisions["fp32"]) is None
     assert len(calls) == 1
     assert prepared.model.training
 

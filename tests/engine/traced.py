@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
-from amptui.engine.probing.trace import ModuleTrace
+from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.findings import ModuleRange, ModulesTraced
 
 

@@ -31,7 +31,7 @@ class Worker:
         settings = {"step_ms": "0"} if spec.name == "knobs" else {}
         settings |= options.pop("settings", {})
         request = TrainRequest(
-            model=spec.text, **{"device": "cpu", "attended": False, **options}, settings=settings
+            model=spec.text, **{"device": "cpu", "interactive": False, **options}, settings=settings
         )
         self.control = control or Control()
         self.log = Log(watch)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.export.markup import Markup, element, joined
-from amptui.inert import printable
+from amptui.text import printable
 
 
 class Reading(HTMLParser):

@@ -81,7 +81,7 @@ def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:
 
 
 def test_headroom_outside_float16_is_said_to_be_what_it_would_be() -> None:
-    view = numerics_views.numerics(views.fp32_only(), hypothetical=True, least_headroom=float("-inf"))
+    view = numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=float("-inf"))
     assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed of late" in words(
         safety.conclusions(view)
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.export.page_columns import MOST_COLUMNS, columns
+from amptui.export.page_columns import MAX_COLUMNS, columns
 from amptui.telemetry.history import Track
 
 
@@ -23,7 +23,7 @@ def test_the_least_the_largest_and_what_is_not_finite_stay(
     track.extend(values * copies)
     series = track.snapshot()
     found = columns(series)
-    assert len(found.mean) <= MOST_COLUMNS
+    assert len(found.mean) <= MAX_COLUMNS
     finite = [value for value in values if value is not None and math.isfinite(value)]
     assert np.isfinite(found.mean).any() == bool(finite)
     if finite:

@@ -20,7 +20,7 @@ TOO_WIDE = """
 """
 
 # WCAG 2.1: relative luminance, and contrast between text and what it stands on.
-LEAST_CONTRAST = """
+MIN_CONTRAST = """
 (() => {
   const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
   const light = (text) => rgb(text).slice(0, 3).map((v) => v / 255)
@@ -71,7 +71,7 @@ def test_it_flows_in_any_width_and_can_be_read_in_any_light(
         tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
         assert tab.evaluate(TOO_WIDE.replace("WIDTH", str(width))) == []
         assert tab.evaluate("document.documentElement.scrollWidth") == width
-        assert tab.evaluate(LEAST_CONTRAST) >= 4.5
+        assert tab.evaluate(MIN_CONTRAST) >= 4.5
         assert tab.evaluate("document.querySelectorAll('figure').length") >= 5
         assert tab.requests == [each.as_uri()]
         assert tab.complaints == []

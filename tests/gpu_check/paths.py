@@ -195,7 +195,7 @@ def x_ray(bench: Bench) -> Found:
     return {
         "ok": bool(cosines) and min(cosines) > MIN_COSINE,
         "layers": len(cosines),
-        "least_cosine": min(cosines, default=None),
+        "min_cosine": min(cosines, default=None),
         "losses": [found.loss_fp32, found.loss_amp],
         "saved_bytes": [found.saved_bytes_fp32, found.saved_bytes_amp],
         "x_ray_seconds": found.seconds,

@@ -11,7 +11,7 @@ class Limits(Experiment):
     """A linear model on noise that refuses what its options tell it to."""
 
     batch_size: int = 8
-    most_samples: int = 1000
+    max_samples: int = 1000
     """A larger batch is out of memory."""
     refuses: str = "none"
     """The dtype of the autocast that it cannot run: ``bfloat16``."""
@@ -25,7 +25,7 @@ class Limits(Experiment):
         return Data(name="noise", real=False, train=Arrays(inputs, inputs.flatten(1)[:, 0].long() // 64))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor | dict[str, Tensor]:
-        if len(batch[0]) > self.most_samples:
+        if len(batch[0]) > self.max_samples:
             raise MemoryError
         if torch.is_autocast_enabled("cpu") and str(torch.get_autocast_dtype("cpu")).endswith(self.refuses):
             raise RuntimeError(f"not implemented for {self.refuses}")

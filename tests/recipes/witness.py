@@ -18,7 +18,7 @@ from amptui.data.sources import Arrays
 _SLOT = struct.Struct("dd")
 """When a step's loss was computed (Unix seconds), and what it was."""
 
-MOST_STEPS = 65536
+MAX_STEPS = 65536
 
 
 class Witness(Experiment):
@@ -60,7 +60,7 @@ class Witness(Experiment):
         return loss
 
     def _open(self) -> mmap.mmap:
-        size = _SLOT.size * (MOST_STEPS + 1)
+        size = _SLOT.size * (MAX_STEPS + 1)
         file = os.open(self.to, os.O_RDWR | os.O_CREAT, 0o600)
         # Not a file with holes: to write into one on a full disk is SIGBUS.
         os.posix_fallocate(file, 0, size)

@@ -115,10 +115,10 @@ class Screen:
     def say(self, data: bytes) -> None:
         self.connection.sendall(data)
 
-    def read(self, most_bytes: int = 2**20) -> bool:
+    def read(self, max_bytes: int = 2**20) -> bool:
         """Take what has arrived, or wait for something; false at the end."""
         try:
-            data = self.connection.recv(most_bytes)
+            data = self.connection.recv(max_bytes)
         except ConnectionResetError:
             data = b""
         *lines, self._begun = (self._begun + data).split(b"\n")

@@ -13,7 +13,7 @@ from amptui import codec
 from amptui.control import KINDS, CheckpointRequest, Control, PauseRequest, Request, StopRequest, XRayRequest
 from amptui.errors import RunFolderError
 from amptui.records import Note, Record, RunFailed, RunFinished
-from amptui.runs import place, protocol
+from amptui.runs import protocol, socket_place
 from amptui.runs.client import Client, connect
 from tests.runs.served import ENOUGH_SECONDS, Run, note, running, until
 from tests.test_control import ONE_OF_EACH
@@ -301,7 +301,7 @@ def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:
 
 
 def test_another_user_s_run_is_told_in_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "is_ours", lambda _connection: False)
+    monkeypatch.setattr(socket_place, "is_ours", lambda _connection: False)
     with pytest.raises(RunFolderError, match=r"cannot reach the run at .*: it belongs to another user"):
         connect(run.folder)
 

@@ -105,7 +105,7 @@ def test_what_is_not_there_is_told_in_one_line(text: str) -> None:
         find_run(text)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_status == 2
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_folder_without_a_journal_is_told(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_what_waits_is_bounded_and_what_is_lost_is_counted(path: Path) -> None:
     out = run_limited(
         path,
         """
-journal = Journal(path, most_waiting=10)
+journal = Journal(path, max_waiting=10)
 limit_bytes(10)
 journal.append(notes(1, 15))
 print(journal.trouble)

@@ -19,8 +19,8 @@ from amptui.records import (
     RunFailed,
     RunFinished,
 )
-from amptui.runs import listing
-from amptui.runs.listing import KeptRun, look_at
+from amptui.runs import kept_run
+from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base, kept_runs
 from tests.telemetry.record_samples import resumed, run, step, steps
@@ -167,8 +167,8 @@ def test_the_goal_of_a_run_that_goes_on_is_its_newest() -> None:
 
 
 def test_of_long_journals_only_the_ends_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_HEAD_BYTES", (300, 3000, 30_000))
-    monkeypatch.setattr(listing, "_TAIL_BYTES", (300, 3000, 30_000))
+    monkeypatch.setattr(kept_run, "_HEAD_BYTES", (300, 3000, 30_000))
+    monkeypatch.setattr(kept_run, "_TAIL_BYTES", (300, 3000, 30_000))
     downloading, pausing = [device(t) for t in range(100, 110)], [device(t) for t in range(200, 210)]
     run_dir = kept("m", [*downloading, run(), *steps(1, 999), *pausing])
     assert run_dir.journal_path.stat().st_size > 300_000

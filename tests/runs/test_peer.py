@@ -48,7 +48,7 @@ class Pair:
 
 @pytest.fixture
 def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setattr(peer, "MOST_QUEUED_BYTES", 10_000)
+    monkeypatch.setattr(peer, "MAX_QUEUED_BYTES", 10_000)
     pair = Pair()
     yield pair
     pair.peer.close()

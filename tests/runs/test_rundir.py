@@ -35,7 +35,7 @@ def refused(path: Path) -> str:
     told = str(caught.value)
     assert "\n" not in told
     assert str(path) in told
-    assert caught.value.mend
+    assert caught.value.hint
     return told
 
 

@@ -72,7 +72,7 @@ def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch, running(tmp_path_factory.mktemp("run")) as run:
-        patch.setattr(peer, "MOST_QUEUED_BYTES", 20_000)
+        patch.setattr(peer, "MAX_QUEUED_BYTES", 20_000)
         screens: list[Screen] = []
         for action, number in actions:
             if action == "publish":
@@ -102,7 +102,7 @@ def test_nothing_is_lost_or_doubled_whoever_comes_and_however_slowly_they_read(
 def test_a_screen_that_stops_reading_delays_nobody_and_gets_a_new_history(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peer, "MOST_QUEUED_BYTES", 2**18)
+    monkeypatch.setattr(peer, "MAX_QUEUED_BYTES", 2**18)
     stopped, good = run.adopt_screen(), attached(run)
     stopped.catch_up(run)
     before = stopped.histories

@@ -15,7 +15,7 @@ from amptui import Data, DataRequest, Experiment
 from amptui.control import Control
 from amptui.data.sources import Arrays
 from amptui.engine import setup
-from amptui.engine.saving.keeping import Keeper
+from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.trainer import Trainer
 from tests.simcuda import device
 from tests.simcuda.device import Wait
@@ -154,8 +154,10 @@ def run(
     marks, control = Marks(script), control or Control()
     log = Log() if log is None else log
     prepared = prepare((experiment or Small()).mark(marks), **{"device": "cuda", **options})
-    keeper = Keeper(checkpoints, control=control, emit=log.emit, every=every) if checkpoints else None
-    trainer = Trainer(prepared, control, log.emit, attended=False, keeper=keeper)
+    keeper = (
+        CheckpointWriter(checkpoints, control=control, emit=log.emit, every=every) if checkpoints else None
+    )
+    trainer = Trainer(prepared, control, log.emit, interactive=False, keeper=keeper)
     device.take_operators()
     device.take_waits()
     try:

@@ -20,7 +20,7 @@ def stats(precision: str, data: float | None = 0.0, busy: float | None = None) -
     return PrecisionStats(
         precision=precision,
         steps=100,
-        settling_steps=10,
+        warm_up_steps=10,
         median_step_seconds=0.002,
         samples_per_second=1000.0,
         peak_allocated_bytes=None,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amptui.records import Record, StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
-from amptui.telemetry.numerics import LEAST_OF, headroom
+from amptui.telemetry.numerics import MIN_OF, headroom
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import NumericsView
 from tests.telemetry.record_samples import (
@@ -104,30 +104,30 @@ def test_a_nan_gradient_is_a_gap_and_not_a_value_in_the_curve() -> None:
     found = numerics_of(run(), step(1, grad_max=math.nan), step(2, grad_max=0.0), step(3, grad_max=1.0))
     assert found.headrooms.recent_nonfinite.tolist() == [True, False, False]
     assert np.isnan(found.headrooms.recent[:2]).all()
-    assert found.least_headroom == -math.inf
+    assert found.min_headroom == -math.inf
 
 
 def test_all_zero_gradients_have_a_maximum_and_no_headroom() -> None:
     found = numerics_of(run(), step(1, grad_max=0.0))
-    assert (found.grad_max, found.headroom, found.least_headroom) == (0.0, None, None)
+    assert (found.grad_max, found.headroom, found.min_headroom) == (0.0, None, None)
 
 
 def test_nothing_is_said_of_gradients_that_were_never_measured() -> None:
     assert numerics_of(run(), *steps(1, 50)).headrooms.count == 50
     found = numerics_of(run(), *steps(1, 50))
-    assert (found.headroom, found.least_headroom, found.measured_step, found.outlook) == (None,) * 3 + ("",)
+    assert (found.headroom, found.min_headroom, found.measured_step, found.outlook) == (None,) * 3 + ("",)
 
 
 def test_the_least_headroom_is_of_the_newest_measured_steps_alone() -> None:
     low = scaled(1, 0.5)
-    within = [scaled(number, 5.0) for number in range(2, LEAST_OF + 1)]
-    assert numerics_of(run(), low, *within).least_headroom == pytest.approx(0.5)
-    assert numerics_of(run(), low, *within, scaled(LEAST_OF + 1, 5.0)).least_headroom == pytest.approx(5.0)
+    within = [scaled(number, 5.0) for number in range(2, MIN_OF + 1)]
+    assert numerics_of(run(), low, *within).min_headroom == pytest.approx(0.5)
+    assert numerics_of(run(), low, *within, scaled(MIN_OF + 1, 5.0)).min_headroom == pytest.approx(5.0)
 
 
 def test_the_least_headroom_is_that_of_the_scale_that_the_newest_ran_with() -> None:
     before, after = scaled(1, 1.5, scale=65536.0), scaled(2, 4.0, scale=32768.0)
-    assert numerics_of(run(), before, after).least_headroom == pytest.approx(2.5)
+    assert numerics_of(run(), before, after).min_headroom == pytest.approx(2.5)
 
 
 @given(
@@ -145,10 +145,10 @@ def test_the_least_is_the_minimum_and_never_above_the_newest(
     found = numerics_of(run(), *records)
     measured = [room for room in rooms if room is not None]
     assert (found.headroom is None) == (not measured)
-    if found.headroom is not None and found.least_headroom is not None:
+    if found.headroom is not None and found.min_headroom is not None:
         assert found.headroom == pytest.approx(measured[-1], abs=1e-9)
-        assert found.least_headroom == pytest.approx(min(measured), abs=1e-9)
-        assert found.least_headroom <= found.headroom
+        assert found.min_headroom == pytest.approx(min(measured), abs=1e-9)
+        assert found.min_headroom <= found.headroom
 
 
 def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> None:
@@ -157,7 +157,7 @@ def test_a_resumed_run_forgets_the_gradients_of_the_steps_it_does_again() -> Non
     session.fold([run(time=900.0), scaled(31, 6.0)])
     found = session.view().numerics
     assert found.measured_step == 31
-    assert found.least_headroom == pytest.approx(6.0)
+    assert found.min_headroom == pytest.approx(6.0)
     session.fold([run(time=990.0), step(20, precision="fp16")])
     assert session.view().numerics.headroom is None
 
@@ -250,5 +250,5 @@ def test_an_xray_with_a_layer_that_cannot_be_compared_is_judged() -> None:
 def test_a_forward_overflow_leaves_no_headroom_and_says_nothing_of_the_next_growth() -> None:
     overflow = replace(scaled(2, 3.0), loss=math.nan, grad_max=math.nan)
     found = numerics_of(run(), scaled(1, 3.0), overflow, scaled(3, 3.0))
-    assert found.least_headroom == -math.inf
+    assert found.min_headroom == -math.inf
     assert "headroom then" in found.outlook

@@ -71,7 +71,7 @@ def test_settling_is_left_out_of_everything_but_the_skips() -> None:
         steps(31, 31, precision="fp16", settling=True, loss=8.0),
     )
     (row,) = comparison.rows
-    assert (row.steps, row.settling_steps, row.skipped) == (25, 6, 5)
+    assert (row.steps, row.warm_up_steps, row.skipped) == (25, 6, 5)
     assert (row.median_step_seconds, row.last_loss) == (0.002, 0.25)
 
 
@@ -88,7 +88,7 @@ def test_before_any_step_is_counted_the_warm_up_steps_tell_without_the_first() -
         ],
     )
     fp32, bf16 = comparison.rows
-    assert (fp32.steps, fp32.provisional_steps, fp32.settling_steps) == (0, 4, 4)
+    assert (fp32.steps, fp32.provisional_steps, fp32.warm_up_steps) == (0, 4, 4)
     assert (fp32.median_step_seconds, fp32.samples_per_second, fp32.last_loss) == (0.5, 256 / 0.5, 2.1)
     assert (bf16.provisional_steps, bf16.median_step_seconds) == (3, 0.25)
     assert comparison.provisional_speedup == pytest.approx(2.0)

@@ -246,7 +246,7 @@ def test_no_timing_that_a_record_can_hold_is_an_error(records: list[StepTimed], 
     row = PrecisionStats(
         precision="fp32",
         steps=1,
-        settling_steps=0,
+        warm_up_steps=0,
         median_step_seconds=None,
         samples_per_second=None,
         peak_allocated_bytes=None,

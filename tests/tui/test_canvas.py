@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from amptui.inert import MOST_CHARACTERS
+from amptui.text import MAX_CHARACTERS
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.ink import BOLD, STYLES, Ink
+from amptui.tui.style import BOLD, STYLES, Style
 
 ODD_CHARACTERS = "a é漢字👍🏽🇫🇷⣿×─…\x1b\x00\n\u0301\u200b\u200d\ufe0f\u0903\u1100\u1161\u202e\x9b\u3164\ud83d"
 texts = st.text(max_size=12) | st.text(ODD_CHARACTERS, max_size=12) | st.text("ab ", max_size=12)
-inks = st.sampled_from([Ink.TEXT, Ink.DIM, Ink.FP16 | BOLD, Ink.ERROR])
+styles = st.sampled_from([Style.TEXT, Style.DIM, Style.FP16 | BOLD, Style.ERROR])
 places = st.integers(-6, 20)
 rects = st.builds(Rect, places, places, st.integers(-2, 20), st.integers(-2, 8))
 
@@ -26,12 +26,12 @@ text_calls: st.SearchStrategy[Drawing] = st.builds(
     x=places,
     y=st.integers(-1, 5),
     text=texts,
-    ink=inks,
+    style=styles,
     width=st.none() | st.integers(-1, 12),
     align=st.sampled_from(["left", "right"]),
 )
 fill_calls: st.SearchStrategy[Drawing] = st.builds(
-    partial, st.just(Canvas.fill), rect=rects, character=st.sampled_from("▰ x"), ink=inks
+    partial, st.just(Canvas.fill), rect=rects, character=st.sampled_from("▰ x"), style=styles
 )
 drawings = st.lists(text_calls | fill_calls, max_size=8)
 
@@ -111,7 +111,7 @@ def test_a_text_without_end_is_drawn_as_quickly_as_one_that_fills_the_screen() -
     canvas = Canvas(8, 1)
     assert canvas.text(0, 0, "x" * 10_000_000, width=8) == 8
     assert canvas.lines() == ["xxxxxxx…"]
-    assert text_width("漢" * 10_000_000) == 2 * MOST_CHARACTERS
+    assert text_width("漢" * 10_000_000) == 2 * MAX_CHARACTERS
 
 
 def test_writing_over_half_of_a_wide_character_blanks_the_other_half() -> None:
@@ -140,7 +140,7 @@ def test_a_terminal_without_utf8_gets_stand_ins_of_the_same_width() -> None:
 def test_a_part_shows_what_is_drawn_in_it_and_nothing_beyond(outer: Rect, inner: Rect) -> None:
     canvas = Canvas(16, 6)
     part = canvas.part(outer)
-    part.fill(inner, "x", Ink.KEY)
+    part.fill(inner, "x", Style.KEY)
     filled = canvas.chars == ord("x")
     expected = np.zeros_like(filled)
     left, top = max(0, outer.x), max(0, outer.y)
@@ -153,11 +153,11 @@ def test_a_part_shows_what_is_drawn_in_it_and_nothing_beyond(outer: Rect, inner:
                 inside and inner.x <= px < inner.x + inner.width and inner.y <= py < inner.y + inner.height
             )
     assert (filled == expected).all()
-    assert ((canvas.inks == Ink.KEY) == expected).all()
+    assert ((canvas.styles == Style.KEY) == expected).all()
 
 
 def test_clear_blanks_everything() -> None:
-    canvas = drawn(4, 2, [lambda canvas: canvas.text(0, 0, "漢字", Ink.ERROR)])
+    canvas = drawn(4, 2, [lambda canvas: canvas.text(0, 0, "漢字", Style.ERROR)])
     canvas.clear()
     assert canvas.lines() == ["    ", "    "]
     assert not canvas.changes_since(Canvas(4, 2))
@@ -173,16 +173,16 @@ def test_runs_are_the_line_in_its_inks_and_only_blanks_lose_theirs(
         assert "".join(text for text, _ in runs) == line
         assert all(text for text, _ in runs)
         assert all(before[1] != after[1] for before, after in pairwise(runs))
-        run_inks = [ink for text, ink in runs for _ in range(cell_len(text))]
-        for x, ink in enumerate(canvas.inks[y].tolist()):
-            assert run_inks[x] == ink or canvas.chars[y, x] == ord(" ")
+        run_styles = [style for text, style in runs for _ in range(cell_len(text))]
+        for x, style in enumerate(canvas.styles[y].tolist()):
+            assert run_styles[x] == style or canvas.chars[y, x] == ord(" ")
 
 
 def test_blanks_join_the_run_before_them() -> None:
     canvas = Canvas(9, 1)
-    canvas.text(1, 0, "ab", Ink.FP32)
-    canvas.text(5, 0, "c", Ink.FP32)
-    assert list(canvas.runs(0)) == [(" ", Ink.TEXT), ("ab  c   ", Ink.FP32)]
+    canvas.text(1, 0, "ab", Style.FP32)
+    canvas.text(5, 0, "c", Style.FP32)
+    assert list(canvas.runs(0)) == [(" ", Style.TEXT), ("ab  c   ", Style.FP32)]
 
 
 @given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))
@@ -196,9 +196,9 @@ def test_the_changes_make_the_new_frame_of_the_previous_one(
         text = canvas.line_text(span.y, span.start, span.stop)
         assert cell_len(text) == span.stop - span.start
         shown.text(span.start, span.y, text)
-        shown.inks[span.y, span.start : span.stop] = canvas.inks[span.y, span.start : span.stop]
+        shown.styles[span.y, span.start : span.stop] = canvas.styles[span.y, span.start : span.stop]
     assert shown.lines() == canvas.lines()
-    assert ((shown.inks == canvas.inks) | (canvas.chars == ord(" "))).all()
+    assert ((shown.styles == canvas.styles) | (canvas.chars == ord(" "))).all()
 
 
 @given(st.integers(0, 18), drawings, drawings, st.integers(0, 8))
@@ -217,4 +217,4 @@ def test_a_frame_has_no_changes_since_itself(width: int, some_drawings: list[Dra
 
 
 def test_every_ink_has_a_style_and_a_bold_one() -> None:
-    assert set(STYLES) == {ink | weight for ink in Ink for weight in (0, BOLD)}
+    assert set(STYLES) == {style | weight for style in Style for weight in (0, BOLD)}

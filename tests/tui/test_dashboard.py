@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 
 from amptui.tui.canvas import Canvas
 from amptui.tui.dashboard import Dashboard
-from amptui.tui.ink import BOLD, Ink
+from amptui.tui.style import BOLD, Style
 from tests.tui.watching import awaited
 
 
@@ -23,7 +23,7 @@ class Page:
     def paint(self, canvas: Canvas) -> None:
         self.frames += 1
         for y, text in enumerate(self.texts):
-            canvas.text(0, y, text, Ink.FP32 if y % 2 else Ink.FP16 | BOLD)
+            canvas.text(0, y, text, Style.FP32 if y % 2 else Style.FP16 | BOLD)
 
 
 class Host(App[None]):

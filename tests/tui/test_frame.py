@@ -14,11 +14,11 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.layout import PANELS
 from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
+from amptui.tui.style import BOLD, Style
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.tui import numerics_views, views
@@ -40,10 +40,10 @@ def text_of(canvas: Canvas) -> str:
     return "\n".join(canvas.lines())
 
 
-def ink_of(canvas: Canvas, text: str) -> int:
-    """The ink of the first place where ``text`` stands."""
+def style_of(canvas: Canvas, text: str) -> int:
+    """The style of the first place where ``text`` stands."""
     y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
-    return int(canvas.inks[y, line.index(text)])
+    return int(canvas.styles[y, line.index(text)])
 
 
 def quick_run(seconds: int, *, precision: str = "fp32") -> Iterator[SessionView]:
@@ -129,7 +129,7 @@ def test_after_a_switch_the_gain_is_said(width: int, height: int) -> None:
     assert "38% less peak memory" in text
     assert "127 k samples/s" in text
     assert "65,536" in text
-    assert ink_of(canvas, "AMP 1.94× faster") == Ink.GOOD | BOLD
+    assert style_of(canvas, "AMP 1.94× faster") == Style.GOOD | BOLD
 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
@@ -146,14 +146,14 @@ def test_a_wide_screen_has_both_columns_and_what_was_left_out(width: int, height
 def test_a_pause_is_in_the_header(width: int, height: int) -> None:
     canvas = drawn(views.paused(), width, height)
     assert "paused" in canvas.lines()[0]
-    assert ink_of(canvas, "paused") == Ink.WARNING
+    assert style_of(canvas, "paused") == Style.WARNING
 
 
 @sizes
 def test_nan_losses_are_marked_and_named(width: int, height: int) -> None:
     canvas = drawn(views.nan_losses(), width, height)
     assert "nan" in text_of(canvas)
-    assert ink_of(canvas, "nan") == Ink.ERROR
+    assert style_of(canvas, "nan") == Style.ERROR
     assert "✖ loss is NaN" in text_of(canvas)
     assert "✖ 1" in canvas.lines()[0]
 
@@ -164,7 +164,7 @@ def test_a_failure_is_told_without_any_key(width: int, height: int) -> None:
     lines = canvas.lines()
     assert "failed" in lines[0]
     assert lines[1].startswith(" ✖ step 1,204: CUDA out of memory")
-    assert canvas.inks[1, 1] == Ink.ERROR | BOLD
+    assert canvas.styles[1, 1] == Style.ERROR | BOLD
     banner = " ".join(line.strip() for line in lines[1:4])
     assert "use a smaller --batch-size, or AMP" in banner
 
@@ -190,7 +190,7 @@ def test_the_gpu_that_trains_comes_first_with_why_it_is_slow(width: int, height:
     text = text_of(canvas)
     assert "▸GPU1" in text
     assert "⚠ clocks held: thermal (sw)" in text
-    assert ink_of(canvas, "⚠ clocks held") == Ink.WARNING
+    assert style_of(canvas, "⚠ clocks held") == Style.WARNING
 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
@@ -204,7 +204,7 @@ def test_other_gpus_follow_where_there_is_room(width: int, height: int) -> None:
 def test_synthetic_data_is_said_for_good(width: int, height: int) -> None:
     canvas = drawn(views.synthetic(), width, height)
     assert "⚠ synthetic data" in canvas.lines()[0]
-    assert ink_of(canvas, "⚠ synthetic data") == Ink.WARNING
+    assert style_of(canvas, "⚠ synthetic data") == Style.WARNING
 
 
 @sizes

@@ -5,19 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas, Span
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.painter import Painter
+from amptui.tui.style import BOLD, Style
 
 WIDTH, HEIGHT = 24, 4
 COLOURS = {
-    Ink.TEXT: ("default", False),
-    Ink.DIM: ("brightblack", False),
-    Ink.STRONG: ("default", True),
-    Ink.FP32: ("brightblue", False),
-    Ink.FP16: ("brown", False),
-    Ink.ERROR: ("brightred", False),
-    Ink.ERROR | BOLD: ("brightred", True),
-    Ink.FP16 | BOLD: ("brown", True),
+    Style.TEXT: ("default", False),
+    Style.DIM: ("brightblack", False),
+    Style.STRONG: ("default", True),
+    Style.FP32: ("brightblue", False),
+    Style.FP16: ("brown", False),
+    Style.ERROR: ("brightred", False),
+    Style.ERROR | BOLD: ("brightred", True),
+    Style.FP16 | BOLD: ("brown", True),
 }
 drawings = st.lists(
     st.tuples(
@@ -32,8 +32,8 @@ drawings = st.lists(
 
 def drawn(some: list[tuple[int, int, str, int]]) -> Canvas:
     canvas = Canvas(WIDTH, HEIGHT)
-    for x, y, text, ink in some:
-        canvas.text(x, y, text, ink)
+    for x, y, text, style in some:
+        canvas.text(x, y, text, style)
     return canvas
 
 
@@ -52,23 +52,23 @@ def test_frame_after_frame_the_terminal_shows_the_canvas(
             for x in range(WIDTH):
                 cell = screen.buffer[y][x]
                 if cell.data not in ("", " "):
-                    assert (cell.fg, cell.bold) == COLOURS[int(canvas.inks[y, x])]
+                    assert (cell.fg, cell.bold) == COLOURS[int(canvas.styles[y, x])]
         assert screen.cursor.attrs.fg == "default"
         assert not screen.cursor.attrs.bold
 
 
 def test_without_colour_only_bold_is_left() -> None:
     canvas = Canvas(9, 1)
-    canvas.text(0, 0, "abc", Ink.ERROR)
-    canvas.text(3, 0, "def", Ink.ERROR | BOLD)
+    canvas.text(0, 0, "abc", Style.ERROR)
+    canvas.text(3, 0, "def", Style.ERROR | BOLD)
     assert Painter(no_color=True).paint(canvas, [Span(0, 0, 6)]) == "\x1b[1;1Habc\x1b[1mdef\x1b[m"
 
 
 def test_a_blank_never_costs_a_colour() -> None:
     canvas = Canvas(12, 1)
-    canvas.text(0, 0, "ab", Ink.FP32)
-    canvas.text(2, 0, "   ", Ink.DIM)
-    canvas.text(5, 0, "cd", Ink.FP32)
+    canvas.text(0, 0, "ab", Style.FP32)
+    canvas.text(2, 0, "   ", Style.DIM)
+    canvas.text(5, 0, "cd", Style.FP32)
     assert Painter().paint(canvas, [Span(0, 0, 7)]) == "\x1b[1;1H\x1b[94mab   cd\x1b[m"
 
 

@@ -196,7 +196,7 @@ def first_impression() -> SessionView:
         replace(
             row,
             steps=0,
-            settling_steps=steps,
+            warm_up_steps=steps,
             provisional_steps=steps,
             median_step_seconds=seconds,
             samples_per_second=32 / seconds,
@@ -380,7 +380,7 @@ def _comparison(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Compariso
             PrecisionStats(
                 precision=precision,
                 steps=steps - settling,
-                settling_steps=settling,
+                warm_up_steps=settling,
                 median_step_seconds=STEP_SECONDS[precision],
                 samples_per_second=BATCH_SIZE / STEP_SECONDS[precision],
                 peak_allocated_bytes=int((1.9 if precision == "fp32" else 1.18) * GIB),

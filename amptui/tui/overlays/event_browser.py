@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from amptui.telemetry.view import Event, SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, shifted, write_edge
 from amptui.tui.panels import event_list
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
 
 _DEEPEST_INDENT = 12
 """Lines that begin further in are wrapped from here on."""
@@ -51,10 +51,10 @@ class EventBrowser(Overlay):
         lines = inner.part(Rect(3, 0, max(0, inner.width - 3), self._page))
         event_list.draw(lines, listed, screen)
         for y, event in enumerate(listed.events):
-            inner.text(1, y, "+" if event.detail else " ", Ink.KEY)
+            inner.text(1, y, "+" if event.detail else " ", Style.KEY)
         if view.events:
-            inner.text(0, self._index - top, "▸", Ink.KEY | BOLD)
-            inner.text(0, self._page, "─" * inner.width, Ink.FRAME)
+            inner.text(0, self._index - top, "▸", Style.KEY | BOLD)
+            inner.text(0, self._page, "─" * inner.width, Style.FRAME)
         self._detail_last_top = max(0, len(detail) - shown)
         self._detail_top = min(self._detail_top, self._detail_last_top)
         for y, line in enumerate(detail[self._detail_top : self._detail_top + shown]):
@@ -69,15 +69,15 @@ class EventBrowser(Overlay):
         head = event_lines(replace(event, detail=""), inner.width - 2)
         detail = event_lines(event, inner.width - 2)[len(head) :]
         lines = [*head, "", *detail] if detail else head
-        sign, ink = event_list.sign_of(event, view)
-        x = inner.text(inner.text(1, 0, sign, ink) + 1, 0, event_list.when(event), Ink.DIM)
-        inner.text(x + 2, 0, f"step {event.step:,}" if event.step is not None else "", Ink.DIM)
+        sign, style = event_list.sign_of(event, view)
+        x = inner.text(inner.text(1, 0, sign, style) + 1, 0, event_list.when(event), Style.DIM)
+        inner.text(x + 2, 0, f"step {event.step:,}" if event.step is not None else "", Style.DIM)
         page = self._page = max(1, inner.height - 2)
         self._detail_last_top = max(0, len(lines) - page)
         self._detail_top = min(self._detail_top, self._detail_last_top)
         for y, line in enumerate(lines[self._detail_top : self._detail_top + page]):
             in_head = self._detail_top + y < len(head)
-            inner.text(1, 2 + y, line, event_list.text_ink(event) | BOLD if in_head else Ink.TEXT)
+            inner.text(1, 2 + y, line, event_list.text_style(event) | BOLD if in_head else Style.TEXT)
         more = f"{self._detail_top + 1}–{min(len(lines), self._detail_top + page)} of {len(lines)} lines"
         write_edge(canvas, _READING_KEYS, screen, right=more if self._detail_last_top else "")
 

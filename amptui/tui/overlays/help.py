@@ -7,10 +7,10 @@ from amptui.records import PRECISIONS
 from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.keys import KEYS, Key
 from amptui.tui.overlays.overlay import CLOSE, Answer, Overlay, open_box
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style, precision_style
 
 
 class Help(Overlay):
@@ -30,15 +30,15 @@ class Help(Overlay):
         below = 5 if self._precisions else 4
         inner = open_box(canvas, self._title, width=76, height=len(self._keys) + below)
         for y, key in enumerate(self._keys):
-            inner.text(1, y, key.label, Ink.KEY | BOLD, width=7, align="right")
+            inner.text(1, y, key.label, Style.KEY | BOLD, width=7, align="right")
             inner.text(10, y, key.meaning, width=max(0, inner.width - 10))
         y, x = len(self._keys) + 1, 12
         if self._precisions:
-            inner.text(1, y, "precisions", Ink.DIM)
+            inner.text(1, y, "precisions", Style.DIM)
             for name in self._precisions:
-                x = inner.text(x, y, signed_label(name), precision_ink(name)) + 2
+                x = inner.text(x, y, signed_label(name), precision_style(name)) + 2
             y += 1
-        inner.text(1, y, f"run folder {view.run_dir}", Ink.DIM, width=max(0, inner.width - 1))
+        inner.text(1, y, f"run folder {view.run_dir}", Style.DIM, width=max(0, inner.width - 1))
 
     def press(self, _key: str, _view: SessionView) -> Answer:
         """Any key closes it."""

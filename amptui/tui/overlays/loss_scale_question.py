@@ -6,10 +6,10 @@ from amptui import units
 from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
 from amptui.tui.panels.phrases import wrapped
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _PRECISIONS = {
     "b": ("bf16", "float32's range: nothing to scale"),
@@ -26,11 +26,11 @@ class _Choice(NamedTuple):
 
     key: str
     label: str
-    ink: int
+    style: int
     meaning: str
 
 
-class FloorChoice(Overlay):
+class LossScaleQuestion(Overlay):
     """Why training stands still, and the ways out of it: another precision, the same one, or the end."""
 
     name: ClassVar[str] = "floor"
@@ -42,19 +42,19 @@ class FloorChoice(Overlay):
         # The ways out matter more than the last words on the cause.
         why = _why(view, width - 8)[: max(1, canvas.height - len(choices) - 6)]
         inner = open_box(canvas, "training is paused", width=width, height=len(why) + len(choices) + 6)
-        sign, sign_ink = VERDICT_SIGNS["error"]
-        inner.text(1, 0, sign, sign_ink | BOLD)
-        for y, (line, ink) in enumerate(why):
-            inner.text(3, y, line, ink)
+        sign, sign_style = VERDICT_SIGNS["error"]
+        inner.text(1, 0, sign, sign_style | BOLD)
+        for y, (line, style) in enumerate(why):
+            inner.text(3, y, line, style)
         y = len(why) + 1
         for choice in choices:
-            x = inner.text(1, y, choice.key, Ink.KEY | BOLD) + 2
-            inner.text(x, y, choice.label, choice.ink, width=_LABEL_WIDTH)
+            x = inner.text(1, y, choice.key, Style.KEY | BOLD) + 2
+            inner.text(x, y, choice.label, choice.style, width=_LABEL_WIDTH)
             x += _LABEL_WIDTH + 1
             inner.text(x, y, choice.meaning, width=max(0, inner.width - x))
             y += 1
         stay = "esc leaves it paused, space asks again"
-        inner.text(1, y + 1, stay, Ink.DIM, width=max(0, inner.width - 1))
+        inner.text(1, y + 1, stay, Style.DIM, width=max(0, inner.width - 1))
 
     def press(self, key: str, view: SessionView) -> Answer:
         """A precision is asked for before the pause ends, so that no step runs in the one that failed."""
@@ -77,9 +77,9 @@ def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
     causes = [_way_back(view) if view.pause_cause == "weights" else view.numerics.scaler.text]
     if view.numerics.trace_verdict is not None:
         causes.append(view.numerics.trace_verdict.text)
-    lines = [(line, Ink.STRONG) for line in _sentence(view.pause_reason, width)]
-    lines += [(line, Ink.TEXT) for cause in causes for line in _sentence(cause, width)]
-    return [(line, int(ink)) for line, ink in lines]
+    lines = [(line, Style.STRONG) for line in _sentence(view.pause_reason, width)]
+    lines += [(line, Style.TEXT) for cause in causes for line in _sentence(cause, width)]
+    return [(line, int(style)) for line, style in lines]
 
 
 def _way_back(view: SessionView) -> str:
@@ -95,8 +95,8 @@ def _sentence(text: str, width: int) -> list[str]:
 def _choices(view: SessionView) -> list[_Choice]:
     now, scale = view.precision or "fp16", units.count(view.scaler.scale)
     leave = [
-        _Choice("d", "  detach", Ink.TEXT, "leave the screen, the run stays paused"),
-        _Choice("q", "  quit", Ink.TEXT, "stop the run; asks once more"),
+        _Choice("d", "  detach", Style.TEXT, "leave the screen, the run stays paused"),
+        _Choice("q", "  quit", Style.TEXT, "stop the run; asks once more"),
     ]
     if view.pause_cause == "weights":
         return [_in_precision("g", now, "go on: no weight that is NaN comes back"), *leave]
@@ -113,4 +113,4 @@ def _choices(view: SessionView) -> list[_Choice]:
 
 
 def _in_precision(key: str, name: str, meaning: str, *, known: bool = True) -> _Choice:
-    return _Choice(key, signed_label(name), precision_ink(name) if known else Ink.DIM, meaning)
+    return _Choice(key, signed_label(name), precision_style(name) if known else Style.DIM, meaning)

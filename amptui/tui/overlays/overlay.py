@@ -10,10 +10,10 @@ from typing import ClassVar, Protocol
 from amptui.telemetry.view import SessionView
 from amptui.tui.backdrop import draw_box
 from amptui.tui.canvas import Canvas, Rect, text_width
-from amptui.tui.ink import Ink
 from amptui.tui.panels.footer import NOTICE_INKS, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import Style
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
     box = canvas.part(Rect((canvas.width - width) // 2, (canvas.height - height) // 2, width, height))
     box.clear()
     draw_box(box)
-    box.text(2, 0, f" {title} ", Ink.STRONG, width=max(0, min(text_width(title) + 2, box.width - 4)))
+    box.text(2, 0, f" {title} ", Style.STRONG, width=max(0, min(text_width(title) + 2, box.width - 4)))
     return box.part(Rect(2, 1, max(0, box.width - 4), max(0, box.height - 2)))
 
 
@@ -67,7 +67,7 @@ def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str 
     y, room = canvas.height - 1, max(0, canvas.width - 8)
     if 2 * text_width(right) < room:
         room -= text_width(right) + GAP
-        canvas.text(canvas.width - 5 - text_width(right), y, f" {right} " if right else "", Ink.DIM)
+        canvas.text(canvas.width - 5 - text_width(right), y, f" {right} " if right else "", Style.DIM)
     phrases = _edge_phrases(hints, screen, room)
     used = max(0, min(room, line_width(phrases)))
     edge = canvas.part(Rect(3, y, used + 2, 1))
@@ -78,11 +78,11 @@ def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str 
 def _edge_phrases(hints: Hints, screen: ScreenState, room: int) -> list[Phrase]:
     if screen.message:
         return [Phrase((Word(line, NOTICE_INKS[screen.severity]),)) for line in _cut(screen.message, room)]
-    news, ink = standing_news(screen)
+    news, style = standing_news(screen)
     if news:
-        return [Phrase((Word(line, ink),)) for line in _cut(news, room)]
+        return [Phrase((Word(line, style),)) for line in _cut(news, room)]
     keys = enumerate(hints)
-    phrases = [Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), i) for i, (key, words) in keys]
+    phrases = [Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), i) for i, (key, words) in keys]
     return fitting(phrases, room)
 
 

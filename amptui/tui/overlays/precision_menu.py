@@ -6,9 +6,9 @@ from amptui.records import PRECISIONS
 from amptui.telemetry.labels import signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, unsupported
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style, precision_style
 
 MEANINGS = {
     "fp32": "float32 as by default: convolutions may use TF32",
@@ -33,14 +33,14 @@ class PrecisionMenu(Overlay):
         inner = open_box(canvas, "precision", width=72, height=len(PRECISIONS) + 4)
         refused = unsupported(view)
         for y, name in enumerate(PRECISIONS):
-            ink = Ink.DIM if name in refused else precision_ink(name)
+            style = Style.DIM if name in refused else precision_style(name)
             marker = "▸" if y == self._chosen else " "
-            inner.text(0, y, marker, Ink.KEY | BOLD)
-            inner.text(2, y, f"{y + 1} {signed_label(name)}", ink, width=14)
+            inner.text(0, y, marker, Style.KEY | BOLD)
+            inner.text(2, y, f"{y + 1} {signed_label(name)}", style, width=14)
             words = refused.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
-            inner.text(17, y, f"{words}{now}", Ink.DIM, width=max(0, inner.width - 17))
-        inner.text(2, len(PRECISIONS) + 1, "enter or 1-5 switches, esc goes back", Ink.DIM)
+            inner.text(17, y, f"{words}{now}", Style.DIM, width=max(0, inner.width - 17))
+        inner.text(2, len(PRECISIONS) + 1, "enter or 1-5 switches, esc goes back", Style.DIM)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows move, enter or a number chooses."""

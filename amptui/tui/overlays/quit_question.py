@@ -4,9 +4,9 @@ from typing import ClassVar, NamedTuple
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
 
 _KEY_WIDTH = 5
 
@@ -39,10 +39,10 @@ class QuitQuestion(Overlay):
         or_else = "Stop it, or only leave?" if self._attached else "Stop it and leave?"
         inner.text(1, 0, f"Training is at step {view.step:,}. {or_else}", width=inner.width - 1)
         for y, choice in enumerate(choices, 2):
-            ink = Ink.STRONG if y == 2 else Ink.TEXT
-            inner.text(1, y, choice.key, Ink.KEY | BOLD, width=_KEY_WIDTH, align="right")
+            style = Style.STRONG if y == 2 else Style.TEXT
+            inner.text(1, y, choice.key, Style.KEY | BOLD, width=_KEY_WIDTH, align="right")
             x = 1 + _KEY_WIDTH + 2
-            inner.text(x, y, choice.words, ink, width=max(0, inner.width - x))
+            inner.text(x, y, choice.words, style, width=max(0, inner.width - x))
 
     def _choices(self, view: SessionView) -> tuple[_Choice, ...]:
         goes_on = "the run stays paused" if view.state == "paused" else "training goes on"

@@ -9,7 +9,6 @@ from amptui.findings import XRayTaken
 from amptui.telemetry.labels import precision_label, signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, shifted, write_edge
 from amptui.tui.overlays.xray_tables import (
     ORDERS,
@@ -22,11 +21,12 @@ from amptui.tui.overlays.xray_tables import (
 )
 from amptui.tui.panels.phrases import Phrase, Word, flowed, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 8
 _VERDICT_LINES = 3
 
-_LEAST_TABLE = 5
+_MIN_TABLE = 5
 """Lines that the facts above leave to the table."""
 
 _HIGH = 30
@@ -38,7 +38,7 @@ _LAYERS_LEGEND = (
 )
 _OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy is a cast to that dtype"
 
-_MOST_ISLANDS = 4
+_MAX_ISLANDS = 4
 """Modules in FP32 that are named; of more there are the first ones, and their number."""
 
 
@@ -67,13 +67,13 @@ class XRay(Overlay):
         xray = view.numerics.xray
         inner = open_box(canvas, _title(xray), width=canvas.width, height=canvas.height)
         if xray is None:
-            inner.text(0, 0, "no X-ray was taken yet: x takes one with the next step", Ink.DIM)
+            inner.text(0, 0, "no X-ray was taken yet: x takes one with the next step", Style.DIM)
         else:
             y = self._draw_facts(inner, view, xray)
             legend = self._legend(inner) if inner.height >= _HIGH else []
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for i, words in enumerate(legend):
-                inner.text(0, inner.height - len(legend) + i, words, Ink.DIM)
+                inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
         rows = self._rows(xray)
         shown = f"{self._top + 1}–{min(rows, self._top + self._page)} of {rows:,}" if self._last_top else ""
@@ -88,16 +88,16 @@ class XRay(Overlay):
         y = 0
         verdict = view.numerics.xray_verdict
         if verdict is not None:
-            sign, ink = VERDICT_SIGNS[verdict.severity]
-            inner.text(0, 0, sign, ink | BOLD)
+            sign, style = VERDICT_SIGNS[verdict.severity]
+            inner.text(0, 0, sign, style | BOLD)
             for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
-                inner.text(2, y, words, ink | BOLD)
+                inner.text(2, y, words, style | BOLD)
                 y += 1
         for fact in facts(xray):
             lines = flowed(fact.phrases, inner.width - _LABEL_WIDTH)
-            if y + len(lines) + _LEAST_TABLE > inner.height:
+            if y + len(lines) + _MIN_TABLE > inner.height:
                 break
-            inner.text(0, y, fact.label, Ink.DIM)
+            inner.text(0, y, fact.label, Style.DIM)
             for line in lines:
                 write(inner, _LABEL_WIDTH, y, line)
                 y += 1
@@ -141,7 +141,7 @@ def _title(xray: XRayTaken | None) -> str:
 
 def facts(xray: XRayTaken) -> list[Fact]:
     """What there is to say of an X-ray beside its tables, what matters most first."""
-    took = Phrase((Word("took ", Ink.DIM), Word(units.milliseconds(xray.seconds))))
+    took = Phrase((Word("took ", Style.DIM), Word(units.milliseconds(xray.seconds))))
     some = [
         Fact("loss", [*_losses(xray), took]),
         Fact("saved", _saved(xray)),
@@ -150,7 +150,7 @@ def facts(xray: XRayTaken) -> list[Fact]:
     ]
     if xray.random:
         caveat = "dropout is active: both passes may have drawn other masks, and differ by them"
-        some.insert(1, Fact("caution", [Phrase((Word(caveat, Ink.WARNING),))]))
+        some.insert(1, Fact("caution", [Phrase((Word(caveat, Style.WARNING),))]))
     return [fact for fact in some if fact.phrases]
 
 
@@ -165,11 +165,11 @@ def _losses(xray: XRayTaken) -> list[Phrase]:
         return phrases
     share = share_word(difference / abs(xray.loss_fp32))
     words = "equal" if difference == 0 else f"{share.text} apart"
-    return [*phrases, Phrase((Word(words, Ink.STRONG),))]
+    return [*phrases, Phrase((Word(words, Style.STRONG),))]
 
 
 def _loss_word(loss: float) -> Word:
-    return Word(f"{loss:.6g}", Ink.STRONG if math.isfinite(loss) else Ink.ERROR)
+    return Word(f"{loss:.6g}", Style.STRONG if math.isfinite(loss) else Style.ERROR)
 
 
 def _saved(xray: XRayTaken) -> list[Phrase]:
@@ -177,8 +177,8 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
     if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None:
         return []
     return [
-        _in_precision("fp32", Word(units.number_of_bytes(xray.saved_bytes_fp32), Ink.STRONG)),
-        _in_precision(xray.precision, Word(units.number_of_bytes(xray.saved_bytes_amp), Ink.STRONG)),
+        _in_precision("fp32", Word(units.number_of_bytes(xray.saved_bytes_fp32), Style.STRONG)),
+        _in_precision(xray.precision, Word(units.number_of_bytes(xray.saved_bytes_amp), Style.STRONG)),
         Phrase((Word(f"kept for backward{_change(xray.saved_bytes_fp32, xray.saved_bytes_amp)}"),)),
     ]
 
@@ -192,7 +192,8 @@ def _memory(xray: XRayTaken) -> list[Phrase]:
         "buffers": xray.buffers_bytes,
     }
     return [
-        Phrase((Word(f"{name} ", Ink.DIM), Word(units.number_of_bytes(size)))) for name, size in parts.items()
+        Phrase((Word(f"{name} ", Style.DIM), Word(units.number_of_bytes(size))))
+        for name, size in parts.items()
     ]
 
 
@@ -208,17 +209,17 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
     """How many modules put out which dtype in AMP, and which of them stayed in FP32."""
     counts = Counter(dtype for dtype in xray.output_dtypes.values() if dtype)
     phrases = [
-        Phrase((Word(f"{number:,} ", Ink.STRONG), dtype_word(dtype)))
+        Phrase((Word(f"{number:,} ", Style.STRONG), dtype_word(dtype)))
         for dtype, number in counts.most_common()
     ]
     islands = [name or WHOLE_MODEL for name, dtype in xray.output_dtypes.items() if dtype == "float32"]
     if len(counts) > 1 and islands:
-        more = f" (+{len(islands) - _MOST_ISLANDS})" if len(islands) > _MOST_ISLANDS else ""
-        names = ", ".join(islands[:_MOST_ISLANDS]) + more
-        phrases.append(Phrase((Word("in FP32: ", Ink.DIM), Word(names, precision_ink("fp32")))))
+        more = f" (+{len(islands) - _MAX_ISLANDS})" if len(islands) > _MAX_ISLANDS else ""
+        names = ", ".join(islands[:_MAX_ISLANDS]) + more
+        phrases.append(Phrase((Word("in FP32: ", Style.DIM), Word(names, precision_style("fp32")))))
     return phrases
 
 
 def _in_precision(precision: str, word: Word) -> Phrase:
     """``▲ AMP fp16 0.0312``."""
-    return Phrase((Word(f"{signed_label(precision)} ", precision_ink(precision)), word))
+    return Phrase((Word(f"{signed_label(precision)} ", precision_style(precision)), word))

@@ -11,9 +11,9 @@ from amptui.findings import LayerAgreement, OperatorCount
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.labels import precision_glyph
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import GAP, Word, end_of
 from amptui.tui.renderables.bars import draw_bar
+from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
 Order = Literal["worst first", "model order", "by lost", "by size"]
 
@@ -26,7 +26,7 @@ WHOLE_MODEL = "(model)"
 _PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 _SIGN_WIDTH = 2
-_LEAST_NAME = 20
+_MIN_NAME = 20
 _COUNT_WIDTH = 9
 
 _NAME_BESIDE_BAR = 28
@@ -54,22 +54,22 @@ def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, 
     longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
     columns, name_width, bar_width = _fitting(canvas.width, longest)
     head = title if text_width(title) <= name_width else order
-    x = canvas.text(_SIGN_WIDTH, 0, head, Ink.STRONG, width=name_width) + GAP
+    x = canvas.text(_SIGN_WIDTH, 0, head, Style.STRONG, width=name_width) + GAP
     places = []
     for column in columns:
         places.append((x, column))
-        x = canvas.text(x, 0, column.title, Ink.DIM, width=column.width, align=column.align) + GAP
+        x = canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align) + GAP
     if bar_width:
-        canvas.text(x, 0, "agreement", Ink.DIM)
+        canvas.text(x, 0, "agreement", Style.DIM)
     for y, layer in enumerate(sorted_layers(layers, order)[top : top + canvas.height - 1], 1):
-        sign, ink = layer_sign(layer)
-        canvas.text(0, y, sign, ink)
+        sign, style = layer_sign(layer)
+        canvas.text(0, y, sign, style)
         canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
         for at, column in places:
             word = column.cell(layer)
-            canvas.text(at, y, word.text, word.ink, width=column.width, align=column.align)
+            canvas.text(at, y, word.text, word.style, width=column.width, align=column.align)
         if bar_width and layer.cosine is not None:
-            draw_bar(canvas, x, y, bar_width, nines(layer.cosine) / _NINES, ink)
+            draw_bar(canvas, x, y, bar_width, nines(layer.cosine) / _NINES, style)
 
 
 def sorted_layers(layers: Sequence[LayerAgreement], order: Order) -> list[LayerAgreement]:
@@ -89,12 +89,12 @@ def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
     return (0, 0.0) if math.isnan(value) else (1, direction * value)
 
 
-def layer_sign(layer: LayerAgreement) -> tuple[str, Ink]:
+def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
     """The sign of a layer that does not agree with FP32, by health's thresholds; none of one that does."""
     if layer.cosine is None:
-        return "·", Ink.DIM
+        return "·", Style.DIM
     if layer.cosine >= XRAY_SAFE_COSINE:
-        return " ", Ink.GOOD
+        return " ", Style.GOOD
     return VERDICT_SIGNS["warning" if layer.cosine >= XRAY_CAREFUL_COSINE else "error"]
 
 
@@ -106,35 +106,35 @@ def nines(cosine: float) -> float:
 
 
 def dtype_word(dtype: str) -> Word:
-    """A dtype with the sign and the ink of its precision: an FP32 island is seen at a glance."""
+    """A dtype with the sign and the style of its precision: an FP32 island is seen at a glance."""
     precision = _PRECISION_OF_DTYPE.get(dtype)
     if precision is None:
-        return Word(f"  {dtype}" if dtype else "", Ink.TEXT)
-    return Word(f"{precision_glyph(precision)} {dtype}", precision_ink(precision))
+        return Word(f"  {dtype}" if dtype else "", Style.TEXT)
+    return Word(f"{precision_glyph(precision)} {dtype}", precision_style(precision))
 
 
 def _cosine_word(layer: LayerAgreement) -> Word:
     """In seven cells, never rounded up: what is shown as 1.00000 is 1."""
     if layer.cosine is None:
-        return Word(units.NOT_AVAILABLE, Ink.DIM)
+        return Word(units.NOT_AVAILABLE, Style.DIM)
     if math.isnan(layer.cosine):
-        return Word("nan", Ink.ERROR)
+        return Word("nan", Style.ERROR)
     digits = Decimal(str(layer.cosine)).quantize(
         Decimal("0.0001" if layer.cosine < 0 else "0.00001"), ROUND_DOWN
     )
     safe = layer.cosine >= XRAY_SAFE_COSINE
-    return Word(str(digits), Ink.TEXT if safe else layer_sign(layer)[1])
+    return Word(str(digits), Style.TEXT if safe else layer_sign(layer)[1])
 
 
 def share_word(fraction: float | None) -> Word:
     """A fraction as percent: ``0.31%``; a relative error may be many times what it is relative to."""
     if fraction is None:
-        return Word(units.NOT_AVAILABLE, Ink.DIM)
+        return Word(units.NOT_AVAILABLE, Style.DIM)
     if not math.isfinite(fraction):
-        return Word(units.non_finite(fraction), Ink.ERROR)
+        return Word(units.non_finite(fraction), Style.ERROR)
     if fraction > 1:
         return Word(units.percent(fraction) if fraction < 10 else f"{units.short_count(fraction)}×")
-    return Word(units.share(fraction, 1.0), Ink.TEXT if fraction else Ink.DIM)
+    return Word(units.share(fraction, 1.0), Style.TEXT if fraction else Style.DIM)
 
 
 def _size(elements: int) -> str:
@@ -142,7 +142,7 @@ def _size(elements: int) -> str:
 
 
 _COLUMNS = (
-    Column("kind", 11, 3, lambda layer: Word(layer.kind, Ink.DIM), "left"),
+    Column("kind", 11, 3, lambda layer: Word(layer.kind, Style.DIM), "left"),
     Column("output", 10, 2, lambda layer: dtype_word(layer.output_dtype), "left"),
     Column("cosine", 7, 0, _cosine_word),
     Column("error", 7, 1, lambda layer: share_word(layer.relative_error)),
@@ -158,7 +158,7 @@ def _fitting(width: int, longest: int) -> tuple[list[Column], int, int]:
     def taken() -> int:
         return _SIGN_WIDTH + sum(GAP + column.width for column in columns)
 
-    while columns and width - taken() < _LEAST_NAME:
+    while columns and width - taken() < _MIN_NAME:
         columns.remove(max(columns, key=lambda column: column.rank))
     room = max(0, width - taken())
     beside_bar = room - GAP - _BAR_WIDTH
@@ -175,16 +175,18 @@ def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int)
     title = f"{len(table):,} operator{'s' if len(table) != 1 else ''}, most frequent first"
     longest = max([text_width(title), *(text_width(name) for name, _ in table)])
     name_width = max(0, min(longest, canvas.width - len(dtypes) * (width + GAP)))
-    canvas.text(0, 0, title, Ink.STRONG, width=name_width)
+    canvas.text(0, 0, title, Style.STRONG, width=name_width)
     places = [(name_width + GAP + i * (width + GAP), dtype) for i, dtype in enumerate(dtypes)]
     for x, dtype in places:
         word = dtype_word(dtype)
-        canvas.text(x, 0, word.text, word.ink, width=width, align="right")
+        canvas.text(x, 0, word.text, word.style, width=width, align="right")
     for y, (name, counts) in enumerate(table[top : top + canvas.height - 1], 1):
         canvas.text(0, y, end_of(name, name_width), width=name_width)
         for x, dtype in places:
-            text, ink = (f"{counts[dtype]:,}", dtype_word(dtype).ink) if counts[dtype] else ("·", Ink.DIM)
-            canvas.text(x, y, text, ink, width=width, align="right")
+            text, style = (
+                (f"{counts[dtype]:,}", dtype_word(dtype).style) if counts[dtype] else ("·", Style.DIM)
+            )
+            canvas.text(x, y, text, style, width=width, align="right")
 
 
 def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counter[str]]]:

@@ -6,9 +6,9 @@ from amptui import units
 from amptui.telemetry.labels import precision_glyph
 from amptui.telemetry.view import Event, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
 NOTHING_YET = "nothing happened yet"
 
@@ -21,10 +21,10 @@ _WIDE = 76
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """How many events were warnings and errors."""
-    counts = ((view.errors, "error", Ink.ERROR), (view.warnings, "warning", Ink.WARNING))
+    counts = ((view.errors, "error", Style.ERROR), (view.warnings, "warning", Style.WARNING))
     return [
-        Phrase((Word(f"{units.count(n)} {word}{'s' if n != 1 else ''}", ink),))
-        for n, word, ink in counts
+        Phrase((Word(f"{units.count(n)} {word}{'s' if n != 1 else ''}", style),))
+        for n, word, style in counts
         if n
     ]
 
@@ -35,14 +35,14 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         quiet(canvas, NOTHING_YET)
         return
     for y, event in enumerate(view.events[: canvas.height]):
-        x = canvas.text(0, y, when(event), Ink.DIM) + 1
+        x = canvas.text(0, y, when(event), Style.DIM) + 1
         step = "" if event.step is None else units.count(event.step)
         if canvas.width >= _WIDE:
-            x = canvas.text(x + 1, y, "step" if step else "    ", Ink.DIM)
-        x = canvas.text(x, y, step, Ink.DIM, width=_STEP_WIDTH, align="right") + 2
-        sign, ink = sign_of(event, view)
-        x = canvas.text(x, y, sign, ink) + 1
-        canvas.text(x, y, event.text, text_ink(event), width=canvas.width - x)
+            x = canvas.text(x + 1, y, "step" if step else "    ", Style.DIM)
+        x = canvas.text(x, y, step, Style.DIM, width=_STEP_WIDTH, align="right") + 2
+        sign, style = sign_of(event, view)
+        x = canvas.text(x, y, sign, style) + 1
+        canvas.text(x, y, event.text, text_style(event), width=canvas.width - x)
 
 
 def when(event: Event) -> str:
@@ -51,19 +51,19 @@ def when(event: Event) -> str:
 
 
 def sign_of(event: Event, view: SessionView) -> tuple[str, int]:
-    """The sign that tells an event's kind without reading it, and its ink."""
+    """The sign that tells an event's kind without reading it, and its style."""
     if event.severity != "info":
         return VERDICT_SIGNS[event.severity]
     if event.kind == "switch":
         precision = next((s.precision for s in reversed(view.switches) if s.step == event.step), None)
-        return (precision_glyph(precision), precision_ink(precision)) if precision else ("·", Ink.TEXT)
+        return (precision_glyph(precision), precision_style(precision)) if precision else ("·", Style.TEXT)
     if event.kind == "growth":
-        return "↑", precision_ink("fp16")
-    return VERDICT_SIGNS["info"] if event.kind == "finished" else ("·", Ink.DIM)
+        return "↑", precision_style("fp16")
+    return VERDICT_SIGNS["info"] if event.kind == "finished" else ("·", Style.DIM)
 
 
-def text_ink(event: Event) -> int:
+def text_style(event: Event) -> int:
     """Trouble in its colour, prints dim, the rest plain."""
     if event.severity != "info":
         return VERDICT_SIGNS[event.severity][1]
-    return Ink.DIM if event.kind == "print" else Ink.TEXT
+    return Style.DIM if event.kind == "print" else Style.TEXT

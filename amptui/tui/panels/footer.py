@@ -6,15 +6,15 @@ from amptui import units
 from amptui.records import Severity
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, wrapped, write, write_right
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import Style
 
 _ALWAYS = 2
 """The last hints are help and quit: they stay where others give way, quit the longest."""
 
-NOTICE_INKS: Mapping[Severity, Ink] = {"info": Ink.STRONG, "warning": Ink.WARNING, "error": Ink.ERROR}
-"""The ink of a notice; what is no trouble is only bold."""
+NOTICE_INKS: Mapping[Severity, Style] = {"info": Style.STRONG, "warning": Style.WARNING, "error": Style.ERROR}
+"""The style of a notice; what is no trouble is only bold."""
 
 
 def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
@@ -30,7 +30,7 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
     last = len(screen.hints) - 1
     phrases = _news(screen, room)
     phrases += [
-        Phrase((Word(key, Ink.KEY), Word(f" {words}", Ink.DIM)), min(_ALWAYS, last - i))
+        Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), min(_ALWAYS, last - i))
         for i, (key, words) in enumerate(screen.hints)
     ]
     write(canvas, 1, 0, fitting(phrases, room))
@@ -38,17 +38,17 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
 
 def _news(screen: ScreenState, room: int) -> list[Phrase]:
     """What stands before the hints for as long as it holds, cut to ``room`` cells."""
-    text, ink = standing_news(screen)
-    return [Phrase((Word(line, ink),), -1) for line in wrapped(text, room, lines=1)]
+    text, style = standing_news(screen)
+    return [Phrase((Word(line, style),), -1) for line in wrapped(text, room, lines=1)]
 
 
-def standing_news(screen: ScreenState) -> tuple[str, Ink]:
-    """A run that is lost or silent, or what is waited for, and its ink; empty where all is well."""
+def standing_news(screen: ScreenState) -> tuple[str, Style]:
+    """A run that is lost or silent, or what is waited for, and its style; empty where all is well."""
     if screen.lost:
-        return screen.lost, Ink.ERROR
+        return screen.lost, Style.ERROR
     if screen.silence:
-        return screen.silence, Ink.WARNING
-    return screen.waiting, Ink.STRONG
+        return screen.silence, Style.WARNING
+    return screen.waiting, Style.STRONG
 
 
 def _cost(screen: ScreenState) -> list[Phrase]:
@@ -57,4 +57,4 @@ def _cost(screen: ScreenState) -> list[Phrase]:
         return []
     cpu = None if screen.frame_cpu_percent is None else screen.frame_cpu_percent / 100
     words = f"{screen.frames_per_second:4.1f} fps {units.percent(cpu, 1):>5} cpu"
-    return [Phrase((Word(words, Ink.DIM),))]
+    return [Phrase((Word(words, Style.DIM),))]

@@ -5,11 +5,11 @@ from amptui.records import RunFinished
 from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink, precision_ink
-from amptui.tui.panels import inturns, requests
+from amptui.tui.panels import ab_comparison, pending_requests
 from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style, precision_style
 
 _NAME_WIDTH = 24
 """Cells for a name that a user or a driver made up."""
@@ -20,11 +20,11 @@ _SCREENS_FROM = 110
 """Columns from which on other screens that watch are counted."""
 
 _STATE_INKS = {
-    "starting": Ink.DIM,
-    "running": Ink.GOOD,
-    "paused": Ink.WARNING,
-    "finished": Ink.GOOD,
-    "failed": Ink.ERROR,
+    "starting": Style.DIM,
+    "running": Style.GOOD,
+    "paused": Style.WARNING,
+    "finished": Style.GOOD,
+    "failed": Style.ERROR,
 }
 
 
@@ -32,7 +32,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What is trained on the left; precision, state and progress on the right, each in its own place."""
     left, right = _identity(view), _progress(view, screen)
     if canvas.width >= _SCREENS_FROM and view.viewers > 1:
-        left.append(Phrase((Word(f"{units.count(view.viewers)} screens", Ink.DIM),), 10))
+        left.append(Phrase((Word(f"{units.count(view.viewers)} screens", Style.DIM),), 10))
     kept = {id(each) for each in fitting([*left, *right], canvas.width - 2)}
     write(canvas, 1, 0, [each for each in left if id(each) in kept])
     write_right(canvas, 0, [each for each in right if id(each) in kept], margin=1)
@@ -40,17 +40,17 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 def _identity(view: SessionView) -> list[Phrase]:
     """What trains where; synthetic data is said for as long as the run lasts."""
-    app = Phrase((Word("amptui", Ink.DIM),), 9)
+    app = Phrase((Word("amptui", Style.DIM),), 9)
     if view.run is None:
         return [app]
     phrases = [
         app,
-        Phrase((Word(_short(view.run.model), Ink.STRONG),), 3),
+        Phrase((Word(_short(view.run.model), Style.STRONG),), 3),
         Phrase((Word(_short(view.run.device_name.removeprefix("NVIDIA "))),), 8),
         Phrase((Word(_short(view.run.data.name)),), 7),
     ]
     if not view.run.data.real:
-        phrases.append(Phrase((Word("⚠ synthetic data", Ink.WARNING),), 1))
+        phrases.append(Phrase((Word("⚠ synthetic data", Style.WARNING),), 1))
     return phrases
 
 
@@ -59,7 +59,7 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
     phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
     waiting = waiting_words(view, screen)
     if waiting:
-        bar = Gauge(_BAR_WIDTH, waiting_fraction(view), Ink.TEXT)
+        bar = Gauge(_BAR_WIDTH, waiting_fraction(view), Style.TEXT)
         phrases.append(Phrase((Word(waiting),), 2))
         phrases += [Phrase((bar,), 8)] if bar.fraction is not None else []
     elif view.run is not None:
@@ -71,10 +71,10 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 def _trouble(view: SessionView) -> list[Phrase]:
     """What is not kept, for as long as it is not; how many warnings and errors there were."""
-    counts = ((view.errors, "✖", Ink.ERROR), (view.warnings, "⚠", Ink.WARNING))
-    phrases = [Phrase((Word(f"{sign} {units.count(n)}", ink),), 3) for n, sign, ink in counts if n]
+    counts = ((view.errors, "✖", Style.ERROR), (view.warnings, "⚠", Style.WARNING))
+    phrases = [Phrase((Word(f"{sign} {units.count(n)}", style),), 3) for n, sign, style in counts if n]
     if view.not_kept:
-        phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not kept", Ink.ERROR),), 1))
+        phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not kept", Style.ERROR),), 1))
     return phrases
 
 
@@ -82,40 +82,47 @@ def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
     """The precision that runs, and the one asked for until the engine confirms it; or those in turns."""
     if view.precision is None:
         return []
-    compared, target = inturns.running(view), None if screen.lost else requests.wanted_precision(view)
+    compared, target = (
+        ab_comparison.running(view),
+        None if screen.lost else pending_requests.wanted_precision(view),
+    )
     if compared is not None and target is None:
-        return [Phrase((Word("comparing", Ink.DIM),), 6), Phrase(tuple(inturns.names(compared)), 0)]
+        return [Phrase((Word("comparing", Style.DIM),), 6), Phrase(tuple(ab_comparison.names(compared)), 0)]
     words = [_precision_word(view.precision)]
     if target is not None:
         words += [
-            Word(" → ", Ink.DIM),
-            Word(precision_label(target), precision_ink(target)),
-            Word(" switching", Ink.DIM),
+            Word(" → ", Style.DIM),
+            Word(precision_label(target), precision_style(target)),
+            Word(" switching", Style.DIM),
         ]
     return [Phrase(tuple(words), 0)]
 
 
 def _precision_word(precision: str) -> Word:
-    return Word(f"{precision_glyph(precision)} {precision_label(precision)}", precision_ink(precision) | BOLD)
+    return Word(
+        f"{precision_glyph(precision)} {precision_label(precision)}", precision_style(precision) | BOLD
+    )
 
 
 def _state(view: SessionView, screen: ScreenState) -> Phrase:
-    state, ink = str(view.state), _STATE_INKS[view.state]
+    state, style = str(view.state), _STATE_INKS[view.state]
     if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason == "stopped":
-        state, ink = "stopped", Ink.GOOD
+        state, style = "stopped", Style.GOOD
     elif screen.lost:
-        state, ink = "lost", Ink.ERROR
+        state, style = "lost", Style.ERROR
     elif screen.silence and state not in ("finished", "failed"):
-        state, ink = "silent", Ink.WARNING
+        state, style = "silent", Style.WARNING
     elif state in ("starting", "running", "paused") and (
-        screen.stopping or is_stopping(view) or requests.newest(view, "stop") is not None
+        screen.stopping or is_stopping(view) or pending_requests.newest(view, "stop") is not None
     ):
-        state, ink = "stopping", Ink.WARNING
-    elif (asked := requests.newest(view, "pause")) is not None and asked.paused != (state == "paused"):
-        state, ink = "pausing" if asked.paused else "resuming", Ink.WARNING
+        state, style = "stopping", Style.WARNING
+    elif (asked := pending_requests.newest(view, "pause")) is not None and asked.paused != (
+        state == "paused"
+    ):
+        state, style = "pausing" if asked.paused else "resuming", Style.WARNING
     elif view.pause_reason:
-        ink = Ink.ERROR  # nobody asked for this pause
-    return Phrase((Word(f"{state:<8}", ink),), 1)
+        style = Style.ERROR  # nobody asked for this pause
+    return Phrase((Word(f"{state:<8}", style),), 1)
 
 
 def _epoch(view: SessionView) -> list[Phrase]:
@@ -123,11 +130,11 @@ def _epoch(view: SessionView) -> list[Phrase]:
     if view.run is None:
         return []
     total = str(view.run.total_epochs)
-    words = Phrase((Word("epoch ", Ink.DIM), Word(f"{view.epoch:>{len(total)}}/{total}")), 4)
+    words = Phrase((Word("epoch ", Style.DIM), Word(f"{view.epoch:>{len(total)}}/{total}")), 4)
     if not view.run.steps_per_epoch:
         return [words]
     fraction = min(1.0, view.epoch_step / view.run.steps_per_epoch)
-    return [words, Phrase((Gauge(_BAR_WIDTH, fraction, inturns.steady_ink(view)),), 8)]
+    return [words, Phrase((Gauge(_BAR_WIDTH, fraction, ab_comparison.steady_style(view)),), 8)]
 
 
 def _step(view: SessionView) -> Phrase:
@@ -135,7 +142,7 @@ def _step(view: SessionView) -> Phrase:
     whole = "" if total is None else f"/{units.count(total)}"
     width = len(whole) - 1 if whole else 7
     return Phrase(
-        (Word("step ", Ink.DIM), Word(f"{units.count(view.step):>{width}}"), Word(whole, Ink.DIM)), 3
+        (Word("step ", Style.DIM), Word(f"{units.count(view.step):>{width}}"), Word(whole, Style.DIM)), 3
     )
 
 
@@ -143,7 +150,7 @@ def _time(view: SessionView, screen: ScreenState) -> Phrase:
     """What is left of the run; once it has ended, how long it took."""
     over = view.state in ("finished", "failed") or bool(screen.lost)
     label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
-    return Phrase((Word(f"{label} ", Ink.DIM), Word(f"{units.duration(seconds):>5}")), 5)
+    return Phrase((Word(f"{label} ", Style.DIM), Word(f"{units.duration(seconds):>5}")), 5)
 
 
 def _short(name: str) -> str:

@@ -5,36 +5,36 @@ import math
 from amptui import units
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.style import Style
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """The loss now, its average, the best of the run, and the last validation."""
     return [
         current(view),
-        Phrase((Word("avg ", Ink.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
-        Phrase((Word("best ", Ink.DIM), Word(f"{units.loss(view.best_loss):>7}")), 3),
+        Phrase((Word("avg ", Style.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
+        Phrase((Word("best ", Style.DIM), Word(f"{units.loss(view.best_loss):>7}")), 3),
         validation(view),
     ]
 
 
 def current(view: SessionView) -> Phrase:
-    """The newest loss that reached the host; NaN and Inf in the ink of an error."""
+    """The newest loss that reached the host; NaN and Inf in the style of an error."""
     loss = view.last.loss if view.last is not None else None
     trouble = loss is not None and not math.isfinite(loss)
-    return Phrase((Word(f"{units.loss(loss):>7}", Ink.ERROR if trouble else Ink.STRONG),))
+    return Phrase((Word(f"{units.loss(loss):>7}", Style.ERROR if trouble else Style.STRONG),))
 
 
 def validation(view: SessionView) -> Phrase:
     """The last epoch's loss and accuracy on data that was not trained on."""
     result = view.last_epoch.validation if view.last_epoch is not None else None
-    words = [Word("val ", Ink.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
+    words = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
     if result is not None and result.accuracy is not None:
         words.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
     return Phrase(tuple(words), 1)

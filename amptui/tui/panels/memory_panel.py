@@ -6,8 +6,7 @@ from amptui import units
 from amptui.records import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
-from amptui.tui.panels import breakdown
+from amptui.tui.panels import memory_table
 from amptui.tui.panels.phrases import (
     Gauge,
     Line,
@@ -20,6 +19,7 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import Style
 
 NO_SAMPLE = "no sample yet"
 
@@ -37,7 +37,7 @@ def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
     age = screen.now - view.device.time if view.device is not None else 0.0
     if age < _STALE_SECONDS or view.state in ("finished", "failed"):
         return []
-    return [Phrase((Word(f"sample {units.duration(age)} old", Ink.WARNING),))]
+    return [Phrase((Word(f"sample {units.duration(age)} old", Style.WARNING),))]
 
 
 def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
@@ -48,8 +48,8 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         write_lines(canvas, 0, lines)
         used = len(lines) + 1
     rest = canvas.rows(used)
-    if breakdown.has_room(rest, view):
-        breakdown.draw(rest, view)
+    if memory_table.has_room(rest, view):
+        memory_table.draw(rest, view)
     elif view.device is None:
         quiet(canvas, NO_SAMPLE)
 
@@ -71,19 +71,19 @@ def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:
 
 def gpu_bar(name: str, gpu: GpuSample, trains: bool, width: int) -> Line:
     """``▸GPU0``, a bar and used of total, in ``width`` cells."""
-    label = Word(f"{'▸' if trains else ' '}{name}", Ink.TEXT if trains else Ink.DIM)
+    label = Word(f"{'▸' if trains else ' '}{name}", Style.TEXT if trains else Style.DIM)
     return _bar_line(label, gpu.memory_used_bytes, gpu.memory_total_bytes, width)
 
 
 def host_bar(host: HostSample, width: int) -> Line:
     """The host's memory, as a GPU's is shown."""
-    return _bar_line(Word("host", Ink.DIM), host.memory_used_bytes, host.memory_total_bytes, width)
+    return _bar_line(Word("host", Style.DIM), host.memory_used_bytes, host.memory_total_bytes, width)
 
 
 def busy(gpu: GpuSample) -> Phrase:
     """``93% busy``."""
     fraction = None if gpu.utilization_percent is None else gpu.utilization_percent / 100
-    return Phrase((Word(f"{units.percent(fraction):>4}"), Word(" busy", Ink.DIM)), 1)
+    return Phrase((Word(f"{units.percent(fraction):>4}"), Word(" busy", Style.DIM)), 1)
 
 
 def held_words(gpu: GpuSample, width: int) -> str:
@@ -103,21 +103,21 @@ def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> 
     first = [line for gpu in gpus[:1] for line in _gpu(*gpu, width)]
     others = [_gpu(*gpu, width) for gpu in gpus[1:]]
     torch = _torch(view.allocator, width) if view.allocator is not None else []
-    lines = [*wrapped_phrases(device.note, Ink.DIM, width), *first, *torch]
+    lines = [*wrapped_phrases(device.note, Style.DIM, width), *first, *torch]
     if len(lines) + sum(map(len, others)) > height:
         others = [each[:1] for each in others]
     return [*lines, *(line for each in others for line in each), *_host(device.host, width)]
 
 
 def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
-    """Bar, readings and, in the ink of a warning, why the clocks are held down."""
+    """Bar, readings and, in the style of a warning, why the clocks are held down."""
     readings = [
         busy(gpu),
         _reading(gpu.power_watts, "W", 3),
         _reading(gpu.temperature_c, "°C", 2),
         _reading(gpu.sm_clock_mhz, "MHz", 5),
     ]
-    held = wrapped_phrases(held_words(gpu, width), Ink.WARNING, width)
+    held = wrapped_phrases(held_words(gpu, width), Style.WARNING, width)
     return [gpu_bar(name, gpu, trains, width), fitting(readings, width), *held]
 
 
@@ -129,10 +129,10 @@ def _torch(allocator: AllocatorSample, width: int) -> list[Line]:
         (allocator.reserved_bytes, "reserved"),
     )
     words = [
-        Phrase((Word(f"{units.number_of_bytes(amount):>8}"), Word(f" {name}", Ink.DIM)))
+        Phrase((Word(f"{units.number_of_bytes(amount):>8}"), Word(f" {name}", Style.DIM)))
         for amount, name in amounts
     ]
-    return flowed([Phrase((Word("torch", Ink.DIM),)), *words], width)
+    return flowed([Phrase((Word("torch", Style.DIM),)), *words], width)
 
 
 def _host(host: HostSample, width: int) -> list[Line]:
@@ -141,8 +141,8 @@ def _host(host: HostSample, width: int) -> list[Line]:
     return [
         host_bar(host, width),
         [
-            Phrase((process, Word(" this process", Ink.DIM))),
-            Phrase((Word(f"{units.percent(cpu):>4}"), Word(" CPU", Ink.DIM)), 1),
+            Phrase((process, Word(" this process", Style.DIM))),
+            Phrase((Word(f"{units.percent(cpu):>4}"), Word(" CPU", Style.DIM)), 1),
         ],
     ]
 
@@ -151,11 +151,11 @@ def _bar_line(label: Word, used: int | None, total: int | None, width: int) -> L
     amount = f"{units.bytes_of(used, total):>14}"
     bar_width = min(_WIDEST_BAR, width - len(label.text) - len(amount) - 2)
     fraction = None if used is None or not total else min(1.0, used / total)
-    ink = Ink.WARNING if fraction is not None and fraction > _NEARLY_FULL else Ink.GOOD
-    bar = (Gauge(bar_width, fraction, ink, "full"), Word(" ")) if bar_width >= _NARROWEST_BAR else ()
+    style = Style.WARNING if fraction is not None and fraction > _NEARLY_FULL else Style.GOOD
+    bar = (Gauge(bar_width, fraction, style, "full"), Word(" ")) if bar_width >= _NARROWEST_BAR else ()
     return [Phrase((label, Word(" "), *bar, Word(amount)))]
 
 
 def _reading(value: float | None, unit: str, digits: int) -> Phrase:
     text = units.count(None if value is None else round(value))
-    return Phrase((Word(f"{text:>{digits}}"), Word(f" {unit}", Ink.DIM)), 2)
+    return Phrase((Word(f"{text:>{digits}}"), Word(f" {unit}", Style.DIM)), 2)

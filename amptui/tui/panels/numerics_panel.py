@@ -4,7 +4,6 @@ from amptui import units
 from amptui.findings import Float16Window
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import verdicts
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import (
@@ -27,6 +26,7 @@ from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponent
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.style import BOLD, Style
 
 NOTHING_YET = "no gradient measured yet"
 
@@ -39,7 +39,7 @@ _WORDS_WIDTH = 42
 _HIGH = 24
 """Lines from which on a wide panel has a second row: the headroom's curve and what was found."""
 
-_LEAST_BARS, _MOST_BARS = 3, 18
+_MIN_BARS, _MAX_BARS = 3, 18
 """Lines of bars."""
 
 _FAIR_PART = 0.45
@@ -48,7 +48,7 @@ _FAIR_PART = 0.45
 _ROOMY = 20
 """Lines beside the words from which on a blank one sets them apart."""
 
-_LEAST_CURVE, _MOST_CURVE = 6, 14
+_MIN_CURVE, _MAX_CURVE = 6, 14
 """Lines of the headroom's curve, its title and axis included."""
 
 
@@ -58,7 +58,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     phrases = [Phrase((state,))] if state is not None else []
     if view.numerics.headroom is not None:
         label = "if float16 ran: headroom " if view.numerics.hypothetical else "headroom "
-        words = (Word(label, Ink.DIM), *verdicts.headroom_words(view.numerics))
+        words = (Word(label, Style.DIM), *verdicts.headroom_words(view.numerics))
         phrases.append(Phrase(words, 1))
     return phrases
 
@@ -85,21 +85,21 @@ class NumericsPanel:
 
     def _draw_stacked(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Everything in one column: the words get what a histogram of a fair height leaves over."""
-        fair = max(1 + _LEAST_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
+        fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
         blocks = _all_blocks(view.numerics, canvas.width)
         lines = fitting_lines(blocks, max(0, canvas.height - fair))
         left = canvas.height - len(lines)
         gap = int(left > _ROOMY)
-        upper = min(left - gap, 1 + _MOST_BARS + LEGEND_LINES)
+        upper = min(left - gap, 1 + _MAX_BARS + LEGEND_LINES)
         _draw_window(canvas.rows(0, upper), view)
         write_lines(canvas, upper + gap, lines)
         used = upper + 2 * gap + len(lines)
-        curve = canvas.rows(used, min(_MOST_CURVE, canvas.height - used))
+        curve = canvas.rows(used, min(_MAX_CURVE, canvas.height - used))
         self._draw_curve(curve, view, screen)
 
     def _draw_wide(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Two rows: now, and over the run."""
-        upper = min(1 + _MOST_BARS + LEGEND_LINES, round(canvas.height * 0.55))
+        upper = min(1 + _MAX_BARS + LEGEND_LINES, round(canvas.height * 0.55))
         left, right = _split(canvas.rows(0, upper), width_beside(canvas.width, _WORDS_WIDTH + GAP))
         _draw_window(left, view)
         used = _draw_headroom(right, view.numerics)
@@ -111,9 +111,9 @@ class NumericsPanel:
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The headroom of each measured step, at the scale of its time."""
         series = view.numerics.headrooms
-        if canvas.height < _LEAST_CURVE or not series.count:
+        if canvas.height < _MIN_CURVE or not series.count:
             return
-        canvas.text(0, 0, "headroom of each measured step, in doublings", Ink.DIM, width=canvas.width)
+        canvas.text(0, 0, "headroom of each measured step, in doublings", Style.DIM, width=canvas.width)
         window, rows = visible_window(series, screen.zoom, ahead=screen.steps_ahead), canvas.height - 2
         self._plot.draw(canvas.rows(1, rows), series, window=window, switches=view.switches)
         draw_step_axis(canvas.rows(1 + rows), window=window)
@@ -149,9 +149,9 @@ def _window_title(window: Float16Window) -> list[Phrase]:
     cost = _cost(window)
     return [
         Phrase((Word("float16 window"),), 2),
-        Phrase((Word(at, Ink.FP16 | BOLD),)),
-        *([Phrase((Word(cost, Ink.DIM),), 1)] if cost else []),
-        Phrase((Word(f"step {units.count(window.step)}", Ink.DIM),), 3),
+        Phrase((Word(at, Style.FP16 | BOLD),)),
+        *([Phrase((Word(cost, Style.DIM),), 1)] if cost else []),
+        Phrase((Word(f"step {units.count(window.step)}", Style.DIM),), 3),
     ]
 
 
@@ -167,17 +167,17 @@ def _cost(window: Float16Window) -> str:
 
 def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
     """The headroom large, over its gauge and what comes next; return the lines it took."""
-    canvas.text(0, 0, f"headroom {verdicts.at_which_scale(numerics).text}", Ink.DIM)
+    canvas.text(0, 0, f"headroom {verdicts.at_which_scale(numerics).text}", Style.DIM)
     value = units.doublings(numerics.headroom)
     words = verdicts.headroom_words(numerics)
     if set(value) <= set("0123456789.-"):
-        x = draw_digits(canvas, 0, 1, value, words[0].ink)
-        canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Ink.DIM)
+        x = draw_digits(canvas, 0, 1, value, words[0].style)
+        canvas.text(x + 1, DIGIT_LINES, "doublings to overflow", Style.DIM)
     else:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
     gauge = verdicts.headroom_gauge(numerics.headroom, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
-    lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.least_words(numerics))]]
-    lines += wrapped_phrases(numerics.outlook, Ink.TEXT, canvas.width)
+    lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.min_words(numerics))]]
+    lines += wrapped_phrases(numerics.outlook, Style.TEXT, canvas.width)
     write_lines(canvas, 2 + DIGIT_LINES, lines)
     return 3 + DIGIT_LINES + len(lines)
 

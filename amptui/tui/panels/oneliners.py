@@ -4,16 +4,16 @@ from amptui import units
 from amptui.telemetry.card import result_of_the_pair
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
-from amptui.tui.panels import comparison as comparing
-from amptui.tui.panels import inturns
+from amptui.tui.panels import ab_comparison
 from amptui.tui.panels import loss as losses
 from amptui.tui.panels import memory_panel as memories
+from amptui.tui.panels import precision_table as comparing
 from amptui.tui.panels import scale as scales
 from amptui.tui.panels import throughput as throughputs
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
 
 _LABEL_WIDTH = 12
 
@@ -22,7 +22,7 @@ _GROWTH_BAR = 10
 _MEMORY_WIDTH = 40
 """A GPU's name, bar and amount; with little room the bar gives way."""
 
-_LEAST_AMOUNT = 21
+_MIN_AMOUNT = 21
 """The same without a bar."""
 
 
@@ -30,16 +30,16 @@ def loss(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The loss in place of its curve."""
     waiting = "" if view.loss.count else waiting_words(view, screen)
     if waiting:
-        _line(canvas, "loss", [Phrase((Word(f"waiting: {waiting}", Ink.DIM),))])
+        _line(canvas, "loss", [Phrase((Word(f"waiting: {waiting}", Style.DIM),))])
         return
     _line(canvas, "loss", losses.headline(view, screen))
 
 
 def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """Samples a second and the time of a step, in the ink of the precision that runs."""
+    """Samples a second and the time of a step, in the style of the precision that runs."""
     samples = units.rate(view.samples_per_second, "samples")
     phrases = [
-        Phrase((Word(f"{samples:<16}", inturns.steady_ink(view) | BOLD),)),
+        Phrase((Word(f"{samples:<16}", ab_comparison.steady_style(view) | BOLD),)),
         throughputs.step_time(view),
     ]
     _line(canvas, "throughput", phrases)
@@ -48,10 +48,10 @@ def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """The loss scale, what is wrong with it, how far its next doubling is, and the skips."""
     if view.scaler.scale is None:
-        _line(canvas, "loss scale", [Phrase((Word(scales.NEVER_USED, Ink.DIM),))])
+        _line(canvas, "loss scale", [Phrase((Word(scales.NEVER_USED, Style.DIM),))])
         return
     kept = scales.kept_words(view)
-    second = Phrase((Word(kept, Ink.DIM),), 2) if kept else scales.growth(view.scaler, _GROWTH_BAR)
+    second = Phrase((Word(kept, Style.DIM),), 2) if kept else scales.growth(view.scaler, _GROWTH_BAR)
     phrases = [scales.value(view), *scales.trouble(view), second, *scales.counts(view.scaler)]
     _line(canvas, "loss scale", phrases)
 
@@ -59,40 +59,40 @@ def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 def memory(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     """The GPU that trains, or the first one, or the host; a held-down clock of any GPU."""
     if view.device is None:
-        _line(canvas, "memory", [Phrase((Word(memories.NO_SAMPLE, Ink.DIM),))])
+        _line(canvas, "memory", [Phrase((Word(memories.NO_SAMPLE, Style.DIM),))])
         return
     room = canvas.width - 2 - _LABEL_WIDTH
     gpus = memories.ordered_gpus(view)
     if not gpus:
-        note = Phrase((Word(view.device.note, Ink.DIM),), 1)
+        note = Phrase((Word(view.device.note, Style.DIM),), 1)
         bar = memories.host_bar(view.device.host, _room_beside([note], room))
         _line(canvas, "memory", [*bar, note])
         return
     name, gpu, trains = gpus[0]
     held = [text for _, each, _ in gpus if (text := memories.held_words(each, 0))]
-    beside = [Phrase((Word(text, Ink.WARNING),), 1) for text in held[:1]] or [memories.busy(gpu)]
+    beside = [Phrase((Word(text, Style.WARNING),), 1) for text in held[:1]] or [memories.busy(gpu)]
     _line(canvas, "memory", [*memories.gpu_bar(name, gpu, trains, _room_beside(beside, room)), *beside])
 
 
 def _room_beside(phrases: list[Phrase], room: int) -> int:
     """What a bar and its amount may take of ``room`` beside ``phrases``."""
-    return max(_LEAST_AMOUNT, min(_MEMORY_WIDTH, room - GAP - line_width(phrases)))
+    return max(_MIN_AMOUNT, min(_MEMORY_WIDTH, room - GAP - line_width(phrases)))
 
 
 def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """What AMP gave, how far a comparison in turns is, or why that cannot be said yet."""
-    runs = inturns.running(view)
+    runs = ab_comparison.running(view)
     room = canvas.width - 2 - _LABEL_WIDTH
     if runs is not None:
-        phrases = [Phrase((Word(inturns.round_words(runs), Ink.STRONG),))]
-        phrases += [Phrase((word,), 1) for word in inturns.measured_words(runs)]
+        phrases = [Phrase((Word(ab_comparison.round_words(runs), Style.STRONG),))]
+        phrases += [Phrase((word,), 1) for word in ab_comparison.measured_words(runs)]
     elif view.compared is not None and result_of_the_pair(view) is not None:
-        phrases = [Phrase((word,)) for word in inturns.measured_words(view.compared)]
-        phrases.append(Phrase((Word(inturns.blocks_words(view.compared), Ink.DIM),), 2))
+        phrases = [Phrase((word,)) for word in ab_comparison.measured_words(view.compared)]
+        phrases.append(Phrase((Word(ab_comparison.blocks_words(view.compared), Style.DIM),), 2))
     else:
         phrases = _gain(view, room)
         hint = comparing.interval_hint(view, screen)
-        phrases += [Phrase((Word(hint, Ink.DIM),), 3)] if hint else []
+        phrases += [Phrase((Word(hint, Style.DIM),), 3)] if hint else []
     _line(canvas, "comparison", phrases)
 
 
@@ -106,11 +106,11 @@ def _gain(view: SessionView, room: int) -> list[Phrase]:
         phrases.append(Phrase(steps, 2))
     if compared.speedup is None:
         reason = compared.reason or comparing.NOTHING_YET
-        phrases.append(Phrase(tuple(Word(line, Ink.DIM) for line in wrapped(reason, room, lines=1)), 3))
+        phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
     return phrases
 
 
 def _line(canvas: Canvas, label: str, phrases: list[Phrase]) -> None:
     """A dim label, then the phrases that fit."""
-    canvas.text(1, 0, label, Ink.DIM)
+    canvas.text(1, 0, label, Style.DIM)
     write(canvas, 1 + _LABEL_WIDTH, 0, fitting(phrases, canvas.width - 2 - _LABEL_WIDTH))

@@ -1,22 +1,22 @@
-"""Lines of words in several inks, and which of them are left out where a line is too narrow."""
+"""Lines of words in several styles, and which of them are left out where a line is too narrow."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.ink import Ink
 from amptui.tui.renderables.bars import draw_bar, draw_progress
+from amptui.tui.style import Style
 
 GAP = 2
 """Blanks between two phrases."""
 
 
 class Word(NamedTuple):
-    """Text in one ink."""
+    """Text in one style."""
 
     text: str
-    ink: int = Ink.TEXT
+    style: int = Style.TEXT
 
 
 class Gauge(NamedTuple):
@@ -24,7 +24,7 @@ class Gauge(NamedTuple):
 
     width: int
     fraction: float | None
-    ink: int
+    style: int
     kind: Literal["full", "progress"] = "progress"
 
 
@@ -90,7 +90,7 @@ def _cut(lines: list[Line], count: int) -> list[Line]:
     kept = lines[:count]
     if 0 < count < len(lines) and kept[-1][-1].goes_on:
         *phrases, last = kept[-1]
-        kept[-1] = [*phrases, last._replace(words=(*last.words, Word("…", last.words[-1].ink)))]
+        kept[-1] = [*phrases, last._replace(words=(*last.words, Word("…", last.words[-1].style)))]
     return kept
 
 
@@ -113,14 +113,14 @@ def wrapped(text: str, width: int, *, lines: int) -> list[str]:
 
 
 def wrapped_phrases(
-    text: str, ink: int, width: int, *, lines: int = 2, head: tuple[Word, ...] = ()
+    text: str, style: int, width: int, *, lines: int = 2, head: tuple[Word, ...] = ()
 ) -> list[Line]:
-    """``wrapped`` text as lines of one phrase, behind the words of ``head`` in their own inks."""
+    """``wrapped`` text as lines of one phrase, behind the words of ``head`` in their own styles."""
     begin = "".join(word.text for word in head)
     told = wrapped(begin + text, width, lines=lines) or ([begin] if head else [])
-    words: list[tuple[Word, ...]] = [(Word(line, ink),) for line in told]
+    words: list[tuple[Word, ...]] = [(Word(line, style),) for line in told]
     if head:
-        words[0] = (*head, Word(told[0][len(begin) :], ink))
+        words[0] = (*head, Word(told[0][len(begin) :], style))
     return [[Phrase(each, goes_on=i < len(words))] for i, each in enumerate(words, 1)]
 
 
@@ -147,9 +147,9 @@ def write_lines(canvas: Canvas, y: int, lines: Iterable[Line]) -> None:
 
 def _write_word(canvas: Canvas, x: int, y: int, word: Word | Gauge) -> int:
     if isinstance(word, Word):
-        return canvas.text(x, y, word.text, word.ink)
+        return canvas.text(x, y, word.text, word.style)
     draw = draw_bar if word.kind == "full" else draw_progress
-    draw(canvas, x, y, word.width, word.fraction, word.ink)
+    draw(canvas, x, y, word.width, word.fraction, word.style)
     return x + word.width
 
 
@@ -164,4 +164,4 @@ def quiet(canvas: Canvas, text: str) -> None:
     """A few words in the middle of ``canvas``: what is waited for, or why there is nothing to see."""
     lines = wrapped(text, canvas.width, lines=canvas.height)
     for y, line in enumerate(lines, (canvas.height - len(lines)) // 2):
-        canvas.text((canvas.width - text_width(line)) // 2, y, line, Ink.DIM)
+        canvas.text((canvas.width - text_width(line)) // 2, y, line, Style.DIM)

@@ -4,21 +4,21 @@ from amptui import units
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.verdicts import headroom_words, state_words
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.style import Style, precision_style
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
 
-_LEAST_SAFE = 1.0
+_MIN_SAFE = 1.0
 """Below this the scale shrinks gradients instead of lifting them: skips did not stop by halving."""
 
 _NARROWEST_BAR = 4
 
-_LEAST_CURVE = 4
+_MIN_CURVE = 4
 """Lines of curve that the words for state and last move leave over."""
 
 
@@ -32,9 +32,9 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 def value(view: SessionView) -> Phrase:
     """The scale as of the last fp16 step."""
     scale = view.scaler.scale
-    if scale is not None and scale < _LEAST_SAFE:
-        return Phrase((Word(units.count(scale), Ink.ERROR),))
-    return Phrase((Word(units.count(scale), Ink.DIM if kept_words(view) else Ink.STRONG),))
+    if scale is not None and scale < _MIN_SAFE:
+        return Phrase((Word(units.count(scale), Style.ERROR),))
+    return Phrase((Word(units.count(scale), Style.DIM if kept_words(view) else Style.STRONG),))
 
 
 def kept_words(view: SessionView) -> str:
@@ -50,16 +50,16 @@ def growth(scaler: ScalerView, bar_width: int) -> Phrase:
     fraction = None if done is None or not whole else min(1.0, done / whole)
     text = f" {units.count(done):>{len(units.count(whole))}}/{units.count(whole)} to ×2"
     return Phrase(
-        (Word("growth ", Ink.DIM), Gauge(bar_width, fraction, precision_ink("fp16")), Word(text)), 2
+        (Word("growth ", Style.DIM), Gauge(bar_width, fraction, precision_style("fp16")), Word(text)), 2
     )
 
 
 def counts(scaler: ScalerView) -> list[Phrase]:
     """Steps that changed the weights, and steps the scaler dropped."""
-    skipped_ink = Ink.WARNING if scaler.skipped else Ink.TEXT
+    skipped_style = Style.WARNING if scaler.skipped else Style.TEXT
     return [
-        Phrase((Word("skipped ", Ink.DIM), Word(f"{units.count(scaler.skipped)}", skipped_ink)), 1),
-        Phrase((Word("applied ", Ink.DIM), Word(f"{units.count(scaler.applied)}")), 3),
+        Phrase((Word("skipped ", Style.DIM), Word(f"{units.count(scaler.skipped)}", skipped_style)), 1),
+        Phrase((Word("applied ", Style.DIM), Word(f"{units.count(scaler.applied)}")), 3),
     ]
 
 
@@ -73,7 +73,7 @@ def _headroom(view: SessionView) -> list[Phrase]:
     """``headroom 3.2``, of a step in float16."""
     if view.numerics.headroom is None or view.numerics.hypothetical:
         return []
-    return [Phrase((Word("headroom ", Ink.DIM), *headroom_words(view.numerics)), 1)]
+    return [Phrase((Word("headroom ", Style.DIM), *headroom_words(view.numerics)), 1)]
 
 
 class ScalePanel:
@@ -100,14 +100,14 @@ def _lines(view: SessionView, width: int, height: int) -> list[Line]:
     """How far the next doubling is and what was skipped; what the scaler does; where there is room, more."""
     scaler, kept = view.scaler, kept_words(view)
     if kept:
-        first = Phrase((Word(kept, Ink.DIM),))
+        first = Phrase((Word(kept, Style.DIM),))
     else:
         bar_width = width - growth(scaler, 0).width
         first = growth(scaler, bar_width if bar_width >= _NARROWEST_BAR else 0)
     lines: list[Line] = [[first], [*trouble(view), *counts(scaler)]]
     state = state_words(view.numerics.scaler)
     told = [] if state is None else [Phrase((state,)), *_headroom(view)]
-    moves = wrapped_phrases(scaler.last_change, Ink.DIM, width)
-    if told and height - len(lines) - 1 >= _LEAST_CURVE:
+    moves = wrapped_phrases(scaler.last_change, Style.DIM, width)
+    if told and height - len(lines) - 1 >= _MIN_CURVE:
         lines = [[first], counts(scaler), told]
-    return lines + moves if height - len(lines) - len(moves) >= _LEAST_CURVE else lines
+    return lines + moves if height - len(lines) - len(moves) >= _MIN_CURVE else lines

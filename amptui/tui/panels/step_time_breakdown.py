@@ -8,8 +8,8 @@ from amptui import units
 from amptui.telemetry.labels import precision_glyph, precision_label, signed_label
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, NO_VERDICT, VERDICT_SIGNS, Ink, precision_ink
 from amptui.tui.panels.phrases import Block, Line, Phrase, Word, fitting_lines, wrapped_phrases, write_lines
+from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style, precision_style
 
 _LABEL_WIDTH = 9
 """A precision's glyph and ``device``, and a blank."""
@@ -22,7 +22,7 @@ _COLUMN_GAP = 4
 
 _INDENT = 2
 
-_MOST_LINES = 3
+_MAX_LINES = 3
 """Lines of one sentence."""
 
 _BOUND_SIGNS = {
@@ -51,7 +51,7 @@ _PARTS = (
     _Part("clip", "▞", "c"),
     _Part("optimizer", "▒", "o"),
 )
-"""In one ink, the precision's, they differ by how much of the cell is filled."""
+"""In one style, the precision's, they differ by how much of the cell is filled."""
 
 
 class _Row(NamedTuple):
@@ -113,7 +113,7 @@ def _title(timings: Sequence[PrecisionTiming]) -> Line:
     )
     return [
         Phrase((Word("where a step's time goes"),)),
-        Phrase((Word(f"medians of {steps} steps", Ink.DIM),), 1),
+        Phrase((Word(f"medians of {steps} steps", Style.DIM),), 1),
     ]
 
 
@@ -126,7 +126,7 @@ def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
         cells = segments([row.seconds[part.name] for part in parts], longest, room)
         x = _LABEL_WIDTH
         for part, count in zip(parts, cells, strict=True):
-            canvas.fill(Rect(x, y, count, 1), part.sign(canvas.ascii_only), precision_ink(row.precision))
+            canvas.fill(Rect(x, y, count, 1), part.sign(canvas.ascii_only), precision_style(row.precision))
             x += count
         total = units.milliseconds(row.whole)
         canvas.text(_LABEL_WIDTH + room, y, total, width=_TOTAL_WIDTH, align="right")
@@ -166,22 +166,22 @@ def _table_line(row: _Row) -> Line:
 def _row_label(row: _Row) -> tuple[Word, Word]:
     """What stands left of a bar."""
     return (
-        Word(f"{precision_glyph(row.precision)} ", precision_ink(row.precision)),
-        Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Ink.DIM),
+        Word(f"{precision_glyph(row.precision)} ", precision_style(row.precision)),
+        Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Style.DIM),
     )
 
 
 def _verdict(timing: PrecisionTiming, width: int, *, rank: int) -> Block:
     """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can give."""
-    sign, ink = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
+    sign, style = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
     bound = f"{timing.bound}-bound: " if timing.bound else ""
     head = (
-        Word(signed_label(timing.precision), precision_ink(timing.precision) | BOLD),
-        Word(f"  {sign}", ink | BOLD),
+        Word(signed_label(timing.precision), precision_style(timing.precision) | BOLD),
+        Word(f"  {sign}", style | BOLD),
     )
     text = f" {bound}{timing.evidence or 'too few steps timed yet'}"
     width -= _INDENT
-    first, *others = wrapped_phrases(text, Ink.TEXT, width, lines=_MOST_LINES, head=head)
-    limit = wrapped_phrases(timing.limit, Ink.DIM, width, lines=_MOST_LINES)
+    first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
+    limit = wrapped_phrases(timing.limit, Style.DIM, width, lines=_MAX_LINES)
     lines = [first, *([Phrase((Word(" " * _INDENT), *each.words))] for (each,) in [*others, *limit])]
     return Block(lines, rank, len(lines))

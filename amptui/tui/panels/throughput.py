@@ -3,31 +3,31 @@
 from amptui import units
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.panels import step_time_breakdown
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import visible_window
+from amptui.tui.style import Style
 
 _LARGE = (74, 16)
 """Columns and lines from which on there is room below the curve for where the time goes."""
 
-_LEAST_CURVE = 5
+_MIN_CURVE = 5
 """Lines of the curve at least."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """Samples a second and the time of a step, each over the last steps that were measured."""
     samples = units.rate(view.samples_per_second, "samples")
-    return [Phrase((Word(f"{samples:>16}", Ink.STRONG),)), step_time(view)]
+    return [Phrase((Word(f"{samples:>16}", Style.STRONG),)), step_time(view)]
 
 
 def step_time(view: SessionView) -> Phrase:
     """``2.02 ms/step``; without a measurement no unit either, and the same width."""
     if view.step_seconds is None:
         return Phrase((Word(f"{units.NOT_AVAILABLE:<12}"),), 1)
-    return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Ink.DIM)), 1)
+    return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)), 1)
 
 
 class ThroughputPanel:
@@ -53,5 +53,5 @@ def _draw_timing(canvas: Canvas, view: SessionView) -> int:
     """At the foot of ``canvas``; return the lines it took, a blank one above it included."""
     if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
         return 0
-    foot = canvas.height - _LEAST_CURVE - 1
+    foot = canvas.height - _MIN_CURVE - 1
     return 1 + step_time_breakdown.draw(canvas.rows(canvas.height - foot), view)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from amptui import units
 from amptui.findings import Float16Window, ParameterWindow
 from amptui.telemetry.view import NumericsView, ScalerVerdict, Verdict
-from amptui.tui.ink import BOLD, NO_VERDICT, VERDICT_SIGNS, Ink
 from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end_of, flowed, wrapped_phrases
+from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 DOUBLINGS = 16
 """The range of the gauge: so many doublings lie between 1 and the largest float16."""
@@ -18,7 +18,7 @@ _LABEL_WIDTH = 9
 _STEP_AT_STAKE = 1.0
 """With less headroom than one doubling the scaler's next growth overflows."""
 
-_MOST_LINES = 4
+_MAX_LINES = 4
 """Lines of one sentence."""
 
 _SHARE_WIDTH = 9
@@ -32,34 +32,34 @@ def state_words(verdict: ScalerVerdict) -> Word | None:
     """``✔ healthy``; None while no loss scaler is in use."""
     if verdict.state == "unused":
         return None
-    sign, ink = VERDICT_SIGNS[verdict.severity]
+    sign, style = VERDICT_SIGNS[verdict.severity]
     if verdict.severity == "info" and verdict.state != "healthy":
-        sign, ink = NO_VERDICT
-    return Word(f"{sign} {verdict.state}", ink if ink == Ink.TEXT else ink | BOLD)
+        sign, style = NO_VERDICT
+    return Word(f"{sign} {verdict.state}", style if style == Style.TEXT else style | BOLD)
 
 
-def headroom_ink(headroom: float | None) -> int:
+def headroom_style(headroom: float | None) -> int:
     """Green with room for the next doubling; a warning without it; an error where float16 overflows."""
     if headroom is None:
-        return Ink.DIM
+        return Style.DIM
     if not headroom >= 0:
-        return Ink.ERROR | BOLD
-    return Ink.WARNING | BOLD if headroom < _STEP_AT_STAKE else Ink.GOOD | BOLD
+        return Style.ERROR | BOLD
+    return Style.WARNING | BOLD if headroom < _STEP_AT_STAKE else Style.GOOD | BOLD
 
 
 def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
     """``3.2 doublings``; that NaN and Inf leave none."""
-    headroom, ink = numerics.headroom, headroom_ink(numerics.headroom)
+    headroom, style = numerics.headroom, headroom_style(numerics.headroom)
     if headroom is not None and not math.isfinite(headroom):
-        return (Word("none", ink), Word(": NaN or Inf"))
-    unit = Word(" doublings" if headroom is not None else "", Ink.DIM)
-    return Word(units.doublings(headroom), ink), unit
+        return (Word("none", style), Word(": NaN or Inf"))
+    unit = Word(" doublings" if headroom is not None else "", Style.DIM)
+    return Word(units.doublings(headroom), style), unit
 
 
 def headroom_gauge(headroom: float | None, width: int) -> Gauge:
     """How many of ``DOUBLINGS`` there are to overflow; empty where float16 overflows."""
     fraction = None if headroom is None else max(0.0, headroom / DOUBLINGS)
-    return Gauge(width, fraction, headroom_ink(headroom), "full")
+    return Gauge(width, fraction, headroom_style(headroom), "full")
 
 
 def at_which_scale(numerics: NumericsView) -> Word:
@@ -67,45 +67,47 @@ def at_which_scale(numerics: NumericsView) -> Word:
     if numerics.headroom_scale is None:
         return Word("")
     at = "if float16 ran at" if numerics.hypothetical else "at scale"
-    return Word(f"{at} {units.count(numerics.headroom_scale)}", Ink.DIM)
+    return Word(f"{at} {units.count(numerics.headroom_scale)}", Style.DIM)
 
 
-def least_words(numerics: NumericsView) -> tuple[Word, ...]:
+def min_words(numerics: NumericsView) -> tuple[Word, ...]:
     """The least headroom of the last steps that were measured; nothing while none was."""
-    least = numerics.least_headroom
+    least = numerics.min_headroom
     if least is None:
         return ()
     if not math.isfinite(least):
-        return (Word("NaN/Inf"), Word(" in the last 256", Ink.DIM))
-    value = Word(units.doublings(least), headroom_ink(least))
-    return Word("least ", Ink.DIM), value, Word(" of the last 256", Ink.DIM)
+        return (Word("NaN/Inf"), Word(" in the last 256", Style.DIM))
+    value = Word(units.doublings(least), headroom_style(least))
+    return Word("least ", Style.DIM), value, Word(" of the last 256", Style.DIM)
 
 
 def headroom(numerics: NumericsView, width: int) -> Block:
     """Value, gauge and least, then what comes next."""
-    words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), least_words(numerics)
+    words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), min_words(numerics)
     flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
-    return Block(_labelled("headroom", flow + _prose(numerics.outlook, Ink.TEXT, width)), 0)
+    return Block(_labelled("headroom", flow + _prose(numerics.outlook, Style.TEXT, width)), 0)
 
 
 def scaler(verdict: ScalerVerdict, width: int) -> Block:
     """State and sentence, then the rule by which that is said."""
     state = state_words(verdict)
     if state is None:
-        told = _prose(verdict.text or "not used", Ink.DIM, width)
+        told = _prose(verdict.text or "not used", Style.DIM, width)
     else:
-        told = _prose(f"  {verdict.text}" if verdict.text else "", Ink.TEXT, width, state)
-    return Block(_labelled("scaler", told + _prose(verdict.rule, Ink.DIM, width)), 1, min(2, len(told)))
+        told = _prose(f"  {verdict.text}" if verdict.text else "", Style.TEXT, width, state)
+    return Block(_labelled("scaler", told + _prose(verdict.rule, Style.DIM, width)), 1, min(2, len(told)))
 
 
 def gradients(numerics: NumericsView, width: int) -> Block:
     """Norm, largest and how many elements are not finite, of the newest step that was measured."""
     bad = numerics.nonfinite_gradients
     phrases = [
-        Phrase((Word("norm ", Ink.DIM), _gradient(numerics.grad_norm))),
-        Phrase((Word("max ", Ink.DIM), _gradient(numerics.grad_max))),
-        Phrase((Word("NaN/Inf ", Ink.DIM), Word(units.count(bad), Ink.ERROR | BOLD if bad else Ink.TEXT))),
-        Phrase((Word(f"step {units.count(numerics.measured_step)}", Ink.DIM),)),
+        Phrase((Word("norm ", Style.DIM), _gradient(numerics.grad_norm))),
+        Phrase((Word("max ", Style.DIM), _gradient(numerics.grad_max))),
+        Phrase(
+            (Word("NaN/Inf ", Style.DIM), Word(units.count(bad), Style.ERROR | BOLD if bad else Style.TEXT))
+        ),
+        Phrase((Word(f"step {units.count(numerics.measured_step)}", Style.DIM),)),
     ]
     lines = flowed(phrases, width - _LABEL_WIDTH - GAP)
     return Block(_labelled("gradients", lines), 2, len(lines))
@@ -120,10 +122,10 @@ def verdict(
     """
     if judged is None:
         return []
-    sign, ink = VERDICT_SIGNS[judged.severity] if good or judged.severity != "info" else NO_VERDICT
+    sign, style = VERDICT_SIGNS[judged.severity] if good or judged.severity != "info" else NO_VERDICT
     about = "" if step is None else f" (step {units.count(step)})"
-    text_ink = Ink.TEXT if judged.severity == "info" else ink
-    lines = _prose(f" {judged.text}{about}", text_ink, width, Word(sign, ink | BOLD))
+    text_style = Style.TEXT if judged.severity == "info" else style
+    lines = _prose(f" {judged.text}{about}", text_style, width, Word(sign, style | BOLD))
     return [Block(_labelled(label, lines), rank)]
 
 
@@ -133,13 +135,13 @@ def worst(window: Float16Window | None, width: int) -> list[Block]:
         return []
     columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
     head = "".join(f"{name:>{_SHARE_WIDTH}} " for name, _, _ in columns)
-    title = Word(f"{head} worst parameters", Ink.DIM)
-    lines = [[Phrase((title,)), Phrase((Word("(of nonzero)", Ink.DIM),), 1)]]
+    title = Word(f"{head} worst parameters", Style.DIM)
+    lines = [[Phrase((title,)), Phrase((Word("(of nonzero)", Style.DIM),), 1)]]
     for parameter in window.worst:
         nonzero = parameter.elements - parameter.zeros
         shares = [
-            Word(f"{units.share(count, nonzero):>{_SHARE_WIDTH}} ", ink if count else Ink.DIM)
-            for count, ink in ((count_of(parameter), ink) for _, count_of, ink in columns)
+            Word(f"{units.share(count, nonzero):>{_SHARE_WIDTH}} ", style if count else Style.DIM)
+            for count, style in ((count_of(parameter), style) for _, count_of, style in columns)
         ]
         name = end_of(parameter.name, width - len(head) - 1)
         lines.append([Phrase((*shares, Word(f" {name}")))])
@@ -147,27 +149,27 @@ def worst(window: Float16Window | None, width: int) -> list[Block]:
 
 
 _COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], int], int], ...] = (
-    ("flushed", lambda parameter: parameter.flushed, Ink.WARNING),
-    ("subnormal", lambda parameter: parameter.subnormal, Ink.TEXT),
-    ("overflow", lambda parameter: parameter.overflowing, Ink.ERROR | BOLD),
+    ("flushed", lambda parameter: parameter.flushed, Style.WARNING),
+    ("subnormal", lambda parameter: parameter.subnormal, Style.TEXT),
+    ("overflow", lambda parameter: parameter.overflowing, Style.ERROR | BOLD),
 )
-"""What float16 does to elements of a parameter, how many, and their ink."""
+"""What float16 does to elements of a parameter, how many, and their style."""
 
 
 def _gradient(value: float | None) -> Word:
     bad = value is not None and not math.isfinite(value)
-    return Word(units.loss(value), Ink.ERROR | BOLD if bad else Ink.TEXT)
+    return Word(units.loss(value), Style.ERROR | BOLD if bad else Style.TEXT)
 
 
-def _prose(text: str, ink: int, width: int, *head: Word) -> list[Line]:
+def _prose(text: str, style: int, width: int, *head: Word) -> list[Line]:
     """``text`` wrapped beside a label, behind ``head``; a cell is kept free for the sign that it was cut."""
-    return wrapped_phrases(text, ink, width - _LABEL_WIDTH - GAP - 1, lines=_MOST_LINES, head=head)
+    return wrapped_phrases(text, style, width - _LABEL_WIDTH - GAP - 1, lines=_MAX_LINES, head=head)
 
 
 def _labelled(label: str, lines: list[Line]) -> list[Line]:
     """``lines`` behind a dim label, those after the first indented as much."""
     labels = [label, *[""] * (len(lines) - 1)]
     return [
-        [Phrase((Word(f"{name:<{_LABEL_WIDTH}}", Ink.DIM),), -1), *line]
+        [Phrase((Word(f"{name:<{_LABEL_WIDTH}}", Style.DIM),), -1), *line]
         for name, line in zip(labels, lines, strict=True)
     ]

@@ -15,7 +15,7 @@ _LARGEST = 1e300
 
 _BODY = 0.98
 _OUTLIER_FACTOR = 4
-_LEAST_BODY = 0.25
+_MIN_BODY = 0.25
 """An outlier lies this many times as far as most columns reach, which is never taken for less than a
 quarter of their value, or of a decade."""
 
@@ -119,7 +119,7 @@ def extent(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, 
     body_low, body_high = low[-1 - int(_BODY * (len(low) - 1))], high[int(_BODY * (len(high) - 1))]
     ends = np.array([low[0], body_low, body_high, high[-1]])
     lowest, bottom, top, highest = np.log10(ends) if log else ends
-    least = _LEAST_BODY * (1.0 if log else abs(top))
+    least = _MIN_BODY * (1.0 if log else abs(top))
     reach = _OUTLIER_FACTOR * max(top - bottom, least)
     return (
         float(low[0] if top - lowest <= reach else body_low),

@@ -12,8 +12,8 @@ from amptui import units
 from amptui.findings import FLOAT16_ZONES, Float16Window
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.renderables.step_window import GUTTER
+from amptui.tui.style import BOLD, Style
 
 MARGIN = 8
 """Cells right of the last bar: one blank, then the count of NaN and Inf."""
@@ -21,7 +21,7 @@ MARGIN = 8
 _END = 18
 """The exponent before which the axis ends."""
 
-_FEWEST_BARS, _MOST_BARS = 50, 60
+_FEWEST_BARS, _MAX_BARS = 50, 60
 """Bars of one exponent each. The fewest begin at 2^-32, which gives the word ``flushed`` the room of its
 zone; the most at 2^-42: with a loss scale of its own a gradient that far down is rare."""
 
@@ -44,7 +44,7 @@ class _Zone(NamedTuple):
     name: str
     first: int
     elements: int
-    ink: int
+    style: int
     boundary: str
     """Where it begins, as a person would write it; empty for the first."""
 
@@ -72,7 +72,7 @@ def width_beside(width: int, others: int) -> int:
     """
     room = max(_FEWEST_BARS, width - others - GUTTER - MARGIN)
     cells = room // _FEWEST_BARS
-    return GUTTER + MARGIN + cells * min(_MOST_BARS, room // cells)
+    return GUTTER + MARGIN + cells * min(_MAX_BARS, room // cells)
 
 
 def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
@@ -93,9 +93,9 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     bars = _shares(window, np.concatenate(starts))
     rows = canvas.height - LEGEND_LINES
     area = canvas.part(Rect(GUTTER, 0, edges[-1], rows))
-    inks = np.repeat([zone.ink for zone in zones], np.diff(edges)).astype(np.uint8)
+    styles = np.repeat([zone.style for zone in zones], np.diff(edges)).astype(np.uint8)
     decades = max(1, math.ceil(math.log10(max(1, window.elements))))
-    _draw_bars(area, np.repeat(bars, axis.cells), inks, edges[1:-1], decades)
+    _draw_bars(area, np.repeat(bars, axis.cells), styles, edges[1:-1], decades)
     _draw_labels(canvas, rows, decades)
     legend = canvas.rows(rows)
     _draw_axis(legend, zones, edges, beyond=_beyond(window, axis.first))
@@ -109,7 +109,7 @@ def _axis(room: int) -> _Axis | None:
     """The finest axis for ``room`` cells; None where nothing could be told from it."""
     if room >= _FEWEST_BARS:
         cells = room // _FEWEST_BARS
-        return _Axis(_END - min(_MOST_BARS, room // cells), 1, cells)
+        return _Axis(_END - min(_MAX_BARS, room // cells), 1, cells)
     first = _END - _FEWEST_EXPONENTS
     ends = (first, *FLOAT16_ZONES.values(), _END)
     for joined in (2, 3, 4):
@@ -120,13 +120,13 @@ def _axis(room: int) -> _Axis | None:
 
 def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
     """The zones of float16's range, with their exact counts: a bar at an edge holds some of its neighbour."""
-    flushed_ink = Ink.WARNING if window.flushed else Ink.DIM
-    overflow_ink = Ink.ERROR if window.overflowing else Ink.DIM
+    flushed_style = Style.WARNING if window.flushed else Style.DIM
+    overflow_style = Style.ERROR if window.overflowing else Style.DIM
     return (
-        _Zone("flushed", first, window.flushed, flushed_ink, ""),
-        _Zone("subnormal", FLOAT16_ZONES["subnormal"], window.subnormal, Ink.TEXT, "2^-25"),
-        _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Ink.GOOD, "2^-14"),
-        _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_ink, "65,520"),
+        _Zone("flushed", first, window.flushed, flushed_style, ""),
+        _Zone("subnormal", FLOAT16_ZONES["subnormal"], window.subnormal, Style.TEXT, "2^-25"),
+        _Zone("normal", FLOAT16_ZONES["normal"], window.normal, Style.GOOD, "2^-14"),
+        _Zone("overflow", FLOAT16_ZONES["overflow"], window.overflowing, overflow_style, "65,520"),
     )
 
 
@@ -147,7 +147,7 @@ def _beyond(window: Float16Window, first: int) -> tuple[bool, bool]:
 
 
 def _draw_bars(
-    area: Canvas, shares: Floats, inks: npt.NDArray[np.uint8], boundaries: list[int], decades: int
+    area: Canvas, shares: Floats, styles: npt.NDArray[np.uint8], boundaries: list[int], decades: int
 ) -> None:
     """One column a cell, on a logarithmic axis over so many ``decades``; zones begin at a thin line."""
     logarithms = np.log10(shares, out=np.full(len(shares), -np.inf), where=shares > 0)
@@ -156,11 +156,11 @@ def _draw_bars(
     above = 8 * np.arange(area.height - 1, -1, -1)[:, np.newaxis]
     signs = np.array([ord(sign) for sign in _EIGHTHS[area.ascii_only]], np.uint32)
     area.chars[...] = signs[np.clip(eighths - above, 0, 8).astype(np.int64)]
-    area.inks[...] = inks
+    area.styles[...] = styles
     for x in boundaries:
         free = area.chars[:, x] == ord(" ")
         area.chars[free, x] = area.code_point("▏")
-        area.inks[free, x] = Ink.DIM
+        area.styles[free, x] = Style.DIM
 
 
 def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
@@ -169,14 +169,14 @@ def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
     if rows >= _MIDDLE_LABEL_HEIGHT:
         labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
     for y, decade in labels.items():
-        canvas.text(0, y, f"{100 / 10**decade:g}%", Ink.DIM, width=GUTTER - 1, align="right")
+        canvas.text(0, y, f"{100 / 10**decade:g}%", Style.DIM, width=GUTTER - 1, align="right")
 
 
 def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyond: tuple[bool, bool]) -> None:
-    """The zones as a line in their inks, with the numbers where they meet."""
-    legend.text(0, 0, "log", Ink.DIM, width=GUTTER - 1, align="right")
+    """The zones as a line in their styles, with the numbers where they meet."""
+    legend.text(0, 0, "log", Style.DIM, width=GUTTER - 1, align="right")
     for zone, (start, stop) in zip(zones, pairwise(edges), strict=True):
-        legend.fill(Rect(GUTTER + start, 0, stop - start, 1), "━", zone.ink)
+        legend.fill(Rect(GUTTER + start, 0, stop - start, 1), "━", zone.style)
     for zone, start in zip(zones, edges[:-1], strict=True):
         if zone.boundary and edges[-1] >= _FEWEST_BARS:
             legend.text(GUTTER + start - len(zone.boundary) // 2, 0, zone.boundary)
@@ -186,7 +186,7 @@ def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyon
         (beyond[1], edges[-1] + 1, "→", zones[-1]),
     ):
         if is_there:
-            legend.text(GUTTER + x, 0, arrow, zone.ink | BOLD)
+            legend.text(GUTTER + x, 0, arrow, zone.style | BOLD)
 
 
 def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...], edges: list[int]) -> None:
@@ -195,31 +195,31 @@ def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]
         for y, text in enumerate((zone.name, units.share(zone.elements, window.elements)), 1):
             # The last zone is narrower than its name: it ends with it.
             x = stop - len(text) if stop == edges[-1] else (start + stop - len(text) + 1) // 2
-            legend.text(GUTTER + x, y, text, Ink.DIM if y == 1 else _share_ink(zone))
+            legend.text(GUTTER + x, y, text, Style.DIM if y == 1 else _share_style(zone))
     zeros = units.share(window.zeros, window.elements)
     for y, text in enumerate(("zeros", zeros), 1):
-        legend.text(0, y, text, Ink.DIM if y == 1 else Ink.TEXT, width=GUTTER - 1, align="right")
+        legend.text(0, y, text, Style.DIM if y == 1 else Style.TEXT, width=GUTTER - 1, align="right")
     nonfinite = units.count(window.nonfinite)
     for y, text in enumerate(("NaN/Inf", nonfinite), 1):
-        ink = Ink.DIM if y == 1 or not window.nonfinite else Ink.ERROR | BOLD
-        legend.text(GUTTER + edges[-1], y, text, ink, width=MARGIN, align="right")
+        style = Style.DIM if y == 1 or not window.nonfinite else Style.ERROR | BOLD
+        legend.text(GUTTER + edges[-1], y, text, style, width=MARGIN, align="right")
 
 
 def _draw_short_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]) -> None:
     """The same one after the other, where the zones are narrower than their names."""
     flushed, subnormal, normal, overflow = (
-        (name, units.share(zone.elements, window.elements), _share_ink(zone))
+        (name, units.share(zone.elements, window.elements), _share_style(zone))
         for name, zone in zip(("flush", "sub", "normal", "over"), zones, strict=True)
     )
-    zeros = ("zero", units.share(window.zeros, window.elements), int(Ink.TEXT))
+    zeros = ("zero", units.share(window.zeros, window.elements), int(Style.TEXT))
     if window.nonfinite:
-        normal = ("NaN/Inf", units.count(window.nonfinite), Ink.ERROR | BOLD)
+        normal = ("NaN/Inf", units.count(window.nonfinite), Style.ERROR | BOLD)
     for y, line in ((1, (flushed, subnormal, zeros)), (2, (normal, overflow))):
         x = 0
-        for name, share, ink in line:
-            x = legend.text(x, y, name, Ink.DIM)
-            x = legend.text(x + 1, y, share, ink) + 1
+        for name, share, style in line:
+            x = legend.text(x, y, name, Style.DIM)
+            x = legend.text(x + 1, y, share, style) + 1
 
 
-def _share_ink(zone: _Zone) -> int:
-    return zone.ink | BOLD if zone.ink in (Ink.WARNING, Ink.ERROR) else zone.ink
+def _share_style(zone: _Zone) -> int:
+    return zone.style | BOLD if zone.style in (Style.WARNING, Style.ERROR) else zone.style

@@ -3,7 +3,7 @@
 import math
 
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import Ink
+from amptui.tui.style import Style
 
 LINES = 2
 """The marks, and the labels of the axis."""
@@ -21,7 +21,7 @@ _BETWEEN_LABELS = 2
 """Blanks between two labels at least."""
 
 
-def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float | None, *, ink: int) -> None:
+def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float | None, *, style: int) -> None:
     """Draw ``────│──├─●─┤──`` over the labels of its logarithmic axis; all values are above 0.
 
     The axis depends on the ratio alone: whiskers that are too long for it end in an arrow. Without an
@@ -32,17 +32,17 @@ def draw_interval(canvas: Canvas, ratio: float, low: float | None, high: float |
         return
     span = next((span for span in _SPANS if abs(math.log(ratio)) <= _FULLEST * math.log(span)), _SPANS[-1])
     scale = half / math.log(span)
-    canvas.fill(Rect(0, 0, 2 * half + 1, 1), "─", Ink.DIM)
-    canvas.text(half, 0, "│", Ink.DIM)
+    canvas.fill(Rect(0, 0, 2 * half + 1, 1), "─", Style.DIM)
+    canvas.text(half, 0, "│", Style.DIM)
     at = half + _offset(ratio, scale, half)
     if low is not None and high is not None:
         start, stop = half + _offset(low, scale, half), half + _offset(high, scale, half)
-        canvas.fill(Rect(start, 0, stop - start + 1, 1), "━", ink)
+        canvas.fill(Rect(start, 0, stop - start + 1, 1), "━", style)
         if start < half < stop:
-            canvas.text(half, 0, "┼", ink)
-        canvas.text(start, 0, "←" if math.log(low) * scale < -half - 1 else "├", ink)
-        canvas.text(stop, 0, "→" if math.log(high) * scale > half + 1 else "┤", ink)
-    canvas.text(at, 0, "●", ink)
+            canvas.text(half, 0, "┼", style)
+        canvas.text(start, 0, "←" if math.log(low) * scale < -half - 1 else "├", style)
+        canvas.text(stop, 0, "→" if math.log(high) * scale > half + 1 else "┤", style)
+    canvas.text(at, 0, "●", style)
     _draw_labels(canvas, span, half)
 
 
@@ -54,7 +54,7 @@ def _offset(ratio: float, scale: float, half: int) -> int:
 def _draw_labels(canvas: Canvas, span: float, half: int) -> None:
     """Both ends and the middle of the axis; on a short one the middle alone."""
     left, right = f"{1 / span:.2f}×", f"{span:.2f}×"
-    canvas.text(half, 1, "1×", Ink.DIM)
+    canvas.text(half, 1, "1×", Style.DIM)
     if half >= len(left) + _BETWEEN_LABELS and half + 1 >= len("1×") + _BETWEEN_LABELS + len(right):
-        canvas.text(0, 1, left, Ink.DIM)
-        canvas.text(2 * half + 1 - len(right), 1, right, Ink.DIM)
+        canvas.text(0, 1, left, Style.DIM)
+        canvas.text(2 * half + 1 - len(right), 1, right, Style.DIM)

@@ -10,13 +10,13 @@ from amptui.telemetry.view import Floats
 _STEPS = 5
 """About how many round steps a range is divided into; more would be tighter, and change more often."""
 
-_LEAST_RELATIVE_RANGE = 0.05
+_MIN_RELATIVE_RANGE = 0.05
 """A range below this part of the values is widened to it: labels of three digits then still differ."""
 
-_LEAST_RATIO = 2.0
+_MIN_RATIO = 2.0
 """The same for a logarithmic axis."""
 
-_LEAST_FILL = 0.5
+_MIN_FILL = 0.5
 """Limits are tightened when the curve would fill less than this part of the height."""
 
 _SMALLEST = 1e-290
@@ -82,14 +82,14 @@ def _serves(axis: Axis, low: float, high: float, proposed: Axis) -> bool:
     if axis.log != proposed.log or low < axis.low or high > axis.high:
         return False
     (bottom, top), (low, high) = axis.ends(), proposed.ends()
-    return high - low >= _LEAST_FILL * (top - bottom)
+    return high - low >= _MIN_FILL * (top - bottom)
 
 
 def _round_limits(low: float, high: float) -> tuple[float, float]:
     size = max(abs(low), abs(high))
     if size < _SMALLEST:
         return 0.0, 1.0
-    least = _LEAST_RELATIVE_RANGE * size
+    least = _MIN_RELATIVE_RANGE * size
     if high - low < least:
         middle = low + (high - low) / 2
         low, high = middle - least / 2, middle + least / 2
@@ -99,8 +99,8 @@ def _round_limits(low: float, high: float) -> tuple[float, float]:
 
 def _round_log_limits(low: float, high: float) -> tuple[float, float]:
     low, high = max(low, _SMALLEST), max(high, _SMALLEST)
-    if high / low < _LEAST_RATIO:
-        middle, half = math.sqrt(low) * math.sqrt(high), math.sqrt(_LEAST_RATIO)
+    if high / low < _MIN_RATIO:
+        middle, half = math.sqrt(low) * math.sqrt(high), math.sqrt(_MIN_RATIO)
         low, high = middle / half, middle * half
     return _round_below(low), _round_above(high)
 

@@ -7,11 +7,11 @@ import numpy.typing as npt
 
 from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import Ink, precision_ink
 from amptui.tui.renderables.columns import Bools, Columns, extent, sample
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
 from amptui.tui.renderables.limits import Axis, YLimits
 from amptui.tui.renderables.step_window import GUTTER, Window, stretches
+from amptui.tui.style import Style, precision_style
 
 _MIDDLE_LABEL_HEIGHT = 5
 """Lines from which on there is room for a label between the top and the bottom one."""
@@ -56,16 +56,16 @@ class CurvePlot:
             return
         across = 1 if canvas.ascii_only else DOTS_ACROSS
         columns = sample(series, window, area.width * across)
-        inks = np.zeros(area.width, np.uint8)
+        styles = np.zeros(area.width, np.uint8)
         for stretch in stretches(window, switches, area.width):
-            inks[stretch.start : stretch.stop] = precision_ink(stretch.precision)
+            styles[stretch.start : stretch.stop] = precision_style(stretch.precision)
         gaps = _by_cell(columns.nonfinite, across)
         if np.isfinite(columns.mean).any():
             log = log_y and bool((columns.high > 0).any())
             axis = self._limits.axis(*extent(columns, log=log, with_outliers=not self._band), log=log)
             _draw_labels(canvas, axis, self._format_y)
-            _draw_curve(area, columns, axis, inks, gaps=gaps, band=self._band)
-        _mark(area, 0, "×", gaps, Ink.ERROR)
+            _draw_curve(area, columns, axis, styles, gaps=gaps, band=self._band)
+        _mark(area, 0, "×", gaps, Style.ERROR)
 
 
 def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
@@ -77,13 +77,13 @@ def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -
         row = round((1 - float(axis.fraction(np.array([middle]))[0])) * last)
         labels = {row: middle} | labels
     for row, value in labels.items():
-        canvas.text(0, row, format_y(value), Ink.DIM, width=GUTTER - 1, align="right")
+        canvas.text(0, row, format_y(value), Style.DIM, width=GUTTER - 1, align="right")
 
 
 def _draw_curve(
-    area: Canvas, columns: Columns, axis: Axis, inks: npt.NDArray[np.uint8], *, gaps: Bools, band: bool
+    area: Canvas, columns: Columns, axis: Axis, styles: npt.NDArray[np.uint8], *, gaps: Bools, band: bool
 ) -> None:
-    """Line and band; a cell shows the one or the other, since it has one ink."""
+    """Line and band; a cell shows the one or the other, since it has one style."""
     across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
     height = area.height * down
     # All three at once: on so few numbers a call costs more than what it does.
@@ -92,21 +92,21 @@ def _draw_curve(
     line = within[2]
     line[np.repeat(gaps, across)] = np.nan
     if band:
-        line[:] = _smoothed(line, ((inks[1:] != inks[:-1]).nonzero()[0] + 1) * across)
+        line[:] = _smoothed(line, ((styles[1:] != styles[:-1]).nonzero()[0] + 1) * across)
     measured = np.isfinite(within)
     bottom, top, rows = _rows(within, measured, height)
     line_chars = _characters(line_dots(rows, measured[2], height), "*", ascii_only=area.ascii_only)
     area.chars[...] = line_chars
-    area.inks[...] = inks
+    area.styles[...] = styles
     if band:
         # A quarter of the braille dots lets the line stand out; one dot a cell is sparse as it is.
         one_in = 1 if area.ascii_only else 4
         dots = area_dots(top, bottom, measured[0], height, one_in=one_in)
         behind = line_chars == ord(" ")
         np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
-        np.copyto(area.inks, np.uint8(Ink.DIM), where=behind)
-    _mark(area, 0, "↑", _by_cell(fractions[1] > 1 + _HAIR, across), inks)
-    _mark(area, area.height - 1, "↓", _by_cell(fractions[0] < -_HAIR, across), inks)
+        np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
+    _mark(area, 0, "↑", _by_cell(fractions[1] > 1 + _HAIR, across), styles)
+    _mark(area, area.height - 1, "↓", _by_cell(fractions[0] < -_HAIR, across), styles)
 
 
 def _smoothed(line: Floats, breaks: Counts) -> Floats:
@@ -149,9 +149,9 @@ def _by_cell(dots: Bools, across: int) -> Bools:
     return cells
 
 
-def _mark(area: Canvas, y: int, sign: str, where: Bools, inks: npt.NDArray[np.uint8] | int) -> None:
+def _mark(area: Canvas, y: int, sign: str, where: Bools, styles: npt.NDArray[np.uint8] | int) -> None:
     """Put ``sign`` at the columns ``where`` of line ``y``."""
     if not where.any():
         return
     area.chars[y, where] = area.code_point(sign)
-    area.inks[y, where] = np.broadcast_to(inks, where.shape)[where]
+    area.styles[y, where] = np.broadcast_to(styles, where.shape)[where]

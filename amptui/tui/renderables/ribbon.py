@@ -6,9 +6,9 @@ import numpy.typing as npt
 from amptui.telemetry.labels import precision_letter
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.ink import BOLD, Ink, precision_ink
 from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns
 from amptui.tui.renderables.step_window import GUTTER, Window, round_above, stretches
+from amptui.tui.style import BOLD, Style, precision_style
 
 _CELLS_A_LABEL = 20
 """The step axis has at most one label in so many cells."""
@@ -27,7 +27,7 @@ def draw_ribbon(
 ) -> None:
     """Draw the precisions along the x axis of a plot of the same width, on the first line of ``canvas``.
 
-    Each stretch of steps in one precision is a line in its ink that begins with its letter. A ``×`` marks
+    Each stretch of steps in one precision is a line in its style that begins with its letter. A ``×`` marks
     columns with a skipped step, a red one those with NaN or Inf in ``nonfinite``. The letter stands right
     of the marks that a stretch begins with; where they leave it no room it takes the place of the first.
     """
@@ -35,9 +35,9 @@ def draw_ribbon(
     if not area.width or not area.height:
         return
     marks = np.zeros(area.width, np.uint8)
-    marks[columns_above_zero(skips, window, area.width)] = Ink.WARNING | BOLD
+    marks[columns_above_zero(skips, window, area.width)] = Style.WARNING | BOLD
     if nonfinite is not None:
-        marks[nonfinite_columns(nonfinite, window, area.width)] = Ink.ERROR | BOLD
+        marks[nonfinite_columns(nonfinite, window, area.width)] = Style.ERROR | BOLD
     end = window.columns_through(skips.last_step, area.width) if skips.count else area.width
     for stretch in stretches(window, switches, area.width):
         part = area.part(Rect(stretch.start, 0, min(stretch.stop, end) - stretch.start, 1))
@@ -46,16 +46,16 @@ def draw_ribbon(
 
 
 def _draw_stretch(part: Canvas, precision: str | None, marks: npt.NDArray[np.uint8]) -> None:
-    """Line, marks (an ink, or 0 for none) and letter of the cells of ``part``."""
-    ink = Ink.DIM if precision is None else precision_ink(precision)
-    part.fill(Rect(0, 0, part.width, 1), "▔", ink)
+    """Line, marks (an style, or 0 for none) and letter of the cells of ``part``."""
+    style = Style.DIM if precision is None else precision_style(precision)
+    part.fill(Rect(0, 0, part.width, 1), "▔", style)
     marked = marks > 0
     part.chars[0, marked] = part.code_point("×")
-    part.inks[0, marked] = marks[marked]
+    part.styles[0, marked] = marks[marked]
     if precision is not None:
         free = np.flatnonzero(~marked)
-        at, letter_ink = (int(free[0]), ink | BOLD) if len(free) else (0, int(marks[0]))
-        part.text(at, 0, precision_letter(precision), letter_ink)
+        at, letter_style = (int(free[0]), style | BOLD) if len(free) else (0, int(marks[0]))
+        part.text(at, 0, precision_letter(precision), letter_style)
 
 
 def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
@@ -66,15 +66,15 @@ def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
     columns = canvas.width - GUTTER
     if columns <= 0:
         return
-    taken = canvas.text(GUTTER, 0, f"{window.first_step:,}", Ink.DIM)
+    taken = canvas.text(GUTTER, 0, f"{window.first_step:,}", Style.DIM)
     last = f"{window.last_step:,}"
     free = canvas.width - len(last)
     if free < taken + _LABEL_DISTANCE:
         return
-    canvas.text(free, 0, last, Ink.DIM)
+    canvas.text(free, 0, last, Style.DIM)
     interval = round_above(-(-window.steps * _CELLS_A_LABEL // columns))
     for step in range(window.first_step // interval * interval + interval, window.last_step, interval):
         label = f"{step:,}"
         x = GUTTER + window.column_of(step, columns) - len(label) // 2
         if x >= taken + _LABEL_DISTANCE and x + len(label) + _LABEL_DISTANCE <= free:
-            taken = canvas.text(x, 0, label, Ink.DIM)
+            taken = canvas.text(x, 0, label, Style.DIM)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.help import Help
-from amptui.tui.overlays.loss_scale_question import FloorChoice
+from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.overlays.precision_menu import PrecisionMenu
 from amptui.tui.overlays.quit_question import QuitQuestion
@@ -27,7 +27,7 @@ OVERLAYS: dict[str, Callable[[], Overlay]] = {
     "quit attached": lambda: QuitQuestion(attached=True),
     "menu": lambda: PrecisionMenu(views.compared()),
     "events": EventBrowser,
-    "floor": FloorChoice,
+    "floor": LossScaleQuestion,
     "x-ray": XRay,
 }
 VIEWS = {name: build() for name, build in views.ALL.items()} | {

@@ -7,12 +7,12 @@ import pytest
 from amptui.records import NonFinite, Note, Record, RunFailed
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, Event
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.event_browser import EventBrowser, event_lines
 from amptui.tui.overlays.overlay import CLOSE, STAY
+from amptui.tui.style import BOLD, Style
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines
-from tests.tui.panels.drawing import ink_of
+from tests.tui.panels.drawing import style_of
 
 
 def note(number: int, rest: str = "") -> Note:
@@ -194,9 +194,9 @@ def test_what_is_read_has_the_ink_of_its_kind() -> None:
     browsing = Browsing(RunFailed(time=1.0, step=5, error="boom", traceback="the trace"))
     browsing.press("enter")
     canvas = drawn(browsing.browser, browsing.session.view(), 80, 24)
-    assert ink_of(canvas, "✖") == Ink.ERROR
-    assert ink_of(canvas, "failed: boom") == Ink.ERROR | BOLD
-    assert ink_of(canvas, "the trace") == Ink.TEXT
+    assert style_of(canvas, "✖") == Style.ERROR
+    assert style_of(canvas, "failed: boom") == Style.ERROR | BOLD
+    assert style_of(canvas, "the trace") == Style.TEXT
     assert "step 5" in "\n".join(canvas.lines())
 
 

@@ -6,12 +6,12 @@ import pytest
 
 from amptui.records import CheckpointWritten
 from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
-from amptui.tui.ink import Ink
-from amptui.tui.overlays.loss_scale_question import FloorChoice
+from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
+from amptui.tui.style import Style
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines, text
-from tests.tui.panels.drawing import ink_of
+from tests.tui.panels.drawing import style_of
 
 
 def at_the_floor(**unsupported: str) -> SessionView:
@@ -45,20 +45,20 @@ def lost(checkpoint: str = "") -> SessionView:
 @pytest.mark.parametrize("checkpoint", ["step-000000008.pt", ""])
 def test_weights_that_hold_nan_are_no_matter_of_the_precision(checkpoint: str) -> None:
     view = lost(checkpoint)
-    shown = text(FloorChoice(), view, 80, 24)
+    shown = text(LossScaleQuestion(), view, 80, 24)
     assert "6 of 6 parameters hold NaN" in shown
     assert (checkpoint or "There is no checkpoint") in shown
     assert ("amptui train --resume" in shown) is bool(checkpoint)
     assert "bf16" not in shown
     assert "held at" not in shown
-    answers = [FloorChoice().press(key, view) for key in "bfgdq"]
+    answers = [LossScaleQuestion().press(key, view) for key in "bfgdq"]
     assert answers[:2] == [STAY, STAY]
     assert [answer.action for answer in answers[2:]] == ["resume", "detach", "ask_quit"]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
-    shown = text(FloorChoice(), at_the_floor(), *size)
+    shown = text(LossScaleQuestion(), at_the_floor(), *size)
     assert "✖ The loss scale fell to 9.8e-04 after 26 skipped steps in a row" in shown
     assert "Every step overflows" in shown
     assert "First: Inf in the gradient of features.13.conv" in shown
@@ -69,7 +69,7 @@ def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
 
 
 def test_on_a_small_screen_the_choices_outlast_the_causes() -> None:
-    shown = text(FloorChoice(), at_the_floor(), 40, 12)
+    shown = text(LossScaleQuestion(), at_the_floor(), 40, 12)
     assert "✖ The loss scale fell to 9.8e-04" in shown
     for key in ("b  ●", "f  ■", "g  ▲", "d    detach", "q    quit", "esc leaves it paused"):
         assert key in shown
@@ -77,36 +77,36 @@ def test_on_a_small_screen_the_choices_outlast_the_causes() -> None:
 
 def test_a_long_reason_is_wrapped_between_words() -> None:
     view = replace(at_the_floor(), pause_reason="word " * 30)
-    shown = lines(FloorChoice(), view, 60, 24)
+    shown = lines(LossScaleQuestion(), view, 60, 24)
     assert sum("word" in line for line in shown) == 3
     assert not any("wor " in line or "wor…" in line for line in shown)
 
 
 @pytest.mark.parametrize(("key", "precision"), [("b", "bf16"), ("f", "fp32"), ("g", "")])
 def test_a_choice_goes_on(key: str, precision: str) -> None:
-    assert FloorChoice().press(key, at_the_floor()) == Answer(
+    assert LossScaleQuestion().press(key, at_the_floor()) == Answer(
         close=True, precision=precision, action="resume"
     )
 
 
 def test_quitting_asks_first_and_leaves_the_choice_open() -> None:
-    assert FloorChoice().press("q", at_the_floor()) == Answer(action="ask_quit")
+    assert LossScaleQuestion().press("q", at_the_floor()) == Answer(action="ask_quit")
 
 
 def test_a_screen_may_leave_it_paused() -> None:
-    assert FloorChoice().press("d", at_the_floor()) == Answer(close=True, action="detach")
+    assert LossScaleQuestion().press("d", at_the_floor()) == Answer(close=True, action="detach")
 
 
 def test_escape_leaves_it_paused_and_other_keys_do_nothing() -> None:
-    assert FloorChoice().press("escape", at_the_floor()) == CLOSE
+    assert LossScaleQuestion().press("escape", at_the_floor()) == CLOSE
     for key in ("enter", "space", "p", "x", "n"):
-        assert FloorChoice().press(key, at_the_floor()) == STAY
+        assert LossScaleQuestion().press(key, at_the_floor()) == STAY
 
 
 def test_a_precision_that_the_device_cannot_run_is_told_why_and_cannot_be_chosen() -> None:
     view = at_the_floor(bf16="no bfloat16 on this GPU")
-    canvas = drawn(FloorChoice(), view)
-    assert ink_of(canvas, "● AMP bf16") == Ink.DIM
+    canvas = drawn(LossScaleQuestion(), view)
+    assert style_of(canvas, "● AMP bf16") == Style.DIM
     assert "no bfloat16 on this GPU" in "\n".join(canvas.lines())
-    assert FloorChoice().press("b", view) == STAY
-    assert FloorChoice().press("f", view).precision == "fp32"
+    assert LossScaleQuestion().press("b", view) == STAY
+    assert LossScaleQuestion().press("f", view).precision == "fp32"

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from amptui.records import PRECISIONS
 from amptui.telemetry.view import EMPTY_VIEW
-from amptui.tui.ink import Ink
 from amptui.tui.keys import KEYS
 from amptui.tui.overlays.help import Help
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
 from amptui.tui.overlays.precision_menu import MEANINGS, PrecisionMenu
 from amptui.tui.overlays.quit_question import QuitQuestion
+from amptui.tui.style import Style
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines, text
 
@@ -54,8 +54,8 @@ def test_what_enter_means_stands_first_and_strong(first: str, second: str, *, at
     lines = canvas.lines()
     (y,) = (y for y, line in enumerate(lines) if first in line)
     assert second in lines[y + 1]
-    assert canvas.inks[y, lines[y].index(first) + len("enter  ")] == Ink.STRONG
-    assert canvas.inks[y + 1, lines[y + 1].index(second) + len("enter  ")] == Ink.TEXT
+    assert canvas.styles[y, lines[y].index(first) + len("enter  ")] == Style.STRONG
+    assert canvas.styles[y + 1, lines[y + 1].index(second) + len("enter  ")] == Style.TEXT
 
 
 @pytest.mark.parametrize("attached", [False, True])

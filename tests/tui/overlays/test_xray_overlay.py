@@ -11,7 +11,6 @@ from amptui.findings import LayerAgreement
 from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.view import EMPTY_VIEW, Verdict
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.overlays.xray_tables import (
@@ -24,8 +23,9 @@ from amptui.tui.overlays.xray_tables import (
 )
 from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
 from tests.tui.overlays.opened import LAYERS, drawn, layer, lines, text, with_xray
-from tests.tui.panels.drawing import ink_of
+from tests.tui.panels.drawing import style_of
 
 both_sizes = pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 
@@ -42,11 +42,11 @@ def names(overlay: XRay, width: int = 120, height: int = 40) -> list[str]:
 def test_the_verdict_stands_first_in_its_ink(size: tuple[int, int]) -> None:
     canvas = drawn(XRay(), with_xray(), *size)
     assert canvas.lines()[1].startswith("│ ✖ not safe: 4 of 6 layers above 0.5")
-    assert ink_of(canvas, "not safe") == Ink.ERROR | BOLD
+    assert style_of(canvas, "not safe") == Style.ERROR | BOLD
     careful = drawn(XRay(), with_xray(Verdict("warning", "careful: look")), *size)
-    assert ink_of(careful, "⚠ careful") == Ink.WARNING | BOLD
+    assert style_of(careful, "⚠ careful") == Style.WARNING | BOLD
     safe = drawn(XRay(), with_xray(Verdict("info", "safe: all of it")), *size)
-    assert ink_of(safe, "✔ safe") == Ink.GOOD | BOLD
+    assert style_of(safe, "✔ safe") == Style.GOOD | BOLD
 
 
 @both_sizes
@@ -83,12 +83,12 @@ def test_equal_losses_are_equal() -> None:
 
 def test_a_loss_that_overflowed_is_an_error_and_has_no_distance() -> None:
     canvas = drawn(XRay(), with_xray(loss_amp=float("inf")))
-    assert ink_of(canvas, "inf  took") == Ink.ERROR
+    assert style_of(canvas, "inf  took") == Style.ERROR
     assert "apart" not in "\n".join(canvas.lines())
 
 
 def test_active_dropout_is_remarked() -> None:
-    assert ink_of(drawn(XRay(), with_xray(random=True), 80, 24), "dropout is active") == Ink.WARNING
+    assert style_of(drawn(XRay(), with_xray(random=True), 80, 24), "dropout is active") == Style.WARNING
 
 
 def test_islands_in_fp32_are_counted_and_named() -> None:
@@ -120,12 +120,12 @@ def test_each_layer_has_its_numbers(size: tuple[int, int]) -> None:
 
 def test_rows_below_the_thresholds_have_sign_and_colour() -> None:
     canvas = drawn(XRay(), with_xray())
-    assert ink_of(canvas, "0.44210") == Ink.ERROR
-    assert ink_of(canvas, "0.89730") == Ink.WARNING
-    assert ink_of(canvas, "0.99961") == Ink.TEXT
-    assert ink_of(canvas, "nan") == Ink.ERROR
-    assert ink_of(canvas, "■ float32  ") == Ink.FP32
-    assert ink_of(canvas, "▲ float16  ") == Ink.FP16
+    assert style_of(canvas, "0.44210") == Style.ERROR
+    assert style_of(canvas, "0.89730") == Style.WARNING
+    assert style_of(canvas, "0.99961") == Style.TEXT
+    assert style_of(canvas, "nan") == Style.ERROR
+    assert style_of(canvas, "■ float32  ") == Style.FP32
+    assert style_of(canvas, "▲ float16  ") == Style.FP16
     signs = {each.name: layer_sign(each)[0] for each in LAYERS}
     assert signs == {
         "features.0.conv": " ",

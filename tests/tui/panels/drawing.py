@@ -22,7 +22,7 @@ def draw_alone(
     return canvas
 
 
-def ink_of(canvas: Canvas, text: str) -> int:
-    """The ink of the first place where ``text`` stands."""
+def style_of(canvas: Canvas, text: str) -> int:
+    """The style of the first place where ``text`` stands."""
     y, line = next((y, line) for y, line in enumerate(canvas.lines()) if text in line)
-    return int(canvas.inks[y, line.index(text)])
+    return int(canvas.styles[y, line.index(text)])

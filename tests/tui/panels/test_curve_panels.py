@@ -2,9 +2,9 @@ from dataclasses import replace
 
 from amptui.records import Validation
 from amptui.telemetry.view import SessionView
-from amptui.tui.ink import Ink
 from amptui.tui.panels import loss, throughput
 from amptui.tui.panels.phrases import Phrase, Word
+from amptui.tui.style import Style
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone
 
@@ -35,8 +35,8 @@ def test_headlines_keep_their_width() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_an_error() -> None:
-    assert loss.current(views.nan_losses()).words == (Word("    nan", Ink.ERROR),)
-    assert loss.current(SessionView()).words == (Word("    n/a", Ink.STRONG),)
+    assert loss.current(views.nan_losses()).words == (Word("    nan", Style.ERROR),)
+    assert loss.current(SessionView()).words == (Word("    n/a", Style.STRONG),)
 
 
 def test_a_validation_without_accuracy_has_none() -> None:
@@ -56,7 +56,7 @@ def test_before_the_first_step_the_loss_panel_says_what_is_waited_for() -> None:
 
 def test_the_throughput_curve_has_the_ink_of_each_precision() -> None:
     canvas = draw_alone(throughput.ThroughputPanel().draw, views.compared(), 60, 8)
-    assert {Ink.FP32, Ink.FP16} <= set(canvas.inks.flat)
+    assert {Style.FP32, Style.FP16} <= set(canvas.styles.flat)
 
 
 def test_limits_are_sticky_from_frame_to_frame() -> None:

@@ -6,12 +6,12 @@ import pytest
 
 from amptui.records import Severity
 from amptui.telemetry.view import Event, EventKind
-from amptui.tui.ink import Ink
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import event_list, footer
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import Style
 from tests.tui import views
-from tests.tui.panels.drawing import draw_alone, ink_of
+from tests.tui.panels.drawing import draw_alone, style_of
 
 HINTS = (("p", "precision"), ("space", "pause"), ("m", "modes"), ("?", "help"), ("q", "quit"))
 
@@ -32,26 +32,26 @@ def test_texts_start_in_one_column_and_are_cut_with_a_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "severity", "sign", "ink"),
+    ("kind", "severity", "sign", "style"),
     [
-        ("skip", "warning", "⚠", Ink.WARNING),
-        ("failed", "error", "✖", Ink.ERROR),
-        ("note", "info", "·", Ink.DIM),
-        ("growth", "info", "↑", Ink.FP16),
-        ("finished", "info", "✔", Ink.GOOD),
-        ("print", "info", "·", Ink.DIM),
+        ("skip", "warning", "⚠", Style.WARNING),
+        ("failed", "error", "✖", Style.ERROR),
+        ("note", "info", "·", Style.DIM),
+        ("growth", "info", "↑", Style.FP16),
+        ("finished", "info", "✔", Style.GOOD),
+        ("print", "info", "·", Style.DIM),
     ],
 )
-def test_each_kind_has_its_sign(kind: EventKind, severity: Severity, sign: str, ink: Ink) -> None:
+def test_each_kind_has_its_sign(kind: EventKind, severity: Severity, sign: str, style: Style) -> None:
     event = Event(views.NOW, 7, kind, severity, "text")
     canvas = draw_alone(event_list.draw, replace(views.compared(), events=(event,)), 60, 1)
-    assert ink_of(canvas, sign) == ink
+    assert style_of(canvas, sign) == style
 
 
 def test_a_switch_has_the_sign_of_the_precision_it_led_to() -> None:
     canvas = draw_alone(event_list.draw, views.compared(), 60, 3)
-    assert ink_of(canvas, "▲") == Ink.FP16
-    assert ink_of(canvas, "■") == Ink.FP32
+    assert style_of(canvas, "▲") == Style.FP16
+    assert style_of(canvas, "■") == Style.FP32
 
 
 def test_a_switch_whose_stretch_is_forgotten_has_a_plain_sign() -> None:
@@ -60,7 +60,7 @@ def test_a_switch_whose_stretch_is_forgotten_has_a_plain_sign() -> None:
 
 
 def test_prints_are_dim() -> None:
-    assert ink_of(draw_alone(event_list.draw, views.compared(), 100, 6), "stdout: building") == Ink.DIM
+    assert style_of(draw_alone(event_list.draw, views.compared(), 100, 6), "stdout: building") == Style.DIM
 
 
 def test_before_any_event_it_says_so() -> None:
@@ -70,7 +70,7 @@ def test_before_any_event_it_says_so() -> None:
 
 def test_the_events_headline_counts_trouble() -> None:
     words = [each.words[0] for each in event_list.headline(views.nan_losses(), ScreenState())]
-    assert words == [("1 error", Ink.ERROR), ("3 warnings", Ink.WARNING)]
+    assert words == [("1 error", Style.ERROR), ("3 warnings", Style.WARNING)]
 
 
 def test_the_footer_has_keys_and_cost() -> None:
@@ -83,8 +83,8 @@ def test_the_footer_has_keys_and_cost() -> None:
     text = canvas.lines()[0]
     assert text.startswith(" p precision  space pause  m modes  ? help  q quit ")
     assert text.endswith(" 4.0 fps  0.6% cpu ")
-    assert ink_of(canvas, "p precision") == Ink.KEY
-    assert ink_of(canvas, "precision") == Ink.DIM
+    assert style_of(canvas, "p precision") == Style.KEY
+    assert style_of(canvas, "precision") == Style.DIM
 
 
 def test_help_and_quit_outlast_every_other_hint() -> None:
@@ -115,7 +115,7 @@ def test_a_lost_run_has_the_footer_in_the_ink_of_an_error(width: int) -> None:
     )
     canvas = draw_alone(footer.draw, views.compared(), width, screen=screen)
     text = canvas.lines()[0]
-    assert ink_of(canvas, "the run's process ended") == Ink.ERROR
+    assert style_of(canvas, "the run's process ended") == Style.ERROR
     assert "X-ray" not in text
     assert (lost in text, "…" in text) == ((True, False) if width >= 80 else (False, True))
     assert ("q quit" in text) is (width >= 80)
@@ -128,11 +128,11 @@ def test_a_cost_that_was_not_measured_is_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("severity", "ink"), [("info", Ink.STRONG), ("warning", Ink.WARNING), ("error", Ink.ERROR)]
+    ("severity", "style"), [("info", Style.STRONG), ("warning", Style.WARNING), ("error", Style.ERROR)]
 )
-def test_a_message_has_the_ink_of_its_severity(severity: Severity, ink: Ink) -> None:
+def test_a_message_has_the_ink_of_its_severity(severity: Severity, style: Style) -> None:
     screen = ScreenState(hints=HINTS, message="nothing overflowed", severity=severity)
-    assert ink_of(draw_alone(footer.draw, views.compared(), 60, screen=screen), "nothing") == ink
+    assert style_of(draw_alone(footer.draw, views.compared(), 60, screen=screen), "nothing") == style
 
 
 def test_what_is_waited_for_stands_before_the_hints_that_still_fit() -> None:

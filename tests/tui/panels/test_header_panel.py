@@ -6,11 +6,11 @@ import pytest
 from amptui.control import PauseRequest, PrecisionRequest, Request, StopRequest, record_of
 from amptui.records import PhaseChanged, RunFinished
 from amptui.telemetry.view import SessionView
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import header
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
 from tests.tui import views
-from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
+from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
 
 
 def line(view: SessionView, width: int = 160, screen: ScreenState = SCREEN) -> str:
@@ -25,8 +25,8 @@ def test_a_wide_line_has_everything() -> None:
 
 
 def test_the_precision_has_its_own_ink() -> None:
-    assert ink_of(draw_alone(header.draw, views.compared(), 120), "▲ AMP fp16") == Ink.FP16 | BOLD
-    assert ink_of(draw_alone(header.draw, views.fp32_only(), 120), "■ FP32") == Ink.FP32 | BOLD
+    assert style_of(draw_alone(header.draw, views.compared(), 120), "▲ AMP fp16") == Style.FP16 | BOLD
+    assert style_of(draw_alone(header.draw, views.fp32_only(), 120), "■ FP32") == Style.FP32 | BOLD
 
 
 def asked(*requests: Request) -> SessionView:
@@ -84,18 +84,18 @@ def test_a_run_without_a_known_length_has_no_bar_and_no_total() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "state", "ink"),
+    ("view", "state", "style"),
     [
-        (views.starting(), "starting", Ink.DIM),
-        (views.compared(), "running", Ink.GOOD),
-        (views.paused(), "paused", Ink.WARNING),
-        (replace(views.paused(), pause_reason="the loss scale collapsed"), "paused", Ink.ERROR),
-        (views.finished(), "finished", Ink.GOOD),
-        (views.failed(), "failed", Ink.ERROR),
+        (views.starting(), "starting", Style.DIM),
+        (views.compared(), "running", Style.GOOD),
+        (views.paused(), "paused", Style.WARNING),
+        (replace(views.paused(), pause_reason="the loss scale collapsed"), "paused", Style.ERROR),
+        (views.finished(), "finished", Style.GOOD),
+        (views.failed(), "failed", Style.ERROR),
     ],
 )
-def test_each_state_has_its_word_and_ink(view: SessionView, state: str, ink: Ink) -> None:
-    assert ink_of(draw_alone(header.draw, view, 120), state) == ink
+def test_each_state_has_its_word_and_ink(view: SessionView, state: str, style: Style) -> None:
+    assert style_of(draw_alone(header.draw, view, 120), state) == style
 
 
 def test_a_stop_that_was_asked_for_is_told_until_it_is_over() -> None:
@@ -106,7 +106,7 @@ def test_a_stop_that_was_asked_for_is_told_until_it_is_over() -> None:
 def test_a_stop_that_the_run_tells_of_is_shown_whoever_asked() -> None:
     phase = PhaseChanged(time=views.NOW, phase="stopping", detail="writing the checkpoint")
     canvas = draw_alone(header.draw, replace(views.compared(), phase=phase), 120)
-    assert ink_of(canvas, "stopping") == Ink.WARNING
+    assert style_of(canvas, "stopping") == Style.WARNING
     assert "writing the checkpoint" in canvas.lines()[0]
     assert "stopping" not in line(replace(views.finished(), phase=phase))
 
@@ -114,7 +114,7 @@ def test_a_stop_that_the_run_tells_of_is_shown_whoever_asked() -> None:
 @pytest.mark.parametrize("build", [views.starting, views.compared, views.paused])
 def test_a_run_that_went_without_a_word_is_lost(build: Callable[[], SessionView]) -> None:
     canvas = draw_alone(header.draw, build(), 120, screen=ScreenState(lost="gone"))
-    assert ink_of(canvas, "lost") == Ink.ERROR
+    assert style_of(canvas, "lost") == Style.ERROR
     assert not any(word in canvas.lines()[0] for word in ("running", "paused", "starting", "ETA"))
 
 
@@ -123,7 +123,7 @@ def test_other_screens_are_counted_where_there_is_room(viewers: int, width: int,
     canvas = draw_alone(header.draw, replace(views.compared(), viewers=viewers), width)
     assert ("2 screens" in canvas.lines()[0]) is shown
     if shown:
-        assert ink_of(canvas, "2 screens") == Ink.DIM
+        assert style_of(canvas, "2 screens") == Style.DIM
 
 
 @pytest.mark.parametrize("width", range(110, 150))
@@ -147,8 +147,8 @@ def test_a_run_that_is_over_says_how_long_it_took() -> None:
 
 def test_trouble_is_counted() -> None:
     canvas = draw_alone(header.draw, views.nan_losses(), 120)
-    assert ink_of(canvas, "✖ 1") == Ink.ERROR
-    assert ink_of(canvas, "⚠ 3") == Ink.WARNING
+    assert style_of(canvas, "✖ 1") == Style.ERROR
+    assert style_of(canvas, "⚠ 3") == Style.WARNING
     assert "✖" not in line(views.compared())
 
 

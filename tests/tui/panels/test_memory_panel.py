@@ -2,12 +2,12 @@ from dataclasses import replace
 
 from amptui.records import GpuSample, HostSample
 from amptui.telemetry.view import SessionView
-from amptui.tui.ink import Ink
 from amptui.tui.panels import memory_panel
 from amptui.tui.panels.phrases import Word
 from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import Style
 from tests.tui import views
-from tests.tui.panels.drawing import draw_alone, ink_of
+from tests.tui.panels.drawing import draw_alone, style_of
 
 
 def lines(view: SessionView, width: int = 60, height: int = 10) -> list[str]:
@@ -64,7 +64,7 @@ def test_all_reasons_are_told_where_they_fit_and_the_gravest_elsewhere() -> None
 
 def test_a_held_clock_has_the_ink_of_a_warning() -> None:
     canvas = draw_alone(memory_panel.draw, views.two_gpus(), 34, 6)
-    assert ink_of(canvas, "⚠ clocks held") == Ink.WARNING
+    assert style_of(canvas, "⚠ clocks held") == Style.WARNING
 
 
 def test_many_gpus_give_up_their_readings_but_not_their_bars() -> None:
@@ -94,12 +94,12 @@ def test_an_unknown_host_is_not_a_number() -> None:
 def test_a_nearly_full_gpu_is_a_warning() -> None:
     full = views.gpu(memory_used_bytes=138 * views.GIB)
     canvas = draw_alone(memory_panel.draw, replace(views.compared(), device=views.device(full)), 60, 4)
-    assert ink_of(canvas, "▰") == Ink.WARNING
-    assert ink_of(draw_alone(memory_panel.draw, views.compared(), 60, 4), "▰") == Ink.GOOD
+    assert style_of(canvas, "▰") == Style.WARNING
+    assert style_of(draw_alone(memory_panel.draw, views.compared(), 60, 4), "▰") == Style.GOOD
 
 
 def test_old_figures_say_so_while_the_run_goes_on() -> None:
     late = ScreenState(now=views.NOW + 12)
-    assert memory_panel.headline(views.compared(), late)[0].words == (Word("sample 0:12 old", Ink.WARNING),)
+    assert memory_panel.headline(views.compared(), late)[0].words == (Word("sample 0:12 old", Style.WARNING),)
     assert memory_panel.headline(views.compared(), ScreenState(now=views.NOW)) == []
     assert memory_panel.headline(views.finished(), late) == []

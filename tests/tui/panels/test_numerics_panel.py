@@ -4,11 +4,11 @@ import pytest
 
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import numerics_panel
 from amptui.tui.panels.phrases import Word
+from amptui.tui.style import BOLD, Style
 from tests.tui import numerics_views, views
-from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
+from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
 
 SIZES = [(36, 8), (76, 20), (76, 46), (106, 14), (116, 36), (196, 56)]
 
@@ -76,8 +76,8 @@ def test_what_did_not_run_in_float16_is_named_hypothetical(width: int, height: i
 @sizes
 def test_flushed_and_overflowing_gradients_are_seen_by_ink_and_number(width: int, height: int) -> None:
     canvas = drawn(numerics_views.in_bf16(), width, height)
-    assert ink_of(canvas, "1.1%") == Ink.WARNING | BOLD
-    assert ink_of(canvas, "0.88%") == Ink.ERROR | BOLD
+    assert style_of(canvas, "1.1%") == Style.WARNING | BOLD
+    assert style_of(canvas, "0.88%") == Style.ERROR | BOLD
 
 
 def test_the_headline_has_the_state_and_the_headroom() -> None:

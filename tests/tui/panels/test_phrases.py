@@ -2,7 +2,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.panels.phrases import (
     Block,
     Gauge,
@@ -18,6 +17,7 @@ from amptui.tui.panels.phrases import (
     write,
     write_right,
 )
+from amptui.tui.style import Style
 
 words = st.text(st.sampled_from("abc→"), min_size=1, max_size=12)
 phrases = st.builds(lambda text, rank: Phrase((Word(text),), rank), words, st.integers(0, 5))
@@ -82,9 +82,9 @@ def test_writing_to_the_right_ends_before_the_margin() -> None:
 
 def test_a_gauge_is_drawn_within_its_phrase() -> None:
     canvas = Canvas(20, 1)
-    write(canvas, 0, 0, [Phrase((Word("at "), Gauge(4, 0.5, Ink.GOOD), Word(" end")))])
+    write(canvas, 0, 0, [Phrase((Word("at "), Gauge(4, 0.5, Style.GOOD), Word(" end")))])
     assert canvas.lines() == ["at ━━── end         "]
-    full = Phrase((Gauge(4, 0.5, Ink.GOOD, "full"),))
+    full = Phrase((Gauge(4, 0.5, Style.GOOD, "full"),))
     write(canvas, 0, 0, [full])
     assert canvas.lines()[0].startswith("▰▰▱▱")
 

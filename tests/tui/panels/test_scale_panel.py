@@ -1,11 +1,11 @@
 from dataclasses import replace
 
 from amptui.telemetry.view import SessionView
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import scale
 from amptui.tui.panels.phrases import Word
+from amptui.tui.style import BOLD, Style
 from tests.tui import numerics_views, views
-from tests.tui.panels.drawing import SCREEN, draw_alone, ink_of
+from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
 
 
 def lines(view: SessionView, width: int = 34, height: int = 6) -> list[str]:
@@ -31,7 +31,7 @@ def test_the_last_move_is_told_where_the_curve_keeps_its_room() -> None:
 
 def test_skips_have_the_ink_of_a_warning() -> None:
     canvas = draw_alone(scale.ScalePanel().draw, views.with_skips(), 34, 6)
-    assert ink_of(canvas, "3  applied") == Ink.WARNING
+    assert style_of(canvas, "3  applied") == Style.WARNING
 
 
 def test_without_fp16_a_plain_line_says_why_there_is_nothing() -> None:
@@ -42,14 +42,14 @@ def test_without_fp16_a_plain_line_says_why_there_is_nothing() -> None:
 def test_a_kept_scale_is_dim_and_says_so() -> None:
     assert scale.kept_words(views.back_in_fp32()) == "kept while FP32 runs"
     assert scale.kept_words(views.with_skips()) == ""
-    assert scale.value(views.back_in_fp32()).words == (Word("65,536", Ink.DIM),)
+    assert scale.value(views.back_in_fp32()).words == (Word("65,536", Style.DIM),)
     assert "to ×2" not in " ".join(lines(views.back_in_fp32()))
 
 
 def test_a_scale_below_one_is_an_error() -> None:
     view = views.with_skips()
     tiny = replace(view, scaler=replace(view.scaler, scale=0.5))
-    assert scale.value(tiny).words == (Word("0.500", Ink.ERROR),)
+    assert scale.value(tiny).words == (Word("0.500", Style.ERROR),)
 
 
 def test_trouble_comes_before_the_counts_in_a_small_panel() -> None:
@@ -58,7 +58,7 @@ def test_trouble_comes_before_the_counts_in_a_small_panel() -> None:
     assert growth.endswith("0/2,000 to ×2")
     assert len(curve) == 4
     canvas = draw_alone(scale.ScalePanel().draw, numerics_views.collapsing(), 30, 6)
-    assert ink_of(canvas, "✖ collapsing") == Ink.ERROR | BOLD
+    assert style_of(canvas, "✖ collapsing") == Style.ERROR | BOLD
 
 
 def test_a_healthy_scaler_takes_no_room_from_a_small_panel() -> None:

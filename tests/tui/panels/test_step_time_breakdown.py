@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
-from amptui.tui.ink import Ink
 from amptui.tui.panels import step_time_breakdown
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.throughput import ThroughputPanel
+from amptui.tui.style import Style
 from tests.tui import timing_views, views
 from tests.tui.panels.drawing import draw_alone
 
@@ -67,9 +67,9 @@ def test_a_faster_step_has_a_shorter_bar() -> None:
 
 def test_a_bar_has_the_ink_of_its_precision() -> None:
     canvas = draw_alone(ThroughputPanel().draw, timing_views.compute_bound(), 76, 20)
-    for sign, ink in (("■", Ink.FP32), ("▲", Ink.FP16)):
+    for sign, style in (("■", Style.FP32), ("▲", Style.FP16)):
         y = next(y for y, line in enumerate(canvas.lines()) if line.startswith(f"{sign} device"))
-        assert {int(i) for i in canvas.inks[y, 9:30]} == {ink}
+        assert {int(i) for i in canvas.styles[y, 9:30]} == {style}
 
 
 def test_a_cpu_has_one_clock() -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from amptui.findings import ParameterWindow
 from amptui.records import Severity
 from amptui.telemetry.view import NumericsView, ScalerState, ScalerVerdict, Verdict
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.panels import verdicts
 from amptui.tui.panels.phrases import Block, Line, Word, fitting_lines
+from amptui.tui.style import BOLD, Style
 from tests.tui import numerics_views
 
 INF = math.inf
@@ -32,12 +32,12 @@ def words_of(block: Block) -> str:
 @pytest.mark.parametrize(
     ("state", "severity", "word"),
     [
-        ("healthy", "info", Word("✔ healthy", Ink.GOOD | BOLD)),
-        ("calibrating", "info", Word("· calibrating", Ink.TEXT)),
-        ("backing off", "info", Word("· backing off", Ink.TEXT)),
-        ("backing off", "warning", Word("⚠ backing off", Ink.WARNING | BOLD)),
-        ("forward overflow", "warning", Word("⚠ forward overflow", Ink.WARNING | BOLD)),
-        ("collapsing", "error", Word("✖ collapsing", Ink.ERROR | BOLD)),
+        ("healthy", "info", Word("✔ healthy", Style.GOOD | BOLD)),
+        ("calibrating", "info", Word("· calibrating", Style.TEXT)),
+        ("backing off", "info", Word("· backing off", Style.TEXT)),
+        ("backing off", "warning", Word("⚠ backing off", Style.WARNING | BOLD)),
+        ("forward overflow", "warning", Word("⚠ forward overflow", Style.WARNING | BOLD)),
+        ("collapsing", "error", Word("✖ collapsing", Style.ERROR | BOLD)),
         ("unused", "info", None),
     ],
 )
@@ -48,22 +48,22 @@ def test_the_scaler_s_state_has_a_sign_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("headroom", "text", "ink"),
+    ("headroom", "text", "style"),
     [
-        (3.59, "3.6 doublings", Ink.GOOD),
-        (1.0, "1.0 doublings", Ink.GOOD),
-        (0.99, "1.0 doublings", Ink.WARNING),
-        (-0.01, "0.0 doublings", Ink.ERROR),
-        (-1.3, "-1.3 doublings", Ink.ERROR),
-        (-INF, "none: NaN or Inf", Ink.ERROR),
+        (3.59, "3.6 doublings", Style.GOOD),
+        (1.0, "1.0 doublings", Style.GOOD),
+        (0.99, "1.0 doublings", Style.WARNING),
+        (-0.01, "0.0 doublings", Style.ERROR),
+        (-1.3, "-1.3 doublings", Style.ERROR),
+        (-INF, "none: NaN or Inf", Style.ERROR),
     ],
 )
 def test_headroom_is_a_warning_before_the_next_doubling_overflows(
-    headroom: float, text: str, ink: int
+    headroom: float, text: str, style: int
 ) -> None:
     words = verdicts.headroom_words(NumericsView(headroom=headroom))
     assert "".join(word.text for word in words) == text
-    assert words[0].ink == ink | BOLD
+    assert words[0].style == style | BOLD
 
 
 def test_headroom_that_was_not_measured_is_no_number() -> None:
@@ -85,7 +85,7 @@ def test_the_gauge_is_empty_without_headroom_and_never_shrinks_with_more(headroo
     [(2.41, "least 2.4 of the last 256"), (-INF, "NaN/Inf in the last 256"), (None, "")],
 )
 def test_the_least_headroom_says_over_how_many(least: float | None, text: str) -> None:
-    words = verdicts.least_words(NumericsView(least_headroom=least))
+    words = verdicts.min_words(NumericsView(min_headroom=least))
     assert "".join(word.text for word in words) == text
 
 
@@ -102,8 +102,8 @@ def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
         "           5 skips in a row: 12 so far",
     ]
     first, rule = (line[-1].words for line in block.lines)
-    assert [word.ink for word in first if isinstance(word, Word)] == [Ink.ERROR | BOLD, Ink.TEXT]
-    assert rule[0].ink == Ink.DIM
+    assert [word.style for word in first if isinstance(word, Word)] == [Style.ERROR | BOLD, Style.TEXT]
+    assert rule[0].style == Style.DIM
 
 
 def test_a_scaler_that_is_not_used_says_only_that() -> None:
@@ -114,8 +114,8 @@ def test_a_scaler_that_is_not_used_says_only_that() -> None:
 def test_gradients_that_are_not_finite_have_the_ink_of_an_error() -> None:
     block = verdicts.gradients(numerics_views.collapsing().numerics, 76)
     assert text_of(block.lines) == ["gradients  norm inf  max nan  NaN/Inf 1,204  step 1,204"]
-    inks = [phrase.words[-1].ink for phrase in block.lines[0][1:]]
-    assert inks == [Ink.ERROR | BOLD] * 3 + [Ink.DIM]
+    styles = [phrase.words[-1].style for phrase in block.lines[0][1:]]
+    assert styles == [Style.ERROR | BOLD] * 3 + [Style.DIM]
 
 
 def test_gradients_take_the_lines_that_they_need() -> None:
@@ -124,20 +124,20 @@ def test_gradients_take_the_lines_that_they_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("severity", "good", "sign", "inks"),
+    ("severity", "good", "sign", "styles"),
     [
-        ("info", True, "✔", (Ink.GOOD | BOLD, Ink.TEXT)),
-        ("info", False, "·", (Ink.TEXT | BOLD, Ink.TEXT)),
-        ("warning", True, "⚠", (Ink.WARNING | BOLD, Ink.WARNING)),
-        ("error", False, "✖", (Ink.ERROR | BOLD, Ink.ERROR)),
+        ("info", True, "✔", (Style.GOOD | BOLD, Style.TEXT)),
+        ("info", False, "·", (Style.TEXT | BOLD, Style.TEXT)),
+        ("warning", True, "⚠", (Style.WARNING | BOLD, Style.WARNING)),
+        ("error", False, "✖", (Style.ERROR | BOLD, Style.ERROR)),
     ],
 )
 def test_a_verdict_has_the_sign_of_its_severity(
-    severity: Severity, good: bool, sign: str, inks: tuple[int, int]
+    severity: Severity, good: bool, sign: str, styles: tuple[int, int]
 ) -> None:
     (block,) = verdicts.verdict("X-ray", Verdict(severity, "so it is"), 60, rank=1, good=good, step=1000)
     assert text_of(block.lines) == [f"X-ray      {sign} so it is (step 1,000)"]
-    assert tuple(word.ink for word in block.lines[0][-1].words) == inks
+    assert tuple(word.style for word in block.lines[0][-1].words) == styles
 
 
 def test_without_a_verdict_there_is_no_line() -> None:
@@ -155,7 +155,7 @@ def test_the_worst_parameters_are_told_by_shares_of_what_is_not_zero() -> None:
         "    50.0%      3.0%        0%  fc.weight",
     ]
     shares = block.lines[1][0].words
-    assert [word.ink for word in shares] == [Ink.WARNING, Ink.TEXT, Ink.DIM, Ink.TEXT]
+    assert [word.style for word in shares] == [Style.WARNING, Style.TEXT, Style.DIM, Style.TEXT]
     assert block.least == 2
 
 

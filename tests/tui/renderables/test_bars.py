@@ -5,21 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.renderables.bars import draw_bar, draw_progress
+from amptui.tui.style import Style
 
 fractions = st.none() | st.floats()
 
 
 def bar(fraction: float | None, width: int = 8) -> Canvas:
     canvas = Canvas(width, 1)
-    draw_bar(canvas, 0, 0, width, fraction, Ink.FP16)
+    draw_bar(canvas, 0, 0, width, fraction, Style.FP16)
     return canvas
 
 
 def progress(fraction: float | None, width: int = 8, *, ascii_only: bool = False) -> Canvas:
     canvas = Canvas(width, 1, ascii_only=ascii_only)
-    draw_progress(canvas, 0, 0, width, fraction, Ink.FP32)
+    draw_progress(canvas, 0, 0, width, fraction, Style.FP32)
     return canvas
 
 
@@ -58,8 +58,8 @@ def test_progress_is_shown_to_half_a_cell(fraction: float | None, drawn: str) ->
 
 
 def test_what_is_done_has_the_ink_and_the_rest_is_dim() -> None:
-    assert bar(0.5).inks.tolist() == [[Ink.FP16] * 4 + [Ink.DIM] * 4]
-    assert progress(0.56).inks.tolist() == [[Ink.FP32] * 5 + [Ink.DIM] * 3]
+    assert bar(0.5).styles.tolist() == [[Style.FP16] * 4 + [Style.DIM] * 4]
+    assert progress(0.56).styles.tolist() == [[Style.FP32] * 5 + [Style.DIM] * 3]
 
 
 def test_progress_without_utf8_is_told_by_its_signs() -> None:
@@ -82,6 +82,6 @@ def test_more_is_never_shown_as_less(one: float | None, other: float | None, wid
 def test_bars_are_clipped_like_all_drawing(fraction: float | None, x: int, y: int, width: int) -> None:
     canvas, whole = Canvas(5, 1), Canvas(40, 5)
     for draw in (draw_bar, draw_progress):
-        draw(canvas, x, y, width, fraction, Ink.GOOD)
-        draw(whole, x + 9, y + 2, width, fraction, Ink.GOOD)
+        draw(canvas, x, y, width, fraction, Style.GOOD)
+        draw(whole, x + 9, y + 2, width, fraction, Style.GOOD)
         assert canvas.lines()[0] == whole.lines()[2][9:14]

@@ -1,13 +1,13 @@
 import pytest
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.renderables.digits import LINES, draw_digits
+from amptui.tui.style import Style
 
 
 def shown(number: str, *, ascii_only: bool = False) -> list[str]:
     canvas = Canvas(24, LINES, ascii_only=ascii_only)
-    draw_digits(canvas, 0, 0, number, Ink.GOOD)
+    draw_digits(canvas, 0, 0, number, Style.GOOD)
     return [line.rstrip() for line in canvas.lines()]
 
 
@@ -26,7 +26,7 @@ def test_no_two_digits_look_alike() -> None:
 @pytest.mark.parametrize("number", ["3.6", "-1.3", "16.0"])
 def test_it_ends_where_it_says(number: str) -> None:
     canvas = Canvas(40, LINES)
-    end = draw_digits(canvas, 2, 0, number, Ink.GOOD)
+    end = draw_digits(canvas, 2, 0, number, Style.GOOD)
     assert max(len(line.rstrip()) for line in canvas.lines()) == end
 
 
@@ -36,5 +36,5 @@ def test_without_utf8_it_is_the_plain_number() -> None:
 
 def test_it_is_clipped_like_all_drawing() -> None:
     canvas = Canvas(5, 2)
-    draw_digits(canvas, -2, -1, "888", Ink.GOOD)
+    draw_digits(canvas, -2, -1, "888", Style.GOOD)
     assert canvas.lines() == ["█ █▄█", "█ █▄█"]

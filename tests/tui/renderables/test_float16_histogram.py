@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from amptui.findings import Float16Window
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, MARGIN, draw_exponents, width_beside
 from amptui.tui.renderables.step_window import GUTTER
+from amptui.tui.style import BOLD, Style
 
 BLANK, BOUNDARY = " ", "▏"
 
@@ -74,11 +74,11 @@ def test_each_zone_has_its_name_and_its_share_in_its_place() -> None:
         ["40.0%", "17.0%", "11.0%", "30.0%", "2.0%", "0"],
     ]
     names, shares = canvas.lines()[-2:]
-    inks = canvas.inks[0 : canvas.height - LEGEND_LINES, :]
-    assert inks[-1, names.index("flushed") + 3] == Ink.WARNING
-    assert inks[-1, names.rindex("normal") + 3] == Ink.GOOD
-    assert canvas.inks[-1, shares.index("17.0%")] == Ink.WARNING | BOLD
-    assert canvas.inks[-1, shares.index("2.0%")] == Ink.ERROR | BOLD
+    styles = canvas.styles[0 : canvas.height - LEGEND_LINES, :]
+    assert styles[-1, names.index("flushed") + 3] == Style.WARNING
+    assert styles[-1, names.rindex("normal") + 3] == Style.GOOD
+    assert canvas.styles[-1, shares.index("17.0%")] == Style.WARNING | BOLD
+    assert canvas.styles[-1, shares.index("2.0%")] == Style.ERROR | BOLD
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_each_zone_has_its_name_and_its_share_in_its_place() -> None:
 def test_bars_of_one_zone_stand_together_in_its_ink(width: int, runs: list[int]) -> None:
     canvas = drawn(EVERYWHERE, width)
     assert all(height > 0 for height in bars(canvas)[: sum(runs)])
-    inks = canvas.inks[canvas.height - LEGEND_LINES - 1, GUTTER : GUTTER + sum(runs)].tolist()
-    found = [(ink, len(list(cells))) for ink, cells in groupby(inks)]
-    assert found == list(zip((Ink.WARNING, Ink.TEXT, Ink.GOOD, Ink.ERROR), runs, strict=True))
+    styles = canvas.styles[canvas.height - LEGEND_LINES - 1, GUTTER : GUTTER + sum(runs)].tolist()
+    found = [(style, len(list(cells))) for style, cells in groupby(styles)]
+    assert found == list(zip((Style.WARNING, Style.TEXT, Style.GOOD, Style.ERROR), runs, strict=True))
 
 
 def test_boundaries_are_named_where_the_zones_meet() -> None:
@@ -112,8 +112,8 @@ def test_a_zone_without_elements_is_dim() -> None:
     zeros, flushed, subnormal, normal, overflow, bad = legend(canvas)[1]
     assert (zeros, flushed, subnormal, normal, overflow, bad) == ("0%", "0%", "0%", "100%", "0%", "0")
     shares = canvas.lines()[-1]
-    assert canvas.inks[-1, shares.index("0%", GUTTER)] == Ink.DIM
-    assert canvas.inks[-1, len(shares.rstrip()) - 1] == Ink.DIM
+    assert canvas.styles[-1, shares.index("0%", GUTTER)] == Style.DIM
+    assert canvas.styles[-1, len(shares.rstrip()) - 1] == Style.DIM
 
 
 def test_shares_are_the_exact_counts_and_not_the_bars() -> None:
@@ -125,7 +125,7 @@ def test_shares_are_the_exact_counts_and_not_the_bars() -> None:
 def test_nan_and_inf_are_counted_in_the_ink_of_an_error() -> None:
     canvas = drawn(window({0: 1000}, nonfinite=1204))
     assert canvas.lines()[-1].rstrip().endswith("1,204")
-    assert canvas.inks[-1, canvas.lines()[-1].index("1,204")] == Ink.ERROR | BOLD
+    assert canvas.styles[-1, canvas.lines()[-1].index("1,204")] == Style.ERROR | BOLD
 
 
 def test_what_lies_beyond_the_axis_is_in_its_ends_beside_an_arrow() -> None:

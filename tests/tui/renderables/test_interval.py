@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.renderables.interval import LINES, draw_interval
+from amptui.tui.style import Style
 
 
 def drawn(ratio: float, low: float | None, high: float | None, width: int = 31) -> list[str]:
     canvas = Canvas(width, LINES)
-    draw_interval(canvas, ratio, low, high, ink=Ink.FP16)
+    draw_interval(canvas, ratio, low, high, style=Style.FP16)
     return canvas.lines()
 
 

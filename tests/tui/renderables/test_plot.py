@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 from amptui import units
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import Ink
 from amptui.tui.renderables.columns import Bools
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import GUTTER, Window, visible_window
+from amptui.tui.style import Style
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 FP32_THEN_AMP = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(51, "fp16"))
-LINE_INKS = {Ink.TEXT, Ink.FP32, Ink.IEEE, Ink.TF32, Ink.FP16, Ink.BF16}
+LINE_INKS = {Style.TEXT, Style.FP32, Style.IEEE, Style.TF32, Style.FP16, Style.BF16}
 nan, inf = float("nan"), float("inf")
 
 
@@ -48,20 +48,22 @@ def labels(canvas: Canvas) -> list[str]:
     return [line[:GUTTER].strip() for line in canvas.lines()]
 
 
-def dots(canvas: Canvas, inks: Set[int]) -> Bools:
-    """The plot's braille dots [4 x height, 2 x width] in cells of these inks."""
+def dots(canvas: Canvas, styles: Set[int]) -> Bools:
+    """The plot's braille dots [4 x height, 2 x width] in cells of these styles."""
     bits = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
-    chars, cell_inks = canvas.chars[:, GUTTER:].astype(np.int64), canvas.inks[:, GUTTER:]
-    codes = np.where((chars >= 0x2800) & (chars < 0x2900) & np.isin(cell_inks, list(inks)), chars - 0x2800, 0)
+    chars, cell_styles = canvas.chars[:, GUTTER:].astype(np.int64), canvas.styles[:, GUTTER:]
+    codes = np.where(
+        (chars >= 0x2800) & (chars < 0x2900) & np.isin(cell_styles, list(styles)), chars - 0x2800, 0
+    )
     cells = (codes[:, :, None, None] & bits) != 0
     height, width = codes.shape
     by_dot: Bools = cells.transpose(0, 2, 1, 3).reshape(4 * height, 2 * width)
     return by_dot
 
 
-def rows_with(canvas: Canvas, inks: Set[int]) -> list[int]:
+def rows_with(canvas: Canvas, styles: Set[int]) -> list[int]:
     """Dot rows from the top."""
-    return [row for row, some in enumerate(dots(canvas, inks)) if some.any()]
+    return [row for row, some in enumerate(dots(canvas, styles)) if some.any()]
 
 
 def columns_without(canvas: Canvas) -> list[int]:
@@ -132,7 +134,7 @@ def test_columns_with_nan_or_inf_are_a_gap_under_a_red_cross() -> None:
     canvas = plotted(values, width=GUTTER + 50)
     crosses = [x - GUTTER for x, character in enumerate(canvas.lines()[0]) if character == "×"]
     assert crosses == [20, 40]
-    assert all(canvas.inks[0, GUTTER + x] == Ink.ERROR for x in crosses)
+    assert all(canvas.styles[0, GUTTER + x] == Style.ERROR for x in crosses)
     assert columns_without(canvas) == [40, 41, 80, 81]
 
 
@@ -150,25 +152,25 @@ def test_steps_that_were_not_measured_are_a_gap_without_a_cross() -> None:
 
 def test_the_line_has_the_colour_of_the_precision_and_no_other() -> None:
     canvas = plotted([1.0] * 100, switches=FP32_THEN_AMP)
-    row = int(np.flatnonzero((canvas.inks[:, GUTTER:] == Ink.FP32).any(axis=1))[0])
-    assert canvas.inks[row, GUTTER : GUTTER + 25].tolist() == [Ink.FP32] * 25
-    assert canvas.inks[row, GUTTER + 25 :].tolist() == [Ink.FP16] * 25
+    row = int(np.flatnonzero((canvas.styles[:, GUTTER:] == Style.FP32).any(axis=1))[0])
+    assert canvas.styles[row, GUTTER : GUTTER + 25].tolist() == [Style.FP32] * 25
+    assert canvas.styles[row, GUTTER + 25 :].tolist() == [Style.FP16] * 25
 
 
 def test_a_jump_at_a_switch_is_not_smoothed_away() -> None:
     canvas = plotted([1.0] * 50 + [2.0] * 50, switches=FP32_THEN_AMP)
-    before, after = rows_with(canvas, {Ink.FP32}), rows_with(canvas, {Ink.FP16})
+    before, after = rows_with(canvas, {Style.FP32}), rows_with(canvas, {Style.FP16})
     assert min(before) == max(after) + 1, "each goes half of the way, in one column"
-    assert len(dots(canvas, {Ink.FP32}).T[49].nonzero()[0]) == len(before)
+    assert len(dots(canvas, {Style.FP32}).T[49].nonzero()[0]) == len(before)
 
 
 def test_the_band_shows_every_spike_behind_a_line_that_is_calmer() -> None:
     values = [0.5] * 1000
     values[500] = 0.9
     canvas = plotted(values)
-    assert min(rows_with(canvas, {Ink.DIM})) <= 4
+    assert min(rows_with(canvas, {Style.DIM})) <= 4
     assert min(rows_with(canvas, LINE_INKS)) > 16
-    assert rows_with(plotted(values, band=False), {Ink.DIM}) == []
+    assert rows_with(plotted(values, band=False), {Style.DIM}) == []
 
 
 def test_outliers_leave_the_plot_and_are_marked() -> None:

@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.ink import BOLD, Ink
 from amptui.tui.renderables.ribbon import draw_ribbon, draw_step_axis
 from amptui.tui.renderables.step_window import GUTTER, Window
+from amptui.tui.style import BOLD, Style
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 FP32, AMP, FP32_AGAIN = (
@@ -40,27 +40,27 @@ def line(canvas: Canvas) -> str:
     return canvas.lines()[0][GUTTER:]
 
 
-def ink(canvas: Canvas, column: int) -> int:
-    return int(canvas.inks[0, GUTTER + column])
+def style(canvas: Canvas, column: int) -> int:
+    return int(canvas.styles[0, GUTTER + column])
 
 
 def test_each_stretch_is_a_line_in_its_ink_that_begins_with_its_letter() -> None:
     canvas = ribbon(set())
     assert line(canvas) == "F▔▔▔▔▔▔▔A▔▔▔▔▔▔▔F▔▔▔▔▔▔▔"
-    assert [ink(canvas, column) for column in (0, 1, 8, 9, 16, 17)] == [
-        Ink.FP32 | BOLD,
-        Ink.FP32,
-        Ink.FP16 | BOLD,
-        Ink.FP16,
-        Ink.FP32 | BOLD,
-        Ink.FP32,
+    assert [style(canvas, column) for column in (0, 1, 8, 9, 16, 17)] == [
+        Style.FP32 | BOLD,
+        Style.FP32,
+        Style.FP16 | BOLD,
+        Style.FP16,
+        Style.FP32 | BOLD,
+        Style.FP32,
     ]
 
 
 def test_a_skipped_step_is_a_cross_in_its_column() -> None:
     canvas = ribbon({12, 13})
     assert line(canvas) == "F▔▔▔▔▔▔▔A▔▔××▔▔▔F▔▔▔▔▔▔▔"
-    assert ink(canvas, 11) == Ink.WARNING | BOLD
+    assert style(canvas, 11) == Style.WARNING | BOLD
 
 
 def test_a_letter_gives_way_to_a_skip_at_the_switch() -> None:
@@ -70,13 +70,13 @@ def test_a_letter_gives_way_to_a_skip_at_the_switch() -> None:
 def test_where_every_step_was_skipped_the_letter_takes_the_place_of_one_and_its_ink() -> None:
     canvas = ribbon(set(range(9, 17)))
     assert line(canvas) == "F▔▔▔▔▔▔▔A×××××××F▔▔▔▔▔▔▔"
-    assert ink(canvas, 8) == Ink.WARNING | BOLD
+    assert style(canvas, 8) == Style.WARNING | BOLD
 
 
 def test_a_step_with_nan_is_a_red_cross_even_where_it_was_skipped() -> None:
     canvas = ribbon({12}, broken={12, 20})
     assert line(canvas) == "F▔▔▔▔▔▔▔A▔▔×▔▔▔▔F▔▔×▔▔▔▔"
-    assert ink(canvas, 11) == ink(canvas, 19) == Ink.ERROR | BOLD
+    assert style(canvas, 11) == style(canvas, 19) == Style.ERROR | BOLD
 
 
 def test_of_several_switches_in_a_column_the_last_has_the_letter() -> None:
@@ -98,7 +98,7 @@ def test_a_stretch_that_began_before_the_window_has_its_letter_at_the_left_end()
 def test_steps_of_an_unknown_precision_are_a_dim_line_without_a_letter() -> None:
     canvas = ribbon(set(), (AMP,))
     assert line(canvas) == "▔▔▔▔▔▔▔▔A▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔"
-    assert ink(canvas, 0) == Ink.DIM
+    assert style(canvas, 0) == Style.DIM
 
 
 def test_without_a_word_on_skips_the_whole_window_is_drawn() -> None:

@@ -1,0 +1,253 @@
+"""Measures a model's precisions in turns, each batch size in a fresh training of the same process."""
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, TextIO
+
+from amptui.bench.progress import Progress
+from amptui.bench.results import Bench, Measured, report_json, report_lines
+from amptui.control import ComparisonRequest, Control, StopRequest
+from amptui.engine.worker import torch_failed
+from amptui.errors import AmptuiError, DataError, DeviceError, UsageError
+from amptui.modelspec import ModelSpec, parse_model
+from amptui.process.plain_lines import separate_stdout
+from amptui.process.stop_signals import StopSignals
+from amptui.process.training import Training, follow, wire
+from amptui.prompt import complain, put
+from amptui.records import PRECISIONS
+from amptui.request import BenchRequest, TrainRequest
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import create_run_dir
+from amptui.text import printable
+
+if TYPE_CHECKING:
+    import torch
+
+_WITHOUT_END = 1_000_000
+"""Epochs of a training that ends when its precisions are compared."""
+
+SLOW = 2.0
+"""Float16 that is slower than float32 by that is not waited for unless it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Which precisions run, the baseline first, and why the others do not."""
+
+    precisions: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ended:
+    """How one batch size came out; ``error`` is what ended its training early."""
+
+    measured: Measured
+    error: AmptuiError | None
+    hangs: bool
+    """The trainer did not stop when asked: nothing can follow in this process."""
+
+
+def bench(request: BenchRequest, *, json: bool) -> int:
+    """Measure, print what was found, and return the exit status.
+
+    0 when at least one batch size was measured to its end, otherwise the status of what went wrong; 128 + the
+    number of the signal that ended it. With ``json`` standard output is one JSON object, and progress goes to
+    standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
+    """
+    spec = parse_model(request.training.model)
+    out = separate_stdout() if json else sys.stdout
+    progress = Progress(sys.stderr if json else sys.stdout)
+    stop = Control()
+    with StopSignals(stop.ask) as signals:
+        plan = _make_plan(request)
+        ended = _measure_all(request, spec, plan, _Watch(progress, stop))
+        found = Bench(
+            model=spec.text,
+            asked=request,
+            left_out=plan.left_out,
+            sizes=tuple(end.measured for end in ended),
+            interrupted=signals.received is not None,
+        )
+        _tell(found, out, json=json)
+    status = 128 + signals.received if signals.received else _status(ended)
+    if any(end.hangs for end in ended):
+        sys.stderr.flush()
+        # A thread inside torch would abort the interpreter's own way out.
+        os._exit(status or 1)
+    return status
+
+
+def plan_precisions(asked: Sequence[str] | None, device: "torch.device") -> Plan:
+    """What ``device`` can run of ``asked``, or all that pays to be looked at there; the rest with its reason.
+
+    Raises ``UsageError`` where fewer than two are left.
+    """
+    from amptui.engine.precision import unsupported_precisions
+
+    left_out = unsupported_precisions(device)
+    if asked is not None:
+        left_out = {name: left_out[name] for name in asked if name in left_out}
+    elif device.type == "cpu":
+        left_out = {"ieee": "on a CPU the same as FP32"} | left_out | _slow_float16()
+    wanted = tuple(dict.fromkeys(PRECISIONS if asked is None else asked))
+    precisions = tuple(name for name in wanted if name not in left_out)
+    if len(precisions) < 2:
+        why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
+        raise UsageError(f"nothing to compare{why}", hint="give two precisions or more with --precisions")
+    return Plan(precisions=precisions, left_out=left_out)
+
+
+def float16_slowdown(size: int = 512) -> float:
+    """How many times as long a product of two square float16 matrices takes on this CPU as a float32 one."""
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        matrix = torch.ones(size, size, dtype=dtype)
+        taken = []
+        for _ in range(4):
+            began = time.perf_counter()
+            matrix @ matrix
+            taken.append(time.perf_counter() - began)
+        return median(taken[1:])  # the first one wakes threads and packs weights
+
+    return seconds(torch.float16) / seconds(torch.float32)
+
+
+def _make_plan(request: BenchRequest) -> Plan:
+    try:
+        import torch  # noqa: F401 - of a second attempt torch would say something else
+    except Exception as error:
+        raise torch_failed(error) from error
+    from amptui.engine.setup import choose_device
+
+    return plan_precisions(request.precisions, choose_device(request.training.device))
+
+
+def _slow_float16() -> dict[str, str]:
+    times = float16_slowdown()
+    if times < SLOW:
+        return {}
+    return {
+        "fp16": f"a float16 matrix product takes {times:.0f} times as long as a float32 one on this CPU; "
+        "--precisions names it all the same"
+    }
+
+
+def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Watch") -> list[_Ended]:
+    """One training after the other; what fails for want of memory or data does not end the list."""
+    ended: list[_Ended] = []
+    with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
+        for batch_size in request.batch_sizes:
+            if watch.stop.stop_reason:
+                break
+            folder = request.run_dir or Path(scratch)
+            if len(request.batch_sizes) > 1:
+                folder /= f"batch-{batch_size}"
+            training = replace(
+                request.training,
+                precision=plan.precisions[0],
+                batch_size=batch_size,
+                epochs=_WITHOUT_END,
+                interactive=False,
+                probes=False,
+                max_rounds=request.rounds,
+                validation=False,
+            )
+            end = _measure(training, spec, plan, folder, watch)
+            ended.append(end)
+            _free_memory()
+            if end.error is not None:
+                complain(_told(batch_size, end.error))
+            if end.hangs or not isinstance(end.error, DeviceError | DataError | None):
+                break
+    return ended
+
+
+def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
+    """Train until the precisions are compared, as any run is trained."""
+    from amptui.engine.precision import Tf32Flags
+
+    run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
+    with RunLock.take(run_dir.path, new=True) as lock:
+        training = wire(request, spec, run_dir)
+        training.control.ask(ComparisonRequest(plan.precisions))
+        watch.progress.begin()
+        training.start()
+        follow(training, lock.renew, partial(watch.look, training))
+        in_time = training.wait_for_end(patient=lambda: not watch.stop.stop_reason)
+        training.close()
+    # A run leaves the flags of its last precision: the next one would take them for torch's own.
+    flags.apply()
+    watch.progress.clear()
+    error = training.thread.error
+    if not in_time:
+        error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
+    view = training.session.view()
+    batch_size = view.run.batch_size if view.run is not None else request.batch_size
+    measured = Measured(batch_size=batch_size, view=view, error=str(error or ""))
+    return _Ended(measured=measured, error=error, hangs=not in_time)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What is looked at while a training runs."""
+
+    progress: Progress
+    stop: Control
+    """Whoever measures was asked to stop."""
+
+    def look(self, training: Training) -> None:
+        """Tell how far it is; end the training when its precisions are compared, or when asked to."""
+        view = training.session.view()
+        self.progress.update(view)
+        if self.stop.stop_reason:
+            training.control.ask(StopRequest(self.stop.stop_reason))
+        elif view.compared is not None and view.compared.over:
+            training.control.ask(StopRequest("compared"))
+
+
+def _free_memory() -> None:
+    """Give back what the training before held."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _told(batch_size: int | None, error: AmptuiError) -> str:
+    return f"batch {batch_size}: {error}" if batch_size is not None else str(error)
+
+
+def _tell(found: Bench, out: TextIO, *, json: bool) -> None:
+    put(_as_json(found) if json else _as_text(found, out), out)
+    if json:  # the stream is our own
+        with suppress(OSError):
+            out.close()
+
+
+def _as_json(found: Bench) -> str:
+    return json.dumps(report_json(found), allow_nan=False) + "\n"
+
+
+def _as_text(found: Bench, out: TextIO) -> str:
+    encoding = out.encoding or "ascii"
+    text = "".join(f"{printable(line)}\n" for line in report_lines(found))
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+def _status(ended: Sequence[_Ended]) -> int:
+    if any(end.error is None and end.measured.rows for end in ended):
+        return 0
+    return next((end.error.exit_status for end in ended if end.error is not None), 1)

@@ -1,0 +1,215 @@
+"""What a measurement of precisions found, as lines for a person and as one JSON object."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amptui import units
+from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records import AMP_PRECISIONS, RunStarted
+from amptui.request import BenchRequest
+from amptui.strictjson import plain
+from amptui.summary import table
+from amptui.telemetry.card import ratio_words, result_cards
+from amptui.telemetry.explanations import LITTLE_SPEED
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.timing import AMP_PHASES, phase_changes, why_slower
+from amptui.telemetry.view import PrecisionTiming, SessionView
+
+_COLUMNS = ("precision", "median step", "samples/s", "speed-up", "peak allocated", "losses", "skipped")
+
+_ENDINGS = {
+    "narrow": "every interval is narrow",
+    "limit": "as many as were allowed",
+    "stopped": "ended early",
+    "running": "ended early",
+}
+
+REFERENCES: Mapping[str, tuple[str, ...]] = {
+    "mnist-deep": (
+        "the tutorial that it comes from, GPU not named: FP32 22.1 s an epoch, AMP 12.95 s, 1.71 times",
+    ),
+    "resnet50": (
+        "NVIDIA DeepLearningExamples, A100-80G: TF32 938 images/s, AMP 2,470, 2.63 times",
+        "NVIDIA DeepLearningExamples, V100-16G: FP32 367 images/s, AMP 1,200, 3.26 times",
+    ),
+}
+"""What others measured, by the name in the catalogue: a model file of the same name is another model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What became of one batch size."""
+
+    batch_size: int | None
+    """None where the training failed before that was known."""
+    view: SessionView
+    error: str
+    """What ended it early; empty when nothing did."""
+
+    @property
+    def rows(self) -> tuple[PrecisionMeasured, ...]:
+        """The precisions that have a speed."""
+        rows = self.view.compared.rows if self.view.compared is not None else ()
+        return tuple(row for row in rows if row.step_seconds is not None)
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """The precisions that could not be entered, each with the error."""
+        return self.view.compared.failed if self.view.compared is not None else {}
+
+    @property
+    def cards(self) -> list[str]:
+        """What there is to quote."""
+        return result_cards(self.view.compared, self.view.run) if self.view.compared is not None else []
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why AMP gave little, a sentence each; none where it gave enough."""
+        told = [*self.view.comparison.explanations]
+        little = [row for row in self.rows if row.precision in AMP_PRECISIONS and _is_little(row)]
+        if not little or self.view.compared is None:
+            return told
+        timings = {timing.precision: timing for timing in self.view.timings if timing.limit}
+        told += [
+            f"{precision_label(timing.precision)} is {timing.bound}-bound: {timing.evidence}"
+            for timing in timings.values()
+            if timing.bound not in ("", "compute")
+        ]
+        baseline = timings.get(self.view.compared.baseline)
+        if baseline is not None:
+            others = [timings[row.precision] for row in little if row.precision in timings]
+            slower = [why for other in others if (why := why_slower(baseline, other))]
+            # What a precision that is slower could give at most is not what anybody asks.
+            told += slower or [baseline.limit, *(_phase_words(baseline, other) for other in others)]
+        names = " and ".join(precision_label(row.precision) for row in little)
+        unknown = f"{names} did not pay here, and nothing that was measured says why; see `amptui doctor`"
+        return [text for text in dict.fromkeys(told) if text] or [unknown]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """All that was measured, and what was not."""
+
+    model: str
+    """As it was asked for."""
+    asked: BenchRequest
+    left_out: Mapping[str, str]
+    """The precisions that did not run, each with the reason."""
+    sizes: tuple[Measured, ...]
+    interrupted: bool
+
+    @property
+    def run(self) -> RunStarted | None:
+        """What a training said of itself as it began; the machine is the same for all."""
+        return next((size.view.run for size in self.sizes if size.view.run is not None), None)
+
+
+def report_lines(found: Bench) -> list[str]:
+    """A table and sentences for each batch size, then what was not measured here."""
+    lines = _heading(found)
+    for size in found.sizes:
+        lines += ["", *_size_lines(size)]
+    if found.left_out and found.sizes:
+        lines += ["", *_not_measured(found.left_out)]
+    references = REFERENCES.get(found.model, ())
+    if references and any(size.rows for size in found.sizes):
+        lines += ["", "to stand beside, not measured here:", *(f"  {line}" for line in references)]
+    return lines
+
+
+def report_json(found: Bench) -> dict[str, Any]:
+    """The same in JSON's types; numbers that are not finite are strings, those not measured null."""
+    run, asked = found.run, found.asked
+    machine = {"device": run.device, "name": run.device_name, **run.hardware} if run is not None else None
+    content = {
+        "model": found.model,
+        "machine": machine,
+        "versions": run.versions if run is not None else None,
+        "data": run.data if run is not None else None,
+        "parameters": run.parameters if run is not None else None,
+        "channels_last": asked.training.channels_last,
+        "compiled": asked.training.compiled,
+        "seed": asked.training.seed,
+        "interrupted": found.interrupted,
+        "left_out": found.left_out,
+        "measured": [_size_json(size) for size in found.sizes],
+        "not_measured_here": REFERENCES.get(found.model, ()),
+    }
+    converted: dict[str, Any] = plain(content)
+    return converted
+
+
+def _phase_words(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
+    changes = phase_changes(baseline, other, AMP_PHASES)
+    return f"{precision_label(other.precision)}: {changes}" if changes else ""
+
+
+def _is_little(row: PrecisionMeasured) -> bool:
+    return row.speedup is not None and row.speedup < 1 + LITTLE_SPEED
+
+
+def _heading(found: Bench) -> list[str]:
+    run, training = found.run, found.asked.training
+    if run is None:
+        return []
+    ways = ["channels last"] * training.channels_last + ["compiled"] * training.compiled
+    data = run.data.name if run.data.real else f"{run.data.name} (synthetic data)"
+    return [", ".join([f"{run.model} on {run.device_name}", data, *ways])]
+
+
+def _size_lines(size: Measured) -> list[str]:
+    name = f"batch {units.count(size.batch_size)}" if size.batch_size is not None else "batch n/a"
+    compared = size.view.compared
+    if compared is None or not size.rows:
+        return [f"{name}: {size.error or 'nothing was measured'}"]
+    rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
+    how = (
+        f"{rounds} of {compared.block_steps} steps each, in turns on the same weights, warm-up steps left out"
+    )
+    lines = [f"{name}: {how}; {_ENDINGS[compared.reason]}"]
+    lines += table(_COLUMNS, [_cells(row, compared) for row in compared.rows])
+    if size.error:
+        lines.append(f"ended early: {size.error}")
+    lines += _not_measured(size.failed, "failed in its first step: ")
+    lines += ["", *size.cards] if size.cards else []
+    return lines + [f"why: {reason}" for reason in size.reasons]
+
+
+def _cells(row: PrecisionMeasured, compared: PrecisionsCompared) -> Sequence[str]:
+    return (
+        precision_label(row.precision),
+        units.milliseconds(row.step_seconds),
+        units.rate(row.samples_per_second),
+        "baseline"
+        if row.precision == compared.baseline
+        else ratio_words(row.speedup, row.speedup_low, row.speedup_high),
+        units.number_of_bytes(row.peak_allocated_bytes),
+        f"{units.loss(row.first_loss)} to {units.loss(row.last_loss)}",
+        units.count(row.skipped),
+    )
+
+
+def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
+    return [f"not measured: {precision_label(name)}: {what}{why}" for name, why in reasons.items()]
+
+
+def _size_json(size: Measured) -> dict[str, Any]:
+    compared = size.view.compared
+    return {
+        "batch_size": size.batch_size,
+        "baseline": compared.baseline if compared is not None else None,
+        "block_steps": compared.block_steps if compared is not None else None,
+        "rounds": compared.rounds if compared is not None else 0,
+        "ended": compared.reason if compared is not None and compared.over else "stopped",
+        "rows": compared.rows if compared is not None else (),
+        "cards": size.cards,
+        "reasons": size.reasons,
+        "timings": size.view.timings,
+        "memory": size.view.memory,
+        "joules_per_1000_samples": {
+            row.precision: row.joules_per_1000_samples for row in size.view.comparison.rows
+        },
+        "failed": size.failed,
+        "error": size.error or None,
+    }

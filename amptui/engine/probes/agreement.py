@@ -1,0 +1,154 @@
+"""How far two sets of gradients of the same weights agree, layer by layer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.checkpoint.host_copy import HostCopy
+from amptui.findings import LayerAgreement
+
+Gradients = Mapping[Tensor, Tensor]
+"""What a backward pass left, by parameter; those that it did not reach are missing."""
+
+_CHUNK_ELEMENTS = 1 << 20
+"""Elements that are held in float64 at a time."""
+
+_SUMS = 6
+"""full.full, half.half, full.half, |half - full|^2, nonzero in full, of these zero in half."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layer:
+    """A module and the trainable parameters that it owns itself."""
+
+    name: str
+    kind: str
+    parameters: tuple[nn.Parameter, ...]
+
+
+def layers_of(model: nn.Module) -> tuple[Layer, ...]:
+    """The modules that own trainable parameters, in the model's order.
+
+    A parameter that several modules share belongs to the first of them.
+    """
+    layers, seen = [], set[nn.Parameter]()
+    for name, module in model.named_modules():
+        own = [p for p in module.parameters(recurse=False) if p.requires_grad and p not in seen]
+        if own:
+            layers.append(Layer(name=name, kind=type(module).__name__, parameters=tuple(own)))
+            seen.update(own)
+    return tuple(layers)
+
+
+def layer_sums(
+    layers: Sequence[Layer], full: Gradients, half: Gradients, *, loss_scale: float
+) -> list[Tensor]:
+    """The rows that :func:`agreements` compares layers by, on their devices.
+
+    ``half`` are AMP's gradients, multiplied by ``loss_scale``. All sums are float64's, so that millions of
+    elements cost no digit. The host waits for nothing but sparse gradients.
+    """
+    return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
+
+
+def agreements(
+    layers: Sequence[Layer],
+    sums: Sequence[Sequence[float]],
+    full: Gradients,
+    half: Gradients,
+    *,
+    output_dtypes: Mapping[str, str],
+) -> tuple[LayerAgreement, ...]:
+    """Compare AMP's gradients in ``half`` with those in ``full`` by their :func:`layer_sums` on the host.
+
+    Where AMP's or FP32's gradient holds NaN or Inf, cosine and relative error are NaN: not comparable. Where
+    AMP's is all zero and FP32's is not the cosine, which has no value, is 0. Parameters with a gradient in
+    one pass only had zeros in the other.
+    """
+    return tuple(
+        _agreement(layer, row, _elements(layer, full, half), output_dtypes.get(layer.name, ""))
+        for layer, row in zip(layers, sums, strict=True)
+    )
+
+
+def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers in each of ``tensors``, of 0 or 1 dimensions, after one wait for each of their devices."""
+    rows = [tensor.detach().as_subclass(Tensor).reshape(-1) for tensor in tensors]
+    copy = HostCopy((rows,))
+    copy.wait()
+    return [row.tolist() for row in copy.of(rows, "a row")]
+
+
+def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:
+    """[_SUMS] float64 on the device, over all of the layer's gradients; nothing if it has none."""
+    pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
+    sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
+    if not sums:
+        return torch.zeros(0, dtype=torch.float64, device="cpu")
+    return torch.stack([each.to(sums[0].device, non_blocking=True) for each in sums]).sum(0)
+
+
+def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Both gradients' elements in the same order, flat; zeros for one that is missing."""
+    present = half if full is None else full
+    if present is None:
+        return None
+    full, half = (torch.zeros_like(present) if g is None else g for g in (full, half))
+    if full.is_sparse and half.is_sparse:
+        # The rows are those of the same batch, unless random numbers chose them.
+        full, half = full.coalesce(), half.coalesce()
+        if torch.equal(full.indices(), half.indices()):
+            return _flat(full.values()), _flat(half.values())
+    return _flat(full), _flat(half)
+
+
+def _flat(gradient: Tensor) -> Tensor:
+    gradient = gradient.to_dense() if gradient.is_sparse else gradient
+    return (torch.view_as_real(gradient) if gradient.is_complex() else gradient).reshape(-1)
+
+
+def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
+    """[_SUMS] float64 on the device, a chunk at a time: temporaries stay small."""
+    sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
+    for narrow in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
+        f, h = narrow[0].double(), narrow[1].double() / loss_scale
+        d, there, gone = h - f, f != 0, h == 0
+        counts = (there.count_nonzero().double(), (gone & there).count_nonzero().double())
+        sums += torch.stack([f.dot(f), h.dot(h), f.dot(h), d.dot(d), *counts])
+    return sums
+
+
+def _elements(layer: Layer, full: Gradients, half: Gradients) -> int:
+    return sum(p.numel() for p in layer.parameters if p in full or p in half)
+
+
+def _agreement(layer: Layer, row: Sequence[float], elements: int, output_dtype: str) -> LayerAgreement:
+    cosine = relative_error = lost = None
+    if row:
+        full_square, half_square, product, difference_square, nonzero, zeroed = row
+        finite = math.isfinite(full_square) and math.isfinite(half_square)
+        if not finite:
+            cosine = relative_error = math.nan
+        elif full_square:
+            cosine = _cosine(full_square, half_square, product)
+            relative_error = math.sqrt(difference_square / full_square)
+        lost = zeroed / nonzero if nonzero else None
+    return LayerAgreement(
+        name=layer.name,
+        kind=layer.kind,
+        elements=elements,
+        cosine=cosine,
+        relative_error=relative_error,
+        lost=lost,
+        output_dtype=output_dtype,
+    )
+
+
+def _cosine(full_square: float, half_square: float, product: float) -> float:
+    """Rounding may lead a hair's breadth beyond 1; equal gradients give exactly 1."""
+    if not half_square:
+        return 0.0
+    return min(1.0, max(-1.0, product / math.sqrt(full_square * half_square)))

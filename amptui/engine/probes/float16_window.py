@@ -1,0 +1,305 @@
+"""The float16 window: how many gradient elements, by binary exponent, float16 would flush, round or overflow.
+
+A non-negative float32 orders as its bits do read as an integer, so that one binary search puts an element
+into its bin: one for each exponent, parted further where float16's own range ends within one.
+"""
+
+import math
+import struct
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.probes.gradients import GradientProbe, dense_elements, in_memory_order, together
+from amptui.findings import Float16Window, ParameterWindow
+
+MAX_PARAMETERS = 8
+"""Parameters told apart in one record."""
+
+_MIN_EXPONENT, _MAX_EXPONENT = -60, 40
+"""Exponents counted apart; what lies beyond is piled into the bins at the ends."""
+
+_SHOWN_MIN, _SHOWN_MAX = -30, 17
+"""Exponents that a record always has: float16's range and a little more, so that the picture keeps still."""
+
+_SEGMENT_ELEMENTS = 1 << 22
+"""Elements counted at once: float32 holds their number exactly, and the temporaries take 48 MiB at most."""
+
+_CHUNK_ELEMENTS = 1 << 18
+"""The same on a CPU for large gradients, so that the temporaries stay in its cache."""
+
+_SMALL_ELEMENTS = 1 << 13
+"""Parameters below this are counted together, by search; from here on a CPU counts quicker by halves."""
+
+_GROUP_PARAMETERS = 64
+"""Small parameters counted together: their bins fit into the 48 KiB of shared memory of a CUDA block."""
+
+
+def _bits(value: float) -> int:
+    """A float32 read as an integer."""
+    return int(struct.unpack("<i", struct.pack("<f", value))[0])
+
+
+def _value(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<i", bits))[0])
+
+
+_NONZERO = 1
+# IEEE 754 rounds to nearest, ties to even. float16's least subnormal is 2^-24: half of it is a tie with 0 and
+# vanishes, all above does not. The last subnormal is 2^-14 - 2^-24: halfway from there to 2^-14, the tie
+# included, values begin to become that normal number. 65504 is the largest: 65520, halfway to 2^16, is Inf.
+_KEPT = _bits(2.0**-25) + 1
+_NORMAL = _bits(2.0**-14 - 2.0**-25)
+_OVERFLOWS = _bits(65520.0)
+_NONFINITE = _bits(math.inf)
+_LARGEST = _NONFINITE - 1
+_WITHIN_EXPONENT = (_NONZERO, _KEPT, _NORMAL, _OVERFLOWS)
+
+_EDGES = (
+    *sorted({*_WITHIN_EXPONENT, *(_bits(2.0**e) for e in range(_MIN_EXPONENT + 1, _MAX_EXPONENT + 1))}),
+    _NONFINITE,
+)
+"""Where the bins begin, zeros being the first bin, before all of these."""
+
+_BINS = len(_EDGES) + 1
+_FLUSHED = slice(1, _EDGES.index(_KEPT) + 1)
+_SUBNORMAL = slice(_FLUSHED.stop, _EDGES.index(_NORMAL) + 1)
+_OVERFLOWING = slice(_EDGES.index(_OVERFLOWS) + 1, _BINS - 1)
+_EXPONENTS = tuple(max(_MIN_EXPONENT, math.frexp(_value(edge))[1] - 1) for edge in _EDGES[:-1])
+"""Of the bins between zeros and NaN."""
+
+_HALVES = 1 << 15
+"""Upper halves of a non-negative float32."""
+
+
+class Float16WindowProbe:
+    """Counts of gradient exponents against float16's range, per parameter.
+
+    A row holds the bins of one segment after the other: of each small parameter, and of each piece of a large
+    one. Gradients in float64 are rounded to float32 first.
+    """
+
+    def __init__(self, gradients: GradientProbe) -> None:
+        self._names = gradients.names
+        numbered = list(enumerate(gradients.parameters))
+        small: dict[torch.device, list[tuple[int, nn.Parameter]]] = {}
+        for i, parameter in numbered:
+            if parameter.numel() < _SMALL_ELEMENTS:
+                small.setdefault(parameter.device, []).append((i, parameter))
+        groups = [
+            on_device[start : start + _GROUP_PARAMETERS]
+            for on_device in small.values()
+            for start in range(0, len(on_device), _GROUP_PARAMETERS)
+        ]
+        self._groups = [[p for _, p in group] for group in groups]
+        self._large = [(i, p) for i, p in numbered if p.numel() >= _SMALL_ELEMENTS]
+        self._owners = [i for group in groups for i, _ in group]
+        """The parameter of each segment."""
+        self._owners += [i for i, p in self._large for _ in range(_segments(p))]
+        devices = dict.fromkeys(p.device for p in gradients.parameters)
+        self._device = next(iter(devices), torch.device("cpu"))
+        self._edges = {each: torch.tensor(_EDGES, dtype=torch.int32, device=each) for each in devices}
+        on_cpu = torch.device("cpu") in devices
+        self._halves = _HalfCounter() if self._large and on_cpu else None
+
+    @torch.no_grad()
+    def measure(self, factor: Tensor | float) -> Tensor:
+        """One float32 row on the device: the gradients times ``factor``, counted.
+
+        ``factor`` makes the present gradients scaled ones; it is 1.0 where they are already.
+        """
+        factors = {device: _on_device(factor, device) for device in self._edges}
+        rows = [self._count_group(group, factors[group[0].device]) for group in self._groups]
+        for _, parameter in self._large:
+            rows += self._count_large(parameter, factors[parameter.device])
+        return torch.cat(together(rows, self._device)) if rows else self._nothing(0, self._device)
+
+    def window(  # noqa: PLR0913 - what the record holds beside the counts, by keyword
+        self,
+        row: Sequence[float],
+        *,
+        time: float,
+        step: int,
+        precision: str,
+        loss_scale: float,
+        hypothetical: bool,
+        seconds: float | None,
+        steps_since: int | None,
+        seconds_since: float | None = None,
+    ) -> Float16Window:
+        """The record of a delivered ``row``; the keywords go into it as they are."""
+        counts = self._by_parameter(row)
+        total = [math.fsum(column) for column in zip(*counts, strict=True)] or [0.0] * _BINS
+        whole = _parameter_window("", total)
+        first, exponents = _by_exponent(total)
+        return Float16Window(
+            time=time,
+            step=step,
+            precision=precision,
+            loss_scale=loss_scale,
+            hypothetical=hypothetical,
+            first_exponent=first,
+            counts=exponents,
+            elements=whole.elements,
+            zeros=whole.zeros,
+            flushed=whole.flushed,
+            subnormal=whole.subnormal,
+            overflowing=whole.overflowing,
+            nonfinite=int(total[-1]),
+            worst=_worst(map(_parameter_window, self._names, counts)),
+            seconds=seconds,
+            steps_since=steps_since,
+            seconds_since=seconds_since,
+        )
+
+    def _by_parameter(self, row: Sequence[float]) -> list[Sequence[float]]:
+        """The bins of each parameter, in the model's order: whole numbers, as are all sums of them."""
+        counts: list[Sequence[float]] = [()] * len(self._names)
+        for number, owner in enumerate(self._owners):
+            segment = row[number * _BINS : (number + 1) * _BINS]
+            counts[owner] = [*map(float.__add__, counts[owner], segment)] if counts[owner] else segment
+        return [bins or [0.0] * _BINS for bins in counts]
+
+    def _count_group(self, group: Sequence[nn.Parameter], factor: Tensor | float) -> Tensor:
+        """[len(group) * bins] float32: small parameters, one after the other."""
+        found = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
+        present = [(number, in_memory_order(g)) for number, g in found if g is not None]
+        bins = len(group) * _BINS
+        if not present:
+            return self._nothing(bins, group[0].device)
+        keys = self._binned(_magnitudes(torch.cat([g for _, g in present]).float(), factor))
+        torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
+        return count_keys(keys, bins)
+
+    def _count_large(self, parameter: nn.Parameter, factor: Tensor | float) -> list[Tensor]:
+        """[bins] float32 for each segment of one parameter; a sparse gradient may fill fewer."""
+        gradient = dense_elements(parameter.grad)
+        pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
+        count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
+        missing = _segments(parameter) - len(pieces)
+        return [*(count(piece, factor) for piece in pieces), self._nothing(missing * _BINS, parameter.device)]
+
+    def _count_piece(self, values: Tensor, factor: Tensor | float) -> Tensor:
+        return count_keys(self._binned(_magnitudes(values.float(), factor)), _BINS)
+
+    def _binned(self, bits: Tensor) -> Tensor:
+        """[n] int32: the bin of each element."""
+        return torch.bucketize(bits, self._edges[bits.device], right=True, out_int32=True)
+
+    def _nothing(self, bins: int, device: torch.device) -> Tensor:
+        return torch.zeros(bins, device=device)
+
+
+class _HalfCounter:
+    """Counts large gradients on a CPU by the upper half of each float32, several times as fast as a search.
+
+    The upper 16 bits are the exponent and 7 bits more. Only where elements fall into one of the four halves
+    that hold an edge within, such as the ends of float16's range, are the elements compared with that edge.
+    """
+
+    def __init__(self) -> None:
+        halves = torch.arange(_HALVES, dtype=torch.int32)
+        self._bins = torch.bucketize(halves << 16, torch.tensor(_EDGES, dtype=torch.int32), right=True)
+        # Kept: memory that comes new from the system with each use costs more than what is done in it.
+        self._scratch = torch.empty(4, _CHUNK_ELEMENTS)
+
+    def count(self, values: Tensor, factor: Tensor | float) -> Tensor:
+        """[bins] float32 of [n] ``values`` times ``factor``."""
+        counts = torch.zeros(_BINS, dtype=torch.int64)
+        for chunk in values.split(_CHUNK_ELEMENTS):
+            *scratch, spare = self._scratch[:, : len(chunk)]
+            bits = _magnitudes(chunk.float(), factor, scratch)
+            upper = torch.bitwise_right_shift(bits, 16, out=spare.view(torch.int32))
+            halves = torch.bincount(upper, minlength=_HALVES)
+            counts.index_add_(0, self._bins, halves)
+            for edge in _WITHIN_EXPONENT:
+                half = edge >> 16
+                if halves[half]:
+                    # Compared into floats, which torch compares and sums many at a time.
+                    beyond = torch.ge(bits, edge, out=spare).sum().long() - halves[half + 1 :].sum()
+                    above = _EDGES.index(edge) + 1
+                    counts[above] += beyond
+                    counts[above - 1] -= beyond
+        return counts.float()
+
+
+def count_keys(keys: Tensor, bins: int) -> Tensor:
+    """[bins] float32: how often each number below ``bins`` is among the int32 ``keys``. Never waits."""
+    if not keys.is_cuda:
+        return torch.bincount(keys, minlength=bins).float()
+    if torch.are_deterministic_algorithms_enabled():
+        return count_by_sorting(keys, bins)
+    return count_in_kernel(keys, bins)
+
+
+def count_in_kernel(keys: Tensor, bins: int) -> Tensor:
+    """:func:`count_keys` in one kernel, which torch refuses in deterministic mode, exact as counts are."""
+    # With its ends given it need not ask the device for them, as bincount does. A key is its bin's middle.
+    return torch.histc(keys.float(), bins, -0.5, bins - 0.5)
+
+
+def count_by_sorting(keys: Tensor, bins: int) -> Tensor:
+    """:func:`count_keys` with nothing that is not deterministic."""
+    numbers = torch.arange(bins, dtype=keys.dtype, device=keys.device)
+    up_to = torch.searchsorted(keys.sort().values, numbers, right=True)
+    return up_to.diff(prepend=up_to.new_zeros(1)).float()
+
+
+def _on_device(factor: Tensor | float, device: torch.device) -> Tensor | float:
+    return factor.to(device, non_blocking=True) if isinstance(factor, Tensor) else factor
+
+
+def _segments(parameter: nn.Parameter) -> int:
+    elements = parameter.numel() * (2 if parameter.is_complex() else 1)
+    return -(-elements // _SEGMENT_ELEMENTS)
+
+
+def _magnitudes(
+    values: Tensor, factor: Tensor | float, scratch: Iterable[Tensor | None] = (None, None, None)
+) -> Tensor:
+    """[n] int32: |g s| as the bits of a float32, of [n] float32; ``scratch`` holds three of the same length.
+
+    What the product alone drives out of float32 stays the least or the largest there is: an element is zero,
+    or not finite, only if it was before.
+    """
+    product, own, least = scratch
+    if isinstance(factor, float) and factor == 1.0:
+        return torch.abs(values, out=own).view(torch.int32)
+    bits = torch.mul(values, factor, out=product).abs_().view(torch.int32)
+    most = torch.abs(values, out=own).view(torch.int32)
+    least = torch.clamp(most, max=_NONZERO, out=None if least is None else least.view(torch.int32))
+    return torch.clamp(bits, min=least, max=most.clamp_(min=_LARGEST), out=bits)
+
+
+def _parameter_window(name: str, counts: Sequence[float]) -> ParameterWindow:
+    return ParameterWindow(
+        name=name,
+        elements=int(sum(counts)),
+        zeros=int(counts[0]),
+        flushed=int(sum(counts[_FLUSHED])),
+        subnormal=int(sum(counts[_SUBNORMAL])),
+        overflowing=int(sum(counts[_OVERFLOWING])),
+    )
+
+
+def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]:
+    """By the share that is lost, then by the share that keeps fewer bits."""
+    losing = [p for p in parameters if p.flushed or p.overflowing or p.subnormal]
+    losing.sort(key=_shares, reverse=True)
+    return tuple(losing[:MAX_PARAMETERS])
+
+
+def _shares(parameter: ParameterWindow) -> tuple[float, float]:
+    lost = parameter.flushed + parameter.overflowing
+    return lost / parameter.elements, parameter.subnormal / parameter.elements
+
+
+def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:
+    """The first exponent, and the counts from there on; empty ends are cut off beyond those always shown."""
+    found = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
+    for exponent, count in zip(_EXPONENTS, counts[1:-1], strict=True):
+        found[exponent] += int(count)
+    held = [exponent for exponent, count in found.items() if count]
+    first, last = min([_SHOWN_MIN, *held]), max([_SHOWN_MAX, *held])
+    return first, tuple(found[exponent] for exponent in range(first, last + 1))

@@ -1,0 +1,170 @@
+"""Where the memory of a training step goes: its tensors by kind and dtype, each byte counted once."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import Node
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from amptui.engine.probes.operators import dtype_name, tensors_in
+from amptui.findings import MemoryBreakdown, MemoryKind
+from amptui.records import AMP_PRECISIONS
+
+_HALVES = (torch.float16, torch.bfloat16)
+
+_Stored = Literal["weights", "gradients", "optimizer", "buffers", "cast copies"]
+
+
+def break_down(
+    model: nn.Module,
+    optimizer: Optimizer,
+    *,
+    step: int,
+    precision: str,
+    peak_allocated_bytes: int | None,
+    loss: Tensor | None = None,
+) -> MemoryBreakdown:
+    """Sizes of what a step of ``precision`` keeps on the model's device; waits for no device.
+
+    To be called after an optimizer step whose gradients still live. Storages are counted, each once: tied
+    parameters and views cost nothing, and a small view of a large storage costs all that it keeps alive.
+    Weights are the parameters of the model and those of the optimizer.
+
+    ``loss`` is what the step went backward from: its graph, also when its tensors are freed, tells which
+    parameters autocast cast, so what its weight cache held. Without it, and where compiled or custom autograd
+    functions hide casts, there is no kind ``cast copies``.
+
+    ``peak_allocated_bytes`` is torch's peak of the steps of this precision, None on a CPU. Activations are
+    what the peak has above all that lives on after a step (and above the cast copies): tensors that autograd
+    keeps and temporary ones. It is the least they took, as not all gradients live at the peak. What the peak
+    has beyond all kinds is the batch, a data set on the device and workspaces.
+    """
+    parameters = _parameters(model, optimizer)
+    device = parameters[0].device
+    kinds = _resident(model, optimizer, parameters, device)
+    copies = _cast_copies(loss) if loss is not None and precision in AMP_PRECISIONS else None
+    if copies is not None:
+        kinds += copies
+    if peak_allocated_bytes is not None:
+        kinds.append(_activations(peak_allocated_bytes, kinds, device))
+    return MemoryBreakdown(
+        time=time.time(),
+        step=step,
+        precision=precision,
+        kinds=tuple(kinds),
+        peak_allocated_bytes=peak_allocated_bytes,
+    )
+
+
+def _parameters(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
+    """Those of the model, then those that only the optimizer knows; each once."""
+    optimized = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return list(dict.fromkeys((*model.parameters(), *optimized)))
+
+
+# --------------------------------------------------------------------------- what lives on
+
+
+def _resident(
+    model: nn.Module, optimizer: Optimizer, parameters: list[Tensor], device: torch.device
+) -> list[MemoryKind]:
+    """What lives on from step to step on ``device``; a storage that is of two kinds is of the first."""
+    gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
+    counted: set[int] = set()
+    return [
+        *_by_dtype("weights", parameters, device, counted),
+        *_by_dtype("gradients", gradients, device, counted),
+        *_by_dtype("optimizer", tensors_in(optimizer.state), device, counted),
+        *_by_dtype("buffers", model.buffers(), device, counted),
+    ]
+
+
+def _by_dtype(
+    kind: _Stored, tensors: Iterable[Tensor], device: torch.device, counted: set[int]
+) -> list[MemoryKind]:
+    """One entry a dtype, the largest first; the storages go into ``counted``."""
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        for part in _parts(tensor):
+            storage = part.untyped_storage()
+            if part.device == device and storage.data_ptr() not in counted:
+                counted.add(storage.data_ptr())
+                name = dtype_name(part.dtype)
+                sizes[name] = sizes.get(name, 0) + storage.nbytes()
+    return _entries(kind, sizes)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors with storages that ``tensor`` is made of: a sparse or a wrapped one has none of its own."""
+    if tensor.is_sparse:
+        yield from (tensor._indices(), tensor._values())
+    elif is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from _parts(getattr(tensor, name))
+    else:
+        yield tensor
+
+
+def _entries(kind: _Stored, sizes: dict[str, int]) -> list[MemoryKind]:
+    ordered = sorted(sizes.items(), key=lambda item: -item[1])
+    return [MemoryKind(kind=kind, dtype=dtype, size_bytes=size) for dtype, size in ordered]
+
+
+# ------------------------------------------------------------------------- what a step adds
+
+
+def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.device) -> MemoryKind:
+    known = sum(kind.size_bytes for kind in kinds)
+    copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
+    # The allocator also holds what belongs to no kind: a data set on the device, cuBLAS workspaces.
+    held = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else known
+    return MemoryKind(kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held, known)))
+
+
+def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
+    """What autocast's weight cache held, from the graph behind ``loss``; None where that hides casts.
+
+    The cache keeps half-precision copies of float32 leaves that need gradients, made by ``to``, one of each
+    (``cached_cast`` in ATen/autocast_mode.cpp).
+    """
+    sizes = {dtype_name(dtype): 0 for dtype in _HALVES}
+    seen: set[tuple[Tensor, torch.dtype]] = set()
+    for node in _graph(loss):
+        # Python's own functions, compiled graphs among them, run autocast's operators out of sight.
+        if isinstance(node, BackwardCFunction):
+            return None
+        copy = _cast_parameter(node)
+        if copy is not None and copy not in seen:
+            seen.add(copy)
+            parameter, dtype = copy
+            sizes[dtype_name(dtype)] += parameter.numel() * dtype.itemsize
+    made = _entries("cast copies", {name: size for name, size in sizes.items() if size})
+    return made or [MemoryKind(kind="cast copies", dtype="", size_bytes=0)]
+
+
+def _graph(loss: Tensor) -> Iterator[Node]:
+    """Every node of the graph that made ``loss``, once."""
+    waiting = [loss.grad_fn]
+    seen: set[Node] = set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
+
+
+def _cast_parameter(node: Node) -> tuple[Tensor, torch.dtype] | None:
+    """The float32 leaf that ``node`` made a half-precision copy of, and the copy's dtype."""
+    if node.name() != "ToCopyBackward0":
+        return None
+    leaf = getattr(node.next_functions[0][0], "variable", None)
+    dtype = node._input_metadata[0].dtype
+    if leaf is None or leaf.dtype != torch.float32 or dtype not in _HALVES:
+        return None
+    return leaf, dtype

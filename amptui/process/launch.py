@@ -1,0 +1,240 @@
+"""The commands `train` and `attach`: plan a run, start its process, show it, report how it ended.
+
+A run forks before anything heavy is imported: its process imports torch while this one draws the screen.
+"""
+
+import os
+import shlex
+import signal
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amptui.errors import OutputError, RunFolderError, UsageError
+from amptui.fork import Offspring, fork, how_ended
+from amptui.models import CATALOGUE
+from amptui.modelspec import ModelSpec, parse_model
+from amptui.process.stop_signals import held_back
+from amptui.prompt import complain, say
+from amptui.records import RunFailed
+from amptui.request import TrainRequest
+from amptui.runs.find import is_own, live_run, resumable, resume_command
+from amptui.runs.lock import RunLock, holder
+from amptui.runs.rundir import RunDir, create_run_dir, expanded, folder_name, home, read_run_json, said
+from amptui.terminal import HeldTerminal, can_show_a_screen
+
+if TYPE_CHECKING:
+    from amptui.process.watch import Watched
+
+_ENDING_SECONDS = 20.0
+"""How long a run's process may take to exit after its last record, for example to close a file."""
+
+_MAY_CHANGE = ("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive")
+"""What may change when a run is resumed: its length, its device and folders, and who watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that is about to start or resume."""
+
+    request: TrainRequest
+    spec: ModelSpec
+    run_dir: RunDir
+
+
+def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
+    """A new run; creates its folder. Raises UsageError and RunFolderError."""
+    spec = parse_model(request.model)
+    folder = create_run_dir(run_dir, spec.name)
+    kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
+    return Plan(kept, spec, folder)
+
+
+def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
+    """The run that ``text`` names, resumed from its newest checkpoint with its original options.
+
+    ``given`` holds the fields of ``TrainRequest`` that the command line sets now. Raises UsageError if they
+    differ in more than ``_MAY_CHANGE``, or if they name no model and the run is not the user's own: its
+    folder would decide which Python file runs. Raises RunFolderError if the run cannot be resumed.
+    """
+    folder = resumable(text)
+    asked = _asked_at_first(folder)
+    if "model" in given:
+        given = {**given, "model": parse_model(given["model"]).anywhere}
+    elif asked.model not in CATALOGUE and not is_own(folder.path):
+        what = f"{folder.path} is not one of your runs, and resuming it executes {asked.model}"
+        raise UsageError(what, hint=f"if you trust that file: {resume_command(folder.path)}")
+    for name, value in given.items():
+        before = getattr(asked, name)
+        if name not in _MAY_CHANGE and value != before:
+            what = f"{folder.path.name} was started with {_words(name, before)}, not {_words(name, value)}"
+            raise UsageError(what, hint="leave out that option, or start a new run without --resume")
+    changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
+    request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
+    return Plan(request, parse_model(request.model), folder)
+
+
+def _asked_at_first(folder: RunDir) -> TrainRequest:
+    try:
+        return TrainRequest.from_json(read_run_json(folder.path)["asked"])
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        what = f"{folder.run_json_path} does not hold the options of the run"
+        raise RunFolderError(what, hint="start a new run") from error
+
+
+def newest_of(model: str) -> str:
+    """The name that stands for the newest run of ``model``. Raises UsageError."""
+    return folder_name(parse_model(model).name)
+
+
+def can_go_on(run_dir: Path) -> bool:
+    """Whether a run can be resumed there; one that died before its first checkpoint is set aside.
+
+    Raises RunFolderError if it is running or the folder cannot be written.
+    """
+    folder = RunDir(expanded(run_dir))
+    if not folder.path.is_dir() or not folder.holds_a_run:
+        return False
+    if not folder.holds_checkpoints:
+        with RunLock.take(folder.path):
+            folder.set_aside()
+    return folder.holds_a_run
+
+
+def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None) -> int:
+    """Run one training, on the screen or with plain output; return the exit status."""
+    # A signal without a handler would end this process and leave the run unattended.
+    with held_back():
+        if detach or plan.request.interactive:
+            return _train_next_door(plan, detach=detach, frames_per_second=frames_per_second)
+        from amptui.process.training import run_plainly
+
+        return run_plainly(plan.request, plan.spec, plan.run_dir, json=json)
+
+
+def _train_next_door(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
+    ours, theirs = socket.socketpair()
+
+    def work() -> int:
+        from amptui.process.training import run_for_viewers
+
+        ours.close()
+        return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
+
+    offspring = fork(work)
+    theirs.close()
+    folder = plan.run_dir.path
+    if detach:
+        from amptui.process.watch import see_off
+
+        return _conclude(see_off(ours, folder), folder, offspring)
+    return _conclude(_watch(ours, folder, frames_per_second, attached=False), folder, offspring)
+
+
+def attach(text: str, *, frames_per_second: float | None) -> int:
+    """Watch a live run; return the exit status. Raises UsageError and RunFolderError."""
+    if not can_show_a_screen():
+        raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
+    from amptui.runs.client import connect
+
+    folder = live_run(text).path
+    watched = _watch(connect(folder), folder, frames_per_second, attached=True)
+    return _conclude(watched, folder, None)
+
+
+def default_data_dir() -> Path:
+    """The user's cache folder for data sets, by the XDG convention. Raises RunFolderError without a home."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # The XDG base directory specification says to ignore a relative path.
+    return (cache if cache.is_absolute() else home() / ".cache") / "amptui"
+
+
+def _watch(
+    connection: socket.socket, folder: Path, frames_per_second: float | None, *, attached: bool
+) -> "Watched":
+    # It forks, so it must run before numpy is imported, which starts threads.
+    with HeldTerminal(lambda: _farewell(folder)) as terminal:
+        from amptui.tui.opening import Opening
+
+        # Shows the boxes of the panels while Textual is imported.
+        with Opening(terminal) as opening:
+            from amptui.process.watch import watch
+
+            return watch(
+                connection, folder, attached=attached, frames_per_second=frames_per_second, opening=opening
+            )
+
+
+def _farewell(folder: Path) -> str:
+    """What to tell a user whose screen was killed."""
+    if holder(folder) is None:
+        return "the screen was killed and the run has ended; `amptui runs` shows how"
+    return f"the screen was killed, training continues; to watch it again: amptui attach {_said(folder)}"
+
+
+def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
+    """Report how the run stands to a user who is back at the shell prompt."""
+    if watched.left == "hung up":
+        return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
+    if not watched.over and not watched.stop_asked:
+        if watched.error:
+            complain(watched.error)
+        _tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
+        _tell(f"to watch it again: amptui attach {_said(folder)}")
+        return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
+    ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
+    if not watched.over:
+        _tell("", f"the run is still stopping (step {watched.view.step:,}); `amptui runs` shows its status")
+        return 128 + (watched.signal or signal.SIGINT)
+    from amptui.summary import summary_lines
+
+    # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
+    _tell("", *summary_lines(watched.view))
+    return _status(watched, folder, ended)
+
+
+def _tell(*lines: str) -> None:
+    """Print it if possible; the exit status is the run's either way."""
+    try:
+        say(*lines)
+    except OutputError as error:
+        complain(str(error))
+
+
+def _status(watched: "Watched", folder: Path, ended: int | None) -> int:
+    outcome = watched.view.outcome
+    if outcome is None:
+        complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))
+        return ended if ended is not None and ended > 0 else RunFolderError.exit_status
+    if isinstance(outcome, RunFailed):
+        complain(outcome.error)
+        return ended or 1
+    if watched.view.not_kept:
+        complain(f"{' and '.join(watched.view.not_kept)} could not be saved completely")
+    if watched.left == "interrupted" or watched.signal is not None:
+        return 128 + (watched.signal or signal.SIGINT)
+    return ended or 0
+
+
+def _killed(number: int, folder: Path) -> str:
+    what = f"the training process {how_ended(-number)}"
+    if not RunDir(folder).holds_checkpoints:
+        return f"{what} before its first checkpoint"
+    return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"
+
+
+def _said(folder: Path) -> str:
+    """What to type on the command line for that run."""
+    return shlex.quote(said(folder))
+
+
+def _words(name: str, value: object) -> str:
+    """An option and its value as on the command line: ``--lr 0.01``."""
+    option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
+    if value is None or value == {}:
+        return f"no --{option.replace('_', '-')}"
+    if isinstance(value, Mapping):
+        value = ", ".join(f"{key}={each}" for key, each in value.items())
+    return f"{value}" if name == "model" else f"--{option.replace('_', '-')} {value}"

@@ -1,0 +1,199 @@
+"""Output without a screen: a few plain lines for a log file or a pipe, or every record as JSON."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from amptui import codec, units
+from amptui.prompt import complain
+from amptui.records import Record
+from amptui.summary import summary_lines
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import Event, SessionView
+from amptui.text import NO_ROOM, fall_silent, write_line
+
+STATUS_INTERVAL_SECONDS = 5.0
+"""Time between two status lines during training."""
+
+_SIGNS = {"info": " ", "warning": "!", "error": "x"}
+
+
+class JsonLines:
+    """Writes every record as one JSON object a line; stops when the reader is gone."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._gone = False
+
+    def __call__(self, records: Sequence[Record]) -> None:
+        """Write a batch of records."""
+        if self._gone:
+            return
+        try:
+            self._out.write("".join(f"{codec.dumps(record)}\n" for record in records))
+            self._out.flush()
+        except OSError as error:
+            self._gone = True  # the training and its journal continue without a reader
+            fall_silent(self._out)
+            if error.errno in NO_ROOM:
+                complain(f"cannot write to standard output: {error.strerror}; training continues")
+
+
+class PlainFront:
+    """Follows a session with plain lines."""
+
+    def __init__(self, look: Callable[[], SessionView], out: TextIO) -> None:
+        self._look = look
+        self._out = out
+        self._gone = False
+        self._told = 0
+        self._status_due = 0.0
+        self._phase = ""
+        self._status_step = 0
+
+    def update(self) -> None:
+        """Write what happened since the last call; call it a few times a second."""
+        self._write_news(self._look())
+
+    def finish(self) -> None:
+        """Write the last events and the summary."""
+        view = self._look()
+        self._write_news(view)
+        for line in summary_lines(view):
+            self._write(line)
+
+    def _write_news(self, view: SessionView) -> None:
+        for event in self._new_events(view.events):
+            self._write(event_line(event))
+        phase = view.phase.detail if view.phase is not None else ""
+        if phase != self._phase:
+            self._phase = phase
+            if phase and view.state == "starting":
+                self._write(f"{_clock(time.time())}   {phase}")
+        if view.step > self._status_step and time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
+            self._status_step = view.step
+            self._write(f"{_clock(time.time())}   {status_line(view)}")
+
+    def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
+        """The events since the last look, oldest first; an event whose count grows is written once."""
+        fresh = [event for event in reversed(events) if event.number > self._told]
+        self._told = max((event.number for event in fresh), default=self._told)
+        return fresh
+
+    def _write(self, line: str) -> None:
+        self._gone = self._gone or not write_line(self._out, line)
+
+
+def event_line(event: Event) -> str:
+    """``12:04:31 ! step 612: overflow: step skipped, ...``."""
+    step = f"step {event.step:,}: " if event.step else ""
+    return f"{_clock(event.time)} {_SIGNS[event.severity]} {step}{event.text}"
+
+
+def status_line(view: SessionView) -> str:
+    """The current numbers in one line, without those not measured."""
+    last, run = view.last, view.run
+    total = f"/{run.total_steps:,}" if run is not None and run.total_steps else ""
+    parts = [f"step {view.step:,}{total}", f"epoch {view.epoch}", precision_label(view.precision or "")]
+    if last is not None:
+        parts.append(f"loss {units.loss(last.loss)}")
+    if view.smoothed_loss is not None:
+        parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
+    if view.step_seconds is not None:
+        parts += [units.milliseconds(view.step_seconds), units.rate(view.samples_per_second, "samples")]
+    if last is not None and last.loss_scale is not None:
+        parts += [f"scale {units.count(last.loss_scale)}", f"skipped {view.scaler.skipped:,}"]
+        if view.numerics.headroom is not None and not view.numerics.hypothetical:
+            parts.append(f"headroom {units.doublings(view.numerics.headroom)}")
+    if last is not None and last.grad_norm is not None:
+        parts.append(f"grad norm {units.loss(last.grad_norm)}")
+    parts += _memory_parts(view)
+    if view.eta_seconds is not None:
+        parts.append(f"ETA {units.duration(view.eta_seconds)}")
+    if run is not None and not run.data.real:
+        parts.append("synthetic data")
+    return "  ".join(parts)
+
+
+def _memory_parts(view: SessionView) -> list[str]:
+    parts = []
+    if view.allocator is not None:
+        parts.append(f"allocated {units.number_of_bytes(view.allocator.allocated_bytes)}")
+    if view.device is None:
+        return parts
+    if (gpu := view.training_gpu) is not None:
+        used = units.number_of_bytes(gpu.memory_used_bytes)
+        parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
+    if not view.device.gpus:
+        parts.append(f"process {units.number_of_bytes(view.device.host.process_rss_bytes)}")
+    return parts
+
+
+def _clock(unix_seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))
+
+
+@contextmanager
+def lasting_streams() -> Iterator[None]:
+    """Within, no print of ours or of the model fails on a full disk or a reader that is gone."""
+    before = sys.stdout, sys.stderr
+    streams = LastingStream(sys.stdout, "standard output"), LastingStream(sys.stderr, "standard error")
+    sys.stdout, sys.stderr = streams
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.finish()
+
+
+class LastingStream:
+    """A text stream that drops what it cannot write, reports it once, and keeps trying."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+        self._told = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._bear(error)
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._bear(error)
+
+    def finish(self) -> None:
+        """Flush, so that nothing left over can fail when the process exits."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._bear(error)
+            fall_silent(self._stream)
+
+    def _bear(self, error: OSError) -> None:
+        if error.errno not in NO_ROOM:
+            fall_silent(self._stream)
+        elif not self._told:
+            self._told = True
+            complain(f"cannot write to {self._name}: {error.strerror}; training continues")
+
+
+def separate_stdout() -> TextIO:
+    """A stream of our own on standard output; from now on, what others print there goes to standard error."""
+    sys.stdout.flush()
+    own = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return own

@@ -1,0 +1,212 @@
+"""One training in this process: its threads, its recorder and its socket, wired, and ended cleanly."""
+
+import gc
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from amptui import __version__
+from amptui.control import Control
+from amptui.device.sampler import Sampler
+from amptui.engine.worker import TrainingThread
+from amptui.errors import AmptuiError, DeviceLostError
+from amptui.fork import end_workers
+from amptui.modelspec import ModelSpec
+from amptui.process.capture import OutputCapture
+from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, separate_stdout
+from amptui.process.recorder import Listener, Recorder
+from amptui.process.stop_signals import StopSignals
+from amptui.prompt import complain
+from amptui.records import Note, RunFailed
+from amptui.request import TrainRequest
+from amptui.runfiles import open_file
+from amptui.runs import protocol
+from amptui.runs.find import resume_command
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir
+from amptui.runs.server import Server
+from amptui.telemetry.session import Session
+
+STOP_PATIENCE_SECONDS = 5.0
+"""How long a trainer may take to stop when asked; then we say so and leave anyway."""
+
+_CLOSING_SECONDS = 5.0
+
+_LOOK_INTERVAL_SECONDS = 0.5
+"""How often lines are written where there is no screen."""
+
+_SWITCH_INTERVAL_SECONDS = 0.0005
+"""How long one thread may hold the interpreter: a tenth of the default lets the pump and the socket through
+beside a trainer that never lets go, at no measured cost to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """One training's parts, wired."""
+
+    session: Session
+    control: Control
+    thread: TrainingThread
+    recorder: Recorder
+    sampler: Sampler
+    run_dir: RunDir
+    server: Server
+
+    def start(self) -> None:
+        """Start every thread."""
+        gc.enable()
+        sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+        self.server.start()
+        if self.server.trouble:
+            self.recorder.emit(Note(time=time.time(), severity="warning", text=self.server.trouble))
+        self.recorder.start()
+        self.sampler.start()
+        self.thread.start()
+
+    def wait_for_end(self, *, patient: Callable[[], bool] = lambda: False) -> bool:
+        """Wait as long as a trainer may take to stop, and for what it is writing; whether it did.
+
+        While ``patient`` says so, it may take as long as it likes.
+        """
+        while not self.thread.join(STOP_PATIENCE_SECONDS):
+            if not (self.thread.saving or patient()):
+                return False
+        return True
+
+    def close(self) -> None:
+        """Stop sampling, drain the records, close the journal, and let every viewer have the last word."""
+        self.sampler.stop(timeout=1.0)
+        self.recorder.close(_CLOSING_SECONDS)
+        self.server.close(_CLOSING_SECONDS)
+        self.thread.close()
+        end_workers()
+
+
+def wire(
+    request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, listeners: Sequence[Listener] = ()
+) -> Training:
+    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start."""
+    session = Session(str(run_dir.path))
+    recorder = Recorder(
+        session, run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume
+    )
+    control = Control(recorder.emit)
+    server = Server(
+        run_dir.path,
+        hello={"version": __version__, "pid": os.getpid(), "run_dir": str(run_dir.path)},
+        obey=control.ask,
+        changed=recorder.emit,
+    )
+    recorder.show_to(server)
+    thread = TrainingThread(
+        request,
+        spec,
+        control,
+        recorder.emit,
+        cut=recorder.cut_after,
+        journaled=recorder.wait_until_kept,
+        resume_command=partial(resume_command, run_dir.path),
+    )
+    sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
+    return Training(session, control, thread, recorder, sampler, run_dir, server)
+
+
+def run_for_viewers(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, viewer: socket.socket) -> int:
+    """Train in a process without a terminal, watched by ``viewer`` and whoever attaches; the exit status."""
+    try:
+        with RunLock.take(run_dir.path, new=not request.resume) as lock:
+            return _run_for_viewers(wire(request, spec, run_dir), lock, viewer)
+    except Exception as error:
+        # This process has no terminal: what it cannot do is told where there is one.
+        with suppress(OSError):
+            viewer.sendall(protocol.error_line(str(error)))
+        if isinstance(error, AmptuiError):
+            return error.exit_status
+        raise
+
+
+def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -> int:
+    training.server.adopt(viewer)
+    log = training.run_dir.path / "output.log"
+    with _stop_signals(training) as signals, OutputCapture(training.recorder.emit, log):
+        training.start()
+        follow(training, lock.renew)
+        return _finish(training, signals, lambda: None)
+
+
+def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json: bool) -> int:
+    """Train in this process, in plain lines or with every record as JSON on standard output."""
+    with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
+        listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
+        training = wire(request, spec, run_dir, listeners=listeners)
+        with _stop_signals(training) as signals:
+            training.start()
+            if json:
+                follow(training, lock.renew)
+                return _finish(training, signals, lambda: None)
+            front = PlainFront(training.session.view, sys.stdout)
+            follow(training, lock.renew, front.update)
+            return _finish(training, signals, front.finish)
+
+
+def _stop_signals(training: Training) -> StopSignals:
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
+
+    def hung_up() -> None:
+        text = "the terminal was closed (SIGHUP); training goes on without it"
+        training.recorder.emit(Note(time=time.time(), severity="info", text=text))
+        _lead_to(training.run_dir.path / "output.log", terminals)
+
+    return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: training.thread.saving)
+
+
+def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
+    """Keep what is printed from now on: to a terminal that is gone every print fails, in anybody's code."""
+    try:
+        file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError:
+        file = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    os.close(file)
+
+
+def follow(training: Training, *looks: Callable[[], object]) -> None:
+    """Look now and then until the trainer has ended, or was asked to: then somebody waits for it."""
+    while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
+        for look in looks:
+            look()
+
+
+def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
+    """Wait for the trainer, close everything, tell how it ended; leave hard if the trainer will not end."""
+    ended = training.wait_for_end(patient=lambda: signals.patient)
+    if not ended:
+        training.thread.tell_what_is_known()
+        doing, step = training.thread.doing, training.session.view().step
+        text = f"the trainer did not stop within {STOP_PATIENCE_SECONDS:g} s ({doing}); leaving anyway"
+        training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
+    training.close()
+    tell()
+    if not ended:
+        complain(text)
+        # A thread inside torch would abort the interpreter's own way out.
+        os._exit(1)
+    error = training.thread.error
+    if error is not None:
+        complain(str(error))
+        if isinstance(error, DeviceLostError):
+            # torch would abort where it frees pinned memory, which the interpreter's own way out does too.
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(error.exit_status)
+        return error.exit_status
+    if training.recorder.trouble:
+        complain(f"journal: {training.recorder.trouble}")
+    return 128 + signals.received if signals.received else 0

@@ -1,0 +1,173 @@
+"""Where a run's socket is: the run and its viewers try the same paths in the same order."""
+
+import errno
+import hashlib
+import os
+import socket
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from amptui.errors import RunFolderError
+from amptui.runfiles import FILE_MODE, FOLDER_MODE, LINK
+from amptui.runs.rundir import reason
+
+SOCKET_NAME = "run.sock"
+
+_MAX_ADDRESS_BYTES = 103
+"""The longest address of a Unix socket on every system; Linux takes four more bytes."""
+
+_BACKLOG = 128
+"""Connections that wait to be accepted; enough that strangers do not keep a viewer out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A listening socket and its file."""
+
+    socket: socket.socket
+    path: Path
+    device: int
+    inode: int
+
+    def intact(self) -> bool:
+        """Whether the file is still there and still ours."""
+        try:
+            status = self.path.lstat()
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == (self.device, self.inode)
+
+    def close(self) -> None:
+        """Stop listening, and remove the file if it is ours."""
+        if self.intact():
+            with suppress(OSError):
+                self.path.unlink()
+        self.socket.close()
+
+
+def listen(folder: Path) -> Listening:
+    """A listening socket for the run in ``folder``, for its user alone.
+
+    Raises ``RunFolderError`` if neither the folder nor the user's runtime folder can hold one.
+    """
+    troubles = []
+    for path in socket_paths(folder):
+        try:
+            if path.name != SOCKET_NAME:
+                _make_private(path.parent)
+            return _listen_at(path)
+        except OSError as error:
+            troubles.append(f"cannot listen at {path}: {reason(error)}")
+    hint = "" if len(troubles) > 1 else "set XDG_RUNTIME_DIR to let screens attach"
+    raise RunFolderError(troubles[0], hint=hint)
+
+
+def reach(folder: Path) -> socket.socket:
+    """A connection to the run in ``folder``. Raises ``RunFolderError`` if it cannot be reached."""
+    for path in socket_paths(folder):
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _refuse_a_link(path)
+            # A suspended run accepts no connections: an error is better than waiting.
+            connection.setblocking(False)
+            with _address(path) as address:
+                connection.connect(address)
+            if not is_ours(connection):
+                raise PermissionError(errno.EPERM, "it belongs to another user")
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            connection.close()
+        except OSError as error:
+            connection.close()
+            raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
+        else:
+            return connection
+    raise RunFolderError(f"no live run in {folder}", hint="`amptui runs` shows which runs are live")
+
+
+def socket_paths(folder: Path) -> list[Path]:
+    """Where the socket of the run in ``folder`` may be: in it, or in the user's runtime folder."""
+    home = folder.resolve()
+    paths = [home / SOCKET_NAME]
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
+    # The XDG base directory specification says to ignore a relative path.
+    if runtime.is_absolute():
+        name = hashlib.sha1(os.fsencode(home), usedforsecurity=False).hexdigest()[:16]
+        paths.append(runtime / "amptui" / f"{name}.sock")
+    return paths
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether the other end's process runs as this user; outside Linux, only the file's mode protects."""
+    if sys.platform != "linux":
+        return True
+    layout = struct.Struct("iII")  # struct ucred: process, user, group
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
+    _, user, _ = layout.unpack(credentials)
+    return bool(user == os.geteuid())
+
+
+def _listen_at(path: Path) -> Listening:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.setblocking(False)
+        with _address(path) as address:
+            _remove_stale(address)
+            # Changing the umask would affect every thread. On Linux the file takes its mode from the
+            # socket; elsewhere nobody can connect before listen(), whatever mode bind() chose.
+            if sys.platform == "linux":
+                os.fchmod(listening.fileno(), FILE_MODE)
+            listening.bind(address)
+            if sys.platform != "linux":
+                Path(address).chmod(FILE_MODE)
+            listening.listen(_BACKLOG)
+            status = Path(address).lstat()
+    except BaseException:
+        listening.close()
+        raise
+    return Listening(listening, path, status.st_dev, status.st_ino)
+
+
+def _remove_stale(address: str) -> None:
+    """Remove the socket of a dead run; anything that is not a socket, or is in use, stays."""
+    try:
+        if not stat.S_ISSOCK(Path(address).lstat().st_mode):
+            return
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(address)
+        except ConnectionRefusedError:
+            Path(address).unlink(missing_ok=True)
+
+
+def _refuse_a_link(path: Path) -> None:
+    """A link may lead to any of this user's sockets, for example an agent that holds keys."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, LINK)
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(errno.EPERM, "its folder is not private")
+
+
+@contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """A name for ``path`` that is short enough for a socket, however long its folder's name."""
+    if sys.platform != "linux" or len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

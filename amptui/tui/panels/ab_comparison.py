@@ -1,0 +1,151 @@
+"""A comparison of precisions in turns, in words: that it runs, how far it is, and its result."""
+
+from amptui import units
+from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.telemetry.card import factor_words, interval_words, result_cards, tie_words
+from amptui.telemetry.labels import precision_glyph, precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.panels.phrases import Gauge, Phrase, Word, wrapped, wrapped_phrases, write
+from amptui.tui.renderables.interval import LINES, draw_interval
+from amptui.tui.style import BOLD, Style, precision_style
+
+_MAX_CARD_LINES = 8
+"""Lines of one result: narrow panels need that many for one."""
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+_BAR_WIDTH = 61
+"""As wide as the widest axis of an interval."""
+
+
+def running(view: SessionView) -> PrecisionsCompared | None:
+    """The comparison that runs; None while none does."""
+    found = view.compared
+    if found is None or found.over or view.state in ("finished", "failed"):
+        return None
+    return found
+
+
+def steady_style(view: SessionView) -> int:
+    """The style of the precision that runs; plain while precisions take turns: it would flicker."""
+    return precision_style(view.precision) if running(view) is None else Style.TEXT
+
+
+def names(found: PrecisionsCompared) -> list[Word]:
+    """``■ FP32 ▲ AMP fp16``, each in its style; of more than two only how many."""
+    if len(found.rows) > 2:
+        return [Word(f"{len(found.rows)} precisions", Style.STRONG)]
+    words: list[Word] = []
+    for row in found.rows:
+        name = f"{precision_glyph(row.precision)} {precision_label(row.precision)}"
+        words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
+    return words
+
+
+def round_words(found: PrecisionsCompared) -> str:
+    """``round  3 of at most 24``, of the one that runs; as wide in every round."""
+    return short_round_words(found).replace("/", " of at most ")
+
+
+def short_round_words(found: PrecisionsCompared) -> str:
+    """``round  3/24``: the same where there is little room."""
+    most = units.count(found.most_rounds)
+    return f"round {units.count(min(found.rounds + 1, found.most_rounds)):>{len(most)}}/{most}"
+
+
+def blocks_words(found: PrecisionsCompared) -> str:
+    """``12 blocks of 20 steps in turns``: what a result rests on."""
+    blocks = units.count(min(row.blocks for row in found.rows))
+    return f"{blocks} blocks of {found.block_steps} steps in turns"
+
+
+def cards(view: SessionView) -> list[str]:
+    """The result of the newest comparison that is over, a sentence for each precision."""
+    if view.compared is None or running(view) is not None:
+        return []
+    return result_cards(view.compared, view.run)
+
+
+def speed_word(speedup: float, low: float | None, high: float | None, *, name: str, than: str) -> Word:
+    """``AMP 1.94× faster (1.90 to 1.98)``; that it is as fast as ``than`` within the noise, said so."""
+    factor, interval = factor_words(speedup), interval_words(speedup, low, high)
+    style: int = Style.TEXT
+    tie = tie_words(low, high, than)
+    if tie:
+        factor = tie
+    elif not factor:
+        factor = f"as fast as {than}"
+    else:
+        style = (Style.GOOD if speedup > 1 else Style.WARNING) | BOLD
+    return Word(f"{name} {factor} {interval}".rstrip(), style)
+
+
+def speed_lines(word: Word, width: int) -> list[list[Phrase]]:
+    """A speed in as few lines as it needs, its interval in one piece where that fits."""
+    text, opening, interval = word.text.partition("(")
+    kept = text + opening + interval.replace(" ", _NO_BREAK)
+    lines = wrapped(kept, width, lines=3)
+    return [[Phrase((Word(line.replace(_NO_BREAK, " "), word.style),))] for line in lines]
+
+
+def measured_words(found: PrecisionsCompared) -> list[Word]:
+    """The speed of every precision beside the baseline, as far as it is known."""
+    than = precision_label(found.baseline)
+    return [
+        speed_word(
+            row.speedup or 0,
+            row.speedup_low,
+            row.speedup_high,
+            name=precision_label(row.precision),
+            than=than,
+        )
+        for row in _measured(found)
+    ]
+
+
+def progress_height(found: PrecisionsCompared, width: int, most: int) -> int:
+    """Lines that ``draw_progress`` takes of ``most``."""
+    told = sum(map(len, _told(found, width)))
+    drawn = 2 + told + LINES * len(_measured(found))
+    return drawn if drawn <= most else 1 + told
+
+
+def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
+    """The round and the ratios so far; where there is room, the way to the last round and the intervals."""
+    told = _told(found, canvas.width)
+    roomy = canvas.height >= 2 + sum(map(len, told)) + LINES * len(_measured(found))
+    write(canvas, 0, 0, [Phrase((Word("in turns: ", Style.DIM), Word(round_words(found), Style.STRONG)))])
+    if roomy:
+        done = found.rounds / found.most_rounds
+        write(canvas, 0, 1, [Phrase((Gauge(min(canvas.width, _BAR_WIDTH), done, Style.TEXT),))])
+    y = 2 if roomy else 1
+    rows: list[PrecisionMeasured | None] = [*_measured(found)]
+    for row, lines in zip(rows or [None], told, strict=True):
+        for line in lines:
+            write(canvas, 0, y, line)
+            y += 1
+        if roomy and row is not None and row.speedup:
+            part = canvas.part(Rect(0, y, canvas.width, LINES))
+            style = precision_style(row.precision) | BOLD
+            draw_interval(part, row.speedup, row.speedup_low, row.speedup_high, style=style)
+            y += LINES
+
+
+def _told(found: PrecisionsCompared, width: int) -> list[list[list[Phrase]]]:
+    """The speed of every precision in lines; before there is one, one line that says so."""
+    words = measured_words(found) or [Word("its first two blocks run", Style.DIM)]
+    return [speed_lines(word, width) for word in words]
+
+
+def card_lines(view: SessionView, width: int) -> list[list[Phrase]]:
+    """The result, wrapped."""
+    return [
+        line
+        for card in cards(view)
+        for line in wrapped_phrases(card, Style.STRONG, width, lines=_MAX_CARD_LINES)
+    ]
+
+
+def _measured(found: PrecisionsCompared) -> list[PrecisionMeasured]:
+    return [row for row in found.rows[1:] if row.speedup]

@@ -1,0 +1,226 @@
+"""Where the memory is: a stacked bar a precision, the same in numbers by kind and dtype, and why."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from amptui import units
+from amptui.findings import MemoryBreakdown
+from amptui.telemetry.labels import precision_glyph, precision_label
+from amptui.telemetry.memory import memory_sentences, other_bytes, sides, signed_bytes
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
+from amptui.tui.style import BOLD, Style, precision_style
+
+_MIN_WIDTH = 36
+"""Cells that a kind and two precisions take."""
+
+_FILLS = {
+    "weights": "█#",
+    "gradients": "▓%",
+    "optimizer": "▒=",
+    "buffers": "▤+",
+    "cast copies": "▚x",
+    "activations": "░-",
+    "other": "·.",
+}
+"""What a kind's part of a bar is filled with, and on a terminal without UTF-8; in the order of the parts."""
+
+_OTHER = "other"
+"""What the peak holds beyond the kinds of a breakdown."""
+
+_OF_THE_PEAK = ("activations", _OTHER)
+"""Known only where the peak is: missing, they are not zero."""
+
+_KIND_WIDTH, _DTYPE_WIDTH = 14, 9
+"""A fill, a blank and ``cast copies``; ``bfloat16``."""
+
+_COLUMN = 11
+"""A blank and ``▲ AMP fp16``."""
+
+_CHANGE = 14
+"""A blank and ``fp16 changes``; amounts stand apart from the columns before them."""
+
+_LABELS = {_OTHER: "other: data, batch"}
+"""Names other than the kind's own, where the column of dtypes leaves them the room."""
+
+_NOTES = {
+    "cast copies": "of weights in half precision, which autocast keeps while a step runs",
+    "activations": "what autograd keeps for the backward pass, and temporary tensors: at least so much, "
+    "as not all gradients live at the peak",
+    _OTHER: "data kept on the device, the batch and workspaces: what else the peak holds",
+}
+"""What is behind a kind that does not say so itself."""
+
+_NAME_WIDTH, _AMOUNT_WIDTH = 11, 9
+"""Left and right of a bar."""
+
+_MIN_ROWS = 3
+"""Rows of the table, below its head."""
+
+_SENTENCE_LINES = 3
+"""Lines of one sentence."""
+
+
+class _Row(NamedTuple):
+    """One kind in one dtype, in every precision; None where it was not measured or is not."""
+
+    kind: str
+    dtype: str
+    sizes: tuple[int | None, ...]
+
+
+def has_room(canvas: Canvas, view: SessionView) -> bool:
+    """Whether there is anything to show, and room for the least of it."""
+    min_lines = 2 + _MIN_ROWS + len(view.memory)
+    return bool(view.memory) and canvas.width >= _MIN_WIDTH and canvas.height >= min_lines
+
+
+def draw(canvas: Canvas, view: SessionView) -> None:
+    """The newest breakdown of each precision, on a canvas that has room."""
+    text = [
+        line
+        for sentence in memory_sentences(view.memory, view.numerics.xray)
+        for line in wrapped(sentence, canvas.width, lines=_SENTENCE_LINES)
+    ]
+    rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)
+    y = _draw_bars(canvas, view.memory, rows)
+    # The smallest rows give way to the sentences, these to the largest rows.
+    spare = canvas.height - y - 1 - len(rows) - len(text)
+    height = 1 + len(rows) if spare >= 0 else max(1 + _MIN_ROWS, 1 + len(rows) + spare)
+    y += spare > 1
+    y += _draw_table(canvas.part(Rect(0, y, canvas.width, height)), view.memory, rows) + (spare > 0)
+    for line in text:
+        canvas.text(0, y, line)
+        y += 1
+    _draw_notes(canvas.part(Rect(0, y + 1, canvas.width, canvas.height - y - 1)), rows)
+
+
+def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
+    """In the order of the bars' parts; without ``by_dtype`` one row a kind."""
+    sums: list[dict[tuple[str, str], int]] = [{} for _ in memory]
+    for each, sizes in zip(memory, sums, strict=True):
+        for kind in each.kinds:
+            key = (kind.kind, kind.dtype if by_dtype else "")
+            sizes[key] = sizes.get(key, 0) + kind.size_bytes
+    keys = dict.fromkeys(key for sizes in sums for key in sizes)
+    rows = [_Row(*key, tuple(sizes.get(key) for sizes in sums)) for key in keys]
+    others = tuple(other_bytes(each) for each in memory)
+    if any(others):
+        rows.append(_Row(_OTHER, "", others))
+    order = tuple(_FILLS)
+    return sorted((row for row in rows if any(row.sizes)), key=lambda row: order.index(row.kind))
+
+
+def _draw_notes(canvas: Canvas, rows: Sequence[_Row]) -> None:
+    """What kinds mean, where all of that fits."""
+    kinds = [kind for kind in _NOTES if any(row.kind == kind for row in rows)]
+    lines = [line for kind in kinds for line in wrapped(f"{kind}: {_NOTES[kind]}", canvas.width, lines=2)]
+    if len(lines) <= canvas.height:
+        for y, line in enumerate(lines):
+            canvas.text(0, y, line, Style.DIM)
+
+
+# -------------------------------------------------------------------------------------- bars
+
+
+def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
+    """A title and a bar a precision, all to one scale; return the line after them."""
+    measured = any(each.peak_allocated_bytes for each in memory)
+    title = "where the peak memory is" if measured else "memory of a step but for activations"
+    steps = ", ".join(f"{precision_label(each.precision)} step {units.count(each.step)}" for each in memory)
+    write(canvas, 0, 0, fitting([Phrase((Word(title),)), Phrase((Word(steps, Style.DIM),), 1)], canvas.width))
+    totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
+    width = canvas.width - _NAME_WIDTH - _AMOUNT_WIDTH - 1
+    for i, each in enumerate(memory):
+        style = precision_style(each.precision)
+        canvas.text(0, 1 + i, _name(each.precision), style | BOLD)
+        bar = canvas.part(Rect(_NAME_WIDTH, 1 + i, width, 1))
+        _draw_stack(bar, [(row.kind, row.sizes[i] or 0) for row in rows], max(totals), style)
+        amount = units.number_of_bytes(each.peak_allocated_bytes or totals[i])
+        canvas.text(canvas.width - _AMOUNT_WIDTH, 1 + i, amount, width=_AMOUNT_WIDTH, align="right")
+    return 1 + len(memory)
+
+
+def _draw_stack(canvas: Canvas, parts: Sequence[tuple[str, int]], whole: int, style: int) -> None:
+    """Parts side by side, ``whole`` being the canvas's width; each to the nearest cell but for the largest.
+
+    So equal parts of two bars are equally long. One of less than half a cell is not seen: the table has it.
+    """
+    if not parts:
+        return
+    cells = [_cells(canvas, size, whole) for _, size in parts]
+    largest = max(range(len(cells)), key=cells.__getitem__)
+    others = sum(cells) - cells[largest]
+    cells[largest] = max(0, _cells(canvas, sum(size for _, size in parts), whole) - others)
+    x = 0
+    for (kind, _), width in zip(parts, cells, strict=True):
+        canvas.fill(Rect(x, 0, width, 1), _fill(canvas, kind), style)
+        x += width
+
+
+def _cells(canvas: Canvas, size: int, whole: int) -> int:
+    return round(canvas.width * size / max(1, whole))
+
+
+def _fill(canvas: Canvas, kind: str) -> str:
+    return _FILLS[kind][canvas.ascii_only]
+
+
+def _name(precision: str) -> str:
+    return f"{precision_glyph(precision)} {precision_label(precision)}"
+
+
+# ------------------------------------------------------------------------------------- table
+
+
+def _first_column(width: int) -> int:
+    """Where the amounts begin: behind the dtypes, or without the room for these behind the kinds."""
+    wide = _KIND_WIDTH + _DTYPE_WIDTH
+    return wide if width >= wide + 2 * _COLUMN else _KIND_WIDTH
+
+
+def _draw_table(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
+    """As many rows as there are lines, the smallest left out first; return the lines that it took."""
+    first = _first_column(canvas.width)
+    columns = memory[: (canvas.width - first) // _COLUMN]
+    kept = _largest(rows, canvas.height - 1)
+    for y, row in enumerate(kept, 1):
+        canvas.text(0, y, _fill(canvas, row.kind), Style.DIM)
+        canvas.text(2, y, _LABELS.get(row.kind, row.kind) if first > _KIND_WIDTH else row.kind)
+        canvas.text(_KIND_WIDTH, y, row.dtype, Style.DIM)
+    for i, each in enumerate(columns):
+        cells = [Word("–" if size is None else units.number_of_bytes(size)) for size in _column(kept, i)]
+        head = Word(_name(each.precision), precision_style(each.precision) | BOLD)
+        _draw_column(canvas, first + i * _COLUMN, [head, *cells])
+    x, found = first + len(columns) * _COLUMN, sides(memory)
+    if found.full is not None and found.amp is not None and canvas.width >= x + _CHANGE:
+        before, after = (_column(kept, memory.index(side)) for side in (found.full, found.amp))
+        changes = [_change(row.kind, *pair) for row, *pair in zip(kept, before, after, strict=True)]
+        title = Word(f"{found.amp.precision} changes", Style.DIM)
+        _draw_column(canvas, x, [title, *changes], width=_CHANGE)
+    return 1 + len(kept)
+
+
+def _largest(rows: Sequence[_Row], count: int) -> list[_Row]:
+    """So many rows, in their order."""
+    ranked = sorted(rows, key=lambda row: -max(size or 0 for size in row.sizes))[: max(0, count)]
+    return [row for row in rows if row in ranked]
+
+
+def _column(rows: Sequence[_Row], i: int) -> list[int | None]:
+    return [row.sizes[i] for row in rows]
+
+
+def _draw_column(canvas: Canvas, x: int, words: Sequence[Word], *, width: int = _COLUMN) -> None:
+    for y, word in enumerate(words):
+        canvas.text(x + 1, y, word.text, word.style, width=width - 1, align="right")
+
+
+def _change(kind: str, before: int | None, after: int | None) -> Word:
+    """``-744 MiB``, what AMP took from a kind or added to it; nothing where that was not measured."""
+    unknown = before is None or after is None
+    if (before is None and after is None) or (unknown and kind in _OF_THE_PEAK):
+        return Word("")
+    change = (after or 0) - (before or 0)
+    return Word(signed_bytes(change), Style.GOOD if change < 0 else Style.WARNING if change else Style.DIM)

@@ -1,0 +1,51 @@
+"""What was asked of the run, on any screen, in words: what it has not done yet, and what it refused."""
+
+from amptui.answers import RequestKind, RequestMade, RequestRefused
+from amptui.telemetry.labels import precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.panels import ab_comparison
+
+_NAMES: dict[RequestKind, str] = {"x-ray": "X-ray", "trace": "trace", "checkpoint": "checkpoint"}
+
+
+def newest(view: SessionView, kind: RequestKind) -> RequestMade | None:
+    """The last request of that kind that waits for its answer."""
+    return next((made for made in reversed(view.pending) if made.kind == kind), None)
+
+
+def wanted_precision(view: SessionView) -> str | None:
+    """The precision that was asked for last and does not run yet."""
+    made = newest(view, "precision")
+    return None if made is None or made.precision == view.precision else made.precision
+
+
+def pending_words(view: SessionView) -> list[str]:
+    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``; all that is waited for."""
+    runs, comparison = ab_comparison.running(view), newest(view, "comparison")
+    words = []
+    if runs is not None:
+        words.append(f"comparing: {ab_comparison.short_round_words(runs)}, c ends it")
+    elif comparison is not None and comparison.precisions:
+        words.append("comparing from the next step on …")
+    kinds = [made.kind for made in view.pending]
+    probes = dict.fromkeys(_NAMES[kind] for kind in kinds if kind in ("x-ray", "trace"))
+    if probes:
+        when = "when training goes on" if view.state == "paused" else "with the next step"
+        words.append(f"{' and '.join(probes)} {when} …")
+    if "checkpoint" in kinds:
+        words.append("checkpoint after this step …")
+    return words
+
+
+def refusal_words(refused: RequestRefused) -> str:
+    """``no X-ray: CUDA out of memory``; empty where another request overruled it: that one is shown."""
+    request, detail = refused.request, refused.detail
+    if refused.reason == "overruled":
+        return ""
+    if refused.reason == "comparison running":
+        return "a comparison runs already: c ends it"
+    if request.kind in _NAMES:
+        return f"no {_NAMES[request.kind]}: {detail}"
+    if request.precision is not None and refused.reason == "unavailable":
+        return f"{precision_label(request.precision)}: {detail}"
+    return detail

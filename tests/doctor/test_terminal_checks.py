@@ -1,0 +1,87 @@
+"""What the doctor says of terminals: real ones of several sizes, and the environment that describes them."""
+
+import sys
+
+import pytest
+
+from amptui.doctor.check import Check
+from amptui.doctor.terminal_checks import (
+    Terminal,
+    check_characters,
+    check_colours,
+    check_kind,
+    check_size,
+    terminal_checks,
+)
+from amptui.tui.layout import SMALLEST
+from tests import terminal as pseudo
+
+LOOK = """
+from amptui.doctor.terminal_checks import terminal_checks
+for check in terminal_checks():
+    print(check.name, check.severity)
+"""
+
+
+def told(**environment: str) -> Terminal:
+    return Terminal(is_terminal=True, size=(120, 40), speaks_utf8=True, environment=environment)
+
+
+def only(checks: list[Check]) -> Check:
+    (check,) = checks
+    return check
+
+
+def test_a_small_dumb_terminal_is_told_so() -> None:
+    environment = {
+        "TERM": "dumb",
+        "LC_ALL": "C",
+        "NO_COLOR": "1",
+    }
+    with pseudo.Terminal([sys.executable, "-c", LOOK], size=(30, 11), env=environment) as terminal:
+        terminal.wait_for(r"colours \w+")
+    named = ("terminal", "size", "characters", "colours")
+    assert terminal.text.split() == [word for name in named for word in (name, "warning")]
+
+
+def test_without_a_terminal_plain_lines_are_as_it_should_be() -> None:
+    checks = {check.name: check for check in terminal_checks()}
+    assert checks["terminal"].severity == "info"
+    assert "plain lines" in checks["terminal"].text
+    assert "size" not in checks
+
+
+@pytest.mark.parametrize(
+    ("size", "severity", "word"),
+    [
+        ((0, 0), "warning", "does not report its size"),
+        ((SMALLEST[0] - 1, 50), "warning", "too small"),
+        (SMALLEST, "warning", "collapse"),
+        ((79, 24), "warning", "collapse"),
+        ((80, 24), "info", "80 × 24"),
+    ],
+)
+def test_a_window_is_judged_by_what_the_screen_can_show_in_it(
+    size: tuple[int, int], severity: str, word: str
+) -> None:
+    terminal = Terminal(is_terminal=True, size=size, speaks_utf8=True, environment={})
+    check = only(check_size(terminal, SMALLEST))
+    assert check.severity == severity
+    assert word in check.text
+
+
+def test_a_terminal_without_a_name_gets_plain_lines() -> None:
+    check = check_kind(told())
+    assert check.severity == "warning"
+    assert check.text == "TERM is not set: amptui writes plain lines instead of the screen"
+
+
+def test_a_common_terminal_is_as_it_should_be() -> None:
+    terminal = told(TERM="xterm-256color", COLORTERM="truecolor")
+    checks = [check_kind(terminal), check_characters(terminal), *check_colours(terminal)]
+    assert [check.severity for check in checks] == ["info"] * 3
+
+
+@pytest.mark.parametrize("term", ["vt100", "xterm-m"])
+def test_a_terminal_that_knows_no_colours_is_told_so(term: str) -> None:
+    assert only(check_colours(told(TERM=term))).severity == "warning"

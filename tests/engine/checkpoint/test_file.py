@@ -1,0 +1,255 @@
+"""Checkpoints as files: whole or not there, whatever happens to the process, the disk or the bytes."""
+
+import errno
+import io
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.engine.checkpoint.file import (
+    FORMAT,
+    KEPT,
+    Checkpoint,
+    DamagedError,
+    _File,
+    checkpoint_name,
+    checkpoints,
+    clear,
+    prune,
+    read,
+    write,
+)
+from amptui.runfiles import open_new
+
+
+def made(step: int, *, numbers: int = 1000) -> Checkpoint:
+    """A checkpoint with something in it."""
+    values: dict[str, Any] = {each.name: {} for each in fields(Checkpoint)}
+    values |= {"step": step, "epoch": 2, "batches": 3, "seconds": 4.5, "precision": "bf16"}
+    values["model"] = {"weight": torch.full((numbers,), float(step)), "tied": None}
+    return Checkpoint(**values)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "anew"
+    size_bytes = write(made(12), folder)
+    (path,) = checkpoints(folder)
+    assert path.name == checkpoint_name(12) == "step-000000012.pt"
+    assert path.stat().st_size == size_bytes
+    found = read(path)
+    assert found.place == (12, 2, 3, "bf16")
+    assert torch.equal(found.model["weight"], torch.full((1000,), 12.0))
+
+
+def test_it_is_on_the_disk_before_it_counts_and_counts_before_the_return(tmp_path: Path) -> None:
+    there = list[list[str]]()
+    write(made(1), tmp_path, before_it_counts=lambda: there.append(names(tmp_path)))
+    assert there == [["step-000000001.pt.writing"]]
+    assert names(tmp_path) == ["step-000000001.pt"]
+
+
+def test_the_same_step_again_takes_the_former_one_s_place(tmp_path: Path) -> None:
+    write(made(1, numbers=5), tmp_path)
+    write(made(1, numbers=7), tmp_path)
+    (path,) = checkpoints(tmp_path)
+    assert len(read(path).model["weight"]) == 7
+
+
+def test_what_fails_before_it_counts_leaves_nothing(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the journal has no disk")
+
+    with pytest.raises(OSError, match="the journal has no disk"):
+        write(made(1), tmp_path, before_it_counts=fail)
+    assert names(tmp_path) == []
+
+
+@given(steps=st.sets(st.integers(0, 10**10), max_size=6))
+def test_the_newest_stay(steps: set[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for step in steps:
+        (folder / checkpoint_name(step)).touch()
+    others = ["step-1.pt", "step-000000001.pt.old", "notes.txt", "step-000000001.pt.writing"]
+    for name in others:
+        (folder / name).touch()
+    prune(folder)
+    newest = sorted(steps, reverse=True)[:KEPT]
+    assert [path.name for path in checkpoints(folder)] == [checkpoint_name(step) for step in newest]
+    assert set(others) <= set(names(folder))
+
+
+def test_what_comes_after_the_step_a_run_goes_on_from_is_set_aside(tmp_path: Path) -> None:
+    for name in ("step-000000005.pt", "step-000000009.pt", "step-000000007.pt.writing", "my.writing"):
+        (tmp_path / name).write_text(name)
+    clear(tmp_path, after=5)
+    assert names(tmp_path) == ["my.writing", "step-000000005.pt", "step-000000009.pt.old"]
+    clear(tmp_path / "absent", after=5)
+
+
+def flip(position: float) -> Callable[[bytes], bytes]:
+    """Damage one bit at that part of the file."""
+
+    def damage(content: bytes) -> bytes:
+        at = int(position * len(content))
+        return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+    return damage
+
+
+def saved(content: object) -> Callable[[bytes], bytes]:
+    """Replace the file by another of torch's."""
+
+    def replace(_content: bytes) -> bytes:
+        file = io.BytesIO()
+        torch.save(content, file)
+        return file.getvalue()
+
+    return replace
+
+
+class Harmful:
+    """Runs code when it is unpickled without care."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os._exit, (7,)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda _: b"", ""),
+        (lambda _: b"garbage", ""),
+        (lambda content: content[: len(content) // 2], ""),
+        (lambda content: content[:-1], ""),
+        (flip(0.5), "does not match its checksum"),
+        (saved([1, 2]), f"its format is None, and this amptui reads {FORMAT}"),
+        (saved({"format": 99}), f"its format is 99, and this amptui reads {FORMAT}"),
+        (saved({"format": FORMAT, "step": 1}), "not as it should be: batches, draws, epoch"),
+        (saved(Harmful()), "Weights only load failed"),
+    ],
+    ids=["empty", "garbage", "half", "cut", "bit", "other", "version", "lacks", "harmful"],
+)
+def test_a_damaged_file_is_refused_with_the_reason_in_one_line(
+    damage: Callable[[bytes], bytes], said: str, tmp_path: Path
+) -> None:
+    write(made(1), tmp_path)
+    (path,) = checkpoints(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DamagedError) as raised:
+        read(path)
+    assert said in str(raised.value)
+    assert str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@given(position=st.floats(0, 0.999))
+def test_a_single_wrong_bit_is_noticed_or_does_no_harm(
+    position: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    write(made(1), folder)
+    (path,) = checkpoints(folder)
+    path.write_bytes(flip(position)(path.read_bytes()))
+    try:
+        found = read(path)
+    except DamagedError:
+        return
+    assert found.place == (1, 2, 3, "bf16")
+    assert torch.equal(found.model["weight"], torch.full((1000,), 1.0))
+
+
+def test_a_folder_in_a_file_s_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / checkpoint_name(1)).mkdir()
+    (path,) = checkpoints(tmp_path)
+    with pytest.raises(DamagedError, match="Is a directory"):
+        read(path)
+
+
+LIMITS = (0, 1, 100_000, 1_199_000)
+
+TROUBLED = """
+import os, resource, signal, sys
+from pathlib import Path
+from tests.engine.checkpoint.test_file import LIMITS, made
+from amptui.engine.checkpoint.file import write
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+folder = Path(sys.argv[1])
+for limit in LIMITS:
+    write(made(1), folder / str(limit))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    try:
+        write(made(2, numbers=300_000), folder / str(limit))
+    except OSError as error:
+        print(limit, type(error).__name__, error.strerror)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    write(made(3, numbers=300_000), folder / str(limit))
+sys.stdout.flush()
+write(made(1), folder / "killed")
+write(made(2), folder / "killed", before_it_counts=lambda: os.kill(os.getpid(), signal.SIGKILL))
+"""
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Folders in which a process wrote to a disk that was full, and then was killed; what it printed."""
+    folder = tmp_path_factory.mktemp("troubled")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", TROUBLED, str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
+    return folder, done.stdout
+
+
+def test_a_full_disk_is_an_error_like_any_other_and_leaves_nothing(troubled: tuple[Path, str]) -> None:
+    folder, printed = troubled
+    assert printed.splitlines() == [f"{limit} OSError File too large" for limit in LIMITS]
+    for limit in LIMITS:
+        assert [read(path).step for path in checkpoints(folder / str(limit))] == [3, 1]
+        assert names(folder / str(limit)) == ["step-000000001.pt", "step-000000003.pt"]
+
+
+def test_a_process_killed_while_it_writes_leaves_the_one_before_and_its_rest_is_removed(
+    troubled: tuple[Path, str],
+) -> None:
+    folder = troubled[0] / "killed"
+    assert names(folder) == ["step-000000001.pt", "step-000000002.pt.writing"]
+    assert [read(path).step for path in checkpoints(folder)] == [1]
+    clear(folder, after=1)
+    assert names(folder) == ["step-000000001.pt"]
+
+
+def test_a_file_that_other_code_closed_is_not_written_nor_closed_once_its_number_is_another_s(
+    tmp_path: Path,
+) -> None:
+    theirs = tmp_path / "of a person"
+    theirs.write_bytes(b"dear\n")
+    file = _File(open_new(tmp_path / "checkpoint"))
+    assert file.write(b"one") == 3
+    os.close(file._descriptor)
+    assert os.open(theirs, os.O_RDWR) == file._descriptor  # the lowest that is free
+    assert file.write(b"two") == 3
+    assert file.error is not None
+    assert file.error.errno == errno.EBADF
+    file.close()
+    os.close(file._descriptor)  # theirs was left open
+    assert theirs.read_bytes() == b"dear\n"
+    assert (tmp_path / "checkpoint").read_bytes() == b"one"

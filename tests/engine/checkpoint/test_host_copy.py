@@ -1,0 +1,135 @@
+"""Copies of states: equal, apart from the originals, and readable without running code."""
+
+import io
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+def copied(state: object) -> Any:
+    copy = HostCopy((state,))
+    found = copy.of(state, "it")
+    copy.wait()
+    return found
+
+
+def through_a_file(state: object) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> Tensor:
+    """Tensors of any type, shape and order of strides, with gaps between their numbers too."""
+    shape = draw(st.lists(st.integers(0, 5), max_size=4))
+    whole = torch.randint(0, 100, shape).to(draw(st.sampled_from(DTYPES)))
+    whole = whole.permute(draw(st.permutations(range(len(shape)))))
+    return whole[..., :: draw(st.integers(1, 2))] if shape else whole
+
+
+@given(parts=st.lists(tensors(), min_size=1, max_size=5))
+def test_a_copy_is_equal_and_apart_and_comes_back_from_a_file(parts: list[Tensor]) -> None:
+    state = {"list": parts, "tuple": (parts[0], {1: parts[-1]})}
+    found = through_a_file(copied(state))
+    again = [*found["list"], found["tuple"][0], found["tuple"][1][1]]
+    for there, was in zip(again, [*parts, parts[0], parts[-1]], strict=True):
+        assert (there.dtype, there.shape) == (was.dtype, was.shape)
+        assert torch.equal(there, was)
+    copies = copied(state)
+    before = [part.clone() for part in parts]
+    for part in parts:
+        part.fill_(1)
+    assert all(map(torch.equal, copies["list"], before))
+
+
+def test_copies_keep_their_memory_format_and_begin_where_torch_s_own_would() -> None:
+    image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    found = copied([torch.rand(3), image, torch.tensor(1.0)])
+    assert found[1].is_contiguous(memory_format=torch.channels_last)
+    assert [tensor.storage_offset() * tensor.itemsize % 64 for tensor in found] == [0, 0, 0]
+
+
+def test_many_tensors_lie_in_few_pieces_of_memory() -> None:
+    state = [torch.rand(100) for _ in range(50)] + [torch.tensor(1.0) for _ in range(50)]
+    assert len({tensor.untyped_storage().data_ptr() for tensor in copied(state)}) == 1
+
+
+def test_a_room_that_is_full_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amptui.engine.checkpoint.host_copy._ROOM_BYTES", 256)
+    state = [torch.full((size,), float(size)) for size in (10, 30, 100, 5, 64)]
+    found = copied(state)
+    assert all(map(torch.equal, found, state))
+    assert len({tensor.untyped_storage().data_ptr() for tensor in found}) == 4
+
+
+def test_tied_weights_are_one_tensor_in_the_copy_and_neighbours_are_not() -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
+    model[1].weight = model[0].weight
+    found = copied(model.state_dict())
+    assert found["0.weight"] is found["1.weight"]
+    rows = torch.rand(2, 8)
+    first, whole = copied([rows[0], rows])
+    assert torch.equal(first, rows[0])
+    assert torch.equal(whole, rows)
+
+
+def test_sparse_tensors_come_along() -> None:
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(copied({"sparse": sparse})["sparse"].to_dense(), torch.eye(3))
+
+
+def test_plain_values_come_back_as_they_are() -> None:
+    state = {
+        "none": None,
+        "numbers": (True, 3, -(2**70), 1.5, float("inf"), 1j),
+        "texts": ["a\nb", "\udc80", b"\x00\xff"],
+        "torch": {torch.float16, torch.device("cpu"), torch.Size([1, 2])},
+        7: [],
+    }
+    assert through_a_file(copied(state)) == state
+
+
+def test_numpy_s_scalars_become_python_s() -> None:
+    found = copied({"lr": np.float64(0.5), "n": np.int32(3)})
+    assert found == {"lr": 0.5, "n": 3}
+    assert [type(value) for value in found.values()] == [float, int]
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Labelled(Tensor):
+    """A tensor with more to it than numbers."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), len, np.zeros(2), Colour.RED, torch.zeros(1).as_subclass(Labelled)],
+    ids=["object", "function", "array", "enum", "subclass"],
+)
+def test_what_no_file_can_keep_is_named_with_its_place(value: object) -> None:
+    kind = type(value).__name__
+    with pytest.raises(NotPlainError) as raised:
+        copied({"groups": [{"lr": 1.0}, {"hook": value}]})
+    assert str(raised.value) == f"it['groups'][1]['hook'] is a {kind}, which no checkpoint can keep"
+
+
+def test_one_s_own_copy_does_not_hold_on_to_the_rest() -> None:
+    read = through_a_file(copied([torch.rand(1000), torch.rand(3)]))
+    assert read[1].untyped_storage().nbytes() > 4000
+    mine = own(read[1])
+    assert torch.equal(mine, read[1])
+    assert mine.untyped_storage().nbytes() == 12

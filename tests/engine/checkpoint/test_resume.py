@@ -1,0 +1,375 @@
+"""A run that goes on from a checkpoint does what it would have done, to the last bit."""
+
+import gc
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import DataLoader
+
+from amptui import Data, DataRequest, Experiment
+from amptui.control import ComparisonRequest, Control, PauseRequest, StopRequest
+from amptui.engine.checkpoint.file import checkpoint_name, checkpoints
+from amptui.engine.checkpoint.resume import newest_checkpoint, restore
+from amptui.engine.divergence_guard import MIN_LOSS_SCALE
+from amptui.errors import DataError
+from amptui.records import (
+    CheckpointWritten,
+    EpochFinished,
+    Note,
+    PauseChanged,
+    PhaseChanged,
+    Record,
+    StepRecord,
+    StepSkipped,
+)
+from tests.tiny import Drawing, Exploding, Log, Tiny, prepare, resume, stopping, switching, train
+
+STEPS_PER_EPOCH = 8
+EPOCHS = 3
+
+SAME = (
+    "step",
+    "epoch",
+    "precision",
+    "loss",
+    "losses",
+    "samples",
+    "lr",
+    "loss_scale",
+    "growth_tracker",
+    "skipped",
+)
+
+Make = Callable[[], Experiment]
+
+
+def steps(*logs: Log) -> list[tuple[Any, ...]]:
+    """All of each step that depends on nothing but the numbers."""
+    same = attrgetter(*SAME)
+    return [same(record) for log in logs for record in log.of(StepRecord)]
+
+
+def epochs(*logs: Log) -> list[tuple[Any, ...]]:
+    return [(r.step, r.epoch, r.mean_loss, r.validation) for log in logs for r in log.of(EpochFinished)]
+
+
+def notes(log: Log) -> list[str]:
+    return [record.text for record in log.of(Note)]
+
+
+def interrupted(make: Make, cut: int, folder: Path, **options: Any) -> tuple[Log, Log]:
+    """A run that was stopped after a step, and went on."""
+    control = Control()
+    first, second = Log(stopping(control, cut)), Log()
+    assert train(prepare(make(), **options), first, control, checkpoints=folder) == "stopped"
+    assert resume(prepare(make(), **options), folder, second) == "done"
+    assert [r.step for r in first.of(StepRecord)] == list(range(1, cut + 1))
+    return first, second
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@settings(max_examples=6)
+@given(
+    cut=st.integers(1, STEPS_PER_EPOCH * EPOCHS - 1),
+    source=st.sampled_from(["arrays", "dataset", "loader", "own generator"]),
+    optimizer=st.sampled_from(["adam", "momentum"]),
+    clip_norm=st.sampled_from([None, 0.5]),
+)
+def test_a_run_that_was_stopped_anywhere_and_goes_on_is_one_that_was_never_stopped(
+    cut: int, tmp_path_factory: pytest.TempPathFactory, precision: str, clip_norm: float | None, **knobs: Any
+) -> None:
+    def make() -> Experiment:
+        return Drawing(epochs=EPOCHS, **knobs)
+
+    options: dict[str, Any] = {"precision": precision, "clip_norm": clip_norm, "seed": 3}
+    whole = Log()
+    train(prepare(make(), **options), whole)
+    first, second = interrupted(make, cut, tmp_path_factory.mktemp("checkpoints"), **options)
+    assert steps(first, second) == steps(whole)
+    assert epochs(first, second) == epochs(whole)
+    assert len(epochs(whole)) == EPOCHS
+
+
+def test_a_run_that_was_killed_goes_on_from_any_checkpoint_it_left(tmp_path: Path) -> None:
+    whole, folder = Log(), tmp_path / "whole"
+    kept = list[int]()
+
+    def keep_all(step: int) -> None:
+        """As many as there are, each in a folder of its own."""
+        kept.append(step)
+        (tmp_path / str(step)).mkdir()
+        shutil.copy(folder / f"{checkpoint_name(step)}.writing", tmp_path / str(step) / checkpoint_name(step))
+
+    train(
+        prepare(Drawing(epochs=2, source="loader"), precision="fp16"),
+        whole,
+        checkpoints=folder,
+        every=3,
+        journaled=keep_all,
+    )
+    assert len(kept) >= 2
+    assert notes(whole) == []
+    for step in kept[:-1]:
+        log = Log()
+        resume(prepare(Drawing(epochs=2, source="loader"), precision="fp16"), tmp_path / str(step), log)
+        assert steps(log) == steps(whole)[step:]
+        assert epochs(log) == [epoch for epoch in epochs(whole) if epoch[0] > step]
+
+
+def test_workers_that_outlive_an_epoch_do_not_change_the_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # torch asks so often whether a worker that shall end is gone.
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.2)
+    whole = Log()
+    train(prepare(Drawing(source="workers")), whole)
+    first, second = interrupted(lambda: Drawing(source="workers"), 11, tmp_path)
+    assert steps(first, second) == steps(whole)
+    gc.collect()  # ends the workers
+
+
+def test_an_epoch_s_seconds_are_those_of_all_its_steps(tmp_path: Path) -> None:
+    first, second = interrupted(Tiny, 5, tmp_path)
+    measured = [r.step_seconds for log in (first, second) for r in log.of(StepRecord)]
+    assert second.of(EpochFinished)[0].seconds == pytest.approx(sum(s or 0 for s in measured[:8]))
+
+
+def test_a_precision_that_was_switched_to_stays(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        switching(control, {3: "bf16"})(record)
+        stopping(control, 6)(record)
+
+    whole, first, second = Log(switching(asked := Control(), {3: "bf16"})), Log(watch), Log()
+    train(prepare(Tiny()), whole, asked)
+    train(prepare(Tiny()), first, control, checkpoints=tmp_path)
+    resume(prepare(Tiny()), tmp_path, second)
+    assert steps(first, second) == steps(whole)
+    assert {r.precision for r in second.of(StepRecord)} == {"bf16"}
+
+
+def test_what_a_comparison_tries_is_not_what_the_run_goes_on_in(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 2:
+            control.ask(ComparisonRequest(("bf16", "fp32")))
+        stopping(control, 5)(record)
+
+    log = Log(watch)
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
+    assert log.of(StepRecord)[-1].precision == "bf16"
+    assert newest_checkpoint(tmp_path, print).precision == "fp32"
+
+
+def test_a_precision_that_was_asked_for_and_never_ran_is_not_gone_on_in(tmp_path: Path) -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        switching(control, {5: "bf16"})(record)
+        stopping(control, 5)(record)
+
+    train(prepare(Tiny()), Log(watch), control, checkpoints=tmp_path)
+    assert newest_checkpoint(tmp_path, print).precision == "fp32"
+
+
+def test_the_search_for_the_loss_scale_goes_on_where_it_was(tmp_path: Path) -> None:
+    def make() -> Experiment:
+        return Exploding(epochs=4)
+
+    whole = Log()
+    train(prepare(make(), precision="fp16"), whole)
+    cut = whole.of(StepSkipped)[1].step
+    first, second = interrupted(make, cut, tmp_path, precision="fp16")
+    assert steps(first, second) == steps(whole)
+    skips = [(r.step, r.loss_scale, r.consecutive) for log in (first, second) for r in log.of(StepSkipped)]
+    assert skips == [(r.step, r.loss_scale, r.consecutive) for r in whole.of(StepSkipped)]
+    assert any(skip[0] > cut for skip in skips)
+
+
+class Hopeless(Tiny):
+    """The scaler skips every step."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, torch.Tensor)
+        return loss * torch.inf if model.training else loss
+
+
+def test_a_loss_scale_that_a_person_let_stay_where_it_fell_stays_there(tmp_path: Path) -> None:
+    def go_on(control: Control, cut: int) -> Callable[[Record], None]:
+        def watch(record: Record) -> None:
+            if isinstance(record, PauseChanged) and record.paused:
+                control.ask(PauseRequest(False))
+            stopping(control, cut)(record)
+
+        return watch
+
+    control, again = Control(), Control()
+    first, second = Log(go_on(control, 45)), Log(go_on(again, 60))
+    train(
+        prepare(Hopeless(epochs=9), precision="fp16"), first, control, interactive=True, checkpoints=tmp_path
+    )
+    resume(prepare(Hopeless(epochs=9), precision="fp16"), tmp_path, second, again, interactive=True)
+    assert [len(log.of(PauseChanged)) for log in (first, second)] == [2, 0]
+    assert {record.loss_scale for record in second.of(StepRecord)} == {MIN_LOSS_SCALE / 2}
+    assert [record.consecutive for record in second.of(StepSkipped)] == list(range(46, 61))
+
+
+def test_a_validation_that_was_broken_off_is_done_again_from_its_beginning(tmp_path: Path) -> None:
+    control = Control()
+
+    class Impatient(Drawing):
+        def metrics(self, model: nn.Module, batch: Any) -> dict[str, torch.Tensor]:
+            control.ask(StopRequest("the test"))
+            return super().metrics(model, batch)
+
+    Impatient.__name__ = Drawing.__name__
+    whole, first, second = Log(), Log(), Log()
+    train(prepare(Drawing(source="loader")), whole)
+    assert train(prepare(Impatient(source="loader")), first, control, checkpoints=tmp_path) == "stopped"
+    assert (len(steps(first)), epochs(first)) == (STEPS_PER_EPOCH, [])
+    resume(prepare(Drawing(source="loader")), tmp_path, second)
+    assert steps(first, second) == steps(whole)
+    assert epochs(second) == epochs(whole)
+
+
+@pytest.mark.parametrize("source", ["arrays", "dataset", "loader"])
+def test_a_run_that_is_done_can_be_made_longer(source: Any, tmp_path: Path) -> None:
+    def make(epochs: int = 1) -> Experiment:
+        return Drawing(source=source, epochs=epochs)
+
+    whole, first, second, third = Log(), Log(), Log(), Log()
+    train(prepare(make(3), epochs=3), whole)
+    train(prepare(make(), steps=11), first, checkpoints=tmp_path)
+    assert resume(prepare(make(2), epochs=2), tmp_path, second) == "done"
+    assert resume(prepare(make(3), epochs=3), tmp_path, third) == "done"
+    assert [len(log.of(StepRecord)) for log in (first, second, third)] == [11, 5, 8]
+    assert steps(first, second, third) == steps(whole)
+    assert epochs(first, second, third) == epochs(whole)
+
+
+@pytest.mark.parametrize("options", [{"steps": 11}, {"steps": 16}, {"epochs": 1}, {"steps": 5}], ids=str)
+def test_a_run_that_is_done_ends_at_once(options: dict[str, Any], tmp_path: Path) -> None:
+    train(prepare(Drawing(source="loader"), **options), Log(), checkpoints=tmp_path)
+    log = Log()
+    assert resume(prepare(Drawing(source="loader"), **options), tmp_path, log) == "done"
+    assert steps(log) == []
+    assert log.of(CheckpointWritten) == []
+
+
+def test_the_way_back_into_an_epoch_is_told_and_can_be_broken_off(tmp_path: Path) -> None:
+    interrupted(lambda: Drawing(source="loader"), 5, tmp_path)
+    for path in checkpoints(tmp_path)[:-1]:
+        path.unlink()
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PhaseChanged) and record.phase == "data":
+            assert (record.done, record.total, record.unit) == (1, 5, "batches")
+            control.ask(StopRequest("the test"))
+
+    log = Log(watch)
+    assert resume(prepare(Drawing(source="loader")), tmp_path, log, control) == "stopped"
+    assert steps(log) == []
+    assert [r.phase for r in log.of(PhaseChanged)] == ["first step", "data"]
+
+
+def test_data_that_have_become_fewer_are_refused(tmp_path: Path) -> None:
+    class Stream(Drawing):
+        def load_data(self, request: DataRequest) -> Data:
+            data = super().load_data(request)
+            assert isinstance(data.train, DataLoader)
+            return replace(data, train=DataLoader(iter_once(data.train), batch_size=None))
+
+    def iter_once(loader: DataLoader[Any]) -> Any:
+        class Once(torch.utils.data.IterableDataset[Any]):
+            def __iter__(self) -> Any:
+                return iter(list(loader)[:length])
+
+        return Once()
+
+    length = 8
+    control = Control()
+    train(prepare(Stream(source="loader")), Log(stopping(control, 5)), control, checkpoints=tmp_path)
+    length = 3
+    with pytest.raises(DataError, match="only 3 batches"):
+        resume(prepare(Stream(source="loader")), tmp_path, Log())
+
+
+# ------------------------------------------------------------------ states beside the model's
+
+
+class Holding(Tiny):
+    """Holds things with a state of their own, and one that no file can keep."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        self.optimizer = super().build_optimizer(model)
+        self.model = model
+        self.mean = torch.optim.swa_utils.AveragedModel(model)
+        self.optimizer.register_step_post_hook(lambda *_: self.mean.update_parameters(model))
+        self.odd = Odd()
+        return self.optimizer
+
+
+class Odd:
+    def state_dict(self) -> dict[str, Any]:
+        return {"self": self}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise AssertionError
+
+
+def test_what_else_an_experiment_holds_goes_on_too_and_what_cannot_be_kept_is_told_once(
+    tmp_path: Path,
+) -> None:
+    whole, again = Holding(), Holding()
+    train(prepare(whole), Log())
+    control = Control()
+    log = Log(stopping(control, 11))
+    train(prepare(Holding()), log, control, checkpoints=tmp_path, every=2)
+    resume(prepare(again), tmp_path, Log())
+    for mine, theirs in zip(whole.mean.parameters(), again.mean.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert again.mean.n_averaged == 16
+    (said,) = notes(log)
+    assert said.startswith(
+        "checkpoints leave out the experiment's odd: the state of the experiment's odd['self']"
+    )
+    assert list(newest_checkpoint(tmp_path, print).extras) == ["mean"]
+
+
+def test_what_was_held_and_is_not_there_yet_is_told(tmp_path: Path) -> None:
+    control = Control()
+    train(prepare(Holding()), Log(stopping(control, 3)), control, checkpoints=tmp_path)
+    later, said = Holding(), list[str]()
+    prepared = prepare(later)
+    del later.mean
+    restore(newest_checkpoint(tmp_path, said.append), prepared, said.append)
+    assert said == ["the experiment's mean begins anew: it was in the checkpoint, and is not there yet"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize(("first", "second"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", "cuda")])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_run_goes_on_on_another_device(first: str, second: str, precision: str, tmp_path: Path) -> None:
+    control, log = Control(), Log()
+    options: dict[str, Any] = {"precision": precision}
+    stopped = Log(stopping(control, 11))
+    train(prepare(Tiny(epochs=4), device=first, **options), stopped, control, checkpoints=tmp_path)
+    last = stopped.of(StepRecord)[-1].step
+    assert resume(prepare(Tiny(epochs=4), device=second, **options), tmp_path, log) == "done"
+    assert [r.step for r in log.of(StepRecord)] == list(range(last + 1, 33))
+    assert all(r.loss is not None and math.isfinite(r.loss) for r in log.of(StepRecord))

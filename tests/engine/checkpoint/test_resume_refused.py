@@ -1,0 +1,116 @@
+"""What no run goes on from: damaged checkpoints, none at all, and those of another training."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from amptui import Data, DataRequest, Experiment
+from amptui.control import Control
+from amptui.engine.checkpoint.file import checkpoints
+from amptui.engine.checkpoint.resume import newest_checkpoint, restore
+from amptui.errors import RunFolderError, UsageError
+from amptui.records import Note, StepRecord
+from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
+
+
+def trained(folder: Path, **options: Any) -> None:
+    """A run of two epochs and its checkpoints."""
+    control = Control()
+    log = Log(stopping(control, 13))
+    train(prepare(Tiny(), **options), log, control, checkpoints=folder)
+    assert [path.name for path in checkpoints(folder)] == ["step-000000013.pt", "step-000000008.pt"]
+
+
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    trained(tmp_path)
+    (tmp_path / "step-000000013.pt").write_bytes(b"garbage")
+    whole, log = Log(), Log()
+    train(prepare(Tiny()), whole)
+    resume(prepare(Tiny()), tmp_path, log)
+    assert losses(log) == losses(whole)[8:]
+    assert [record.text for record in log.of(Note)] == [
+        "checkpoint step-000000013.pt cannot be used: File is not a zip file; trying the one before it"
+    ]
+    assert (tmp_path / "step-000000013.pt.old").read_bytes() == b"garbage"
+
+
+def test_without_a_whole_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"there is no checkpoint in .*; begin a new run"):
+        newest_checkpoint(tmp_path / "absent", print)
+    trained(tmp_path)
+    said = list[str]()
+    for path in checkpoints(tmp_path):
+        path.write_bytes(b"")
+    with pytest.raises(RunFolderError, match=r"no checkpoint in .* can be used; begin a new run"):
+        newest_checkpoint(tmp_path, said.append)
+    assert len(said) == 2
+    assert "trying" in said[0]
+    assert "trying" not in said[1]
+
+
+class Other(Tiny):
+    """Another class with the same model."""
+
+
+class Wider(Tiny):
+    def build_model(self) -> nn.Module:
+        self.width += 1
+        model = super().build_model()
+        self.width -= 1
+        return model
+
+
+class Deeper(Tiny):
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(*super().build_model(), nn.Linear(4, 4))  # type: ignore[misc]
+
+
+class Renamed(Tiny):
+    def load_data(self, request: DataRequest) -> Data:
+        return replace(super().load_data(request), real=True)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "options", "difference"),
+    [
+        (Other(), {}, "with experiment Tiny, and it is Other now"),
+        (Tiny(batch_size=4), {}, "with batch_size 8, and it is 4 now"),
+        (Tiny(learning_rate=0.5), {}, "with learning_rate 0.01, and it is 0.5 now"),
+        (Tiny(), {"clip_norm": 1.0}, "with clip_norm None, and it is 1.0 now"),
+        (Tiny(), {"seed": 5}, "with seed 0, and it is 5 now"),
+        (Renamed(), {}, "with data noise (synthetic), and it is noise now"),
+        (Wider(), {}, "1.weight was 16x16, and is 17x16 now"),
+        (Deeper(), {}, "5.weight was absent, and is 4x4 now"),
+    ],
+    ids=str,
+)
+def test_another_training_s_checkpoint_is_refused_with_the_difference(
+    experiment: Experiment, options: dict[str, Any], difference: str, tmp_path: Path
+) -> None:
+    trained(tmp_path)
+    if type(experiment) is not Other:
+        type(experiment).__name__ = "Tiny"
+    with pytest.raises(UsageError) as raised:
+        resume(prepare(experiment, **options), tmp_path, Log())
+    assert difference in str(raised.value)
+    assert "step-000000013.pt" in str(raised.value)
+    assert "without --resume" in str(raised.value)
+
+
+def test_how_long_it_is_and_how_its_weights_lie_may_change(tmp_path: Path) -> None:
+    trained(tmp_path)
+    log = Log()
+    options: dict[str, Any] = {"steps": 20, "channels_last": True, "probes": False, "validation": False}
+    assert resume(prepare(Tiny(epochs=7), **options), tmp_path, log) == "done"
+    assert log.of(StepRecord)[-1].step == 20
+
+
+def test_the_optimizer_does_not_hold_on_to_what_was_read(tmp_path: Path) -> None:
+    trained(tmp_path)
+    prepared = prepare(Tiny())
+    restore(newest_checkpoint(tmp_path, print), prepared, print)
+    (state, *_) = prepared.optimizer.state.values()
+    assert state["exp_avg"].untyped_storage().nbytes() == state["exp_avg"].nbytes

@@ -1,0 +1,184 @@
+"""The trainer's thread and checkpoints: how a run goes on in a new process, and what waits for its end."""
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.control import Control, StopRequest
+from amptui.engine.checkpoint.file import checkpoints, read, write
+from amptui.errors import RunFolderError, UsageError
+from amptui.records import (
+    CheckpointWritten,
+    Note,
+    PhaseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StepRecord,
+)
+from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
+from tests.terminal import KNOBS
+from tests.tiny import stopping
+
+pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
+
+
+def stopped(folder: Path, *, model: str = KNOBS, cut: int = 5, **options: Any) -> Worker:
+    """A run that was stopped after ``cut`` steps and left its checkpoint."""
+    control = Control()
+    worker = Worker(model, control=control, watch=stopping(control, cut), checkpoint_dir=folder, **options)
+    assert isinstance(worker.end(), RunFinished)
+    assert [record.step for record in worker.log.of(CheckpointWritten)][-1] == cut
+    return worker
+
+
+def test_a_run_goes_on_in_a_new_process_with_a_record_that_says_so(tmp_path: Path) -> None:
+    first = stopped(tmp_path, steps=9, precision="bf16")
+    (started,) = first.log.of(RunStarted)
+    cuts = list[tuple[int, list[type[Record]]]]()
+
+    def cut(step: int) -> int:
+        cuts.append((step, [type(record) for record in second.log if not isinstance(record, PhaseChanged)]))
+        return 37
+
+    made = threading.Event()
+    second = Worker(
+        steps=9,
+        checkpoint_dir=tmp_path,
+        resume=True,
+        hooks={"cut": cut},
+        watch=lambda _record: made.wait(ENOUGH_SECONDS),
+    )
+    made.set()
+    last = second.end()
+    assert cuts == [(5, [])]
+    assert second.log.of(RunStarted) == []
+    (resumed,) = second.log.of(RunResumed)
+    assert (resumed.step, resumed.lost_steps, resumed.checkpoint) == (5, 37, "step-000000005.pt")
+    assert (resumed.precision, resumed.device, resumed.versions) == ("bf16", "cpu", started.versions)
+    assert [(r.step, r.precision) for r in second.log.of(StepRecord)] == [(n, "bf16") for n in range(6, 10)]
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.reason) == (9, "done")
+    before = first.log[-1]
+    assert isinstance(before, RunFinished)
+    assert last.seconds > last.time - resumed.time
+    assert last.seconds < last.time - started.time + before.seconds
+
+
+def test_a_run_that_was_done_is_done_at_once(tmp_path: Path) -> None:
+    Worker(steps=5, checkpoint_dir=tmp_path).end()
+    worker = Worker(steps=5, checkpoint_dir=tmp_path, resume=True)
+    last = worker.end()
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.reason, worker.log.of(StepRecord)) == (5, "done", [])
+
+
+def test_a_run_without_a_folder_for_checkpoints_keeps_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    worker = Worker(steps=3, checkpoint_every=1)
+    worker.end()
+    assert worker.log.of(CheckpointWritten) == []
+    assert "stopping" not in [record.phase for record in worker.log.of(PhaseChanged)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_batch_size_that_the_device_brought_stays(tmp_path: Path) -> None:
+    model = tmp_path / "knobs.py"
+    shutil.copy(KNOBS, model)
+    text = model.read_text()
+    model.write_text(f"{text}\nKnobs.cpu_batch_size = 4\n")
+    stopped(tmp_path / "c", model=str(model))
+    model.write_text(f"{text}\nKnobs.cpu_batch_size = 2\n")
+    worker = Worker(str(model), steps=7, checkpoint_dir=tmp_path / "c", resume=True)
+    worker.end()
+    assert [record.samples for record in worker.log.of(StepRecord)] == [4, 4]
+    assert worker.log.of(Note) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "status", "said"),
+    [
+        ({"batch_size": 4}, UsageError, 2, "was written with batch_size 8, and it is 4 now"),
+        ({"seed": 1}, UsageError, 2, "was written with seed 0, and it is 1 now"),
+        ({"settings": {"at": "7"}}, UsageError, 2, "was written with at 5, and it is 7 now"),
+    ],
+    ids=str,
+)
+def test_other_settings_end_the_run_before_anything_is_cut(
+    options: dict[str, Any], kind: type[Exception], status: int, said: str, tmp_path: Path
+) -> None:
+    stopped(tmp_path)
+    cuts = list[int]()
+    worker = Worker(checkpoint_dir=tmp_path, resume=True, hooks={"cut": cuts.append}, **options)
+    last = worker.end()
+    assert isinstance(last, RunFailed)
+    assert said in last.error
+    assert last.step == 5
+    assert isinstance(worker.thread.error, kind)
+    assert worker.thread.error.exit_status == status
+    assert cuts == []
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000005.pt"]
+
+
+def test_nothing_to_go_on_from_is_an_error_with_its_mend(tmp_path: Path) -> None:
+    worker = Worker(checkpoint_dir=tmp_path, resume=True)
+    last = worker.end()
+    assert isinstance(last, RunFailed)
+    assert last.error == f"there is no checkpoint in {tmp_path}; begin a new run without --resume"
+    assert isinstance(worker.thread.error, RunFolderError)
+    assert worker.thread.error.exit_status == 1
+
+
+def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    (path,) = checkpoints(tmp_path)
+    write(replace(read(path), precision="tf32"), tmp_path)
+    worker = Worker(steps=7, checkpoint_dir=tmp_path, resume=True)
+    worker.end()
+    assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
+    (note,) = worker.log.of(Note)
+    assert note.text == "tf32 is not supported here: TF32 is a format of NVIDIA GPUs; continuing in fp32"
+
+
+def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path) -> None:
+    model = hooked(tmp_path, during="request.raise_if_stopping()")
+    stopped(tmp_path / "c", model=model)
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PhaseChanged) and record.detail == "reading the checkpoint":
+            control.ask(StopRequest("the user"))
+
+    worker = Worker(model, watch=watch, control=control, checkpoint_dir=tmp_path / "c", resume=True)
+    last = worker.end()
+    assert isinstance(last, RunFinished)
+    assert (last.steps, last.reason) == (5, "stopped")
+    assert worker.log.of(RunResumed) == []
+
+
+def test_who_waits_for_the_end_is_told_that_a_checkpoint_is_being_written(tmp_path: Path) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def journaled(_step: int) -> None:
+        asked.set()
+        assert go_on.wait(ENOUGH_SECONDS)
+
+    worker = Worker(steps=5, checkpoint_dir=tmp_path, hooks={"journaled": journaled})
+    assert asked.wait(ENOUGH_SECONDS)
+    assert worker.thread.saving
+    assert worker.thread.doing == "while writing the checkpoint of step 5"
+    assert not worker.thread.ended.is_set()
+    last = worker.log.of(PhaseChanged)[-1]
+    assert (last.phase, last.detail) == ("stopping", "writing the checkpoint")
+    go_on.set()
+    worker.end()
+    assert not worker.thread.saving
+    assert [record.reason for record in worker.log.of(CheckpointWritten)] == ["end"]

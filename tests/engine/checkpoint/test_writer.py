@@ -1,0 +1,424 @@
+"""When checkpoints are written, that the training never waits for them, and what trouble with them costs."""
+
+import math
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
+from amptui.engine.checkpoint.file import checkpoints, read, write
+from amptui.records import (
+    CheckpointWritten,
+    EpochFinished,
+    KeepingChanged,
+    Note,
+    PauseChanged,
+    PhaseChanged,
+    Record,
+    StepRecord,
+)
+from tests.tiny import Log, Tiny, prepare, stopping, train
+
+ENOUGH_SECONDS = 60.0
+
+
+def written(log: Log) -> list[tuple[int, str]]:
+    return [(record.step, record.reason) for record in log.of(CheckpointWritten)]
+
+
+def troubles(log: Log) -> list[str]:
+    return [record.trouble for record in log.of(KeepingChanged)]
+
+
+def notes(log: Log) -> list[tuple[str, str]]:
+    return [(record.severity, record.text) for record in log.of(Note)]
+
+
+class OnSecondWait(Control):
+    """Does something when the trainer stands still and has taken up what was asked for at first."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        super().__init__()
+        self.act = act
+        self.waits = 0
+
+    def wait(self) -> None:
+        self.waits += 1
+        if self.waits == 2:
+            self.act()
+        too_late = threading.Timer(ENOUGH_SECONDS, self.ask, [StopRequest("nothing woke the trainer")])
+        too_late.start()
+        super().wait()
+        too_late.cancel()
+
+
+class Unhurried(Tiny):
+    """Ends no epoch before what it wrote is on the disk, so that tests know what is written when."""
+
+    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+        for thread in threading.enumerate():
+            if thread.name == "amptui-checkpoint":
+                thread.join(ENOUGH_SECONDS)
+        return super().metrics(model, batch)
+
+
+def test_epochs_too_short_to_pay_for_a_checkpoint_have_none_and_the_last_step_has(tmp_path: Path) -> None:
+    log = Log()
+    train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path, epoch_budget=1e-9)
+    assert written(log) == [(8, "epoch"), (40, "end")]
+
+
+def test_each_epoch_s_end_leaves_one_after_its_validation(tmp_path: Path) -> None:
+    log = Log()
+    train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path)
+    assert written(log) == [(step, "epoch") for step in (8, 16, 24, 32, 40)]
+    assert [path.name for path in checkpoints(tmp_path)] == [f"step-0000000{n}.pt" for n in (40, 32, 24)]
+    for record in log.of(CheckpointWritten):
+        before = log[: log.index(record)]
+        assert max(r.step for r in before if isinstance(r, EpochFinished)) == record.step
+        assert 0 < record.blocked_seconds < record.seconds
+    assert log.of(CheckpointWritten)[-1].size_bytes == (tmp_path / "step-000000040.pt").stat().st_size
+
+
+class Waiting(Log):
+    """Holds the trainer after each step until nothing is being written."""
+
+    def emit(self, record: Record) -> None:
+        super().emit(record)
+        if isinstance(record, StepRecord):
+            Unhurried().metrics(nn.Linear(1, 4), (torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)))
+
+
+def test_every_so_many_steps_leave_one_and_so_does_the_end(tmp_path: Path) -> None:
+    control = Control()
+    log = Waiting(stopping(control, 7))
+    assert train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=3) == "stopped"
+    assert written(log) == [(3, "interval"), (6, "interval"), (7, "end")]
+    assert [r.phase for r in log.of(PhaseChanged)][-1] == "stopping"
+    assert log.of(PhaseChanged)[-1].detail == "writing the checkpoint"
+
+
+def test_the_end_of_an_epoch_is_not_also_an_interval_s(tmp_path: Path) -> None:
+    log = Waiting()
+    train(prepare(Tiny(epochs=1)), log, checkpoints=tmp_path, every=4)
+    assert written(log) == [(4, "interval"), (8, "epoch")]
+
+
+def test_the_end_needs_no_checkpoint_where_there_is_one(tmp_path: Path) -> None:
+    control = Control()
+    log = Waiting(stopping(control, 6))
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
+    assert written(log) == [(6, "interval")]
+    stopped = Control()
+    stopped.ask(StopRequest("at once"))
+    unbegun = Log()
+    train(prepare(Tiny()), unbegun, stopped, checkpoints=tmp_path)
+    assert (written(unbegun), unbegun.of(PhaseChanged)[-1].phase) == ([], "first step")
+
+
+def test_one_that_is_asked_for_is_written_after_the_step(tmp_path: Path) -> None:
+    control = Control()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 4:
+            control.ask(CheckpointRequest())
+        stopping(control, 6)(record)
+
+    log = Log(ask)
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path)
+    assert written(log) == [(4, "asked"), (6, "end")]
+
+
+def test_one_can_be_asked_for_while_the_training_stands_still_even_twice(tmp_path: Path) -> None:
+    control, log = Control(), Log()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 4:
+            control.ask(PauseRequest(True))
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(CheckpointRequest())
+        if isinstance(record, CheckpointWritten):
+            if len(log.of(CheckpointWritten)) == 1:
+                control.ask(CheckpointRequest())  # by the thread that has just written one
+            else:
+                control.ask(StopRequest("the test"))
+
+    log.watch = ask
+    assert train(prepare(Tiny()), log, control, checkpoints=tmp_path) == "stopped"
+    assert written(log) == [(4, "asked"), (4, "asked")]
+
+
+def test_a_run_that_keeps_none_says_so_and_does_not_spin_when_one_is_asked_for() -> None:
+    control = Control()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 4:
+            control.ask(PauseRequest(True))
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(CheckpointRequest())
+        if isinstance(record, Note):
+            control.ask(StopRequest("the test"))
+
+    log = Log(ask)
+    train(prepare(Tiny()), log, control)
+    assert notes(log) == [("warning", "no checkpoint: this run keeps none")]
+    assert control.take(CheckpointRequest) is None
+
+
+class Journal:
+    """One that is as slow as a test likes."""
+
+    def __init__(self, *, opens_at: int) -> None:
+        self.opens_at = opens_at
+        self.opened = threading.Event()
+        self.asked = list[int]()
+
+    def wait(self, step: int) -> None:
+        self.asked.append(step)
+        assert self.opened.wait(ENOUGH_SECONDS)
+
+    def watch(self, record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == self.opens_at:
+            self.opened.set()
+
+
+def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) -> None:
+    journal = Journal(opens_at=30)
+    log = Log(journal.watch)
+    train(prepare(Tiny(epochs=5)), log, checkpoints=tmp_path, every=3, journaled=journal.wait)
+    first = log.of(CheckpointWritten)[0]
+    assert (first.step, first.reason) == (3, "interval")
+    assert log.index(first) > next(i for i, r in enumerate(log) if isinstance(r, StepRecord) and r.step == 30)
+    assert journal.asked[0] == 3
+    assert written(log)[-1] == (40, "epoch")
+    assert [r.step for r in log.of(StepRecord)] == list(range(1, 41))
+
+
+def test_what_comes_due_meanwhile_is_done_once_and_the_most_urgent_counts(tmp_path: Path) -> None:
+    control, journal = Control(), Journal(opens_at=20)
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step in (10, 11, 19):
+            control.ask(CheckpointRequest())
+        journal.watch(record)
+
+    log = Log(ask)
+    train(prepare(Tiny(epochs=5)), log, control, checkpoints=tmp_path, every=3, journaled=journal.wait)
+    reasons = [reason for _step, reason in written(log)]
+    assert reasons[:2] == ["interval", "asked"]
+    assert reasons.count("asked") == 1
+    assert written(log)[1][0] >= 20
+
+
+def test_one_asked_for_in_a_pause_is_written_when_the_one_before_it_is_done(tmp_path: Path) -> None:
+    journal = Journal(opens_at=-1)
+    control = OnSecondWait(journal.opened.set)
+    waits = threading.Event()
+
+    def journaled(step: int) -> None:
+        waits.set()
+        journal.wait(step)
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 4:
+            control.ask(PauseRequest(True))
+        if isinstance(record, PauseChanged) and record.paused:
+            assert waits.wait(ENOUGH_SECONDS)
+            control.ask(CheckpointRequest())
+        if isinstance(record, CheckpointWritten) and record.reason == "asked":
+            control.ask(StopRequest("the test"))
+
+    log = Log(ask)
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=3, journaled=journaled)
+    assert written(log) == [(3, "interval"), (4, "asked")]
+
+
+def test_all_records_up_to_its_step_are_emitted_before_the_journal_is_waited_for(tmp_path: Path) -> None:
+    log, seen = Log(), list[tuple[int, int]]()
+    train(
+        prepare(Unhurried()),
+        log,
+        checkpoints=tmp_path,
+        journaled=lambda step: seen.append((step, log.of(EpochFinished)[-1].step)),
+    )
+    assert seen == [(8, 8), (16, 16)]
+
+
+# ----------------------------------------------------------------------------------- trouble
+
+
+def fail_to_write(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> None:
+    """Let the first writes fail."""
+    left = list(errors)
+
+    def failing(*arguments: Any, **options: Any) -> int:
+        if left:
+            raise left.pop(0)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr("amptui.engine.checkpoint.writer.write", failing)
+
+
+def test_a_full_disk_is_told_once_the_training_goes_on_and_its_end_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full, broken = OSError(28, "No space left on device"), OSError(5, "Input/output error")
+    fail_to_write(monkeypatch, full, full, broken, full)
+    log = Log()
+    assert train(prepare(Unhurried(epochs=6)), log, checkpoints=tmp_path) == "done"
+    assert written(log) == [(40, "epoch"), (48, "epoch")]
+    begin, end = f"no checkpoint in {tmp_path}: ", "; training goes on without it"
+    assert troubles(log) == [
+        f"{begin}No space left on device (make room there){end}",
+        f"{begin}Input/output error{end}",
+        "",
+    ]
+    assert len(log.of(StepRecord)) == 48
+
+
+def test_the_last_one_is_tried_again_where_the_write_before_it_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_write(monkeypatch, OSError(28, "No space left on device"))
+    control = Control()
+    log = Waiting(stopping(control, 6))
+    train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
+    assert written(log) == [(6, "end")]
+
+
+def test_who_asks_is_told_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = OSError(28, "No space left on device")
+    fail_to_write(monkeypatch, full, full, full)
+    control = Control()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step in (2, 5):
+            control.ask(CheckpointRequest())
+
+    log = Waiting(ask)
+    train(prepare(Unhurried(epochs=1)), log, control, checkpoints=tmp_path)
+    assert len(troubles(log)) == 2
+
+
+def test_a_folder_that_vanished_is_made_anew_even_while_one_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    removed = list[int]()
+
+    def journaled(step: int) -> None:
+        if step == 8 and not removed:
+            removed.append(step)
+            shutil.rmtree(tmp_path / "run")
+
+    log = Log()
+    train(prepare(Unhurried()), log, checkpoints=folder, journaled=journaled)
+    assert written(log) == [(8, "epoch"), (16, "epoch")]
+    assert removed == [8]
+    assert troubles(log) == []
+    assert [read(path).step for path in checkpoints(folder)] == [16, 8]
+
+
+def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_path: Path) -> None:
+    class Lost(Unhurried):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+            self.calls = getattr(self, "calls", 0) + model.training
+            loss = super().loss(model, batch)
+            assert isinstance(loss, Tensor)
+            return loss * (math.nan if self.calls > 12 else 1.0)
+
+    control = Control()
+
+    def go_on(record: Record) -> None:
+        if isinstance(record, PauseChanged):
+            control.ask(PauseRequest(False))
+
+    log = Log(go_on)
+    train(prepare(Lost(epochs=6)), log, control, interactive=True, checkpoints=tmp_path)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
+    assert "holds NaN (those from before are kept)" in troubles(log)[0]
+    assert len(log.of(StepRecord)) == 48
+
+
+def test_a_journal_that_fails_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+    def journaled(step: int) -> None:
+        if step == 8:
+            raise RuntimeError("no journal\nat all")
+
+    log = Log()
+    train(prepare(Unhurried()), log, checkpoints=tmp_path, journaled=journaled)
+    assert written(log) == [(16, "epoch")]
+    assert troubles(log)[0] == f"no checkpoint in {tmp_path}: no journal at all; training goes on without it"
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000016.pt"]
+
+
+class Strange(Tiny):
+    """Its optimizer holds what no file can keep."""
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD([{"params": list(model.parameters()), "hook": print}], lr=0.1)
+
+
+def test_a_state_that_no_file_can_keep_is_told_once_and_costs_nothing_more(tmp_path: Path) -> None:
+    log = Log()
+    assert train(prepare(Strange()), log, checkpoints=tmp_path, every=3) == "done"
+    (text,) = troubles(log)
+    assert "the optimizer's state['param_groups'][0]['hook'] is a builtin_function_or_method" in text
+    assert len(log.of(StepRecord)) == 16
+
+
+class Failing(Tiny):
+    at: int = 6
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps == self.at:
+            raise ValueError("bad label")
+        return super().loss(model, batch)
+
+
+def test_a_failed_run_leaves_the_checkpoint_that_was_being_written_and_no_other(tmp_path: Path) -> None:
+    journal = Journal(opens_at=5)
+    log = Log(journal.watch)
+    with pytest.raises(ValueError, match="bad label"):
+        train(prepare(Failing()), log, checkpoints=tmp_path, every=3, journaled=journal.wait)
+    assert written(log) == [(3, "interval")]
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000003.pt"]
+
+
+def test_a_precision_s_first_step_is_not_preceded_by_one(tmp_path: Path) -> None:
+    control = OnSecondWait(lambda: control.ask(PauseRequest(False)))
+    trials = list[bool]()
+
+    class Refusing(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
+            if torch.is_autocast_enabled("cpu"):
+                trials.append(True)
+                raise RuntimeError("no bfloat16 here")
+            return super().loss(model, batch)
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 4:
+            control.ask(PauseRequest(True))
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PrecisionRequest("bf16"))
+        stopping(control, 6)(record)
+
+    log = Waiting(ask)
+    train(prepare(Refusing()), log, control, checkpoints=tmp_path, every=4)
+    assert trials == [True]
+    assert {read(path).precision for path in checkpoints(tmp_path)} == {"fp32"}
+    assert log.of(StepRecord)[-1].step == 6
+    assert written(log) == [(5, "interval"), (6, "end")]
+
+
+def test_leftovers_of_a_killed_process_are_removed_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "step-000000004.pt.writing").write_bytes(b"half")
+    (tmp_path / "step-000000099.pt").write_bytes(b"of another training")
+    log = Log()
+    train(prepare(Unhurried(epochs=1)), log, checkpoints=tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000008.pt", "step-000000099.pt.old"]

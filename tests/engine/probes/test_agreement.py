@@ -1,0 +1,160 @@
+"""How far two sets of gradients agree, against plain arithmetic."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui.engine.probes.agreement import Gradients, Layer, agreements, layer_sums, layers_of, on_host
+from amptui.findings import LayerAgreement
+
+finite = st.floats(width=32, min_value=-1e4, max_value=1e4)
+vectors = st.integers(1, 6).flatmap(
+    lambda n: st.tuples(st.lists(finite, min_size=n, max_size=n), st.lists(finite, min_size=n, max_size=n))
+)
+
+
+class Weights(nn.Module):
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        for i, size in enumerate(sizes):
+            self.register_parameter(f"p{i}", nn.Parameter(torch.zeros(size)))
+
+
+def compared(full: list[Tensor | None], half: list[Tensor | None], loss_scale: float = 1.0) -> LayerAgreement:
+    """One layer whose parameters have these gradients."""
+    present = [next(g for g in pair if g is not None) for pair in zip(full, half, strict=True)]
+    model = Weights(*(g.numel() for g in present))
+    parameters = list(model.parameters())
+    layers = layers_of(model)
+    dicts: list[dict[Tensor, Tensor]] = [
+        {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None}
+        for gradients in (full, half)
+    ]
+    (found,) = agree(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
+    return found
+
+
+def agree(
+    layers: Sequence[Layer],
+    full: Gradients,
+    half: Gradients,
+    *,
+    loss_scale: float = 1.0,
+    output_dtypes: Mapping[str, str] | None = None,
+) -> tuple[LayerAgreement, ...]:
+    sums = on_host(layer_sums(layers, full, half, loss_scale=loss_scale))
+    return agreements(layers, sums, full, half, output_dtypes=output_dtypes or {})
+
+
+@given(vectors, st.integers(0, 16))
+def test_numbers_are_those_of_their_definitions(pair: tuple[list[float], list[float]], exponent: int) -> None:
+    full, half = (torch.tensor(values) for values in pair)
+    found = compared([full], [half * 2.0**exponent], 2.0**exponent)
+    f, h = full.double(), half.double()
+    if not f.any():
+        assert (found.cosine, found.relative_error, found.lost) == (None, None, None)
+        return
+    assert found.relative_error == pytest.approx(((h - f).norm() / f.norm()).item(), rel=1e-9)
+    assert found.lost == ((f != 0) & (h == 0)).sum().item() / (f != 0).sum().item()
+    if h.any():
+        assert found.cosine == pytest.approx((f @ h / (f.norm() * h.norm())).item(), abs=1e-9)
+        assert -1 <= (found.cosine or 0) <= 1
+    else:
+        assert (found.cosine, found.relative_error, found.lost) == (0, 1, 1)
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=9))
+def test_equal_gradients_agree_exactly(values: list[float]) -> None:
+    gradient = torch.tensor(values)
+    found = compared([gradient], [gradient.clone()])
+    expected = (1.0, 0.0, 0.0) if gradient.any() else (None, None, None)
+    assert (found.cosine, found.relative_error, found.lost) == expected
+
+
+def test_a_layer_s_gradients_are_taken_together() -> None:
+    full: list[Tensor | None] = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
+    half: list[Tensor | None] = [torch.tensor([3.0, 0.0]), torch.tensor([0.0])]
+    found = compared(full, half)
+    assert (found.name, found.kind, found.elements, found.output_dtype) == ("", "Weights", 3, "float16")
+    assert found.cosine == pytest.approx(0.6)
+    assert found.relative_error == pytest.approx(0.8)
+    assert found.lost == 0.5
+
+
+def test_millions_of_elements_cost_no_digit() -> None:
+    half = torch.ones(3_000_000)
+    half[::2] += 2**-20
+    found = compared([torch.ones(3_000_000)], [half])
+    assert found.relative_error == pytest.approx(2**-20.5, rel=1e-9)
+    assert found.cosine is not None
+    assert 1 - found.cosine == pytest.approx(2**-43, rel=0.01)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_cannot_be_compared_but_what_is_lost_can(bad: float) -> None:
+    good, broken = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, bad, 3.0])
+    found = compared([good], [broken])
+    assert math.isnan(found.cosine or 0)
+    assert math.isnan(found.relative_error or 0)
+    assert found.lost == pytest.approx(1 / 3)
+    assert math.isnan(compared([broken], [good]).cosine or 0)
+
+
+def test_a_gradient_that_is_missing_in_one_pass_was_zero_there() -> None:
+    gradient = torch.tensor([1.0, 2.0])
+    found = compared([gradient], [None])
+    assert (found.cosine, found.relative_error, found.lost) == (0, 1, 1)
+    assert found.elements == 2
+    found = compared([None], [gradient])
+    assert (found.cosine, found.relative_error, found.lost) == (None, None, None)
+
+
+def test_without_any_gradient_there_is_nothing_to_compare() -> None:
+    layers = layers_of(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
+    found = agree(layers, {}, {})
+    assert [(layer.name, layer.cosine, layer.elements) for layer in found] == [("0", None, 0), ("1", None, 0)]
+
+
+def sparse(rows: list[int], values: list[list[float]]) -> Tensor:
+    indices = torch.tensor(rows, dtype=torch.int64).reshape(1, -1)
+    return torch.sparse_coo_tensor(
+        indices, torch.tensor(values).reshape(-1, 2), (5, 2), check_invariants=True
+    )
+
+
+@pytest.mark.parametrize("rows", [[3, 1], [1, 4], [2], None])
+def test_sparse_gradients_are_compared_element_by_element(rows: list[int] | None) -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    full = sparse([1, 3, 3], [[1.0, 2.0], [3.0, 4.0], [0.0, 1.0]])
+    half = None if rows is None else sparse(rows, [[3.0, 5.0], [1.0, 0.0]][: len(rows)])
+    (found,) = agree(layers_of(model), {model.weight: full}, {} if half is None else {model.weight: half})
+    expected = compared([full.to_dense().flatten()], [None if half is None else half.to_dense().flatten()])
+    assert found.elements == 10
+    assert (found.cosine, found.relative_error) == (expected.cosine, expected.relative_error)
+    assert found.lost == expected.lost
+
+
+def test_complex_gradients_are_compared_by_their_parts() -> None:
+    found = compared([torch.tensor([3 + 4j])], [torch.tensor([3 + 0j])])
+    assert found.relative_error == pytest.approx(0.8)
+    assert found.lost == 0.5
+
+
+def test_layers_are_the_owners_of_trainable_parameters_each_once() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+            self.words = nn.Embedding(4, 2)
+            self.frozen = nn.Linear(2, 2).requires_grad_(False)
+            self.norm = nn.ReLU()
+            self.head = nn.Linear(2, 4)
+            self.head.weight = self.words.weight
+
+    found = {layer.name: (layer.kind, len(layer.parameters)) for layer in layers_of(Tied())}
+    assert found == {"": ("Tied", 1), "words": ("Embedding", 1), "head": ("Linear", 1)}

@@ -1,0 +1,120 @@
+"""A measurement is taken as often as its budget pays for."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.engine.probes.budget import Cadence
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@given(
+    st.floats(1e-4, 1.0), st.floats(1e-5, 1.0), st.floats(0.001, 0.5), st.integers(50, 400), st.integers(1, 2)
+)
+def test_measuring_stays_within_the_budget(
+    step_seconds: float, cost_seconds: float, budget: float, steps: int, free: int
+) -> None:
+    clock = Clock()
+    cadence = Cadence(budget, free=free, clock=clock)
+    began, spent = clock.now, 0.0
+    for _ in range(steps):
+        clock.now += step_seconds
+        if cadence.due():
+            start = clock.now
+            clock.now += cost_seconds
+            cadence.measured(start)
+            spent += cost_seconds
+    # The first ones are not paid for beforehand.
+    assert spent - free * cost_seconds <= budget * (clock.now - began) + 1e-9
+    # Nor is the budget left unused: after each measurement for as long as that pays for, and a step.
+    longest_wait = cost_seconds / budget + step_seconds
+    measurements = spent / cost_seconds
+    assert clock.now - began - spent <= (measurements + 1) * longest_wait + step_seconds + 1e-9
+
+
+def test_a_cheap_measurement_is_taken_at_every_step() -> None:
+    clock = Clock()
+    cadence = Cadence(0.005, clock=clock)
+    for _ in range(100):
+        clock.now += 0.4
+        assert cadence.due()
+        start = clock.now
+        clock.now += 0.001
+        cadence.measured(start)
+
+
+def test_one_slow_measurement_does_not_silence_those_after_it() -> None:
+    clock = Clock()
+    cadence = Cadence(0.005, clock=clock)
+    for cost_seconds in (1.0, 0.001, 0.001):
+        clock.now += 0.4
+        assert cadence.due()
+        start = clock.now
+        clock.now += cost_seconds
+        cadence.measured(start)
+
+
+@given(
+    st.lists(st.floats(1e-5, 1.0), min_size=50, max_size=200),
+    st.floats(1e-3, 0.1),
+    st.floats(0.001, 0.1),
+    st.booleans(),
+)
+def test_dear_ones_are_paid_for_too(
+    costs_seconds: list[float], step_seconds: float, budget: float, charged: bool
+) -> None:
+    clock = Clock()
+    cadence = Cadence(budget, free=1, clock=clock)
+    began, paid = clock.now, list[float]()
+    for cost in costs_seconds:
+        clock.now += step_seconds
+        if cadence.due():
+            start = clock.now
+            if charged:
+                cadence.begin()
+            clock.now += cost
+            if charged:
+                cadence.charge(cost)
+            else:
+                cadence.measured(start)
+            paid.append(cost)
+    # All but the first and the newest, which nothing could foresee, were earned before.
+    assert sum(paid[1:-1]) <= budget * (clock.now - began) + max(costs_seconds[:2]) + 1e-9
+
+
+def test_a_pause_saves_no_credit_up() -> None:
+    clock = Clock()
+    cadence = Cadence(0.01, free=1, clock=clock)
+    cadence.measured(clock.now)
+    for cost in (0.5, 0.5):
+        clock.now += 10_000.0
+        assert cadence.due()
+        began = clock.now
+        clock.now += cost
+        cadence.measured(began)
+        assert not cadence.due()
+
+
+def test_nothing_is_due_until_the_measurement_before_is_charged() -> None:
+    clock = Clock()
+    cadence = Cadence(0.01, clock=clock)
+    for _ in range(2):
+        cadence.begin()
+        clock.now += 1000.0
+        assert not cadence.due()
+        cadence.charge(0.5)
+    clock.now += 50.0
+    cadence.begin()
+    cadence.charge(None)  # its cost is not known: that of those before is taken for it
+    clock.now += 49.0
+    assert not cadence.due()
+    clock.now += 2.0
+    assert cadence.due()

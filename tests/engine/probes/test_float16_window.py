@@ -1,0 +1,306 @@
+"""The float16 window counts, element for element, what ``.half()`` would do to the scaled gradients."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui.engine.probes import float16_window
+from amptui.engine.probes.float16_window import (
+    MAX_PARAMETERS,
+    Float16WindowProbe,
+    count_by_sorting,
+    count_in_kernel,
+    count_keys,
+)
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.findings import Float16Window
+
+LARGE = 1 << 14
+"""Elements of a parameter that is counted by itself."""
+
+
+def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
+    model = nn.Module()
+    for index, gradient in enumerate(gradients):
+        like = torch.zeros(3) if gradient is None else torch.zeros_like(gradient)
+        parameter = nn.Parameter(like)
+        parameter.grad = gradient
+        model.register_parameter(f"p{index}", parameter)
+    return model
+
+
+def window_of_model(model: nn.Module, factor: Tensor | float = 1.0) -> Float16Window:
+    probe = Float16WindowProbe(GradientProbe(model))
+    return probe.window(
+        probe.measure(factor).tolist(),
+        time=1.0,
+        step=2,
+        precision="fp16",
+        loss_scale=65536.0,
+        hypothetical=True,
+        seconds=0.25,
+        steps_since=None,
+    )
+
+
+def window_of(*gradients: Tensor | None, factor: Tensor | float = 1.0) -> Float16Window:
+    return window_of_model(model_with_gradients(gradients), factor)
+
+
+Counts = tuple[int, int, int, int, int, int]
+
+
+def counts_of(found: Float16Window) -> Counts:
+    """Elements, zeros, flushed, subnormal, overflowing, nonfinite."""
+    return found.elements, found.zeros, found.flushed, found.subnormal, found.overflowing, found.nonfinite
+
+
+def counts_by_half(gradient: Tensor, factor: float) -> Counts:
+    """The same as torch's own conversion has it."""
+    wide = gradient.float()
+    half = (wide * factor).half()
+    classes = (
+        wide == 0,
+        (half == 0) & (wide != 0),
+        (half != 0) & (half.abs() < 2.0**-14),
+        half.isinf() & wide.isfinite(),
+        ~wide.isfinite(),
+    )
+    zeros, flushed, subnormal, overflowing, nonfinite = (int(c.sum()) for c in classes)
+    return len(gradient), zeros, flushed, subnormal, overflowing, nonfinite
+
+
+def exponents_of(gradient: Tensor, factor: float) -> Counter[int]:
+    """How many finite elements that are not zero have each exponent, -60 and 40 for all beyond."""
+    found: Counter[int] = Counter()
+    for before, value in zip(gradient.tolist(), (gradient * factor).abs().tolist(), strict=True):
+        if before and math.isfinite(before):
+            exponent = math.frexp(value)[1] - 1 if value else -60
+            found[max(-60, min(40, exponent)) if math.isfinite(value) else 40] += 1
+    return found
+
+
+def neighbours(value: float) -> tuple[float, ...]:
+    """A float32, those on either side of it, and their negatives."""
+    middle = torch.tensor(value)
+    near = [torch.nextafter(middle, torch.tensor(to)).item() for to in (-math.inf, math.inf)]
+    return tuple(sign * x for x in (value, *near) for sign in (1, -1))
+
+
+EDGES = [
+    value
+    for edge in (
+        2.0**-25,
+        2.0**-24,
+        2.0**-14,
+        2.0**-14 - 2.0**-24,
+        2.0**-14 - 2.0**-25,
+        65504.0,
+        65520.0,
+        65536.0,
+    )
+    for value in neighbours(edge)
+]
+EXTREMES = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, -1e-40, 2.0**-126, 3e38, -3e38]
+
+values = st.one_of(
+    st.sampled_from(EDGES + EXTREMES),
+    st.floats(width=32),
+    st.builds(math.ldexp, st.floats(1, 2, width=32, exclude_max=True), st.integers(-40, 20)),
+)
+factors = st.one_of(
+    st.sampled_from([1.0, 2.0**16, 2.0**-10, 2.0**40, 3.0, 0.1]),
+    st.floats(2.0**-30, 2.0**30, width=32),
+)
+
+
+def short(numbers: Sequence[float]) -> Tensor:
+    return torch.tensor(numbers)
+
+
+def long(numbers: Sequence[float]) -> Tensor:
+    """So many of each that they are counted as large parameters are."""
+    return torch.tensor(numbers).repeat(-(-LARGE // len(numbers)))
+
+
+lengths = pytest.mark.parametrize("as_gradient", [short, long])
+
+
+@lengths
+@example(numbers=EDGES + EXTREMES, factor=1.0)
+@example(numbers=EXTREMES, factor=2.0**-30)
+@example(numbers=EXTREMES, factor=65536.0)
+@example(numbers=[x / 3 for x in EDGES], factor=3.0)
+@given(numbers=st.lists(values, min_size=1, max_size=30), factor=factors)
+def test_each_element_is_counted_as_half_would_have_it(
+    as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
+) -> None:
+    gradient = as_gradient(numbers)
+    expected = counts_by_half(gradient, factor)
+    assert counts_of(window_of(gradient, factor=factor)) == expected
+    assert counts_of(window_of(gradient, factor=torch.tensor(factor))) == expected
+
+
+@lengths
+@given(numbers=st.lists(values, min_size=1, max_size=30), factor=factors)
+def test_exponents_are_those_of_the_scaled_elements_and_the_ends_hold_what_is_beyond(
+    as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
+) -> None:
+    gradient = as_gradient(numbers)
+    found = window_of(gradient, factor=factor)
+    counted = {found.first_exponent + i: count for i, count in enumerate(found.counts) if count}
+    assert counted == exponents_of(gradient, factor)
+    assert sum(found.counts) == found.elements - found.zeros - found.nonfinite
+    assert found.first_exponent <= -30
+    assert found.first_exponent + len(found.counts) - 1 >= 17
+
+
+def test_empty_ends_are_cut_off_beyond_float16_s_range() -> None:
+    found = window_of(torch.tensor([1.0, 2.0]))
+    assert (found.first_exponent, len(found.counts)) == (-30, 48)
+    found = window_of(torch.tensor([2.0**-45, 2.0**25]))
+    assert (found.first_exponent, len(found.counts)) == (-45, 71)
+    assert (found.counts[0], found.counts[-1]) == (1, 1)
+
+
+def test_the_record_holds_what_it_was_told() -> None:
+    found = window_of(torch.ones(1))
+    assert (found.time, found.step, found.precision, found.loss_scale) == (1.0, 2, "fp16", 65536.0)
+    assert (found.hypothetical, found.seconds, found.steps_since) == (True, 0.25, None)
+
+
+@given(
+    st.lists(st.sampled_from([1, 5, 64, LARGE, float16_window._CHUNK_ELEMENTS + 3]), min_size=1, max_size=6)
+)
+def test_parameters_are_told_apart_whatever_they_are_counted_with(sizes: list[int]) -> None:
+    gradients = [torch.full((size,), 2.0**-30) for size in sizes]
+    found = window_of(*gradients)
+    assert (found.elements, found.flushed) == (sum(sizes), sum(sizes))
+    assert [(p.name, p.elements, p.flushed) for p in found.worst] == [
+        (f"p{i}", size, size) for i, size in enumerate(sizes)
+    ]
+
+
+def test_more_small_parameters_than_are_counted_at_once_keep_their_names() -> None:
+    gradients = [torch.ones(2) for _ in range(150)]
+    for index in (3, 70, 149):
+        gradients[index][0] = 2.0**-30
+    assert [p.name for p in window_of(*gradients).worst] == ["p3", "p70", "p149"]
+
+
+def test_more_elements_than_float32_counts_are_counted_exactly() -> None:
+    gradient = torch.ones(1).expand((1 << 24) + 3)
+    parameter = nn.Parameter(gradient, requires_grad=True)
+    parameter.grad = gradient
+    model = nn.Module()
+    model.register_parameter("p", parameter)
+    assert window_of_model(model).elements == (1 << 24) + 3
+
+
+def test_the_worst_lose_the_largest_share_then_most_bits() -> None:
+    lost, coarse, fine = 2.0**-30, 2.0**-20, 1.0
+    found = window_of(
+        torch.tensor([fine, fine]),
+        torch.tensor([coarse, fine]),
+        torch.tensor([coarse, coarse]),
+        torch.tensor([lost, fine, fine, fine]),
+        torch.tensor([1e6, lost, fine, fine]),
+        torch.tensor([0.0, lost, coarse, fine]),
+    )
+    assert [p.name for p in found.worst] == ["p4", "p5", "p3", "p2", "p1"]
+    worst = found.worst[0]
+    assert (worst.elements, worst.zeros, worst.flushed, worst.subnormal, worst.overflowing) == (4, 0, 1, 0, 1)
+
+
+def test_no_more_than_a_few_are_told_apart() -> None:
+    assert len(window_of(*(torch.tensor([2.0**-30]) for _ in range(20))).worst) == MAX_PARAMETERS
+
+
+@pytest.mark.parametrize("size", [4, LARGE])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_gradients_of_any_precision_are_counted_as_float32(dtype: torch.dtype, size: int) -> None:
+    gradient = (torch.logspace(-12, 6, size)).to(dtype)
+    found = window_of(gradient, torch.ones(2), factor=2.0)
+    together = torch.cat([gradient.float(), torch.ones(2)])
+    assert counts_of(found) == counts_by_half(together, 2.0)
+
+
+@lengths
+def test_parameters_without_a_gradient_have_no_elements_and_shift_no_name(
+    as_gradient: Callable[[Sequence[float]], Tensor],
+) -> None:
+    fine, lost = as_gradient([1.0]), as_gradient([2.0**-30])
+    model = model_with_gradients([fine, lost, fine.clone(), lost.clone()])
+    for name in ("p0", "p2"):
+        model.get_parameter(name).grad = None
+    found = window_of_model(model)
+    assert counts_of(found) == (2 * len(lost), 0, 2 * len(lost), 0, 0, 0)
+    assert [p.name for p in found.worst] == ["p1", "p3"]
+
+
+@pytest.mark.parametrize("model", [nn.Linear(200, 200), nn.ReLU()], ids=["none yet", "no parameters"])
+def test_no_gradient_at_all_is_an_empty_window(model: nn.Module) -> None:
+    found = window_of_model(model)
+    assert counts_of(found) == (0, 0, 0, 0, 0, 0)
+    assert (found.worst, sum(found.counts)) == ((), 0)
+
+
+@pytest.mark.parametrize("width", [2, 1024])
+def test_of_a_sparse_gradient_the_stored_elements_are_counted(width: int) -> None:
+    model = nn.Embedding(10, width, sparse=True)
+    model(torch.tensor([1, 1, 3])).sum().backward()
+    found = window_of_model(model, 2.0**-26)
+    # Row 1 was looked up twice: its 2s are 2^-25 now, row 3's 1s 2^-26.
+    assert (found.elements, found.flushed) == (2 * width, 2 * width)
+    assert window_of_model(model, 2.0**-25).flushed == width
+
+
+def test_scalars_empty_complex_and_transposed_gradients_are_counted() -> None:
+    found = window_of(
+        torch.tensor(1e6),
+        torch.empty(0),
+        torch.tensor([2.0**-30 + 0j]).conj(),
+        torch.ones(300, 200)[:, ::3].t(),
+    )
+    assert counts_of(found) == (1 + 2 + 300 * 67, 1, 1, 0, 1, 0)
+
+
+def test_measuring_leaves_the_gradients_as_they_are() -> None:
+    gradient = torch.linspace(-1e5, 1e5, LARGE)
+    model = model_with_gradients([gradient, gradient[:9].clone()])
+    before = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    Float16WindowProbe(GradientProbe(model)).measure(3.0)
+    assert all(
+        torch.equal(p.grad, b) for p, b in zip(model.parameters(), before, strict=True) if p.grad is not None
+    )
+
+
+keys = st.integers(1, 6800).flatmap(
+    lambda bins: st.tuples(st.just(bins), st.lists(st.integers(0, bins - 1), min_size=1, max_size=50))
+)
+
+
+@given(keys)
+def test_every_way_to_count_keys_counts_the_same(drawn: tuple[int, list[int]]) -> None:
+    bins, numbers = drawn
+    tensor = torch.tensor(numbers, dtype=torch.int32)
+    found = Counter(numbers)
+    expected = [float(found[number]) for number in range(bins)]
+    for count in (count_keys, count_in_kernel, count_by_sorting):
+        assert count(tensor, bins).tolist() == expected
+
+
+def test_counting_by_search_agrees_with_counting_by_halves() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gradient = torch.randn(LARGE, generator=generator) * torch.randn(LARGE, generator=generator).mul(8).exp2()
+    gradient[: len(EDGES)] = torch.tensor(EDGES)
+    whole = window_of(gradient, factor=0.3)
+    pieces = window_of(*gradient.split(100), factor=0.3)
+    assert counts_of(whole) == counts_of(pieces)
+    assert whole.counts == pieces.counts

@@ -1,0 +1,189 @@
+"""A row tells the norm, the largest value, and who holds NaN or Inf; CUDA's and a CPU's say the same."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui.engine.probes.gradients import (
+    MAX_NAMES,
+    SMALL_ELEMENTS,
+    GradientHealth,
+    GradientProbe,
+    dense_elements,
+    in_memory_order,
+    measure_fused,
+)
+
+Measure = Callable[[GradientProbe], Tensor]
+
+
+def fused(probe: GradientProbe) -> Tensor:
+    return measure_fused([dense_elements(p.grad) for p in probe.parameters])
+
+
+both = pytest.mark.parametrize("measure", [GradientProbe.measure, fused], ids=["cpu", "cuda's way"])
+
+
+def model_with_gradients(gradients: Sequence[Tensor | None]) -> nn.Module:
+    model = nn.Module()
+    for index, gradient in enumerate(gradients):
+        like = torch.zeros(1) if gradient is None else torch.zeros_like(gradient)
+        parameter = nn.Parameter(like)
+        parameter.grad = gradient
+        model.register_parameter(f"p{index}", parameter)
+    return model
+
+
+def health_of(*gradients: Tensor | None, measure: Measure = GradientProbe.measure) -> GradientHealth:
+    probe = GradientProbe(model_with_gradients(gradients))
+    return probe.health(measure(probe).tolist(), 1.0)
+
+
+finite = st.floats(-1e6, 1e6, width=32)
+rows = st.lists(st.lists(finite, min_size=1, max_size=5), min_size=1, max_size=12)
+odd = st.sampled_from([math.nan, math.inf, -math.inf])
+
+
+@both
+@given(rows, st.sampled_from([1.0, 2.0, 65536.0]))
+def test_norm_and_largest_value_are_those_of_all_gradients_together_unscaled(
+    measure: Measure, values: list[list[float]], scale: float
+) -> None:
+    probe = GradientProbe(model_with_gradients([torch.tensor(row) for row in values]))
+    row = measure(probe)
+    health = probe.health(row.tolist(), scale)
+    norm = math.hypot(*(x for row in values for x in row))
+    assert health.norm == pytest.approx(norm / scale, rel=1e-5, abs=1e-20)
+    assert health.largest == max(abs(x) for row in values for x in row) / scale
+    assert (health.nonfinite_count, health.nonfinite_names, health.nonfinite_kinds) == (0, (), ())
+
+
+@both
+@given(rows, st.data())
+def test_every_gradient_with_nan_or_inf_is_counted_and_nan_comes_first(
+    measure: Measure, values: list[list[float]], data: st.DataObject
+) -> None:
+    bad = data.draw(st.dictionaries(st.integers(0, len(values) - 1), odd, min_size=1))
+    for index, value in bad.items():
+        values[index][-1] = value
+    probe = GradientProbe(model_with_gradients([torch.tensor(row) for row in values]))
+    row = measure(probe)
+    health = probe.health(row.tolist(), 1.0)
+    nans = [f"p{i}" for i in sorted(bad) if math.isnan(bad[i])]
+    infs = [f"p{i}" for i in sorted(bad) if not math.isnan(bad[i])]
+    assert health.nonfinite_count == len(bad)
+    assert list(health.nonfinite_names) == (nans + infs)[:MAX_NAMES]
+    assert list(health.nonfinite_kinds) == (["nan"] * len(nans) + ["inf"] * len(infs))[:MAX_NAMES]
+    assert health.largest is not None
+    for worst in (health.norm, health.largest):
+        assert math.isnan(worst) if nans else worst == math.inf
+
+
+@both
+def test_a_gradient_with_both_nan_and_inf_is_nan(measure: Measure) -> None:
+    for values in ([math.inf, math.nan], [math.nan, -math.inf]):
+        assert health_of(torch.tensor(values), measure=measure).nonfinite_kinds == ("nan",)
+
+
+@given(st.integers(0, 3), st.integers(0, 3), odd)
+def test_large_gradients_are_told_apart_from_small_ones_too(large: int, bad: int, value: float) -> None:
+    sizes = [SMALL_ELEMENTS + 7 if i == large else 5 for i in range(4)]
+    gradients = [torch.full((size,), -0.5) for size in sizes]
+    health = health_of(*gradients)
+    assert health.norm == pytest.approx(0.5 * math.sqrt(sum(sizes)), rel=1e-5)
+    assert health.largest == 0.5
+    gradients[bad][-1] = value
+    assert health_of(*gradients).nonfinite_names == (f"p{bad}",)
+
+
+def test_the_norm_of_millions_of_elements_keeps_its_digits() -> None:
+    gradient = torch.rand(3_000_000, generator=torch.Generator().manual_seed(0))
+    assert health_of(gradient).norm == pytest.approx(gradient.double().norm().item(), rel=1e-5)
+
+
+@both
+def test_values_whose_squares_leave_float32_are_not_inf(measure: Measure) -> None:
+    health = health_of(torch.tensor([3e25]), torch.tensor([4e25, 0.0]), measure=measure)
+    assert health.nonfinite_count == 0
+    assert health.largest == pytest.approx(4e25)
+    assert health.norm == (math.inf if measure is fused else pytest.approx(5e25))
+
+
+@both
+def test_parameters_without_a_gradient_count_as_zero(measure: Measure) -> None:
+    health = health_of(torch.tensor([3.0]), None, torch.tensor([-4.0]), measure=measure)
+    assert (health.norm, health.largest) == (5.0, 4.0)
+    health = health_of(torch.tensor([3.0]), None, torch.tensor([math.inf]), measure=measure)
+    assert health.nonfinite_names == ("p2",)
+
+
+@pytest.mark.parametrize("model", [nn.Linear(2, 2), nn.ReLU()], ids=["none yet", "no parameters"])
+def test_no_gradient_at_all_is_a_norm_of_zero(model: nn.Module) -> None:
+    probe = GradientProbe(model)
+    row = probe.measure()
+    assert probe.health(row.tolist(), 1.0) == GradientHealth(0.0, 0.0, 0, (), ())
+
+
+@both
+def test_repeated_entries_of_a_sparse_gradient_are_added_up_first(measure: Measure) -> None:
+    model = nn.Embedding(10, 2, sparse=True)
+    model(torch.tensor([1, 1, 3])).sum().backward()
+    probe = GradientProbe(model)
+    # Row 1 was looked up twice and holds 2s, row 3 holds 1s.
+    health = probe.health(measure(probe).tolist(), 1.0)
+    assert health.norm == pytest.approx(math.sqrt(4 + 4 + 1 + 1))
+    assert health.largest == 2
+
+
+def test_frozen_parameters_are_not_looked_at() -> None:
+    model = nn.Linear(2, 2)
+    model.bias.requires_grad_(False)
+    assert GradientProbe(model).names == ("weight",)
+
+
+@both
+@pytest.mark.parametrize("size", [4, SMALL_ELEMENTS])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_gradients_of_any_precision_are_measured_in_a_wider_range(
+    measure: Measure, dtype: torch.dtype, size: int
+) -> None:
+    health = health_of(torch.full((size,), -60000.0, dtype=dtype), torch.ones(3), measure=measure)
+    largest = torch.tensor(60000.0, dtype=dtype).item()
+    assert health.nonfinite_count == 0
+    assert health.largest == largest
+    assert health.norm == pytest.approx(largest * math.sqrt(size), rel=1e-4)
+
+
+@both
+def test_a_float64_beyond_float32_counts_as_inf(measure: Measure) -> None:
+    health = health_of(torch.ones(1), torch.tensor([1e60], dtype=torch.float64), measure=measure)
+    assert (health.nonfinite_names, health.norm) == (("p1",), math.inf)
+
+
+@both
+def test_scalars_empty_and_complex_gradients_are_measured(measure: Measure) -> None:
+    health = health_of(
+        torch.tensor(2.0), torch.empty(0), torch.empty(3, 0), torch.tensor([4 - 4j]).conj(), measure=measure
+    )
+    assert (health.norm, health.largest) == (6.0, 4.0)
+
+
+@both
+def test_gradients_in_any_memory_order_are_measured(measure: Measure) -> None:
+    images = torch.arange(-1.0, 23.0).reshape(2, 3, 2, 2)
+    for gradient in (images.to(memory_format=torch.channels_last), images[:, ::2], images[0, 0].t()):
+        health = health_of(gradient, measure=measure)
+        assert health.norm == pytest.approx(gradient.norm().item())
+        assert health.largest == gradient.abs().max()
+
+
+def test_a_dense_tensor_is_not_copied_to_be_looked_at() -> None:
+    dense = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    assert in_memory_order(dense).data_ptr() == dense.data_ptr()
+    cut = dense[:, 1:]
+    assert sorted(in_memory_order(cut).tolist()) == sorted(cut.flatten().tolist())

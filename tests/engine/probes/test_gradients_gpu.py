@@ -1,0 +1,114 @@
+"""What the probes of gradients say on a GPU is what they say on a CPU, and the host waits for nothing."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.probes.float16_window import Float16WindowProbe
+from amptui.engine.probes.gradients import GradientProbe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+]
+
+
+@contextmanager
+def no_waits() -> Iterator[None]:
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def gradients() -> list[Tensor | None]:
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*size: int) -> Tensor:
+        exponents = torch.randint(-30, 20, size, generator=generator)
+        return torch.randn(size, generator=generator) * torch.exp2(exponents)
+
+    images = some(64, 30, 3, 3).to(memory_format=torch.channels_last)
+    # 1,100 x 4,000 elements are counted in two pieces.
+    return [some(5), some(300, 200), None, images, some(), torch.empty(0), some(1100, 4000)]
+
+
+def model_on(device: str, values: list[Tensor | None]) -> nn.Module:
+    model = nn.Module()
+    for index, value in enumerate(values):
+        like = torch.zeros(1) if value is None else value
+        parameter = nn.Parameter(torch.zeros_like(like, device=device))
+        parameter.grad = None if value is None else value.to(device)
+        model.register_parameter(f"p{index}", parameter)
+    return model
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        pytest.param({}, id="none", marks=pytest.mark.real_gpu("a GPU's order of summing in float32")),
+        pytest.param({0: math.nan}, id="nan"),
+        pytest.param({1: -math.inf}, id="inf"),
+        pytest.param({6: math.inf, 1: math.nan}, id="both"),
+    ],
+)
+def test_health_is_the_same(bad: dict[int, float]) -> None:
+    values = gradients()
+    for index, value in bad.items():
+        gradient = values[index]
+        assert gradient is not None
+        gradient.view(-1)[-1] = value
+    on_cpu, on_gpu = (GradientProbe(model_on(device, values)) for device in ("cpu", "cuda"))
+    with no_waits():
+        row = on_gpu.measure()
+    found = on_gpu.health(row.tolist(), 2.0)
+    expected = on_cpu.health(on_cpu.measure().tolist(), 2.0)
+    assert found.nonfinite_count == expected.nonfinite_count
+    assert found.nonfinite_names == expected.nonfinite_names
+    assert found.nonfinite_kinds == expected.nonfinite_kinds
+    assert found.norm == pytest.approx(expected.norm, rel=1e-5, nan_ok=True)
+    assert found.largest == pytest.approx(expected.largest, nan_ok=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_mixed_precisions_are_measured_in_a_wider_range(dtype: torch.dtype) -> None:
+    probe = GradientProbe(model_on("cuda", [torch.full((9,), 60000.0, dtype=dtype), torch.ones(3)]))
+    health = probe.health(probe.measure().tolist(), 1.0)
+    largest = torch.tensor(60000.0, dtype=dtype).item()
+    assert (health.nonfinite_count, health.largest) == (0, largest)
+    assert health.norm == pytest.approx(3 * largest, rel=1e-5)
+
+
+def same_windows(factor: float) -> None:
+    rows = []
+    for device in ("cpu", "cuda"):
+        probe = Float16WindowProbe(GradientProbe(model_on(device, gradients())))
+        scale = torch.tensor(factor, device=device)
+        probe.measure(scale)
+        with no_waits():
+            row = probe.measure(scale)
+        rows.append(row.cpu())
+    assert torch.equal(*rows)
+
+
+@pytest.mark.parametrize("factor", [1.0, 65536.0, 0.3])
+def test_windows_are_the_same(factor: float) -> None:
+    same_windows(factor)
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_windows_are_counted_in_deterministic_mode_too() -> None:
+    same_windows(65536.0)

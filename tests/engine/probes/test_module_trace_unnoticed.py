@@ -1,0 +1,160 @@
+"""A traced step computes what any step does, and leaves nothing behind."""
+
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from amptui.engine.probes.module_trace import ModuleTrace
+from tests.engine.traced import Scale, autocast, by_name, told, traced_step
+
+
+class Convolutions(nn.Module):
+    """In-place ReLUs, batch norm, dropout, a residual sum, and a shared module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True))
+        self.block = nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Dropout(0.2), nn.ReLU(inplace=True))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.stem(images)
+        for _ in range(2):
+            features = features + self.block(features)
+            features += 1
+        head: Tensor = self.head(features.mean((2, 3)))
+        return head
+
+
+class Checkpointed(Convolutions):
+    def __init__(self, *, use_reentrant: bool) -> None:
+        super().__init__()
+        self.use_reentrant = use_reentrant
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = checkpoint(self.block, self.stem(images), use_reentrant=self.use_reentrant)
+        assert isinstance(features, Tensor)
+        head: Tensor = self.head(features.mean((2, 3)))
+        return head
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.rnn, self.head = nn.Linear(6, 5), nn.GRU(5, 5), nn.Linear(5, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs, _ = self.rnn(self.embed(images.flatten(0, 1)))
+        head: Tensor = self.head(outputs[-1])
+        return head
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "convolutions": Convolutions,
+    "checkpointed": lambda: Checkpointed(use_reentrant=False),
+    "checkpointed, reentrant": lambda: Checkpointed(use_reentrant=True),
+    "recurrent": Recurrent,
+}
+
+
+def trained(build: Callable[[], nn.Module], dtype: torch.dtype | None, *, tracing: bool) -> list[Tensor]:
+    """Losses of three steps and then everything that the model holds."""
+    torch.manual_seed(0)
+    model, kept = build(), list[Tensor]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with ModuleTrace(model) if tracing else nullcontext() as trace:
+            with autocast(dtype):
+                loss = model(torch.randn(4, 1, 6, 6)).float().square().mean()
+            loss.backward()
+        if trace is not None:
+            assert len(told(trace).nearest) > 3
+        optimizer.step()
+        kept.append(loss.detach())
+    return [*kept, *model.state_dict().values()]
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", MODELS)
+def test_losses_and_weights_are_bit_for_bit_the_same_with_hooks_and_without(
+    kind: str, dtype: torch.dtype | None
+) -> None:
+    plain = trained(MODELS[kind], dtype, tracing=False)
+    assert all(map(torch.equal, plain, trained(MODELS[kind], dtype, tracing=True)))
+
+
+def test_a_step_that_raises_leaves_no_hooks() -> None:
+    class Raising(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            raise ValueError(f"no {inputs.shape}")
+
+    model = nn.Sequential(nn.ReLU(), Raising())
+    with pytest.raises(ValueError, match="no "), ModuleTrace(model):
+        model(torch.ones(2))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_graph_that_outlives_the_step_is_no_longer_looked_at() -> None:
+    model = nn.Linear(2, 2)
+    with ModuleTrace(model) as trace:
+        loss = model(torch.ones(2)).sum()
+        loss.backward(retain_graph=True)
+    assert len(trace.values()) == 2
+    loss.backward()
+    assert len(trace.values()) == 2
+
+
+def test_a_parameter_that_a_module_puts_out_keeps_no_hook() -> None:
+    class Prompt(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.full((2,), 5.0))
+
+        def forward(self, inputs: Tensor) -> nn.Parameter:
+            return self.weight
+
+    model = nn.Sequential(Prompt(), Scale(3.0))
+    found = traced_step(model, torch.ones(2), dtype=None)
+    assert by_name(found, "backward")["0"].largest == 3.0
+    assert not model.get_parameter("0.weight")._backward_hooks
+
+
+def test_a_trace_keeps_no_output_alive() -> None:
+    model = nn.Sequential(Scale(2.0), Scale(3.0))
+    with ModuleTrace(model) as trace:
+        output = weakref.ref(model(torch.ones(2)))
+        assert output() is None
+    assert trace.values().tolist() == [2.0, 6.0]
+
+
+def test_a_trace_is_of_one_step() -> None:
+    with ModuleTrace(nn.ReLU()) as trace:
+        pass
+    with pytest.raises(AssertionError, match="one step"):
+        trace.__enter__()
+
+
+def test_a_compiled_model_is_seen_from_within_and_not_compiled_again() -> None:
+    compiled: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        compiled.append(graph)
+        return graph.forward
+
+    model = nn.Sequential(Scale(2.0), nn.Sequential(Scale(50.0), nn.Sigmoid()))
+    model.compile(backend=backend)
+    model(torch.ones(2))
+    graphs = len(compiled)
+    assert graphs
+    with ModuleTrace(model) as trace:
+        model(torch.ones(2))
+    model(torch.ones(2))
+    assert told(trace).nearest[0].name == "1.0"
+    assert len(compiled) == graphs

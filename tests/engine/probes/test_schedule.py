@@ -1,0 +1,388 @@
+"""When the trainer looks closer, what it then tells, and that the training does not notice."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.control import Control, PauseRequest, PrecisionRequest, StopRequest, TraceRequest, XRayRequest
+from amptui.engine.divergence_guard import MIN_LOSS_SCALE
+from amptui.engine.probes.schedule import BUFFERS_GAP_STEPS, TRACE_GAP_STEPS, TRACE_STEPS
+from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, StepTimed, XRayTaken
+from amptui.records import (
+    LossScaleChanged,
+    NonFinite,
+    Note,
+    PauseChanged,
+    PrecisionChanged,
+    Record,
+    StepRecord,
+    StepSkipped,
+)
+from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
+
+
+def at_step(step: int, ask: Callable[[], object]) -> Callable[[Record], None]:
+    """Call ``ask`` when that step's record arrives."""
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == step:
+            ask()
+
+    return watch
+
+
+class Dropping(Tiny):
+    """Its steps draw random numbers and change buffers: whatever disturbs either shows in the losses."""
+
+    epochs: int = 3
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        assert isinstance(model, nn.Sequential)
+        return model.insert(3, nn.Dropout(0.5))
+
+
+class Unautocastable(Dropping):
+    """Fails wherever autocast is on, after a forward pass that has changed buffers and random state."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("no kernel for this dtype")
+        return loss
+
+
+def undisturbed(experiment: Tiny, **options: Any) -> list[float | None]:
+    log = Log()
+    train(prepare(experiment, **options), log)
+    return losses(log)
+
+
+# ------------------------------------------------------------------------------- the window
+
+
+def test_the_float16_window_is_measured_from_the_first_step_on() -> None:
+    control = Control()
+
+    def watch(_record: Record) -> None:
+        if len(log.of(Float16Window)) == 2:
+            control.ask(StopRequest("the test"))
+
+    log = Log(watch)
+    prepared = prepare(Tiny(epochs=100_000))
+    train(prepared, log, control)
+    first, second = log.of(Float16Window)
+    assert (first.step, first.hypothetical, first.loss_scale) == (1, True, 65536.0)
+    assert first.elements == sum(p.numel() for p in prepared.model.parameters())
+    assert first.steps_since is None
+    assert second.steps_since == second.step - first.step
+    assert (second.seconds_since or 0) > (first.seconds or 0)
+    assert all((window.seconds or 0) > 0 for window in log.of(Float16Window))
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_in_fp16_the_window_is_of_the_step_s_own_scale(clip_norm: float | None) -> None:
+    log = Log()
+    train(prepare(Exploding(), precision="fp16", steps=4, clip_norm=clip_norm), log)
+    steps = {record.step: record for record in log.of(StepRecord)}
+    for window in log.of(Float16Window):
+        assert not window.hypothetical
+        assert window.loss_scale == steps[window.step].loss_scale
+    assert log.of(Float16Window)[0].nonfinite > 0
+
+
+def test_the_largest_gradient_comes_with_the_norm() -> None:
+    log = Log()
+    train(prepare(Tiny(), steps=2), log)
+    record = log.of(StepRecord)[0]
+    assert record.grad_max is not None
+    assert record.grad_norm is not None
+    assert 0 < record.grad_max <= record.grad_norm
+
+
+# -------------------------------------------------------------------------------- the trace
+
+
+def test_a_trace_is_taken_where_it_is_asked_for_and_its_hooks_are_gone_after() -> None:
+    control = Control()
+    prepared = prepare(Dropping())
+    log = Log(at_step(3, lambda: control.ask(TraceRequest())))
+    train(prepared, log, control)
+    (trace,) = log.of(ModulesTraced)
+    assert 4 <= trace.step < 4 + TRACE_STEPS
+    assert trace.asked
+    assert trace.first is None
+    assert trace.nearest[0].largest > 0
+    assert not any(module._forward_hooks for module in prepared.model.modules())
+    assert losses(log) == undisturbed(Dropping())
+
+
+class Overheating(Tiny):
+    """From step ``at`` on, its second linear layer puts out more than float16 holds."""
+
+    at: int = 6
+    epochs: int = 60
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        if self.calls == self.at and model.training:
+            with torch.no_grad():
+                model.get_parameter("4.weight").fill_(1e5)
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
+    log = Log()
+    train(prepare(Overheating(), precision="fp16", steps=20), log)
+    assert log.of(StepSkipped)[0].step == 6
+    trace = log.of(ModulesTraced)[0]
+    assert trace.step == 7
+    assert not trace.asked
+    assert trace.first is not None
+    assert (trace.first.name, trace.first.way, trace.first.dtype) == ("4", "forward", "float16")
+
+
+def test_trouble_that_goes_on_is_not_traced_at_every_step() -> None:
+    class Nans(Tiny):
+        epochs: int = 60
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            self.calls = getattr(self, "calls", 0) + model.training
+            loss = super().loss(model, batch)
+            assert isinstance(loss, Tensor)
+            return loss + math.nan if self.calls > 3 else loss
+
+    log = Log()
+    train(prepare(Nans(), steps=TRACE_GAP_STEPS + 60), log)
+    traced = [trace.step for trace in log.of(ModulesTraced)]
+    assert len(traced) == 2
+    assert traced[1] - traced[0] >= TRACE_GAP_STEPS
+
+
+def test_the_first_skips_are_a_search_and_are_not_traced() -> None:
+    log = Log()
+    train(prepare(Exploding(factor=5.0), precision="fp16", steps=20), log)
+    assert 0 < len(log.of(StepSkipped)) < 5
+    assert log.of(ModulesTraced) == []
+
+
+# ------------------------------------------------------------------------------ the buffers
+
+
+def test_poisoned_statistics_are_found_although_the_scaler_skipped_the_step() -> None:
+    class Poisoned(Tiny):
+        def build_model(self) -> nn.Module:
+            model = super().build_model()
+            with torch.no_grad():
+                model.get_parameter("1.weight").fill_(3e4)  # beyond float16 before the batch norm
+            return model
+
+    prepared = prepare(Poisoned(), precision="fp16", steps=6)
+    log = Log()
+    train(prepared, log)
+    assert log.of(StepSkipped)[0].step == 1
+    found = [record for record in log.of(NonFinite) if record.what == "buffer"]
+    assert found[0].step <= 2
+    assert set(found[0].names) == {"2.running_mean", "2.running_var"}
+    assert len(found) == 1  # told once, not at every look
+    assert not torch.isfinite(prepared.model.get_buffer("2.running_var")).all()
+
+
+def test_healthy_statistics_are_not_mentioned() -> None:
+    log = Log()
+    train(prepare(Tiny(epochs=4)), log)
+    assert log.of(NonFinite) == []
+    assert len(log.of(StepRecord)) > BUFFERS_GAP_STEPS
+
+
+# -------------------------------------------------------------------------------- the X-ray
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
+    control = Control()
+    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
+    train(prepare(Dropping(), precision=precision), log, control)
+    (xray,) = log.of(XRayTaken)
+    assert xray.step == 6
+    assert xray.precision == ("bf16" if precision == "fp32" else precision)
+    assert (xray.loss_scale is None) == (xray.precision == "bf16")
+    assert losses(log) == undisturbed(Dropping(), precision=precision)
+
+
+def test_an_x_ray_that_fails_costs_a_line_and_no_more() -> None:
+    control = Control()
+    log = Log(at_step(5, lambda: control.ask(XRayRequest())))
+    train(prepare(Unautocastable()), log, control)
+    (note,) = log.of(Note)
+    assert note.severity == "warning"
+    assert "no X-ray: RuntimeError: no kernel for this dtype" in note.text
+    assert log.of(XRayTaken) == []
+    assert losses(log) == undisturbed(Unautocastable())
+
+
+# ------------------------------------------------------------------------------- the switch
+
+
+def test_a_switch_whose_first_step_fails_is_undone_and_nothing_is_lost() -> None:
+    control = Control()
+    log = Log(switching(control, {5: "bf16"}))
+    assert train(prepare(Unautocastable()), log, control) == "done"
+    (note,) = log.of(Note)
+    assert note.severity == "error"
+    assert "bf16 failed in its first step, back in fp32: RuntimeError: no kernel" in note.text
+    changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
+    assert changes == [(6, "bf16"), (6, "fp32")]
+    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
+    assert losses(log) == undisturbed(Unautocastable())
+
+
+def test_a_failure_that_no_switch_caused_ends_the_run() -> None:
+    class Breaking(Tiny):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            self.calls = getattr(self, "calls", 0) + 1
+            if self.calls == 7:
+                raise RuntimeError("broken data")
+            loss = super().loss(model, batch)
+            assert isinstance(loss, Tensor)
+            return loss
+
+    control = Control()
+    with pytest.raises(RuntimeError, match="broken data"):
+        train(prepare(Breaking()), Log(switching(control, {3: "bf16"})), control)
+
+
+# -------------------------------------------------------------------------------- the floor
+
+
+class Infinite(Tiny):
+    """Every loss is infinite."""
+
+    epochs: int = 40
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss * math.inf
+
+
+def test_at_the_floor_a_person_may_go_on_and_the_scale_is_held_there() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PauseRequest(False))
+
+    log = Log(watch)
+    prepared = prepare(Infinite(), precision="fp16", steps=250)
+    before = [p.detach().clone() for p in prepared.model.parameters()]
+    assert train(prepared, log, control, interactive=True) == "done"
+    (pause,) = [record for record in log.of(PauseChanged) if record.paused]
+    assert pause.reason.startswith("the loss scale fell to 3.0e-08 after 41 skipped steps in a row")
+    assert log.of(LossScaleChanged)[-1].current == MIN_LOSS_SCALE / 2
+    assert prepared.scaler.get_scale() == MIN_LOSS_SCALE / 2
+    assert len(log.of(StepSkipped)) == 250
+    assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
+
+
+def test_a_pause_that_a_person_asked_for_has_no_reason() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 2:
+            control.ask(PauseRequest(True))
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PauseRequest(False))
+
+    log = Log(watch)
+    train(prepare(Tiny()), log, control)
+    assert [(pause.paused, pause.reason) for pause in log.of(PauseChanged)] == [(True, ""), (False, "")]
+
+
+def test_float16_begins_its_search_anew_after_a_collapse() -> None:
+    class InfiniteAtFirst(Tiny):
+        epochs: int = 40
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            self.calls = getattr(self, "calls", 0) + model.training
+            loss = super().loss(model, batch)
+            assert isinstance(loss, Tensor)
+            return loss * math.inf if self.calls <= 41 else loss
+
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PrecisionRequest("bf16"))
+            control.ask(PauseRequest(False))
+        if isinstance(record, StepRecord) and record.step == 60:
+            control.ask(PrecisionRequest("fp16"))
+
+    log = Log(watch)
+    assert (
+        train(prepare(InfiniteAtFirst(), precision="fp16", steps=80), log, control, interactive=True)
+        == "done"
+    )
+    scales = [record.loss_scale for record in log.of(StepRecord) if record.precision == "fp16"]
+    assert (scales[40], scales[41]) == (MIN_LOSS_SCALE, 65536.0)
+    hypothetical = [window.loss_scale for window in log.of(Float16Window) if window.precision == "bf16"]
+    assert set(hypothetical) <= {65536.0}
+    assert len([record for record in log.of(PauseChanged) if record.paused]) == 1
+
+
+# -------------------------------------------------------------------- where time and memory go
+
+
+def test_some_steps_are_timed_part_by_part() -> None:
+    log = Log()
+    train(prepare(Tiny(epochs=20), clip_norm=1.0), log)
+    timed = log.of(StepTimed)
+    assert timed
+    steps = {record.step: record for record in log.of(StepRecord)}
+    for record in timed:
+        assert [p.name for p in record.phases] == ["input", "forward", "backward", "clip", "optimizer"]
+        step = steps[record.step]
+        assert record.settling == step.settling
+        parts = sum(phase.host_seconds for phase in record.phases)
+        assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
+
+
+def test_without_clipping_there_is_no_such_part() -> None:
+    log = Log()
+    train(prepare(Tiny(epochs=20)), log)
+    assert {phase.name for record in log.of(StepTimed) for phase in record.phases} == {
+        "input",
+        "forward",
+        "backward",
+        "optimizer",
+    }
+
+
+def test_memory_is_broken_down_once_a_stretch() -> None:
+    control = Control()
+    log = Log(switching(control, {80: "bf16"}))
+    prepared = prepare(Tiny(epochs=25))
+    train(prepared, log, control)
+    first, second = log.of(MemoryBreakdown)
+    assert (first.precision, second.precision) == ("fp32", "bf16")
+    weights = sum(p.numel() * 4 for p in prepared.model.parameters())
+    assert [k.size_bytes for k in first.kinds if k.kind == "weights"] == [weights]
+    assert [k.kind for k in second.kinds if k.dtype == "bfloat16"] == ["cast copies"]
+    assert first.peak_allocated_bytes is None
+
+
+def test_switched_off_only_what_a_step_needs_is_measured() -> None:
+    log = Log()
+    train(prepare(Tiny(epochs=20), probes=False), log)
+    assert log.of(Float16Window) == []
+    assert {record.grad_norm for record in log.of(StepRecord)} == {None}
+    clipped = Log()
+    train(prepare(Tiny(), probes=False, clip_norm=1.0), clipped)
+    assert None not in {record.grad_norm for record in clipped.of(StepRecord)}

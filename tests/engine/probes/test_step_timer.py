@@ -1,0 +1,324 @@
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.engine.probes.budget import TIMELINE_BUDGET
+from amptui.engine.probes.step_timer import (
+    LONGEST_GAP_SECONDS,
+    RECORD_SECONDS,
+    STRAY_SECONDS,
+    PhaseName,
+    StepTimer,
+)
+from amptui.findings import StepTimed
+
+CPU = torch.device("cpu")
+PARTS: tuple[PhaseName, ...] = ("forward", "backward", "clip", "optimizer")
+
+
+class Clock:
+    """Seconds that tests set."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Device:
+    """A device that works off what was enqueued when tests let it: its clock is its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.queue: list[float | Event] = []
+        self.events = 0
+        self.waits = 0
+
+    def new_event(self) -> "Event":
+        self.events += 1
+        return Event(self)
+
+    def work(self, seconds: float) -> None:
+        self.queue.append(seconds)
+
+    def run(self) -> None:
+        for item in self.queue:
+            if isinstance(item, Event):
+                item.passed_at = self.now
+            else:
+                self.now += item
+        self.queue.clear()
+
+
+class Event:
+    """As ``torch.cuda.Event``, on that device."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.passed_at: float | None = None
+
+    def record(self) -> None:
+        self.passed_at = None
+        self.device.queue.append(self)
+
+    def query(self) -> bool:
+        return self.passed_at is not None
+
+    def synchronize(self) -> None:
+        self.device.waits += 1
+        self.device.run()
+
+    def elapsed_time(self, end_event: "Event") -> float:
+        assert self.passed_at is not None
+        assert end_event.passed_at is not None
+        return 1000 * (end_event.passed_at - self.passed_at)
+
+
+class Loop:
+    """A training loop whose parts take the seconds that a test gives them."""
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.clock = Clock()
+        self.device = device
+        self.told: list[StepTimed] = []
+        new_event = None if device is None else device.new_event
+        self.timeline = StepTimer(CPU, self.told.append, clock=self.clock, new_event=new_event)
+        self.step = 0
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now += seconds
+
+    def run(
+        self,
+        host: dict[str, float],
+        device: dict[str, float] | None = None,
+        *,
+        between: Callable[[], object] = lambda: None,
+        settling: bool = False,
+    ) -> None:
+        """One step: the host spends ``host`` and enqueues ``device``, seconds by part."""
+        self.step += 1
+        self.timeline.drain()
+        between()
+        work = device or {}
+        self.wait(host["input"])
+        self.enqueue(work.get("input"))
+        self.timeline.begin(self.step, "fp32", settling, host["input"])
+        self.timeline.mark("input")
+        for name in PARTS:
+            if name in host:
+                self.wait(host[name])
+                self.enqueue(work.get(name))
+                self.timeline.mark(name)
+
+    def enqueue(self, seconds: float | None) -> None:
+        if self.device is not None and seconds is not None:
+            self.device.work(seconds)
+
+
+HOST = {"input": 0.001, "forward": 0.002, "backward": 0.003, "optimizer": 0.0005}
+DEVICE = {"input": 0.0001, "forward": 0.02, "backward": 0.04, "optimizer": 0.003}
+
+
+def host_seconds(record: StepTimed) -> dict[str, Any]:
+    return {phase.name: pytest.approx(phase.host_seconds) for phase in record.phases}
+
+
+def device_seconds(record: StepTimed) -> dict[str, Any]:
+    return {phase.name: pytest.approx(phase.device_seconds) for phase in record.phases}
+
+
+def test_on_a_cpu_each_part_has_the_hosts_seconds_alone() -> None:
+    loop = Loop()
+    loop.run(HOST | {"clip": 0.0002}, settling=True)
+    loop.timeline.drain()
+    (record,) = loop.told
+    assert (record.step, record.precision, record.settling) == (1, "fp32", True)
+    assert [phase.name for phase in record.phases] == ["input", *PARTS]
+    assert host_seconds(record) == HOST | {"clip": 0.0002}
+    assert all(phase.device_seconds is None for phase in record.phases)
+
+
+def test_a_part_that_did_not_run_is_left_out() -> None:
+    loop = Loop()
+    loop.run(HOST)
+    loop.timeline.flush()
+    assert [phase.name for phase in loop.told[0].phases] == ["input", "forward", "backward", "optimizer"]
+
+
+def test_a_measurement_of_ours_is_nobodys_time() -> None:
+    device = Device()
+    loop = Loop(device)
+    loop.timeline.drain()
+    loop.timeline.begin(1, "fp32", False, 0.0)
+    loop.timeline.mark("input")
+    parts: tuple[tuple[float, PhaseName | None], ...] = (
+        (0.002, "backward"),
+        (0.7, None),
+        (0.001, "optimizer"),
+    )
+    for seconds, name in parts:
+        loop.wait(seconds)
+        device.work(2 * seconds)
+        if name is None:
+            loop.timeline.leave_out()
+        else:
+            loop.timeline.mark(name)
+    loop.timeline.flush()
+    assert host_seconds(loop.told[0]) == {"input": 0.0, "backward": 0.002, "optimizer": 0.001}
+    assert device_seconds(loop.told[0]) == {"input": 0.0, "backward": 0.004, "optimizer": 0.002}
+
+
+def test_the_device_tells_of_its_own_parts_when_it_has_done_them() -> None:
+    device = Device()
+    loop = Loop(device)
+    loop.run(HOST, DEVICE)
+    loop.timeline.drain()
+    assert loop.told == []
+    device.run()
+    loop.timeline.drain()
+    assert device_seconds(loop.told[0]) == DEVICE
+    assert host_seconds(loop.told[0]) == HOST
+    assert device.waits == 0
+
+
+def test_a_device_that_lags_is_waited_for_by_nobody_but_a_flush() -> None:
+    device = Device()
+    loop = Loop(device)
+    for _ in range(100):
+        loop.run(HOST, DEVICE)
+    assert (loop.told, device.waits) == ([], 0)
+    loop.timeline.flush()
+    assert [record.step for record in loop.told] == [1]
+    assert device_seconds(loop.told[0]) == DEVICE
+    assert device.waits == 1
+
+
+def test_events_are_used_again() -> None:
+    device = Device()
+    loop = Loop(device)
+    for _ in range(500):
+        loop.run(HOST, DEVICE)
+        device.run()
+    assert len(loop.told) > 10
+    assert device.events == 5
+    assert all(device_seconds(record) == DEVICE for record in loop.told)
+
+
+def test_what_ran_between_the_boundary_and_the_batch_is_no_input() -> None:
+    device = Device()
+    loop = Loop(device)
+
+    def xray() -> None:
+        loop.wait(1.5 * STRAY_SECONDS)
+        device.work(0.3)
+
+    loop.run(HOST, DEVICE, between=xray)
+    loop.timeline.flush()
+    assert loop.told == []
+    loop.run(HOST, DEVICE)
+    loop.timeline.flush()
+    assert device_seconds(loop.told[0]) == DEVICE
+
+
+def test_of_a_pass_that_failed_and_ran_again_nothing_is_told() -> None:
+    loop = Loop()
+    loop.timeline.drain()
+    loop.timeline.begin(1, "fp16", True, 0.0)
+    names: tuple[PhaseName, ...] = ("input", "forward", "forward", "backward", "optimizer")
+    for name in names:
+        loop.wait(0.01)
+        loop.timeline.mark(name)
+    loop.timeline.flush()
+    assert loop.told == []
+    loop.step = 1
+    loop.run(HOST)
+    loop.timeline.drain()
+    assert [record.step for record in loop.told] == [2]
+
+
+def test_a_step_that_never_ended_is_forgotten() -> None:
+    loop = Loop()
+    loop.run({"input": 0.0, "forward": 0.1})
+    loop.run(HOST)
+    loop.run(HOST)
+    loop.timeline.flush()
+    assert [record.step for record in loop.told] == [3]
+    assert host_seconds(loop.told[0]) == HOST
+
+
+def test_marks_without_a_boundary_time_nothing() -> None:
+    loop = Loop()
+    loop.timeline.begin(1, "fp32", False, 0.0)
+    loop.timeline.mark("optimizer")
+    loop.timeline.leave_out()
+    loop.timeline.flush()
+    assert loop.told == []
+
+
+def told_at(step_seconds: float, cost_seconds: float, steps: int = 300) -> tuple[list[float], float]:
+    """When each step was told, where telling one takes ``cost_seconds``, and how long it all took."""
+    loop = Loop()
+    moments: list[float] = []
+
+    def emit(_record: StepTimed) -> None:
+        loop.wait(cost_seconds)
+        moments.append(loop.clock.now)
+
+    loop.timeline = StepTimer(CPU, emit, clock=loop.clock)
+    began = loop.clock.now
+    half = step_seconds / 2
+    for _ in range(steps):
+        loop.run({"input": 0.0, "forward": half, "backward": half, "optimizer": 0.0})
+    return moments, loop.clock.now - began
+
+
+@given(st.floats(1e-5, 1.0), st.floats(1e-6, TIMELINE_BUDGET * LONGEST_GAP_SECONDS - RECORD_SECONDS))
+def test_timing_keeps_within_its_budget(step_seconds: float, cost_seconds: float) -> None:
+    moments, seconds = told_at(step_seconds, cost_seconds)
+    free = 2
+    assert (len(moments) - free - 1) * (cost_seconds + RECORD_SECONDS) <= TIMELINE_BUDGET * seconds
+
+
+@given(st.floats(1e-3, 1.0), st.floats(0.0, 0.5))
+def test_however_dear_it_is_steps_are_timed_now_and_then(step_seconds: float, cost_seconds: float) -> None:
+    moments, _ = told_at(step_seconds, cost_seconds)
+    assert len(moments) > 1
+    longest = LONGEST_GAP_SECONDS + 3 * step_seconds + cost_seconds
+    assert all(later - moment <= longest for moment, later in pairwise(moments))
+
+
+def test_where_steps_are_long_each_is_timed() -> None:
+    moments, _ = told_at(0.5, 1e-5, steps=20)
+    assert len(moments) == 19
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_device_needs_longer_than_the_host_enqueues() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    device = torch.device("cuda")
+    told: list[StepTimed] = []
+    timeline = StepTimer(device, told.append)
+    torch.cuda._sleep(1)  # loaded now, which may wait
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(1, 4):
+            timeline.drain()
+            timeline.begin(step, "fp32", False, 0.0)
+            timeline.mark("input")
+            torch.cuda._sleep(500_000_000)  # a quarter of a second, more or less
+            timeline.mark("forward")
+            timeline.mark("optimizer")
+        timeline.flush()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    forward = told[0].phases[1]
+    assert forward.device_seconds is not None
+    assert forward.device_seconds > 10 * forward.host_seconds

@@ -1,0 +1,375 @@
+"""One batch in two precisions: what is found."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui.engine import setup
+from amptui.engine.probes.xray import take_xray
+from amptui.engine.setup import Prepared
+from amptui.findings import LayerAgreement, XRayTaken
+from tests.tiny import Log, Tiny, prepare, train
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+
+
+def first_batch(prepared: Prepared) -> Any:
+    return next(iter(prepared.training.epoch(1)))
+
+
+def xray(prepared: Prepared, precision: str = "bf16", loss_scale: float | None = None) -> XRayTaken:
+    return take_xray(prepared, first_batch(prepared), step=7, precision=precision, loss_scale=loss_scale)
+
+
+def layer(found: XRayTaken, name: str) -> LayerAgreement:
+    return next(layer for layer in found.layers if layer.name == name)
+
+
+def ran(found: XRayTaken) -> dict[tuple[str, str], int]:
+    return {(count.name, count.dtype): count.count for count in found.operators}
+
+
+class Plain(Tiny):
+    """One linear layer on 16 pixels, followed by nothing random and nothing that keeps statistics."""
+
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
+
+
+def test_losses_and_gradients_are_those_of_a_step_in_each_precision() -> None:
+    prepared = prepare(Plain())
+    inputs, targets = batch = first_batch(prepared)
+    found = take_xray(prepared, batch, step=7, precision="bf16", loss_scale=None)
+    gradients = {}
+    for name in ("ieee", "bf16"):
+        with prepared.precisions[name].forward_context():
+            loss = functional.cross_entropy(prepared.model(inputs), targets)
+        loss.backward()
+        assert loss.item() == (found.loss_fp32 if name == "ieee" else found.loss_amp)
+        weights = prepared.model.get_submodule("1").parameters()
+        gradients[name] = [p.grad.flatten().double() for p in weights if p.grad is not None]
+        prepared.optimizer.zero_grad()
+    full, half = (torch.cat(gradients[name]) for name in ("ieee", "bf16"))
+    agreement = layer(found, "1")
+    assert agreement.cosine == pytest.approx((full @ half / (full.norm() * half.norm())).item())
+    assert agreement.relative_error == pytest.approx(((half - full).norm() / full.norm()).item())
+    assert 0 < (agreement.relative_error or 0) < 0.1
+    assert (found.step, found.precision, found.loss_scale, found.random) == (7, "bf16", None, False)
+    assert [(a.name, a.kind, a.elements, a.output_dtype) for a in found.layers] == [
+        ("1", "Linear", 136, "bfloat16"),
+        ("3", "Linear", 36, "bfloat16"),
+    ]
+
+
+class Island(Tiny):
+    """Autocast is off in the model, so both passes compute the same."""
+
+    def build_model(self) -> nn.Module:
+        class InFull(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = nn.Linear(16, 4)
+
+            def forward(self, inputs: Tensor) -> dict[str, Any]:
+                with torch.autocast("cpu", enabled=False):
+                    return {"none": None, "logits": (self.inner(inputs.float()),)}
+
+        return nn.Sequential(nn.Flatten(), InFull())
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        (logits,) = model(batch[0])["logits"]
+        return functional.cross_entropy(logits, batch[1])
+
+
+@pytest.mark.parametrize(("precision", "loss_scale"), [("fp16", 65536.0), ("bf16", None)])
+def test_an_fp32_island_agrees_exactly_and_shows_its_dtype(precision: str, loss_scale: float | None) -> None:
+    found = xray(prepare(Island()), precision, loss_scale)
+    (inner,) = found.layers
+    assert (inner.cosine, inner.relative_error, inner.lost) == (1.0, 0.0, 0.0)
+    assert inner.output_dtype == "float32"
+    assert found.output_dtypes == dict.fromkeys(("0", "1.inner", "1", ""), "float32")
+    assert found.loss_amp == found.loss_fp32
+    assert found.saved_bytes_amp == found.saved_bytes_fp32
+
+
+def test_both_passes_draw_the_same_numbers_and_begin_with_the_same_statistics() -> None:
+    class Noisy(Island):
+        def build_model(self) -> nn.Module:
+            return nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(1, momentum=None), super().build_model())
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            batches = model.get_buffer("1.num_batches_tracked")
+            return super().loss(model, batch) * (1 + batches)
+
+    found = xray(prepare(Noisy()))
+    assert found.random
+    assert [(a.cosine, a.relative_error) for a in found.layers] == [(1.0, 0.0)] * 2
+    assert found.loss_amp == found.loss_fp32
+
+
+class Vanishing(Plain):
+    """Gradients around 1e-9: below float16's least subnormal unless the loss is scaled."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch[0]), batch[1]) * 1e-8
+
+
+def test_gradients_that_vanish_in_float16_are_lost_and_a_scale_saves_them() -> None:
+    prepared = prepare(Vanishing())
+    unscaled, scaled = xray(prepared, "fp16", 1.0), xray(prepared, "fp16", 2.0**24)
+    assert layer(unscaled, "1").lost == 1
+    assert layer(unscaled, "1").cosine == 0
+    assert layer(scaled, "1").lost == pytest.approx(0, abs=0.05)
+    assert layer(scaled, "1").cosine == pytest.approx(1, abs=1e-3)
+    assert scaled.loss_amp == pytest.approx(scaled.loss_fp32, rel=1e-2)
+    assert scaled.loss_scale == 2.0**24
+
+
+def test_gradients_that_overflow_float16_are_not_comparable() -> None:
+    found = xray(prepare(Plain()), "fp16", 2.0**40)
+    assert math.isnan(layer(found, "1").cosine or 0)
+    assert math.isnan(layer(found, "1").relative_error or 0)
+    assert math.isfinite(found.loss_amp)
+
+
+def test_operators_are_counted_by_dtype_forward_and_backward() -> None:
+    class Convolving(Tiny):
+        def build_model(self) -> nn.Module:
+            layers = (nn.Conv2d(1, 8, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(32, 4))
+            return nn.Sequential(*layers, nn.ReLU(inplace=True), nn.Linear(4, 4))
+
+    counts = ran(xray(prepare(Convolving())))
+    assert counts["convolution", "bfloat16"] == 1
+    assert counts["convolution_backward", "bfloat16"] == 1
+    assert counts["addmm", "bfloat16"] == 2
+    assert counts["_log_softmax", "float32"] == 1
+    assert not any(name == "clone" for name, _ in counts)
+
+
+def test_memory_is_counted_to_the_byte() -> None:
+    prepared = prepare(Plain())
+    found = xray(prepared)
+    parameters = 16 * 8 + 8 + 8 * 4 + 4
+    assert found.weights_bytes == found.gradients_bytes == 4 * parameters
+    assert found.buffers_bytes == found.optimizer_bytes == 0
+    # Of 8 samples: what ReLU put out, and log_softmax's output; the targets and inputs are the batch.
+    assert found.saved_bytes_fp32 == 4 * 8 * (8 + 4) + 4  # nll_loss keeps its total weight
+    # In AMP half of ReLU's, log_softmax's all the same, and casts: of the batch and of the second weight. Of
+    # the first none is kept, as no gradient goes on to the batch.
+    assert found.saved_bytes_amp == 2 * 8 * 8 + 4 * 8 * 4 + 2 * 8 * 16 + 2 * 8 * 4 + 4
+
+
+def test_the_optimizer_s_and_the_buffers_bytes_are_their_tensors() -> None:
+    prepared = prepare(Tiny(), steps=1)
+    train(prepared, Log())
+    found = xray(prepared)
+    parameters = sum(p.numel() for p in prepared.model.parameters())
+    tensors = len(list(prepared.model.parameters()))
+    assert found.optimizer_bytes == 2 * 4 * parameters + 4 * tensors
+    assert found.buffers_bytes == 2 * 4 * 16 + 8
+
+
+def test_what_a_branch_without_a_way_back_would_have_kept_is_not_counted() -> None:
+    class Curious(Plain):
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            outputs = model(batch[0])
+            outputs.exp().mean()
+            return functional.cross_entropy(outputs, batch[1])
+
+    assert xray(prepare(Curious())).saved_bytes_fp32 == xray(prepare(Plain())).saved_bytes_fp32
+
+
+@pytest.mark.parametrize(
+    ("module", "random_numbers"),
+    [
+        (nn.Dropout(0.5), True),
+        (nn.Dropout(0.5).eval(), False),
+        (nn.Dropout(0.0), False),
+        (nn.RReLU(), True),
+        (nn.MultiheadAttention(4, 2, dropout=0.1), True),
+        (nn.GRU(4, 4, num_layers=2, dropout=0.1), True),
+        (nn.GRU(4, 4), False),
+    ],
+    ids=str,
+)
+def test_random_numbers_are_noticed_whoever_draws_them(module: nn.Module, *, random_numbers: bool) -> None:
+    class Drawing(Tiny):
+        def build_model(self) -> nn.Module:
+            return nn.ModuleList([nn.Linear(16, 4), module])
+
+        def loss(self, model: Any, batch: Any) -> Tensor:
+            features = model[0](batch[0].flatten(1))
+            outputs = module(*[features] * (3 if isinstance(module, nn.MultiheadAttention) else 1))
+            outputs = outputs[0] if isinstance(outputs, tuple) else outputs
+            return outputs.square().mean()  # type: ignore[no-any-return]
+
+    training = module.training
+    prepared = prepare(Drawing())
+    module.train(training)
+    assert xray(prepared).random == random_numbers
+
+
+# --------------------------------------------------------------------------- kinds of experiments
+
+
+def test_a_dict_s_total_is_the_loss() -> None:
+    class Parts(Plain):
+        def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
+            total = functional.cross_entropy(model(batch[0]), batch[1])
+            return {"part": total.detach(), "loss": total * 3}
+
+    found, plain = xray(prepare(Parts())), xray(prepare(Plain()))
+    assert found.loss_fp32 == pytest.approx(3 * plain.loss_fp32)
+
+
+def test_batches_may_be_nests_in_which_a_tensor_stands_twice() -> None:
+    class Reconstructing(Tiny):
+        def build_model(self) -> nn.Module:
+            return nn.Linear(16, 16)
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            assert batch["inputs"] is batch["targets"][0]
+            batch["inputs"].add_(1)
+            batch["seen"].append(True)
+            return functional.mse_loss(model(batch["inputs"]), batch["targets"][0])
+
+    inputs = torch.rand(4, 16)
+    before, seen = inputs.clone(), list[bool]()
+    batch = {"inputs": inputs, "targets": (inputs,), "seen": seen}
+    found = take_xray(prepare(Reconstructing()), batch, step=1, precision="bf16", loss_scale=None)
+    assert torch.equal(inputs, before)
+    assert not seen
+    assert found.loss_amp == pytest.approx(found.loss_fp32, rel=0.05)
+
+
+def test_batches_may_be_objects_of_any_class() -> None:
+    @dataclass
+    class Sentence:
+        inputs: Tensor
+
+    class Writing(Tiny):
+        def build_model(self) -> nn.Module:
+            return nn.Linear(16, 1)
+
+        def loss(self, model: nn.Module, batch: Sentence) -> Tensor:
+            return model(batch.inputs.add_(1)).square().mean()  # type: ignore[no-any-return]
+
+    batch = Sentence(torch.zeros(2, 16))
+    take_xray(prepare(Writing()), batch, step=1, precision="bf16", loss_scale=None)
+    assert not batch.inputs.any()
+
+
+def test_tied_weights_sparse_gradients_and_unused_layers_have_their_place() -> None:
+    class Words(Tiny):
+        def build_model(self) -> nn.Module:
+            words, head = nn.Embedding(9, 4), nn.Linear(4, 9)
+            head.weight = words.weight
+            return nn.ModuleDict(
+                {
+                    "words": words,
+                    "head": head,
+                    "unused": nn.Linear(2, 2),
+                    "marks": nn.Embedding(9, 4, sparse=True),
+                }
+            )
+
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            return torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def loss(self, model: Any, batch: Any) -> Tensor:
+            features = model["words"](batch) + model["marks"](batch)
+            return functional.cross_entropy(model["head"](features), batch)
+
+    prepared = prepare(Words())
+    found = take_xray(prepared, torch.arange(4), step=1, precision="bf16", loss_scale=None)
+    agreements = {layer.name: layer for layer in found.layers}
+    assert list(agreements) == ["words", "head", "unused", "marks"]
+    assert (agreements["words"].elements, agreements["head"].elements) == (36, 9)
+    assert (agreements["unused"].elements, agreements["unused"].cosine) == (0, None)
+    assert agreements["unused"].output_dtype == ""
+    assert agreements["marks"].elements == 36
+    assert (agreements["marks"].cosine or 0) > 0.99
+    assert found.gradients_bytes == 4 * (36 + 9) + 4 * (4 * 4) + 8 * 4
+
+
+def test_a_compiled_model_is_looked_into_and_stays_compiled() -> None:
+    class Compiled(Plain):
+        def build_model(self) -> nn.Module:
+            compiled: Any = torch.compile(super().build_model(), backend=backend)
+            return compiled  # type: ignore[no-any-return]
+
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    xray(prepare(Compiled()))
+    assert not graphs
+    prepared = prepare(Compiled(), steps=1)
+    train(prepared, Log())
+    before = len(graphs)
+    found = xray(prepared)
+    assert [layer.output_dtype for layer in found.layers] == ["bfloat16", "bfloat16"]
+    assert ran(found)["addmm", "bfloat16"] == 2
+    prepared.model(first_batch(prepared)[0])
+    assert len(graphs) == before > 0
+
+
+class OnTwo(nn.DataParallel[nn.Module]):
+    """Says that its replicas run on two GPUs, for want of them."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.device_ids = [0, 1]
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.module(inputs)
+
+
+ON_GPUS = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="DataParallel would look for it on the GPUs here"
+)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "seen"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
+)
+def test_what_replicas_do_in_threads_is_not_told_rather_than_told_in_part(
+    parallel: Any, *, seen: bool
+) -> None:
+    class Parallel(Plain):
+        def build_model(self) -> nn.Module:
+            return parallel(super().build_model())  # type: ignore[no-any-return]
+
+    found = xray(prepare(Parallel()))
+    assert bool(found.operators) == seen
+    assert (found.saved_bytes_fp32 is None, found.saved_bytes_amp is None) == (not seen, not seen)
+    assert layer(found, "module.1").output_dtype == "bfloat16"
+
+
+@pytest.mark.gpu
+@pytest.mark.real_gpu("cuDNN's RNNs")
+@gpu
+def test_dropout_that_cudnn_draws_is_noticed() -> None:
+    class Recurrent(Tiny):
+        def build_model(self) -> nn.Module:
+            return nn.GRU(4, 4, num_layers=2, dropout=0.5)
+
+        def loss(self, model: nn.Module, batch: Any) -> Tensor:
+            outputs, _ = model(batch)
+            return outputs.square().mean()  # type: ignore[no-any-return]
+
+    device = torch.device("cuda", 0)
+    scaler, precisions = setup.prepare_precisions(device)
+    prepared = replace(prepare(Recurrent()), device=device, scaler=scaler, precisions=precisions)
+    prepared.model.to(device)
+    for _ in range(2):
+        batch = torch.rand(3, 2, 4, device=device)
+        assert take_xray(prepared, batch, step=1, precision="bf16", loss_scale=None).random

@@ -1,0 +1,170 @@
+"""Blocks in turns: who runs next, which steps count, when enough is known."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
+from amptui.estimate import BLOCK_STEPS
+from amptui.records import StepRecord
+
+STEP = StepRecord(
+    time=0.0,
+    step=1,
+    epoch=1,
+    precision="fp32",
+    loss=0.5,
+    samples=8,
+    step_seconds=0.003,
+    data_seconds=0.0,
+    lr=0.1,
+    loss_scale=None,
+    growth_tracker=None,
+    skipped=False,
+    grad_norm=None,
+    nonfinite_gradients=None,
+    settling=False,
+)
+SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004}
+
+
+def played(alternation: ABTest, *, noise: float = 0.0, steps: int = 10_000) -> list[str]:
+    """The precisions of the steps that it asked for, each of its usual length, until it is over."""
+    rng, ran = np.random.default_rng(0), list[str]()
+    while not alternation.over and len(ran) < steps:
+        ran.append(alternation.wanted)
+        seconds = SECONDS[ran[-1]] * math.exp(rng.normal(0, noise))
+        alternation.take(replace(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds))
+    return ran
+
+
+def test_rounds_go_forth_and_back() -> None:
+    ran = played(ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2), steps=12)
+    assert ran == ["fp32"] * 2 + ["bf16"] * 2 + ["fp16"] * 4 + ["bf16"] * 2 + ["fp32"] * 2
+
+
+def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() -> None:
+    alternation = ABTest(("fp32", "bf16"), chosen="bf16", block_steps=5)
+    played(alternation, noise=0.005)
+    found = alternation.record(1)
+    assert (found.over, found.reason, found.rounds) == (True, "narrow", MIN_ROUNDS)
+    assert alternation.wanted == "bf16"
+    row = found.rows[1]
+    assert row.speedup is not None
+    assert row.speedup == pytest.approx(1.5, rel=0.02)
+    assert row.speedup_low is not None
+    assert row.speedup_high is not None
+    assert row.speedup_low <= row.speedup <= row.speedup_high
+    assert found.rows[0].speedup is None
+    assert row.samples_per_second == pytest.approx(8 / 0.002, rel=0.02)
+
+
+INTERVALS = 1000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spread", "memory", "drift", "block_spread"),
+    [
+        (0.03, 0.0, 0.0, 0.0),
+        (0.06, 0.0, 0.0, 0.0),
+        (0.03, 0.8, 0.0, 0.0),
+        (0.05, 0.99, 0.0, 0.0),
+        (0.01, 0.0, 0.0, 0.01),
+        (0.03, 0.8, 0.3, 0.0),
+    ],
+)
+def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
+    spread: float, memory: float, drift: float, block_spread: float
+) -> None:
+    """Steps whose noise has a memory or none, a drift over all of them, noise that a block has in common."""
+    rng = np.random.default_rng(7)
+    steps = 2 * BLOCK_STEPS * MAX_ROUNDS
+    weights = memory ** np.arange(steps)
+    weights = weights[weights > 1e-4]
+    covered = 0
+    for _ in range(INTERVALS):
+        shocks = rng.normal(0, spread * math.sqrt(1 - memory**2), steps + len(weights))
+        noise = np.convolve(shocks, weights, mode="valid")[:steps] + np.linspace(0, drift, steps)
+        noise += np.repeat(rng.normal(0, block_spread, steps // BLOCK_STEPS), BLOCK_STEPS)
+        alternation = ABTest(("fp32", "bf16"), chosen="fp32")
+        for each in noise.tolist():
+            name = alternation.wanted
+            alternation.take(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(each)))
+            if alternation.over:
+                break
+        row = alternation.record(1).rows[1]
+        assert row.speedup_low is not None
+        assert row.speedup_high is not None
+        covered += row.speedup_low <= SECONDS["fp32"] / SECONDS["bf16"] <= row.speedup_high
+    # Were it right 95% of the time, fewer than 925 of 1,000 would cover less than once in a thousand tests.
+    assert covered / INTERVALS >= 0.925
+
+
+def test_noise_takes_more_rounds_and_the_limit_ends_it() -> None:
+    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=3, most_rounds=8)
+    played(alternation, noise=0.5)
+    found = alternation.record(1)
+    assert (found.reason, found.rounds) == ("limit", 8)
+    assert [row.blocks for row in found.rows] == [8, 8]
+
+
+def test_settling_steps_and_those_on_their_way_do_not_count() -> None:
+    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
+    assert not alternation.take(replace(STEP, settling=True))
+    assert not alternation.take(replace(STEP, step_seconds=None))
+    alternation.take(STEP)
+    alternation.take(STEP)
+    assert alternation.wanted == "bf16"
+    alternation.take(replace(STEP, step_seconds=9.0))  # sent before the switch, delivered after
+    assert alternation.record(1).rows[0].steps == 2
+
+
+def test_skips_and_losses_of_all_steps_are_told() -> None:
+    alternation = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=2)
+    alternation.take(replace(STEP, precision="fp16", settling=True, skipped=True, loss=0.9))
+    alternation.take(replace(STEP, precision="fp16", loss=0.7))
+    row = alternation.record(1).rows[1]
+    assert (row.skipped, row.first_loss, row.last_loss) == (1, 0.9, 0.7)
+    assert row.speedup is None
+
+
+def test_stopped_it_says_what_it_knows() -> None:
+    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=5)
+    played(alternation, steps=10)
+    alternation.stop()
+    alternation.stop()
+    found = alternation.record(10)
+    assert (found.reason, found.rounds) == ("stopped", 1)
+    assert found.rows[1].speedup == pytest.approx(1.5)
+    assert found.rows[1].speedup_low is None
+    assert not alternation.take(STEP)
+
+
+def test_without_a_precision_that_fails_the_others_begin_anew() -> None:
+    alternation = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2)
+    played(alternation, steps=9)
+    alternation.leave_out("bf16", "no kernel")
+    found = alternation.record(9)
+    assert (found.over, found.rounds, found.failed) == (False, 0, {"bf16": "no kernel"})
+    assert [(row.precision, row.blocks) for row in found.rows] == [("fp32", 0), ("fp16", 0)]
+    assert played(alternation, steps=8) == ["fp32"] * 2 + ["fp16"] * 4 + ["fp32"] * 2
+
+
+def test_one_precision_left_is_the_end_with_what_is_known() -> None:
+    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
+    played(alternation, steps=6)
+    alternation.leave_out("bf16", "out of memory")
+    found = alternation.record(6)
+    assert (found.over, found.reason, found.failed) == (True, "stopped", {"bf16": "out of memory"})
+    assert found.rows[1].speedup == pytest.approx(1.5)
+
+
+def test_the_greatest_peak_of_all_blocks_is_kept() -> None:
+    alternation = ABTest(("fp32", "bf16"), chosen="fp32")
+    for peak in (5, 9, None, 7):
+        alternation.take_peak("bf16", peak)
+    alternation.take_peak("tf32", 100)
+    assert [row.peak_allocated_bytes for row in alternation.record(1).rows] == [None, 9]

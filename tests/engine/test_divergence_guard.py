@@ -1,0 +1,161 @@
+"""A run whose weights hold NaN is not trained to its end: within ten steps it fails, or pauses and asks."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from amptui.control import Control, PauseRequest, StopRequest
+from amptui.engine.checkpoint.file import checkpoints
+from amptui.engine.divergence_guard import HOPELESS_STEPS, SUSPECT_STEPS
+from amptui.errors import ExperimentError
+from amptui.findings import ModulesTraced
+from amptui.records import CheckpointWritten, NonFinite, PauseChanged, Record, StepRecord
+from tests.survival import survived
+from tests.tiny import Log, Tiny, losses, prepare, resume, train
+
+WITHIN_STEPS = 10
+
+
+class Spoiled(Tiny):
+    """One step of it makes every weight NaN, or only a loss that is not finite for some steps."""
+
+    def __init__(
+        self, at: int = 12, steps: int = 1, *, weights_too: bool = True, value: float = math.nan
+    ) -> None:
+        super().__init__(epochs=8)
+        self.at, self.steps, self.weights_too, self.value = at, steps, weights_too, value
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.calls = getattr(self, "calls", 0) + model.training
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        if not (model.training and self.at <= self.calls < self.at + self.steps):
+            return loss
+        return loss * self.value if self.weights_too else loss + self.value
+
+
+def spoiled_params(prepared: Any) -> int:
+    return sum(bool(parameter.isnan().any()) for parameter in prepared.model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
+@settings(max_examples=8)
+@given(at=st.integers(2, 40))
+def test_unattended_it_fails_within_ten_steps_and_names_the_way_back(
+    precision: str, at: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    log = Log()
+    with pytest.raises(ExperimentError, match=f"the loss has been nan since step {at}, and ") as failed:
+        train(prepare(Spoiled(at=at), precision=precision), log, checkpoints=folder)
+    assert at < len(losses(log)) <= at + WITHIN_STEPS
+    assert next(r.step for r in log.of(NonFinite) if r.what == "loss") == at
+    assert log.of(ModulesTraced)
+    kept = checkpoints(folder)
+    if kept:
+        assert f"{kept[0].name}: amptui train --resume" in failed.value.hint
+        assert int(kept[0].stem.removeprefix("step-")) < at
+        # From there another training of it goes on to its end.
+        again = Log()
+        assert resume(prepare(Spoiled(at=1000), precision=precision), folder, again) == "done"
+        assert all(math.isfinite(loss or math.nan) for loss in losses(again))
+    else:
+        assert at <= 8
+        assert "there is no earlier checkpoint" in failed.value.hint
+    survived("model files", 1, 1)
+
+
+@pytest.mark.parametrize(("answer", "last"), [("stop", "stopped"), ("go on", "done")])
+def test_attended_it_pauses_once_and_says_what_there_is_to_go_back_to(
+    answer: str, last: str, tmp_path: Path
+) -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PauseChanged) and record.paused:
+            if answer == "stop":
+                control.ask(StopRequest("the person"))
+            control.ask(PauseRequest(False))
+
+    log = Log(watch)
+    prepared = prepare(Spoiled(), precision="bf16")
+    assert train(prepared, log, control, interactive=True, checkpoints=tmp_path) == last
+    asked = [record for record in log.of(PauseChanged) if record.paused]
+    assert [record.cause for record in asked] == ["weights"]
+    assert asked[0].step <= 12 + WITHIN_STEPS
+    assert "parameters contain NaN" in asked[0].reason
+    assert len(losses(log)) == (64 if answer == "go on" else asked[0].step)
+    # What came after the NaN did not push out what is good.
+    assert [record.name for record in log.of(CheckpointWritten)] == ["step-000000008.pt"]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("steps", [1, 2 * SUSPECT_STEPS + 1])
+def test_a_loss_that_spoils_no_weight_is_an_alarm_and_no_end(value: float, steps: int) -> None:
+    log, prepared = Log(), prepare(Spoiled(value=value, steps=steps, weights_too=False))
+    assert train(prepared, log) == "done"
+    assert len(losses(log)) == 64
+    assert len([record for record in log.of(NonFinite) if record.what == "loss"]) == steps
+    assert spoiled_params(prepared) == 0
+
+
+def test_a_run_that_had_no_finite_loss_has_nothing_to_go_back_to_and_is_not_asked_about() -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="the loss has been nan since step 1, and 6 of 6 parameters"):
+        train(prepare(Spoiled(at=1, steps=1000)), log, interactive=True)
+    assert len(losses(log)) == SUSPECT_STEPS
+
+
+@pytest.mark.parametrize("after", range(SUSPECT_STEPS))
+def test_it_does_not_end_as_done_either(after: int) -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="the loss has been nan since step 12, and 6 of 6 parameters"):
+        train(prepare(Spoiled(), steps=12 + after), log, interactive=after + 1 < SUSPECT_STEPS)
+    assert len(losses(log)) == 12 + after
+
+
+def test_ten_first_losses_that_are_not_finite_end_a_run_whose_weights_are_sound() -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="the loss has been inf since step 1; check the inputs"):
+        train(prepare(Spoiled(at=1, steps=1000, weights_too=False, value=math.inf)), log)
+    assert len(losses(log)) == HOPELESS_STEPS
+
+
+class SpoiledInside(Tiny):
+    """A weight becomes NaN after a step that float16's scaler lets pass."""
+
+    epochs: int = 8
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        optimizer, weights, calls = super().build_optimizer(model), next(model.parameters()), iter(range(64))
+
+        def spoil(*_: Any) -> None:
+            if next(calls) == 11:
+                weights.data.fill_(math.nan)
+
+        optimizer.register_step_post_hook(spoil)
+        return optimizer
+
+
+def test_in_fp16_it_is_not_taken_for_a_scale_that_falls() -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="the loss has been nan since step 13, and 1 of 6 parameters"):
+        train(prepare(SpoiledInside(), precision="fp16"), log)
+    assert 12 < len(log.of(StepRecord)) <= 12 + WITHIN_STEPS
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
+@pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
+def test_on_a_gpu_the_weights_are_looked_at_without_a_wait_and_in_time(precision: str) -> None:
+    log = Log()
+    with pytest.raises(ExperimentError, match="the loss has been nan since step 30, and 6 of 6 parameters"):
+        train(prepare(Spoiled(at=30), precision=precision, device="cuda"), log)
+    assert 30 < len(losses(log)) <= 30 + WITHIN_STEPS

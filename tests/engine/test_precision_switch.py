@@ -1,0 +1,169 @@
+"""Comparisons in turns within a real training: begun, ended, stopped, and what they leave behind."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from amptui.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
+from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.findings import PrecisionsCompared
+from amptui.records import BlockFinished, EpochFinished, Note, PrecisionChanged, Record, StepRecord
+from tests.tiny import Log, Tiny, prepare, train
+
+STEPS_PER_EPOCH = 64 // 8
+
+
+class Lasting(Tiny):
+    epochs: int = 2000
+
+
+def on_step(step: int, act: Callable[[], object]) -> Callable[[Record], None]:
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == step:
+            act()
+
+    return watch
+
+
+def test_precisions_run_in_turns_until_the_ratio_is_known_and_the_chosen_one_returns() -> None:
+    control = Control()
+    ended: list[int] = []
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            ended.append(record.step)
+        if isinstance(record, StepRecord) and record.step == 5:
+            control.ask(ComparisonRequest(("fp32", "bf16")))
+        if isinstance(record, StepRecord) and ended and record.step == ended[0] + 20:
+            control.ask(StopRequest("seen enough"))
+
+    log = Log(watch)
+    assert train(prepare(Lasting(), precision="bf16", steps=5000), log, control) == "stopped"
+    records = log.of(PrecisionsCompared)
+    result = records[-1]
+    assert [record.rounds for record in records] == list(range(result.rounds + 1))
+    assert [record.over for record in records] == [False] * result.rounds + [True]
+    assert result.reason in ("narrow", "limit")
+    assert result.rounds <= MAX_ROUNDS
+    baseline, amp = result.rows
+    assert (baseline.precision, amp.precision) == ("fp32", "bf16")
+    assert baseline.blocks == amp.blocks == result.rounds
+    assert baseline.steps == result.rounds * result.block_steps
+    assert (amp.speedup_low or 9) < (amp.speedup or 0) < (amp.speedup_high or 0)
+    assert log.of(StepRecord)[-1].precision == "bf16"
+    changes = [change.current for change in log.of(PrecisionChanged)]
+    # A B, B A, A B: two blocks of one precision meet at each turn.
+    assert changes[:4] == ["fp32", "bf16", "fp32", "bf16"]
+    blocks = log.of(BlockFinished)
+    assert sum(block.steps for block in blocks) == ended[0] + 20
+
+
+def test_a_switch_by_hand_ends_it() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 5:
+            control.ask(ComparisonRequest(("fp32", "bf16")))
+        if isinstance(record, PrecisionsCompared) and record.rounds == 1:
+            control.ask(PrecisionRequest("fp32"))
+
+    log = Log(watch)
+    train(prepare(Lasting(), steps=600), log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.over, result.reason, result.rounds) == (True, "stopped", 1)
+    last = log.of(PrecisionChanged)[-1].step
+    assert log.of(StepRecord)[-1].precision == "fp32"
+    assert last < 400
+
+
+def test_it_ends_when_that_is_asked_for_and_what_ran_before_returns() -> None:
+    control = Control()
+
+    def watch(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 5:
+            control.ask(ComparisonRequest(("fp32", "bf16")))
+        if isinstance(record, PrecisionChanged) and record.step < 200 and record.current == "bf16":
+            control.ask(ComparisonRequest())
+
+    log = Log(watch)
+    train(prepare(Lasting(), steps=300), log, control)
+    results = log.of(PrecisionsCompared)
+    assert [(record.over, record.reason) for record in results] == [(False, "running"), (True, "stopped")]
+    assert [change.current for change in log.of(PrecisionChanged)] == ["bf16", "fp32"]
+    assert log.of(StepRecord)[-1].precision == "fp32"
+
+
+def test_a_run_that_ends_tells_what_was_known() -> None:
+    control = Control()
+    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
+    train(prepare(Lasting(), steps=60), log, control)
+    assert log.of(PrecisionsCompared)[-1].reason == "stopped"
+
+
+class Unautocastable(Lasting):
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("no kernel for this dtype")
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+def test_a_precision_that_fails_ends_the_comparison_and_not_the_run() -> None:
+    control = Control()
+    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "bf16")))))
+    train(prepare(Unautocastable(), steps=200), log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert result.reason == "stopped"
+    assert "no kernel for this dtype" in result.failed["bf16"]
+    assert "bf16 failed in its first step" in log.of(Note)[0].text
+    assert len(log.of(StepRecord)) == 200
+
+
+class AskedAtTheEnd(Unautocastable):
+    """Asks for AMP with the last batch of the first epoch."""
+
+    def __init__(self, control: Control) -> None:
+        super().__init__()
+        self.control, self.batches = control, 0
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        self.batches += 1
+        if self.batches == STEPS_PER_EPOCH:
+            self.control.ask(PrecisionRequest("bf16"))
+        return super().loss(model, batch)
+
+
+def test_an_epoch_is_validated_in_the_precision_that_trained_it_not_in_one_on_trial() -> None:
+    control, log = Control(), Log()
+    prepared = prepare(AskedAtTheEnd(control), steps=2 * STEPS_PER_EPOCH)
+    assert train(prepared, log, control) == "done"
+    assert [record.step for record in log.of(PrecisionChanged)] == [STEPS_PER_EPOCH + 1] * 2
+    assert [record.validation is not None for record in log.of(EpochFinished)] == [True, True]
+    assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
+
+
+def test_the_others_are_compared_without_a_precision_that_fails() -> None:
+    control = Control()
+    control.ask(ComparisonRequest(("fp32", "bf16", "ieee")))
+
+    def watch(record: Record) -> None:
+        if isinstance(record, PrecisionsCompared) and record.over:
+            control.ask(StopRequest("compared"))
+
+    log = Log(watch)
+    train(prepare(Unautocastable(), steps=2000, max_rounds=2), log, control)
+    result = log.of(PrecisionsCompared)[-1]
+    assert (result.reason, result.rounds, result.most_rounds) == ("limit", 2, 2)
+    assert [(row.precision, row.blocks) for row in result.rows] == [("fp32", 2), ("ieee", 2)]
+    assert list(result.failed) == ["bf16"]
+
+
+def test_what_the_device_cannot_run_is_told_and_compared_with_nothing() -> None:
+    control = Control()
+    log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "tf32")))))
+    train(prepare(Lasting(), steps=200), log, control)
+    assert log.of(Note)[0].text == "no tf32 here: TF32 is a format of NVIDIA GPUs"
+    assert log.of(PrecisionsCompared) == []

@@ -1,0 +1,264 @@
+"""A journal that is cut where a run goes on: nothing lost, no later step left, and it reads as one."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui import codec, strictjson
+from amptui.errors import RunFolderError
+from amptui.export import export
+from amptui.records import (
+    Note,
+    PrecisionChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    StepRecord,
+)
+from amptui.runs import repair
+from amptui.runs.journal import Journal, read
+from amptui.runs.repair import cut_after
+from tests.telemetry.record_samples import resumed, run, step, steps
+from tests.telemetry.record_strategies import RECORDS
+
+FINISHED = RunFinished(time=200.0, steps=10, seconds=5.0, reason="done")
+FAILED = RunFailed(time=200.0, step=10, error="out of memory", traceback="")
+
+
+def line(record: Record) -> bytes:
+    return f"{codec.dumps(record)}\n".encode()
+
+
+def note(text: str) -> Note:
+    return Note(time=150.0, severity="info", text=text)
+
+
+def written(folder: Path, records: Sequence[Record], more: bytes = b"") -> Path:
+    path = folder / "journal.jsonl"
+    path.write_bytes(b"".join(map(line, records)) + more)
+    return path
+
+
+def moved(journal: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
+
+
+def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_as_one(
+    tmp_path: Path,
+) -> None:
+    before: list[Record] = [run(), *steps(1, 6), note("six")]
+    after: list[Record] = [*steps(7, 10), note("ten")]
+    path = written(tmp_path, [*before, *after])
+    assert cut_after(path, 6) == 4
+    assert list(read(path)) == before
+    assert list(read(tmp_path / "journal.after-step-6-1.jsonl")) == after
+    journal = Journal(path)
+    journal.append([resumed(6, lost_steps=4), *steps(7, 8), FINISHED])
+    journal.close()
+    assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 8
+    with (tmp_path / "steps.csv").open() as table:
+        assert [int(row["step"]) for row in csv.DictReader(table)] == list(range(1, 9))
+
+
+def test_a_second_cut_after_the_same_step_moves_to_a_file_of_its_own(tmp_path: Path) -> None:
+    path = written(tmp_path, steps(1, 3))
+    assert cut_after(path, 2) == 1
+    path.write_bytes(path.read_bytes() + line(step(3, loss=9.0)))
+    assert cut_after(path, 2) == 1
+    assert list(read(tmp_path / "journal.after-step-2-1.jsonl")) == [step(3)]
+    assert list(read(tmp_path / "journal.after-step-2-2.jsonl")) == [step(3, loss=9.0)]
+
+
+@pytest.mark.parametrize("word", [FINISHED, FAILED])
+def test_the_last_word_of_a_run_that_goes_on_is_moved_too(tmp_path: Path, word: Record) -> None:
+    path = written(tmp_path, [*steps(1, 10), note("kept"), word, note("after it")])
+    assert cut_after(path, 10) == 0
+    assert list(read(path)) == [*steps(1, 10), note("kept")]
+    assert moved(path) == line(word) + line(note("after it"))
+
+
+def test_an_end_that_the_run_survived_stays(tmp_path: Path) -> None:
+    records: list[Record] = [*steps(1, 3), FAILED, resumed(3), *steps(4, 5)]
+    path = written(tmp_path, records)
+    assert cut_after(path, 5) == 0
+    assert list(read(path)) == records
+    assert moved(path) == b""
+
+
+def test_what_announced_the_first_later_step_goes_with_it(tmp_path: Path) -> None:
+    switch = PrecisionChanged(time=1.0, step=4, previous="fp32", current="bf16")
+    path = written(tmp_path, [*steps(1, 3), note("kept"), switch, *steps(4, 5)])
+    assert cut_after(path, 3) == 2
+    assert list(read(path)) == [*steps(1, 3), note("kept")]
+
+
+def test_a_switch_that_was_told_ahead_of_measured_steps_costs_none_of_them(tmp_path: Path) -> None:
+    switch = PrecisionChanged(time=1.0, step=4, previous="fp32", current="bf16")
+    path = written(tmp_path, [*steps(1, 2), switch, step(3), *steps(4, 5)])
+    assert cut_after(path, 3) == 2
+    assert list(read(path)) == [*steps(1, 2), switch, step(3)]
+
+
+@pytest.mark.parametrize("torn", [b'{"type":"StepRecord","time":1.0,"st', b"\x00\x00\xff", b"{"])
+def test_a_line_that_was_cut_off_is_moved_and_the_next_record_is_whole(tmp_path: Path, torn: bytes) -> None:
+    path = written(tmp_path, steps(1, 3), torn)
+    assert cut_after(path, 3) == 0
+    assert moved(path) == torn
+    journal = Journal(path)
+    journal.append([step(4)])
+    journal.close()
+    reader = read(path)
+    assert list(reader) == steps(1, 4)
+    assert (reader.damaged_lines, reader.torn) == (0, False)
+
+
+def test_a_journal_that_is_open_while_it_is_cut_goes_on_with_a_whole_line(tmp_path: Path) -> None:
+    path = written(tmp_path, steps(1, 5), b'{"type":"Ste')
+    journal = Journal(path)
+    assert cut_after(path, 3) == 2
+    journal.append([resumed(3), step(4)])
+    journal.close()
+    reader = read(path)
+    assert list(reader) == [*steps(1, 3), resumed(3), step(4)]
+    assert reader.damaged_lines == 0
+
+
+def test_a_whole_last_record_gets_its_line_break(tmp_path: Path) -> None:
+    path = written(tmp_path, steps(1, 2), line(step(3)).rstrip())
+    assert cut_after(path, 3) == 0
+    assert path.read_bytes() == b"".join(map(line, steps(1, 3)))
+    assert moved(path) == b""
+
+
+def test_a_damaged_line_that_speaks_of_a_later_step_cuts_nothing(tmp_path: Path) -> None:
+    damaged = line(step(999))[:-9] + b"\n" + b'"step":' + b"9" * 5000 + b"\n"
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(line(step(1)) + damaged + line(step(2)))
+    assert cut_after(path, 2) == 0
+    assert path.read_bytes() == line(step(1)) + damaged + line(step(2))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"no journal at all"])
+def test_what_holds_no_records_is_no_trouble(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(content)
+    assert cut_after(path, 5) == 0
+    assert path.read_bytes() + moved(path) == content
+
+
+def test_a_journal_that_was_deleted_is_no_trouble(tmp_path: Path) -> None:
+    assert cut_after(tmp_path / "journal.jsonl", 5) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_that_is_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").mkdir()
+    with pytest.raises(RunFolderError, match=r"cannot cut .*journal\.jsonl after step 5: is a directory"):
+        cut_after(tmp_path / "journal.jsonl", 5)
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from amptui.errors import RunFolderError
+from amptui.runs.repair import cut_after
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
+try:
+    cut_after(Path(sys.argv[1]), 2)
+except RunFolderError as error:
+    print(error)
+"""
+
+
+def test_where_the_rest_cannot_be_kept_the_journal_stays_as_it_was(tmp_path: Path) -> None:
+    path = written(tmp_path, steps(1, 20))
+    before = path.read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"cannot cut {path} after step 2: file too large\n", done.stderr
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+DAMAGE = st.sampled_from(
+    [b"", b"x", b'{"type":"StepRecord"', b'{"type":"StepRecord","time":1,"step":70}', b"\xff"]
+)
+LINES = st.lists(
+    st.one_of(
+        RECORDS.map(lambda record: codec.dumps(record).encode()),
+        st.integers(0, 60).map(lambda number: codec.dumps(step(number)).encode()),
+        DAMAGE,
+    ),
+    max_size=30,
+)
+
+
+@given(lines=LINES, ends=st.booleans(), cut=st.integers(0, 60), block_bytes=st.sampled_from([1, 300, 2**22]))
+def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ends: bool, cut: int, block_bytes: int
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
+    path.write_bytes(b"\n".join(lines) + (b"\n" if ends else b""))
+    content, before = path.read_bytes(), read(path)
+    known = list(before)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repair, "_BLOCK_BYTES", block_bytes)
+        lost_steps = cut_after(path, cut)
+    kept = read(path)
+    left = list(kept)
+    assert path.read_bytes() + moved(path) in (content, content + b"\n")
+    assert all(record.step <= cut for record in left if isinstance(record, StepRecord))
+    assert lost_steps == sum(isinstance(each, StepRecord) and each.step > cut for each in known[len(left) :])
+    assert not kept.torn
+    assert kept.damaged_lines <= before.damaged_lines
+    last_step = max((at for at, each in enumerate(left) if isinstance(each, StepRecord)), default=-1)
+    assert not any(isinstance(each, RunFinished | RunFailed) for each in left[last_step + 1 :])
+    assert cut_after(path, cut) == 0, "what was cut needs no cutting"
+    assert path.read_bytes() + moved(path) in (content, content + b"\n")
+
+
+def test_a_line_with_thousands_of_steps_in_it_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = b'{"type":"Crowd",' + b'"step":99,"StepRecord":1,' * 2000 + b'"step":99}\n'
+    path = written(tmp_path, [run(), *steps(1, 3)], crowd + line(step(4)) + crowd)
+    reads = heard(monkeypatch)
+    assert cut_after(path, 3) == 1
+    assert len(reads) < 20
+    assert len(list(read(path))) == 4
+
+
+def test_a_line_longer_than_any_record_is_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 600)
+    monkeypatch.setattr(repair, "_BLOCK_BYTES", 1000)
+    long = b"x" * 50_000 + b"\n"
+    path = written(tmp_path, [run(hardware={}), *steps(1, 3)], long)
+    before = path.read_bytes()
+    path.write_bytes(before + line(step(4)) + long)
+    with path.open("rb") as file:
+        blocks = list(repair._blocks(file))
+    assert b"".join(block for _, block in blocks) == path.read_bytes()
+    assert max(len(block) for _, block in blocks) <= 1600
+    assert cut_after(path, 3) == 1
+    assert path.read_bytes() == before
+
+
+def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that are read from now on."""
+    reads, loads = list[str](), codec.loads
+
+    def hear(line: str) -> Record | None:
+        reads.append(line)
+        return loads(line)
+
+    monkeypatch.setattr(codec, "loads", hear)
+    return reads

@@ -1,0 +1,252 @@
+"""A run's socket: found in its folder or beside it, by its user alone, and gone with its process."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amptui.errors import RunFolderError
+from amptui.runs import server, socket_place
+from amptui.runs.client import connect
+from tests.runs.served import Run, Screen, attached, running, until
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with running(tmp_path) as run:
+        yield run
+
+
+def test_another_user_s_process_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = attached(run)
+    monkeypatch.setattr(socket_place, "is_ours", lambda _connection: False)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect(str(tmp_path / "run.sock"))
+        assert Screen(other, hello=b"").read_to_the_end() == [{"error": "this run is another user's"}]
+    assert run.told() == [("attached", 1), ("refused", 1)]
+    run.publish(1)
+    screen.catch_up(run)
+
+
+OTHER_USER = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+print(connection.makefile().read(), end="")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_real_other_user_s_process_is_refused_even_where_the_file_lets_it_in() -> None:
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        with running(folder) as run:
+            command = [sys.executable, "-I", "-c", OTHER_USER, str(folder / "run.sock")]
+
+            def as_nobody() -> subprocess.CompletedProcess[str]:
+                return subprocess.run(command, capture_output=True, text=True, check=False)
+
+            assert "PermissionError" in as_nobody().stderr
+            (folder / "run.sock").chmod(0o666)
+            done = as_nobody()
+            assert (done.stderr, json.loads(done.stdout)) == ("", {"error": "this run is another user's"})
+            assert run.told() == [("refused", 0)]
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_the_socket_is_for_its_user_alone_and_gone_with_the_run(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with running(tmp_path) as run:
+            status = (tmp_path / "run.sock").stat()
+            assert stat.S_ISSOCK(status.st_mode)
+            assert stat.S_IMODE(status.st_mode) == 0o600
+            assert run.server.trouble == ""
+    finally:
+        os.umask(before)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_in_a_folder_with_a_very_long_name_is_reached(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 50) / ("longer" * 40)
+    folder.mkdir(parents=True)
+    with running(folder) as run:
+        screen = run.attach_screen()
+        run.publish(2)
+        screen.catch_up(run)
+        assert [path.name for path in folder.iterdir()] == ["run.sock"]
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("left", ["a dead run's", "a closed one"])
+def test_a_dead_run_s_socket_is_replaced(tmp_path: Path, left: str) -> None:
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(tmp_path / "run.sock"))
+    if left == "a dead run's":
+        stale.listen()
+    stale.close()
+    with running(tmp_path) as run:
+        assert run.server.trouble == ""
+        run.attach_screen().catch_up(run)
+
+
+def test_a_live_run_s_socket_is_not(run: Run, tmp_path: Path) -> None:
+    with running(tmp_path) as second:
+        assert second.server.trouble.startswith(f"cannot listen at {tmp_path / 'run.sock'}: address already")
+        attached(second)
+    run.attach_screen().catch_up(run)
+
+
+@pytest.mark.parametrize("how", ["socket", "folder", "moved"])
+def test_a_run_whose_socket_vanished_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(server, "_TICK_SECONDS", 0.02)
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with running(folder) as run:
+        screen = attached(run)
+        if how == "socket":
+            (folder / "run.sock").unlink()
+        elif how == "folder":
+            shutil.rmtree(folder)
+            until(lambda: run.server.trouble)
+            assert run.server.trouble == (
+                f"cannot listen at {folder / 'run.sock'}: no such file or directory; "
+                "set XDG_RUNTIME_DIR to let screens attach"
+            )
+            folder.mkdir()
+        else:
+            (folder / "run.sock").rename(folder / "other.sock")
+        until(lambda: _connects(folder))
+        run.attach_screen().catch_up(run)
+        run.publish(2)
+        screen.catch_up(run)
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder for sockets."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    return runtime
+
+
+def test_where_the_folder_holds_no_socket_the_user_s_folder_for_sockets_does(
+    tmp_path: Path, runtime: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "run.sock").write_text("not ours")
+    with running(folder) as run:
+        assert run.server.trouble == ""
+        (found,) = (runtime / "amptui").iterdir()
+        assert stat.S_IMODE(found.stat().st_mode) == 0o600
+        assert stat.S_IMODE(found.parent.stat().st_mode) == 0o700
+        run.attach_screen().catch_up(run)
+    assert (folder / "run.sock").read_text() == "not ours"
+    assert list((runtime / "amptui").iterdir()) == []
+
+
+def test_a_folder_for_sockets_that_others_can_enter_is_not_used(tmp_path: Path, runtime: Path) -> None:
+    (runtime / "amptui").mkdir()
+    (runtime / "amptui").chmod(0o777)
+    with running(tmp_path / "vanished") as run:
+        path = tmp_path / "vanished" / "run.sock"
+        assert run.server.trouble == f"cannot listen at {path}: no such file or directory"
+        assert list((runtime / "amptui").iterdir()) == []
+        attached(run)  # its own screen needs no socket
+
+
+def test_no_free_descriptor_is_a_trouble_that_passes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_TICK_SECONDS", 0.02)
+    screen = attached(run)
+    real = socket_place.listen
+
+    def full(_folder: Path) -> socket_place.Listening:
+        raise RunFolderError("too many open files")
+
+    class Full:
+        def accept(self) -> Any:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real_socket, name)
+
+    listening = run.server._listening
+    assert listening is not None
+    real_socket = listening.socket
+    monkeypatch.setattr(socket_place, "listen", full)
+    run.server._listening = socket_place.Listening(
+        Full(),  # type: ignore[arg-type]
+        listening.path,
+        listening.device,
+        listening.inode,
+    )
+    connect(tmp_path).close()
+    until(lambda: run.server.trouble == "too many open files")
+    monkeypatch.setattr(socket_place, "listen", real)
+    until(lambda: not run.server.trouble)
+    run.attach_screen().catch_up(run)
+    run.publish(1)
+    screen.catch_up(run)
+
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from amptui.runs.server import Server
+
+def fork(_change):
+    if os.fork() == 0:
+        os.read(0, 1)
+        os._exit(0)
+    print("forked", flush=True)
+
+hello = {"version": "1", "pid": os.getpid(), "run_dir": sys.argv[1]}
+server = Server(Path(sys.argv[1]), hello=hello, obey=print, changed=fork)
+server.start()
+os.read(0, 1)
+"""
+
+
+def test_a_worker_that_outlives_the_run_keeps_no_connection_open(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        until(lambda: _connects(tmp_path))
+        connection = connect(tmp_path)
+        screen = Screen(connection)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"forked\n"
+        process.kill()
+        assert process.wait() == -9
+        screen.read_to_the_end()
+        connection.close()
+        until(lambda: not _connects(tmp_path))
+
+
+def _connects(folder: Path) -> bool:
+    try:
+        connect(folder).close()
+    except RunFolderError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""A comparison in turns as panel, line, header: how far it is, calmly, and its result."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.telemetry.card import result_cards
+from amptui.telemetry.view import SessionView
+from amptui.tui.panels import ab_comparison, header, oneliners, precision_table
+from amptui.tui.panels.phrases import Word
+from amptui.tui.style import BOLD, Style
+from tests.telemetry import record_samples
+from tests.telemetry.record_samples import faster, measured
+from tests.tui import views
+from tests.tui.panels.drawing import draw_alone, style_of
+
+BEGUN = (measured("fp32", blocks=0), measured("fp16", blocks=0))
+
+
+def in_turns(
+    rounds: int = 2, rows: tuple[PrecisionMeasured, ...] = (measured("fp32"), faster())
+) -> SessionView:
+    found = record_samples.compared(rounds=rounds, rows=rows, over=False, reason="running")
+    return replace(views.compared(), compared=found)
+
+
+def over(**changes: Any) -> SessionView:
+    return replace(views.compared(), compared=record_samples.compared(**changes))
+
+
+def found_in(view: SessionView) -> PrecisionsCompared:
+    assert view.compared is not None
+    return view.compared
+
+
+def panel(view: SessionView, width: int = 34, height: int = 22) -> list[str]:
+    return [line.strip() for line in draw_alone(precision_table.draw, view, width, height).lines()]
+
+
+def test_while_it_runs_the_round_the_ratio_and_its_interval_are_shown() -> None:
+    lines = panel(in_turns())
+    first = lines.index("in turns: round  3 of at most 24")
+    bar, ratio, interval, marks, labels = lines[first + 1 : first + 6]
+    assert bar.startswith("━━")
+    assert (ratio, interval) == ("AMP fp16 1.71× faster", "(1.68 to 1.74)")
+    assert "●" in marks
+    assert labels.split() == ["0.50×", "1×", "2.00×"]
+    assert lines[1].startswith("median")
+    assert not any("warm-up steps" in line for line in lines)
+
+
+def test_before_the_first_pair_no_ratio_is_claimed() -> None:
+    text = " ".join(panel(in_turns(rounds=0, rows=BEGUN)))
+    assert "round  1 of at most 24" in text
+    assert "its first two blocks run" in text
+    assert "×" not in text
+
+
+@pytest.mark.parametrize("height", range(3, 24))
+def test_with_few_lines_round_and_ratio_stay(height: int) -> None:
+    text = " ".join(panel(in_turns(), height=height))
+    assert "round  3 of at most 24" in text
+    assert "1.71× faster" in text
+
+
+@pytest.mark.parametrize("width", [30, 34, 60, 118])
+def test_from_round_to_round_nothing_moves(width: int) -> None:
+    places = []
+    for rounds in (2, 12, 23):
+        lines = draw_alone(precision_table.draw, in_turns(rounds), width, 22).lines()
+        places.append(
+            [
+                (y, line.index(word))
+                for y, line in enumerate(lines)
+                for word in ("of at most", "●")
+                if word in line
+            ]
+        )
+    assert places[0] == places[1] == places[2]
+    assert len(places[0]) == 2
+
+
+def test_its_result_stays_in_the_panel_in_place_of_the_running_tally() -> None:
+    view = over()
+    (card,) = result_cards(found_in(view), view.run)
+    lines = panel(view)
+    assert card in " ".join(lines)
+    assert not any(line.startswith("AMP 1.94") for line in lines)
+    assert any("warm-up steps left out" in line for line in lines)
+
+
+def test_a_result_for_another_pair_stands_beside_the_running_tally() -> None:
+    text = " ".join(panel(over(rows=(measured("fp32"), replace(faster(), precision="bf16"))), height=30))
+    assert "AMP bf16 1.71× faster than FP32" in text
+    assert "AMP 1.94× faster" in text
+
+
+def test_stopped_before_the_first_pair_it_leaves_no_trace() -> None:
+    assert panel(over(rows=BEGUN, reason="stopped")) == panel(views.compared())
+
+
+def test_a_run_that_ended_in_the_middle_of_it_compares_no_more() -> None:
+    assert ab_comparison.running(in_turns()) is not None
+    assert ab_comparison.running(replace(in_turns(), state="failed")) is None
+
+
+@pytest.mark.parametrize(
+    ("view", "width", "text"),
+    [
+        (
+            in_turns(),
+            80,
+            "comparison round 3 of at most 24 AMP fp16 1.71× faster (1.68 to 1.74)",
+        ),
+        (in_turns(), 40, "comparison round 3 of at most 24"),
+        (in_turns(0, BEGUN), 80, "comparison round 1 of at most 24"),
+        (over(), 100, "comparison AMP fp16 1.71× faster (1.68 to 1.74) 12 blocks of 20 steps in turns"),
+        (over(), 60, "comparison AMP fp16 1.71× faster (1.68 to 1.74)"),
+    ],
+)
+def test_in_one_line(view: SessionView, width: int, text: str) -> None:
+    line = draw_alone(oneliners.comparison, view, width).lines()[0]
+    assert " ".join(line.split()) == text
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_the_header_stays_the_same_whichever_block_runs(width: int) -> None:
+    blocks = [replace(in_turns(), precision=precision) for precision in ("fp32", "fp16")]
+    one, other = (draw_alone(header.draw, view, width) for view in blocks)
+    assert "■ FP32 ▲ AMP fp16" in one.lines()[0]
+    assert ("comparing" in one.lines()[0]) == (width > 80)
+    assert "step " in one.lines()[0]
+    assert one.lines() == other.lines()
+    assert (one.styles == other.styles).all()
+    assert style_of(one, "▲ AMP fp16") == Style.FP16 | BOLD
+
+
+def test_more_than_two_are_counted() -> None:
+    rows = (measured("fp32"), faster(), replace(faster(), precision="bf16"))
+    assert "comparing  3 precisions" in draw_alone(header.draw, in_turns(rows=rows), 120).lines()[0]
+    lines = panel(in_turns(rows=rows), height=30)
+    assert sum("●" in line for line in lines) == 2
+
+
+def test_the_throughput_line_does_not_flicker() -> None:
+    lines = [
+        draw_alone(oneliners.throughput, replace(in_turns(), precision=precision), 80)
+        for precision in ("fp32", "fp16")
+    ]
+    assert (lines[0].styles == lines[1].styles).all()
+
+
+@pytest.mark.parametrize(
+    ("speed", "word"),
+    [
+        ((1.94, 1.9, 1.98), Word("AMP 1.94× faster (1.90 to 1.98)", Style.GOOD | BOLD)),
+        ((0.5, 0.4, 0.625), Word("AMP 2.00× slower (1.60 to 2.50)", Style.WARNING | BOLD)),
+        ((1.01, 0.98, 1.04), Word("AMP as fast as FP32 to within the noise (0.98 to 1.04)")),
+        ((0.99, 0.96, 1.02), Word("AMP as fast as FP32 to within the noise (0.96 to 1.02)")),
+        ((1.28, 0.7, 2.32), Word("AMP not surely faster or slower than FP32 (0.70 to 2.32)")),
+        ((1.003, 1.001, 1.005), Word("AMP as fast as FP32 (1.00 to 1.00)")),
+        ((1.94, None, None), Word("AMP 1.94× faster", Style.GOOD | BOLD)),
+    ],
+)
+def test_a_speed_is_said_with_its_interval(
+    speed: tuple[float, float | None, float | None], word: Word
+) -> None:
+    assert ab_comparison.speed_word(*speed, name="AMP", than="FP32") == word
+
+
+@pytest.mark.parametrize("width", range(16, 60))
+def test_an_interval_is_not_torn(width: int) -> None:
+    word = Word("AMP 1.94× faster (1.90 to 1.98)")
+    lines = ab_comparison.speed_lines(word, width)
+    texts = [line[0].words[0].text for line in lines if isinstance(line[0].words[0], Word)]
+    assert any("(1.90 to 1.98)" in text for text in texts)
+    assert " ".join(texts) == word.text

@@ -1,0 +1,248 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
+from amptui.tui.keys import FOOTER_HINTS
+from amptui.tui.panels import oneliners, precision_table
+from amptui.tui.panels.phrases import Word
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, Style
+from tests.telemetry import record_samples
+from tests.tui import views
+from tests.tui.panels.drawing import SCREEN, draw_alone, style_of
+
+
+def verdict(**changes: Any) -> SessionView:
+    view = views.compared()
+    return replace(view, comparison=replace(view.comparison, **changes))
+
+
+def stats(precision: str) -> PrecisionStats:
+    return replace(views.compared().comparison.rows[0], precision=precision)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "word"),
+    [
+        (1.94, Word("AMP 1.94× faster", Style.GOOD | BOLD)),
+        (0.5, Word("AMP 2.00× slower", Style.WARNING | BOLD)),
+        (1.03, Word("AMP 1.03× faster")),
+        (0.97, Word("AMP 1.03× slower")),
+        (1.004, Word("AMP as fast as FP32")),
+        (0.998, Word("AMP as fast as FP32")),
+        (None, None),
+    ],
+)
+def test_the_speed_is_said_plainly(speedup: float | None, word: Word | None) -> None:
+    assert precision_table.speed_words(Comparison(baseline="fp32", amp="fp16", speedup=speedup)) == word
+
+
+@pytest.mark.parametrize(
+    ("saving", "word"),
+    [
+        (0.38, Word("38% less peak memory", Style.GOOD)),
+        (-0.12, Word("12% more peak memory", Style.WARNING)),
+        (0.001, Word("the same peak memory")),
+        (None, None),
+    ],
+)
+def test_the_memory_is_said_plainly(saving: float | None, word: Word | None) -> None:
+    assert precision_table.memory_words(Comparison(memory_saving=saving)) == word
+
+
+def test_the_baseline_stands_beside_amp_and_others_follow() -> None:
+    rows = tuple(stats(name) for name in ("bf16", "fp16", "fp32", "tf32"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    head = draw_alone(precision_table.draw, view, 80, 12).lines()[0]
+    assert head.split() == ["■", "FP32", "▲", "AMP", "fp16", "●", "AMP", "bf16", "◆", "TF32"]
+
+
+def test_figures_stand_under_their_precision() -> None:
+    lines = draw_alone(precision_table.draw, views.compared(), 30, 11).lines()
+    assert [line.split() for line in lines[:7]] == [
+        ["■", "FP32", "▲", "AMP", "fp16"],
+        ["median", "3.91", "ms", "2.02", "ms"],
+        ["samples", "65.5", "k/s", "127", "k/s"],
+        ["peak", "1.90", "GiB", "1.18", "GiB"],
+        ["loss", "0.0412", "0.0312"],
+        ["skipped", "0", "0"],
+        ["steps", "580", "584"],
+    ]
+    ends = {len(line.rstrip()) for line in lines[:7]}
+    assert len(ends) == 1
+
+
+def test_energy_has_a_line_where_a_gpu_counts_it() -> None:
+    view = views.compared()
+    fp32, amp = view.comparison.rows
+    rows = (fp32, replace(amp, joules_per_1000_samples=1234.0))
+    counted = replace(view, comparison=replace(view.comparison, rows=rows))
+    lines = [line.split() for line in draw_alone(precision_table.draw, counted, 30, 12).lines()]
+    assert lines[4] == ["energy", "n/a", "1.23", "kJ/1k"]
+    assert [line for line in lines if line[:1] != ["energy"]] == [
+        line.split() for line in draw_alone(precision_table.draw, view, 30, 11).lines()
+    ]
+
+
+def test_what_was_not_measured_is_not_a_number() -> None:
+    view = views.no_nvml()
+    assert ["peak", "n/a"] in [
+        line.split() for line in draw_alone(precision_table.draw, view, 30, 10).lines()
+    ]
+
+
+def test_with_few_lines_the_verdict_stays() -> None:
+    lines = [line.strip() for line in draw_alone(precision_table.draw, views.compared(), 30, 6).lines()]
+    assert lines[1].startswith("median")
+    assert lines[2].startswith("peak")
+    assert lines[3:] == ["AMP 1.94× faster", "38% less peak memory", "warm-up steps left out: 40"]
+
+
+def test_steps_that_were_not_measured_are_told() -> None:
+    view = views.compared()
+    told = "\n".join(draw_alone(precision_table.draw, replace(view, unmeasured_steps=12), 30, 14).lines())
+    assert "steps not measured: 12" in told
+    assert "not measured" not in "\n".join(draw_alone(precision_table.draw, view, 30, 14).lines())
+
+
+def test_why_it_cannot_be_said_is_wrapped() -> None:
+    reason = "AMP needs 50 counted steps beside as many in FP32; 12 so far"
+    view = verdict(speedup=None, memory_saving=None)
+    view = replace(view, comparison=replace(view.comparison, reason=reason))
+    canvas = draw_alone(precision_table.draw, view, 30, 12)
+    assert reason in " ".join(line.strip() for line in canvas.lines())
+    assert style_of(canvas, "AMP needs") == Style.DIM
+
+
+def test_why_amp_gave_little_stands_under_the_verdict() -> None:
+    lines = [line.strip() for line in draw_alone(precision_table.draw, views.explained(), 34, 22).lines()]
+    first = lines.index("1% less peak memory") + 1
+    assert " ".join(lines[first : first + 6]) == " ".join(views.explained().comparison.explanations)
+    assert lines[first + 6].startswith("loss after")
+
+
+def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> None:
+    lines = [line.strip() for line in draw_alone(precision_table.draw, views.compared(), 34, 16).lines()]
+    first = next(i for i, line in enumerate(lines) if line.startswith("loss after"))
+    told = " ".join(lines[first : lines.index("warm-up steps left out: 40")])
+    assert told.startswith("loss after 304 steps of each: FP32 0.")
+    assert ", AMP 0." in told
+    assert told.endswith("; mid-run losses start where the other precision left off")
+
+
+HINT = "press c for an interval"
+WITH_KEYS = replace(SCREEN, hints=FOOTER_HINTS)
+
+
+@pytest.mark.parametrize("size", [(30, 12), (34, 16), (50, 24)])
+def test_where_there_is_room_the_ratio_says_how_to_get_an_interval(size: tuple[int, int]) -> None:
+    canvas = draw_alone(precision_table.draw, views.compared(), *size, screen=WITH_KEYS)
+    lines = [line.strip() for line in canvas.lines()]
+    assert lines[lines.index("38% less peak memory") + 1] == HINT
+    assert style_of(canvas, HINT) == Style.DIM
+    assert any(line.startswith("steps") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("view", "screen", "size"),
+    [
+        (views.compared(), WITH_KEYS, (34, 10)),  # no room
+        (views.compared(), SCREEN, (34, 16)),  # a replay's screen has no such key
+        (views.finished(), WITH_KEYS, (34, 16)),
+        (views.first_impression(), WITH_KEYS, (34, 16)),
+        (replace(views.compared(), compared=record_samples.compared()), WITH_KEYS, (34, 24)),
+    ],
+)
+def test_nobody_is_told_to_press_what_brings_no_interval(
+    view: SessionView, screen: ScreenState, size: tuple[int, int]
+) -> None:
+    lines = draw_alone(precision_table.draw, view, *size, screen=screen).lines()
+    assert not any("press c" in line for line in lines)
+
+
+@pytest.mark.parametrize(("screen", "told"), [(WITH_KEYS, True), (SCREEN, False)])
+def test_a_guess_at_the_memory_says_which_key_tells_more(screen: ScreenState, told: bool) -> None:
+    view = verdict(explanations=("weights probably dominate",), breakdown_missing=True)
+    lines = draw_alone(precision_table.draw, view, 60, 24, screen=screen).lines()
+    assert any("weights probably dominate; press x for the breakdown" in line for line in lines) == told
+    assert any("weights probably dominate" in line for line in lines)
+
+
+def test_the_folded_panel_says_it_too_where_its_line_is_long_enough() -> None:
+    wide, narrow = (
+        draw_alone(oneliners.comparison, views.compared(), width, screen=WITH_KEYS).lines()[0]
+        for width in (120, 80)
+    )
+    assert HINT in wide
+    assert HINT not in narrow
+    assert "AMP 1.94× faster" in narrow
+
+
+@pytest.mark.parametrize(("height", "lines_of_it"), [(10, 0), (11, 0), (12, 1), (13, 2), (17, 6)])
+def test_explanations_leave_the_table_whole(height: int, lines_of_it: int) -> None:
+    with_them = draw_alone(precision_table.draw, views.explained(), 34, height).lines()
+    explanations = views.explained().comparison.explanations
+    said = [line for line in with_them if line.strip(" …") and line.strip(" …") in " ".join(explanations)]
+    assert len(said) == lines_of_it
+    assert any("warm-up steps" in line for line in with_them)
+    assert any(line.startswith("steps") for line in with_them)
+
+
+def test_bars_are_as_long_as_their_figures() -> None:
+    canvas = draw_alone(precision_table.draw, views.compared(), 42, 26)
+    bars = [line for line in canvas.lines() if "▰" in line]
+    assert [line.count("▰") for line in bars] == [40, round(40 * 2.02 / 3.91), 40, round(40 * 1.18 / 1.9)]
+    assert style_of(canvas, "▰") == Style.FP32
+
+
+def test_bars_need_something_to_compare() -> None:
+    assert "▰" not in "".join(draw_alone(precision_table.draw, views.fp32_only(), 42, 20).lines())
+
+
+@pytest.mark.parametrize("size", [(30, 12), (34, 16)])
+def test_a_first_impression_is_marked_and_dim(size: tuple[int, int]) -> None:
+    canvas = draw_alone(precision_table.draw, views.first_impression(), *size)
+    lines = [line.split() for line in canvas.lines()]
+    assert ["median", "~583", "ms", "~316", "ms"] in lines
+    assert ["AMP", "~1.84×", "faster"] in lines
+    assert ["~", "from", "13", "warm-up", "steps"] in lines
+    assert {style_of(canvas, text) for text in ("~583 ms", "~316 ms", "AMP ~1.84", "~ from")} == {Style.DIM}
+    assert not any("left out" in line for line in canvas.lines())
+
+
+def test_steps_say_how_many_are_missing() -> None:
+    lines = [
+        line.split() for line in draw_alone(precision_table.draw, views.first_impression(), 34, 16).lines()
+    ]
+    assert ["steps", "0/20", "0/20"] in lines
+    assert "not enough steps yet: FP32 0 of 20, AMP 0 of 20" in " ".join(
+        line.strip() for line in draw_alone(precision_table.draw, views.first_impression(), 34, 16).lines()
+    )
+
+
+def test_a_single_warm_up_step_is_no_figure_of_the_table() -> None:
+    view = views.first_impression()
+    fp32, _ = view.comparison.rows
+    alone = replace(view, comparison=Comparison(rows=(replace(fp32, provisional_steps=1),), baseline="fp32"))
+    lines = [line.split() for line in draw_alone(precision_table.draw, alone, 30, 12).lines()]
+    assert ["median", "n/a"] in lines
+
+
+def test_a_first_impression_has_no_bars() -> None:
+    assert "▰" not in "".join(draw_alone(precision_table.draw, views.first_impression(), 42, 26).lines())
+
+
+def test_before_any_counted_step_nothing_is_claimed() -> None:
+    text = "".join(draw_alone(precision_table.draw, views.starting(), 30, 9).lines())
+    assert text.strip() == "no step counted yet"
+
+
+def test_a_narrow_panel_shows_as_many_columns_as_fit() -> None:
+    rows = tuple(stats(name) for name in ("fp32", "ieee", "tf32", "fp16", "bf16"))
+    view = replace(views.compared(), comparison=Comparison(rows=rows, baseline="fp32", amp="fp16"))
+    narrow = draw_alone(precision_table.draw, view, 30, 12).lines()[0]
+    wide = draw_alone(precision_table.draw, view, 80, 12).lines()[0]
+    assert narrow.split() == ["■", "FP32", "▲", "AMP", "fp16"]
+    assert all(sign in wide for sign in "■▲□◆●")
