@@ -45,6 +45,8 @@ _SEARCH_STEPS = 20
 _STEPS_AFTER_TROUBLE = 5
 """After a skip or a growth the next skip comes at once or not soon: these steps name its gradient."""
 
+_NO_PARTS: Mapping[str, Tensor] = {}
+
 ComputeLoss = Callable[[], object]
 """Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
 
@@ -164,18 +166,16 @@ class StepEngine:
         scaler = precision.step(self._optimizer)
         if scaler is not None and gradients is None:
             gradients = self._name_overflow(scaler)
-        return _Made(
-            precision.name, loss, parts, scaler, norm, gradients, scaler is not None and norm is None
-        )
+        before_unscaling = scaler is not None and norm is None
+        return _Made(precision.name, loss, parts, scaler, norm, gradients, before_unscaling)
 
     def _make_observed(self, compute_loss: ComputeLoss, warming_up: bool, data_seconds: float) -> _Made:
         """The same step with all that may be due in it: marks, probes, norms, a precision on trial."""
         timeline, switch = self._timeline, self.switch
         timeline.begin(self.step, switch.precision.name, warming_up, data_seconds)
         timeline.mark("input")
-        made = switch.attempt(
-            self.step, f"in step {self.step}", lambda precision: self._make_marked(precision, compute_loss)
-        )
+        make = partial(self._make_marked, compute_loss=compute_loss)
+        made = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
         if switch.breakdown_is_due:
             self._break_down_memory(made)
@@ -286,14 +286,13 @@ class StepEngine:
         """
         self._control.look(self.step)  # before requests are taken: the next boundary sees later ones
         self._readback.drain()
+        reporter = self.reporter
         self.guard.look(self.switch.precision)
         self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
         if asked := self._control.take(TraceRequest):
             self._probes.arm_trace(partial(self._control.answer, asked))
         self._probes.between_steps(
-            self.step,
-            trouble_step=self.reporter.trouble_step,
-            unexplained_step=self.reporter.unexplained_step,
+            self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
 
     def obey(self) -> None:
@@ -385,9 +384,6 @@ class StepEngine:
         self.reporter.restore(state["reported"])
         self.switch.hold_scale(state["held_scale"])
         self.guard.floor_accepted = state["floor_accepted"]
-
-
-_NO_PARTS: Mapping[str, Tensor] = {}
 
 
 def _values(made: _Made, lr: Tensor | None) -> list[Tensor]:
