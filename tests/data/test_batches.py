@@ -1,7 +1,6 @@
 """Batches: what is in them and in which order, from every kind of source."""
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,51 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from amptui.data import batches as batches_module
-from amptui.data.batches import Batches, count_samples, move, open_batches
+from amptui.data.batches import Batches, count_samples, move
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
-
-CPU = torch.device("cpu")
-
-
-class Numbers(Dataset[int]):
-    """The numbers below ``samples``."""
-
-    def __init__(self, samples: int) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return self.samples
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
-class Stream(IterableDataset[int]):
-    """Five numbers, without a length."""
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(5))
-
-
-class Pair(NamedTuple):
-    inputs: Tensor
-    targets: Tensor
-
-
-def arrays(samples: int) -> Arrays:
-    """Targets are the samples' numbers; so are inputs, modulo 256."""
-    numbers = torch.arange(samples)
-    return Arrays((numbers % 256).to(torch.uint8)[:, None], numbers)
-
-
-def opened(
-    source: Source, *, batch_size: int = 4, seed: int = 0, training: bool = True, device: torch.device = CPU
-) -> Batches:
-    return open_batches(source, device=device, batch_size=batch_size, seed=seed, training=training)
+from tests.data.samples import CPU, Numbers, Pair, Stream, arrays, opened
 
 
 def targets(batches: Batches, epoch: int) -> list[int]:

@@ -3,7 +3,6 @@
 import math
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,56 +15,23 @@ from amptui.engine.checkpoint.file import checkpoints, read, write
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
-    KeepingChanged,
     Note,
     PauseChanged,
     PhaseChanged,
     Record,
     StepRecord,
 )
+from tests.engine.checkpoint.writing import (
+    ENOUGH_SECONDS,
+    Journal,
+    OnSecondWait,
+    Unhurried,
+    Waiting,
+    notes,
+    troubles,
+    written,
+)
 from tests.tiny import Log, Tiny, prepare, stopping, train
-
-ENOUGH_SECONDS = 60.0
-
-
-def written(log: Log) -> list[tuple[int, str]]:
-    return [(record.step, record.reason) for record in log.of(CheckpointWritten)]
-
-
-def troubles(log: Log) -> list[str]:
-    return [record.trouble for record in log.of(KeepingChanged)]
-
-
-def notes(log: Log) -> list[tuple[str, str]]:
-    return [(record.severity, record.text) for record in log.of(Note)]
-
-
-class OnSecondWait(Control):
-    """Does something when the trainer stands still and has taken up what was asked for at first."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        super().__init__()
-        self.act = act
-        self.waits = 0
-
-    def wait(self) -> None:
-        self.waits += 1
-        if self.waits == 2:
-            self.act()
-        too_late = threading.Timer(ENOUGH_SECONDS, self.ask, [StopRequest("nothing woke the trainer")])
-        too_late.start()
-        super().wait()
-        too_late.cancel()
-
-
-class Unhurried(Tiny):
-    """Ends no epoch before what it wrote is on the disk, so that tests know what is written when."""
-
-    def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        for thread in threading.enumerate():
-            if thread.name == "amptui-checkpoint":
-                thread.join(ENOUGH_SECONDS)
-        return super().metrics(model, batch)
 
 
 def test_epochs_too_short_to_pay_for_a_checkpoint_have_none_and_the_last_step_has(tmp_path: Path) -> None:
@@ -84,15 +50,6 @@ def test_each_epoch_s_end_leaves_one_after_its_validation(tmp_path: Path) -> Non
         assert max(r.step for r in before if isinstance(r, EpochFinished)) == record.step
         assert 0 < record.blocked_seconds < record.seconds
     assert log.of(CheckpointWritten)[-1].size_bytes == (tmp_path / "step-000000040.pt").stat().st_size
-
-
-class Waiting(Log):
-    """Holds the trainer after each step until nothing is being written."""
-
-    def emit(self, record: Record) -> None:
-        super().emit(record)
-        if isinstance(record, StepRecord):
-            Unhurried().metrics(nn.Linear(1, 4), (torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)))
 
 
 def test_every_so_many_steps_leave_one_and_so_does_the_end(tmp_path: Path) -> None:
@@ -169,23 +126,6 @@ def test_a_run_that_keeps_none_says_so_and_does_not_spin_when_one_is_asked_for()
     train(prepare(Tiny()), log, control)
     assert notes(log) == [("warning", "no checkpoint: this run keeps none")]
     assert control.take(CheckpointRequest) is None
-
-
-class Journal:
-    """One that is as slow as a test likes."""
-
-    def __init__(self, *, opens_at: int) -> None:
-        self.opens_at = opens_at
-        self.opened = threading.Event()
-        self.asked = list[int]()
-
-    def wait(self, step: int) -> None:
-        self.asked.append(step)
-        assert self.opened.wait(ENOUGH_SECONDS)
-
-    def watch(self, record: Record) -> None:
-        if isinstance(record, StepRecord) and record.step == self.opens_at:
-            self.opened.set()
 
 
 def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) -> None:
