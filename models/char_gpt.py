@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim import Optimizer
 
 from amptui import Data, DataRequest, Experiment
-from amptui.data.text import read_text, text_data
+from amptui.data.text_corpus import read_text, text_data
 from amptui.errors import ExperimentError
 
 

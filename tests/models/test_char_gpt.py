@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from amptui.data.text import read_text
+from amptui.data.text_corpus import read_text
 from amptui.errors import ExperimentError
 from amptui.models.char_gpt import CharGpt
 from amptui.records import EpochFinished, StepSkipped

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.data.sources import Arrays
-from amptui.data.text import read_text, text_data
+from amptui.data.text_corpus import read_text, text_data
 from amptui.errors import DataError
 
 Watch = Callable[..., Any]
