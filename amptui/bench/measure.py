@@ -18,7 +18,7 @@ from amptui.bench.progress import Progress
 from amptui.bench.results import Bench, Measured, report_json, report_lines
 from amptui.control import ComparisonRequest, Control, StopRequest
 from amptui.engine.worker import torch_failed
-from amptui.errors import AmptuiError, DataError, DeviceError, UsageError
+from amptui.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
@@ -81,9 +81,11 @@ def bench(request: BenchRequest, *, json: bool) -> int:
         )
         _tell(found, out, json=json)
     status = 128 + signals.received if signals.received else _status(ended)
-    if any(end.hangs for end in ended):
-        sys.stderr.flush()
-        # A thread inside torch would abort the interpreter's own way out.
+    if any(end.hangs or isinstance(end.error, DeviceLostError) for end in ended):
+        # A thread inside torch, or pinned memory after a kernel's failure, would abort Python's exit.
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         os._exit(status or 1)
     return status
 
