@@ -68,7 +68,7 @@ class Recorder:
         self._over = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
-        self._trouble = ""
+        self._trouble = self._cause = ""
         self._server: Server | None = None
         self._keeping = threading.Lock()  # guards the journal's file and what follows
         self._held: list[Record] | None = [] if goes_on else None
@@ -213,13 +213,13 @@ class Recorder:
 
     def _tell_trouble(self) -> None:
         """A change of the journal's state becomes a record: on the screen now, in the file when it can."""
-        kind = self._journal.trouble.partition(":")[0]
-        if kind != self._trouble.partition(":")[0]:
-            trouble = f"journal: {self._journal.trouble}" if kind else ""
+        cause, self._trouble = self._journal.cause, self._journal.trouble
+        if cause != self._cause:
+            self._cause = cause
+            trouble = f"journal: {self._trouble}" if cause else ""
             self._outbox.append(KeepingChanged(time=time.time(), what="journal", trouble=trouble))
-            if not kind and self._run_json and not self._run_dir.run_json_path.exists():
+            if not cause and self._run_json and not self._run_dir.run_json_path.exists():
                 self._write_run_json()  # the folder had gone, and is there again
-        self._trouble = self._journal.trouble
 
 
 def _line(record: Record) -> bytes:

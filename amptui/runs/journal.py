@@ -62,6 +62,13 @@ class Journal:
         return f"{self._reason}: {units.count(self._dropped)} records are lost" if lost else ""
 
     @property
+    def cause(self) -> str:
+        """Why the file lacks something, without the counts of :attr:`trouble`; empty if it lacks nothing."""
+        if self._waiting or (self._dropped and not self._name_trouble):
+            return self._reason
+        return self._name_trouble
+
+    @property
     def is_behind(self) -> bool:
         """Whether some records are not in the file yet, or the file has no name at the moment."""
         return bool(self._waiting) or (self._file is not None and self._file.is_lost)
