@@ -113,5 +113,6 @@ def test_a_stop_signal_leaves_a_checkpoint_of_the_last_step(
     os.kill(pid, number)
     assert lives.end_of(pid) == 128 + number, lives.log.read_text()
     last = steps_of(run)[-1].step
-    assert [each.name for each in (run / "checkpoints").iterdir()] == [f"step-{last:09}.pt"]
+    # On a slow machine an epoch may have ended before, and have left its own.
+    assert max(each.name for each in (run / "checkpoints").iterdir()) == f"step-{last:09}.pt"
     assert outcome(run) is RunFinished
