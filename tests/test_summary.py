@@ -124,20 +124,20 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
     view = replace(
         views.finished(),
         numerics=NumericsView(
-            scaler=ScalerVerdict(state="healthy", text="no overflow of late: nothing to do"),
+            scaler=ScalerVerdict(state="healthy", text="no recent overflow: nothing to do"),
             window=window(1200),
             window_verdict=Verdict(
                 "info", "gradients would survive float16: 0% of nonzero flushed at 65,536"
             ),
             xray=xray(700),
-            xray_verdict=Verdict("info", "safe: 2 of 2 layers above 0.9"),
+            xray_verdict=Verdict("info", "gradients agree in all 2 layers"),
         ),
         comparison=replace(views.finished().comparison, explanations=("input-bound: faster input first",)),
     )
     told = [
-        "loss scaler: healthy: no overflow of late: nothing to do",
+        "loss scaler: healthy: no recent overflow: nothing to do",
         "float16 histogram of step 1,200: gradients would survive float16: 0% of nonzero flushed at 65,536",
-        "X-ray of step 700: safe: 2 of 2 layers above 0.9",
+        "X-ray of step 700: gradients agree in all 2 layers",
         "input-bound: faster input first",
     ]
     lines = summary_lines(view)

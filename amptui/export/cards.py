@@ -21,7 +21,7 @@ def paragraph(text: str, class_: str | None = None) -> Markup | None:
 
 
 def signed(severity: Severity, label: str, text: str) -> Markup:
-    """``✔ X-ray  safe: 43 of 43 layers above 0.9``."""
+    """``✔ X-ray  gradients agree in all 43 layers``."""
     sign = element("span", SEVERITY_SIGNS[severity], class_=f"sign {severity}")
     return element("p", sign, " ", element("b", label), " ", text, class_="verdict")
 

@@ -87,8 +87,8 @@ def tie_words(low: float | None, high: float | None, than: str) -> str:
     if not low or not high or not within_noise(low, high):
         return ""
     if high / low > WIDE:
-        return f"not surely faster or slower than {than}"
-    return f"as fast as {than} to within the noise"
+        return f"no significant difference from {than} yet"
+    return f"as fast as {than} within noise"
 
 
 def memory_words(row: PrecisionMeasured, baseline: PrecisionMeasured) -> str:

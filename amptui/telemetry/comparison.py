@@ -285,9 +285,9 @@ def _reason(baseline: PrecisionStats | None, amp: PrecisionStats | None) -> str:
     if baseline is None and amp is None:
         return "no steps yet"
     if amp is None:
-        return "switch to AMP with p to compare"
+        return "press p to compare with AMP"
     if baseline is None:
-        return "switch to FP32 with p to compare"
+        return "press p to compare with FP32"
     sides = ((precision_label(baseline.precision), baseline.steps), ("AMP", amp.steps))
     few = [f"{name} {steps} of {MIN_STEPS}" for name, steps in sides if steps < MIN_STEPS]
     return f"not enough steps yet: {', '.join(few)}" if few else ""

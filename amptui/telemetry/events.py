@@ -42,7 +42,7 @@ def precisions_compared(record: PrecisionsCompared, run: RunStarted | None) -> E
     """A comparison's result, a card a line, or that it was stopped before it had one."""
     cards = result_cards(record, run)
     stopped = "comparison stopped: " if record.reason == "stopped" else ""
-    first, *rest = cards or ["no precision had a whole block"]
+    first, *rest = cards or ["no precision finished a block"]
     return Event(record.time, record.step, "compared", "info", stopped + first, "\n".join(rest))
 
 
@@ -78,9 +78,9 @@ def pause_changed(record: PauseChanged) -> Event:
 
 
 def modules_traced(record: ModulesTraced) -> Event:
-    """Who overflowed first, or that nobody did; the modules nearest to it in the detail."""
+    """The module that overflowed first, if any; the modules closest to an overflow in the detail."""
     verdict = health.judge_trace(record)
-    asked = "trace" if record.asked else "trace after trouble"
+    asked = "trace" if record.asked else "automatic trace"
     nearest = (f"{health.place_of(found)}: {health.distance(found)}" for found in record.nearest)
     kind: EventKind = "note" if record.first is None else "nonfinite"
     text = f"{asked}: {verdict.text}"
@@ -101,50 +101,49 @@ def note(record: Note) -> Event:
 
 
 def checkpoint_written(record: CheckpointWritten) -> Event:
-    """``checkpoint step-000001200.pt: 12.3 MiB in 0.41 s, training stood still for 12 ms``."""
+    """``checkpoint step-000001200.pt: 12.3 MiB in 0.41 s, training blocked for 12 ms``."""
     text = (
         f"checkpoint {record.name}: {units.number_of_bytes(record.size_bytes)} in "
-        f"{_span(record.seconds)}, training stood still for "
+        f"{_span(record.seconds)}, training blocked for "
         f"{units.milliseconds(record.blocked_seconds)}"
     )
     return Event(record.time, record.step, "note", "info", text)
 
 
 def run_resumed(record: RunResumed, device_before: str) -> Event:
-    """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are done again``."""
+    """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are repeated``."""
     text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
     if record.device_name != device_before:
-        text += f", no longer on {device_before}: the comparison begins anew"
+        text += f" (was {device_before}): the comparison starts over"
     if record.lost_steps:
         again = "step is" if record.lost_steps == 1 else "steps are"
-        text += f"; {units.count(record.lost_steps)} {again} done again"
+        text += f"; {units.count(record.lost_steps)} {again} repeated"
     return Event(record.time, record.step, "note", "info", text)
 
 
 def keeping_changed(record: KeepingChanged) -> Event:
-    """What is not kept any more, as an error, or that it is again."""
-    again = {"journal": "journal: everything is kept again", "checkpoints": "checkpoints are kept again"}
+    """What is no longer saved, as an error, or that it is saved again."""
+    again = {"journal": "saving the journal again", "checkpoints": "saving checkpoints again"}
     severity: Severity = "error" if record.trouble else "info"
     return Event(record.time, None, "note", severity, record.trouble or again[record.what])
 
 
 _VIEWER_CHANGES = {
-    "attached": "a screen attached",
-    "detached": "a screen detached",
-    "hung up": "the terminal was closed",
-    "lost": "a screen was lost",
-    "refused": "a connection was refused",
+    "attached": "screen attached",
+    "detached": "screen detached",
+    "hung up": "terminal closed",
+    "lost": "screen disconnected",
+    "refused": "connection refused",
 }
 
 
 def viewers_changed(record: ViewersChanged) -> Event:
-    """``the terminal was closed; training goes on, 0 screens watch``."""
+    """``terminal closed; training continues, 0 watching``."""
     text = _VIEWER_CHANGES[record.change]
     if record.detail:
         text += f": {record.detail}"
-    screens = "1 screen watches" if record.viewers == 1 else f"{record.viewers} screens watch"
-    goes_on = "" if record.change in ("attached", "refused") else "; training goes on"
-    return Event(record.time, None, "note", "info", f"{text}{goes_on}, {screens}")
+    continues = "" if record.change in ("attached", "refused") else "; training continues"
+    return Event(record.time, None, "note", "info", f"{text}{continues}, {record.viewers} watching")
 
 
 def run_finished(record: RunFinished) -> Event:

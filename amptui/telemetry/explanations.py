@@ -48,23 +48,23 @@ def _why_not_faster(baseline: PrecisionStats, amp: PrecisionStats, speedup: floa
         return _input_bound(baseline, amp) if speedup > 1 - LITTLE_SPEED else ""
     if len(percents) == 2:
         idle = f"the GPU is idle {units.share(100 - percents[1], 100)} of the time"
-        more = ", and the casts of AMP are more to launch" if speedup < 1 - LITTLE_SPEED else ""
-        return f"launch-bound: {idle}{more}; {_LAUNCH_MENDS}"
+        more = ", and AMP's casts add kernel launches" if speedup < 1 - LITTLE_SPEED else ""
+        return f"launch-bound: {idle}{more}; {_LAUNCH_HINT}"
     return ""
 
 
-_LAUNCH_MENDS = "larger batches, CUDA graphs or torch.compile give it more to do at once"
+_LAUNCH_HINT = "use larger batches, CUDA graphs or torch.compile"
 
 
 def _input_bound(baseline: PrecisionStats, amp: PrecisionStats) -> str:
     full, half = units.share(baseline.data_fraction, 1), units.share(amp.data_fraction, 1)
-    waits = f"{precision_label(baseline.precision)} waits {full} of each step for data"
-    return f"input-bound: {waits} and {precision_label(amp.precision)} {half}; faster input comes first"
+    waits = f"{precision_label(baseline.precision)} waits for data {full} of each step"
+    return f"input-bound: {waits}, {precision_label(amp.precision)} {half}; speed up data loading first"
 
 
 def _why_not_smaller(memory_saving: float, breakdown: str) -> str:
     change = f"{units.percent(abs(memory_saving))} {'less' if memory_saving >= 0 else 'more'} peak memory"
     if breakdown:
         return f"{change}: {breakdown}"
-    owners = "weights, gradients and optimizer state, which stay FP32, probably dominate"
+    owners = "probably mostly weights, gradients and optimizer state, which stay FP32"
     return f"{change}: {owners}"

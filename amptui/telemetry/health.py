@@ -69,7 +69,7 @@ def judge_window(window: Float16Window) -> Verdict:
         return _in_float16(window, scale)
     if window.nonfinite:
         where = precision_label(window.precision)
-        text = f"{units.count(window.nonfinite)} gradients are NaN or Inf in {where}: no matter of float16"
+        text = f"{units.count(window.nonfinite)} NaN or Inf gradients in {where}: not a float16 problem"
         return Verdict("warning", text)
     nonzero = window.elements - window.zeros
     if nonzero <= 0:
@@ -79,30 +79,30 @@ def judge_window(window: Float16Window) -> Verdict:
     fits = units.count(math.ldexp(window.loss_scale, -halvings))
     flushed = f"{units.share(lost, nonzero)} of nonzero flushed at {fits}"
     if halvings:
-        flushed += f", after overflows from {scale} on"
+        flushed += f" ({scale} overflows)"
     if lost <= LOST_SHARE * nonzero:
         return Verdict("info", f"gradients would survive float16: {flushed}{_worst(window)}")
-    hint = "use bf16" if halvings else "a higher scale keeps more, bf16 all"
-    return Verdict("warning", f"would lose gradients in float16: {flushed}{_worst(window)}; {hint}")
+    hint = "use bf16" if halvings else "use a higher scale or bf16"
+    return Verdict("warning", f"float16 would lose gradients: {flushed}{_worst(window)}; {hint}")
 
 
 def _in_float16(window: Float16Window, scale: str) -> Verdict:
     if window.nonfinite:
         found = f"{units.count(window.nonfinite)} gradients are NaN or Inf"
-        return Verdict("info", f"overflow in fp16 at {scale}: {found}; the scaler skips such a step")
+        return Verdict("info", f"overflow in fp16 at {scale}: {found}; the scaler skips this step")
     if not window.elements:
         return Verdict("info", "no gradients")
     zeros = "no zeros, so nothing was flushed"
     if window.zeros:
         share = units.share(window.zeros, window.elements)
-        zeros = f"{share} zeros (what float16 flushed cannot be told from true zeros)"
+        zeros = f"{share} zeros (true zeros or flushed)"
     text = f"in fp16 at {scale}: {zeros}, {units.share(window.subnormal, window.elements)} subnormal"
     nonzero = window.elements - window.zeros
     if window.zeros and window.subnormal > SUBNORMAL_SHARE * nonzero:
-        return Verdict("warning", f"{text}, most of the rest: much was flushed; use bf16")
+        return Verdict("warning", f"{text}; many were probably flushed: use bf16")
     room = 15 - _highest_exponent(window)
     if window.zeros > VANISHED_SHARE * window.elements and nonzero and room >= VANISHED_DOUBLINGS:
-        return Verdict("warning", f"{text}; {room} doublings of room: a higher scale would keep more")
+        return Verdict("warning", f"{text}; {room} doublings of headroom: a higher scale keeps more")
     return Verdict("info", text)
 
 
@@ -158,11 +158,11 @@ def judge_trace(trace: ModulesTraced) -> Verdict:
 
 def _trace_advice(trace: ModulesTraced, first: ModuleRange) -> str:
     if first.dtype != "float16":
-        return "this is no matter of float16: look at this module and at what it is fed"
+        return "not a float16 problem: check this module and its inputs"
     if first.way == "forward":
-        return "keep it in FP32 (autocast off around it), or use bf16"
-    scale = "" if trace.loss_scale is None else f" of {units.count(trace.loss_scale)}"
-    return f"at a scale{scale} the scaler skips such steps; if they go on, keep it in FP32 or use bf16"
+        return "run it in FP32 (autocast disabled) or use bf16"
+    scale = "" if trace.loss_scale is None else f"at scale {units.count(trace.loss_scale)} "
+    return f"{scale}the scaler skips such steps; if they persist, run it in FP32 or use bf16"
 
 
 def what_overflowed_first(trace: ModulesTraced) -> str:
@@ -173,8 +173,8 @@ def what_overflowed_first(trace: ModulesTraced) -> str:
 
 
 def place_of(found: ModuleRange) -> str:
-    """``the output of features.12.conv (Conv2d, float16)``, or the gradient that came back to it."""
-    side = "the output of" if found.way == "forward" else "the gradient that came back to"
+    """``the output of features.12.conv (Conv2d, float16)``, or its output gradient."""
+    side = "the output of" if found.way == "forward" else "the output gradient of"
     return f"{side} {module_of(found)}"
 
 
@@ -208,36 +208,41 @@ def judge_xray(xray: XRayTaken) -> Verdict:
         return Verdict("info", "no layer has a gradient to compare")
     cosine, worst = min(layers, key=lambda pair: pair[0])
     bound = XRAY_SAFE_COSINE if cosine >= XRAY_CAREFUL_COSINE else XRAY_CAREFUL_COSINE
-    above = sum(value >= bound for value, _ in layers)
-    counted = f"{above} of {len(layers)} layers above {bound}; worst {_layer_words(worst)}"
-    found = f"{counted}; {_losses_apart(xray)}"
+    agreeing = sum(value >= bound for value, _ in layers)
+    found = f"worst {_layer_words(worst)}; {_losses_apart(xray)}"
     if cosine >= XRAY_SAFE_COSINE:
-        return Verdict("info", f"safe: {found}")
-    masks = "; dropout may have drawn other masks" if xray.random else ""
+        return Verdict("info", f"gradients agree in {_layers(agreeing, len(layers))}; {found}")
+    where = _layers(len(layers) - agreeing, len(layers))
+    masks = "; dropout masks may differ" if xray.random else ""
     if cosine >= XRAY_CAREFUL_COSINE:
-        return Verdict("warning", f"careful: {found}{masks}")
-    return Verdict("error", f"not safe: {found}{masks}")
+        return Verdict("warning", f"gradients differ in {where}; {found}{masks}")
+    return Verdict("error", f"gradients disagree in {where}; {found}{masks}")
+
+
+def _layers(count: int, of: int) -> str:
+    """``3 of 43 layers``, ``all 43 layers``."""
+    return f"all {of} layers" if count == of > 1 else f"{count} of {of} layers"
 
 
 def _xray_nonfinite(xray: XRayTaken) -> Verdict | None:
     """What NaN or Inf in either pass means; None where there is none."""
     amp = precision_label(xray.precision)
     if not math.isfinite(xray.loss_fp32):
-        return Verdict("error", f"the loss is {units.loss(xray.loss_fp32)} in FP32 itself: no matter of AMP")
+        return Verdict("error", f"the loss is {units.loss(xray.loss_fp32)} even in FP32: not an AMP problem")
     if not math.isfinite(xray.loss_amp):
-        lost = f"the loss is {units.loss(xray.loss_amp)} in {amp} and {units.loss(xray.loss_fp32)} in FP32"
-        return Verdict("error", f"not safe: {lost}{_forward_mend(xray)}")
+        lost = f"the loss is {units.loss(xray.loss_amp)} in {amp} but {units.loss(xray.loss_fp32)} in FP32"
+        return Verdict("error", f"{lost}{_forward_hint(xray)}")
     bad = [layer.name for layer in xray.layers if layer.cosine is not None and math.isnan(layer.cosine)]
     if not bad:
         return None
     where = f"NaN or Inf in {len(bad)} of {len(xray.layers)} layers' gradients, first {bad[0] or 'the model'}"
     if xray.precision != "fp16":
-        return Verdict("error", f"not safe: {where}")
-    skip = "the scaler would skip this step and halve its scale"
-    return Verdict("warning", f"overflows at this scale of {units.count(xray.loss_scale)}, {skip}: {where}")
+        return Verdict("error", f"{amp}: {where}")
+    overflow = f"overflow at scale {units.count(xray.loss_scale)}"
+    return Verdict("warning", f"{overflow}, the scaler would skip this step and halve it: {where}")
 
 
-def _forward_mend(xray: XRayTaken) -> str:
+def _forward_hint(xray: XRayTaken) -> str:
     return f"; {FORWARD_OVERFLOW}" if xray.precision == "fp16" else ""
 
 
@@ -293,7 +298,7 @@ def memory_breakdown(xray: XRayTaken) -> str:
     owners = "weights, gradients, optimizer state and buffers"
     if full - amp < LITTLE_MEMORY * whole and fixed >= full:
         share = f"{units.number_of_bytes(fixed)} of {units.number_of_bytes(whole)}"
-        return f"AMP cannot lower memory much: {share} are {owners}"
-    kept, before = units.number_of_bytes(amp), units.number_of_bytes(full)
-    beside = f"beside {units.number_of_bytes(fixed)} of {owners}"
-    return f"AMP keeps {kept} for the backward pass where FP32 keeps {before}, {beside}"
+        return f"AMP cannot save much memory: {share} are {owners}"
+    in_amp, in_fp32 = units.number_of_bytes(amp), units.number_of_bytes(full)
+    rest = f"plus {units.number_of_bytes(fixed)} of {owners}"
+    return f"saved for backward: {in_amp} in AMP, {in_fp32} in FP32, {rest}"

@@ -109,7 +109,7 @@ def _peak_sentence(found: MemorySides) -> str:
     if saving >= LITTLE_MEMORY:
         return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_kept_words(amp)}"
     rose = saving <= -LITTLE_MEMORY
-    moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "hardly changed"
+    moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "barely changed"
     return f"peak {moved}: {_owners(amp)}; {differences}"
 
 
@@ -119,7 +119,7 @@ def _foretold(full: MemoryBreakdown) -> str:
     if activations is None:
         return ""
     whole = units.bytes_of(activations, full.peak_allocated_bytes)
-    return f"AMP can shrink activations only, {whole} here; {_kept_words(full)}"
+    return f"AMP can shrink only activations, {whole} here; {_kept_words(full)}"
 
 
 def _kept_words(breakdown: MemoryBreakdown) -> str:
@@ -146,7 +146,7 @@ def _owners(amp: MemoryBreakdown) -> str:
     kept = size_of(amp, *_KEPT) or 0
     if other > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
-        return f"{part} are neither the model nor its activations: data on the device, batches, workspaces"
+        return f"{part} is neither model nor activations: data on the device, batches, workspaces"
     if kept > _MAIN_SHARE * peak:
         part = f"{units.number_of_bytes(kept)} of {units.number_of_bytes(peak)}"
         return f"{part} are {_kept_names(amp)}, which stay {_stored_as(amp)}"
@@ -189,14 +189,14 @@ def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None
         return ""
     amp = next((each for each in memory if each.precision == xray.precision), None)
     copies = size_of(amp, "cast copies") if amp is not None else None
-    among = f", at most {units.number_of_bytes(copies)} of it cast copies of weights" if copies else ""
+    among = f", up to {units.number_of_bytes(copies)} of it cast copies of weights" if copies else ""
     change = f" ({_signed_percent(half / full - 1)})" if full else ""
     label = precision_label(xray.precision)
     sizes = f"{units.number_of_bytes(full)} in FP32, {units.number_of_bytes(half)} in {label}{change}"
-    return f"kept for the backward pass, by X-ray: {sizes}{among}"
+    return f"saved for backward (X-ray): {sizes}{among}"
 
 
-_NOT_ON_A_CPU = "activations and peak are not measured on a CPU; press x for what the backward pass keeps"
+_NOT_ON_A_CPU = "activations and peak are not measured on a CPU; press x for what is saved for backward"
 
 
 def _signed_percent(fraction: float) -> str:

@@ -22,45 +22,45 @@ class Judgement:
 
 
 FORWARD_OVERFLOW_EXPLAINED = (
-    "The loss itself is NaN or Inf: numbers left float16's range before any gradient was scaled, so that no "
-    "scale helps. A trace names the first module: keep it in FP32 (autocast off around it), or use bf16."
+    "The loss itself is NaN or Inf: values exceeded float16's range before any gradient was scaled, so no "
+    "scale helps. A trace names the first module: run it in FP32 (with autocast disabled), or use bf16."
 )
 
 _POISONED = Judgement(
-    Verdict("error", "poisoned for good in every precision: go back to a checkpoint"),
-    "The forward pass writes buffers such as BatchNorm's running statistics: a step that the scaler skips "
-    "has changed them all the same, and the scaler never looks there. They stay NaN or Inf in FP32 too: go "
-    "back to a checkpoint, or reset them.",
+    Verdict("error", "stays NaN or Inf in every precision: go back to a checkpoint"),
+    "The forward pass updates buffers such as BatchNorm's running statistics even in steps that the scaler "
+    "skips, and the scaler does not check them. They stay NaN or Inf in FP32 too: go back to a checkpoint, "
+    "or reset them.",
 )
 
 _IN_FP16: Mapping[str, Judgement] = {
     "loss": Judgement(Verdict("warning", FORWARD_OVERFLOW), FORWARD_OVERFLOW_EXPLAINED),
     "gradient": Judgement(
         Verdict("warning", "the scaler skips such steps"),
-        "Multiplied by the loss scale these gradients left float16's range. The scaler drops such steps and "
-        "halves its scale: nothing to do while that is rare.",
+        "Multiplied by the loss scale, these gradients exceeded float16's range. The scaler skips such steps "
+        "and halves its scale: nothing to do while that is rare.",
     ),
     "activation": Judgement(
-        Verdict("warning", "this layer leaves float16's range: keep it in FP32, or use bf16"),
-        "float16 ends at 65,504 and this layer puts out more. Keep it in FP32 (autocast off around it), or "
-        "use bf16, which reaches as far as FP32.",
+        Verdict("warning", "exceeds float16's range: run this layer in FP32 or use bf16"),
+        "float16 ends at 65,504, and this layer's output is larger. Run it in FP32 (with autocast disabled), "
+        "or use bf16, which has FP32's range.",
     ),
 }
 
 _OUTSIDE_FP16: Mapping[str, Judgement] = {
     "loss": Judgement(
-        Verdict("error", "no scaler skips this step: lower the learning rate, or go back to a checkpoint"),
-        "Outside of float16 nothing guards the weights: they have taken this step. If the loss does not come "
-        "back, lower the learning rate, clip gradients (--clip-norm), or go back to a checkpoint.",
+        Verdict("error", "the step was applied: lower the learning rate, or go back to a checkpoint"),
+        "Outside float16 no scaler protects the weights: this step updated them. If the loss does not "
+        "recover, lower the learning rate, clip gradients (--clip-norm), or go back to a checkpoint.",
     ),
     "gradient": Judgement(
-        Verdict("error", "no scaler skips this step: it spoils the weights; go back to a checkpoint"),
-        "Outside of float16 nothing guards the weights: what is not finite here is not finite there after "
-        "the step. Go back to a checkpoint, with a lower learning rate or clipped gradients (--clip-norm).",
+        Verdict("error", "the step was applied and corrupted the weights: go back to a checkpoint"),
+        "Outside float16 no scaler protects the weights: a gradient that is not finite makes its weights NaN "
+        "or Inf. Go back to a checkpoint, with a lower learning rate or clipped gradients (--clip-norm).",
     ),
     "activation": Judgement(
-        Verdict("error", "look at this layer and at what it is fed"),
-        "This is no matter of float16: look at this layer's weights and at what it is fed.",
+        Verdict("error", "check this layer and its inputs"),
+        "This is not a float16 problem: check this layer's weights and its inputs.",
     ),
 }
 

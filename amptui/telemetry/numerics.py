@@ -187,7 +187,7 @@ class NumericsWatch:
             return ""
         least = min(_moved(room, at, scale) for at, room in finite.items())
         if least < math.log2(GROWTH_FACTOR):
-            return f"probably a skip: least headroom {units.doublings(least)} doublings"
+            return f"probably a skip: min headroom {units.doublings(least)} doublings"
         return f"headroom then {units.doublings(least - math.log2(GROWTH_FACTOR))}"
 
     def _began(self, facts: ScalerFacts) -> ModuleRange | None:

@@ -94,10 +94,10 @@ def _forward_overflow(facts: ScalerFacts, step: int, began: ModuleRange | None) 
 def _collapsing(facts: ScalerFacts, began: ModuleRange | None) -> ScalerVerdict:
     if facts.skips_in_a_row >= COLLAPSE_SKIPS:
         rule = f"{COLLAPSE_SKIPS} skips in a row: {units.count(facts.skips_in_a_row)} so far"
-        text = "every step is dropped, nothing is learned: switch to bf16 or FP32"
+        text = "every step is skipped, nothing is learned: switch to bf16 or FP32"
     else:
         rule = f"scale below {units.count(MIN_SOUND_SCALE)}: {units.count(facts.scale)}"
-        text = "the scale has collapsed and makes gradients smaller: switch to bf16 or FP32"
+        text = "the scale has collapsed and shrinks gradients: switch to bf16 or FP32"
     text += _look_at(began, facts.suspect)
     return ScalerVerdict(state="collapsing", severity="error", text=text, rule=rule)
 
@@ -106,7 +106,7 @@ def _healthy(facts: ScalerFacts) -> ScalerVerdict:
     since = facts.steps if facts.steps_since_skip is None else facts.steps_since_skip
     return ScalerVerdict(
         state="healthy",
-        text="no overflow of late: nothing to do",
+        text="no recent overflow: nothing to do",
         rule=f"no skip in the last {RECENT_STEPS} steps: {units.count(since)} without one",
     )
 
@@ -116,12 +116,12 @@ def _backing_off(facts: ScalerFacts) -> ScalerVerdict:
         return ScalerVerdict(
             state="backing off",
             severity="warning",
-            text="overflows come too often, each drops a step: lower the learning rate, or use bf16",
+            text="too many overflows, each skips a step: lower the learning rate, or use bf16",
             rule=f"{FREQUENT_SKIPS} skips in the last {RECENT_STEPS} steps: {facts.recent_skips}",
         )
     return ScalerVerdict(
         state="backing off",
-        text="normal: an overflow now and then is how the scale stays at its level; nothing to do",
+        text="normal: the scaler finds its limit by occasional overflows; nothing to do",
         rule=f"a skip in the last {RECENT_STEPS} steps: {facts.recent_skips}",
     )
 
@@ -158,23 +158,23 @@ def judge_skip(
 
 
 _CALIBRATION = (
-    "The scaler starts at a high scale on purpose and halves it until the gradients fit into float16: the "
-    "first few steps that it drops belong to that. Nothing to do."
+    "The scaler starts with a high scale on purpose and halves it until the gradients fit into float16: the "
+    "first few skipped steps are part of that. Nothing to do."
 )
 
 _NORMAL = (
-    "At this scale a gradient left float16's range: the scaler dropped the step and halved its scale, which "
-    "it doubles again later. Now and then that is how it works: nothing to do."
+    "At this scale a gradient exceeded float16's range: the scaler skipped the step and halved its scale, "
+    "which it will double again later. An occasional skip is normal: nothing to do."
 )
 
 _FALLING = (
-    f"From {COLLAPSE_SKIPS} skips in a row on another halving is unlikely to help, and nothing is learned "
-    "meanwhile. Switch to bf16 or FP32, then look at the layer whose gradients are not finite."
+    f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and nothing is learned "
+    "meanwhile. Switch to bf16 or FP32, then check the layer whose gradients are not finite."
 )
 
 _COLLAPSED = (
-    "Below 1 the scaler makes gradients smaller, the opposite of its purpose; at 0 the next step would turn "
-    "every weight into NaN. Switch to bf16 or FP32, then look at the layer whose gradients are not finite."
+    "Below 1 the scaler shrinks gradients, the opposite of its purpose; at 0 the next step would turn every "
+    "weight into NaN. Switch to bf16 or FP32, then check the layer whose gradients are not finite."
 )
 
 
@@ -190,7 +190,7 @@ def _began_in(began: ModuleRange | None) -> str:
 
 def _look_at(began: ModuleRange | None, suspect: str) -> str:
     where = suspect if began is None else module_of(began)
-    return f"; look at {where}" if where else ""
+    return f"; check {where}" if where else ""
 
 
 def _collapses(skips_in_a_row: int, scale: float | None) -> bool:

@@ -65,7 +65,7 @@ from amptui.telemetry.view import SessionView
 STATE_VERSION = 2
 """To be raised when what a field of a state means changes and its name does not."""
 
-_OTHER_VERSION = "the run was started by another version of amptui; attach with that one"
+_OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
 
 MAX_AT_ONCE = 4096
 """Records folded while the lock is held once: the replay of a long journal lets views through."""

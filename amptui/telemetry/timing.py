@@ -207,7 +207,7 @@ def _launch_evidence(
     parts = _enqueued(phases)
     host = units.milliseconds(sum(phase.host_seconds for phase in parts))
     device = units.milliseconds(sum(map(_seconds, parts)))
-    text = f"the host takes {host} to enqueue what the GPU ends in {device}"
+    text = f"the host takes {host} to launch what the GPU runs in {device}"
     if utilization_percent is None:
         return text
     return f"{text}, idle {units.percent(1 - utilization_percent / 100)} of the time"
@@ -221,21 +221,21 @@ def _compute_evidence(
     if utilization_percent is not None:
         return f"the GPU is busy {units.percent(utilization_percent / 100)} of the time"
     device = units.milliseconds(sum(map(_seconds, _enqueued(phases))))
-    return f"the GPU works for {device}, the host on the same for {units.percent(_kept_up(phases))} of that"
+    return f"the GPU takes {device}, the host {units.percent(_kept_up(phases))} of that to launch it"
 
 
 def _idle_evidence(
     _phases: Sequence[PhaseSeconds], _shares: Mapping[str, float], utilization_percent: float | None
 ) -> str:
     idle = units.percent(1 - (utilization_percent or 0.0) / 100)
-    return f"the GPU is idle {idle} of the time, and neither data nor the host explains it"
+    return f"the GPU is idle {idle} of the time, which neither data nor the host explains"
 
 
 def _limit(bound: Bound, precision: str, shares: Mapping[str, float]) -> str:
     if bound == "input":
         return f"data takes as long in any precision: {_times(1 / shares['input'])} at most"
     if bound == "launch":
-        return "enqueuing takes as long in any precision: hardly anything to gain"
+        return "launching takes as long in any precision: little to gain"
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     part = f"{units.percent(amp)} of the step"
     used = precision in AMP_PRECISIONS
@@ -244,7 +244,7 @@ def _limit(bound: Bound, precision: str, shares: Mapping[str, float]) -> str:
         return f"{who} {part}, little else limits it"
     if used:
         return f"what AMP speeds up is still {part}: {_times(1 / (1 - amp))} more at most"
-    return f"AMP can speed up forward and backward only, {part}: {_times(1 / (1 - amp))} at most"
+    return f"AMP can speed up only forward and backward, {part}: {_times(1 / (1 - amp))} at most"
 
 
 # ------------------------------------------------------------------------- beside each other

@@ -245,12 +245,12 @@ class NumericsView:
     scaler: ScalerVerdict = field(default_factory=ScalerVerdict)
     window: Float16Window | None = None
     window_verdict: Verdict | None = None
-    """What the window amounts to: ``would survive float16: 0.02% flushed at 65,536``."""
+    """What the window amounts to: ``gradients would survive float16: 0.02% of nonzero flushed at 65,536``."""
     trace: ModulesTraced | None = None
     trace_verdict: Verdict | None = None
     xray: XRayTaken | None = None
     xray_verdict: Verdict | None = None
-    """``safe: 43 of 43 layers above 0.9; worst features.12 0.9991``."""
+    """``gradients agree in all 43 layers; worst features.12 0.9991; losses 0.024% apart``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,7 +186,7 @@ assert "wait in memory" in recorder.trouble, recorder.trouble
 if back:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     emit(20, 21)
-    wait_for("journal: everything is kept again")
+    wait_for("saving the journal again")
 assert recorder.close(10)
 print(recorder.trouble)
 """

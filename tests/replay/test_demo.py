@@ -26,4 +26,4 @@ def test_the_demo_ends_with_an_answer() -> None:
     assert view.state == "finished"
     assert (view.comparison.speedup or 0) > 1
     assert view.numerics.xray_verdict is not None
-    assert view.numerics.xray_verdict.text.startswith("safe: 31 of 31 layers")
+    assert view.numerics.xray_verdict.text.startswith("gradients agree in all 31 layers")

@@ -26,11 +26,11 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
         ),
         (
             {"speedup": 1.01, "speedup_low": 0.98, "speedup_high": 1.04},
-            "as fast as FP32 to within the noise (0.98 to 1.04)",
+            "as fast as FP32 within noise (0.98 to 1.04)",
         ),
         (
             {"speedup": 0.99, "speedup_low": 0.96, "speedup_high": 1.02},
-            "as fast as FP32 to within the noise (0.96 to 1.02)",
+            "as fast as FP32 within noise (0.96 to 1.02)",
         ),
         (
             {"speedup": 1.004, "speedup_low": 1.002, "speedup_high": 1.006},
@@ -38,7 +38,7 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
         ),
         (
             {"speedup": 1.71, "speedup_low": 0.27, "speedup_high": 11.01},
-            "not surely faster or slower than FP32 (0.27 to 11.01)",
+            "no significant difference from FP32 yet (0.27 to 11.01)",
         ),
         ({"speedup_low": None}, "1.71× faster than FP32 (too few blocks for an interval)"),
     ],
@@ -69,4 +69,4 @@ def test_a_result_is_an_event_and_its_progress_none() -> None:
 def test_stopped_before_the_first_pair_there_is_no_result() -> None:
     session = Session()
     session.fold([compared(rows=(measured("fp32"), measured("bf16")), reason="stopped")])
-    assert session.view().events[0].text == "comparison stopped: no precision had a whole block"
+    assert session.view().events[0].text == "comparison stopped: no precision finished a block"

@@ -127,7 +127,7 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
     # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
     assert seen == ["info"] * 8 + ["error"] * 40
     assert event.text.startswith("overflow: 24 steps in a row skipped (1,000–1,023), scale 65,536 → 0.00391")
-    assert event.text.endswith("the scale has collapsed: switch to bf16 or FP32; look at features.13.conv")
+    assert event.text.endswith("the scale has collapsed: switch to bf16 or FP32; check features.13.conv")
 
 
 def test_skips_apart_are_lines_apart() -> None:

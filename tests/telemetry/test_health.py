@@ -60,8 +60,7 @@ def test_gradients_that_float16_flushes_are_a_warning_with_a_mend() -> None:
     verdict = judge_window(spread({-30: 310, 0: 9690}))
     assert verdict.severity == "warning"
     assert verdict.text == (
-        "would lose gradients in float16: 3.1% of nonzero flushed at 65,536; "
-        "a higher scale keeps more, bf16 all"
+        "float16 would lose gradients: 3.1% of nonzero flushed at 65,536; use a higher scale or bf16"
     )
 
 
@@ -76,11 +75,11 @@ def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
     fits = judge_window(spread({-10: 9990, 19: 10}))
     assert fits == Verdict(
         "info",
-        "gradients would survive float16: 0% of nonzero flushed at 4,096, after overflows from 65,536 on",
+        "gradients would survive float16: 0% of nonzero flushed at 4,096 (65,536 overflows)",
     )
     too_wide = judge_window(spread({-25: 5000, 19: 10}))
     assert too_wide.severity == "warning"
-    assert "at 4,096, after overflows from 65,536 on; use bf16" in too_wide.text
+    assert "at 4,096 (65,536 overflows); use bf16" in too_wide.text
 
 
 @given(
@@ -114,7 +113,7 @@ def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
 
 def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
     seen = window(precision="fp16", hypothetical=False, zeros=310, subnormal=40)
-    hidden = "what float16 flushed cannot be told from true zeros"
+    hidden = "true zeros or flushed"
     text = f"in fp16 at 65,536: 3.1% zeros ({hidden}), 0.40% subnormal"
     assert judge_window(seen) == Verdict("info", text)
     whole = judge_window(replace(seen, zeros=0, subnormal=0)).text
@@ -128,7 +127,7 @@ def test_float16_that_kept_mostly_subnormals_has_flushed_the_rest() -> None:
     cut = window(precision="fp16", hypothetical=False, elements=1000, zeros=400, subnormal=301)
     verdict = judge_window(cut)
     assert verdict.severity == "warning"
-    assert verdict.text.endswith("30.1% subnormal, most of the rest: much was flushed; use bf16")
+    assert verdict.text.endswith("30.1% subnormal; many were probably flushed: use bf16")
     assert judge_window(replace(cut, subnormal=300)).severity == "info"
     assert judge_window(replace(cut, zeros=0, subnormal=1000)).severity == "info"
 
@@ -140,14 +139,14 @@ def test_many_zeros_far_below_overflow_ask_for_a_higher_scale() -> None:
     )
     verdict = judge_window(gone)
     assert verdict.severity == "warning"
-    assert verdict.text.endswith("12 doublings of room: a higher scale would keep more")
+    assert verdict.text.endswith("12 doublings of headroom: a higher scale keeps more")
     assert judge_window(replace(gone, zeros=500)).severity == "info"
     assert judge_window(replace(gone, counts=(*counts, 1))).severity == "info"
 
 
 def test_nan_outside_of_float16_is_no_matter_of_float16() -> None:
     verdict = judge_window(window(nonfinite=12))
-    assert verdict == Verdict("warning", "12 gradients are NaN or Inf in FP32: no matter of float16")
+    assert verdict == Verdict("warning", "12 NaN or Inf gradients in FP32: not a float16 problem")
 
 
 def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
@@ -165,22 +164,22 @@ def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
         (
             module(largest=math.inf),
             "Inf in the output of features.12.conv (Conv2d, float16)",
-            "keep it in FP32 (autocast off around it), or use bf16",
+            "run it in FP32 (autocast disabled) or use bf16",
         ),
         (
             module("", kind="Net", largest=math.nan),
             "NaN in the output of the model (Net, float16)",
-            "keep it in FP32 (autocast off around it), or use bf16",
+            "run it in FP32 (autocast disabled) or use bf16",
         ),
         (
             module(largest=math.inf, way="backward"),
-            "Inf in the gradient that came back to features.12.conv (Conv2d, float16)",
-            "at a scale of 65,536 the scaler skips such steps; if they go on, keep it in FP32 or use bf16",
+            "Inf in the output gradient of features.12.conv (Conv2d, float16)",
+            "at scale 65,536 the scaler skips such steps; if they persist, run it in FP32 or use bf16",
         ),
         (
             module(largest=math.nan, dtype="float32"),
             "NaN in the output of features.12.conv (Conv2d, float32)",
-            "this is no matter of float16: look at this module and at what it is fed",
+            "not a float16 problem: check this module and its inputs",
         ),
     ],
 )
@@ -222,20 +221,20 @@ def test_a_module_without_a_distance_has_none(largest: float) -> None:
 
 def test_layers_that_agree_are_safe() -> None:
     assert judge_xray(xray()) == Verdict(
-        "info", "safe: 2 of 2 layers above 0.9; worst features.12 0.9991; losses 0.20% apart"
+        "info", "gradients agree in all 2 layers; worst features.12 0.9991; losses 0.20% apart"
     )
 
 
 @pytest.mark.parametrize(
     ("cosines", "severity", "text"),
     [
-        ((0.9, 1.0), "info", "safe: 2 of 2 layers above 0.9; worst a 0.9000"),
-        ((0.89999, 1.0), "warning", "careful: 1 of 2 layers above 0.9; worst a 0.8999"),
-        ((0.5, 0.9, 1.0), "warning", "careful: 2 of 3 layers above 0.9; worst a 0.5000"),
-        ((0.4999, 0.7), "error", "not safe: 1 of 2 layers above 0.5; worst a 0.4999"),
-        ((-0.5,), "error", "not safe: 0 of 1 layers above 0.5; worst a -0.5000"),
-        ((None, 0.9999), "info", "safe: 1 of 1 layers above 0.9; worst b 0.9999"),
-        ((0.0,), "error", "not safe: 0 of 1 layers above 0.5; worst a 0.0000"),
+        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst a 0.9000"),
+        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst a 0.8999"),
+        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst a 0.5000"),
+        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst a 0.4999"),
+        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst a -0.5000"),
+        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst b 0.9999"),
+        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst a 0.0000"),
     ],
 )
 def test_the_layer_that_agrees_least_decides(
@@ -253,7 +252,7 @@ def test_without_a_gradient_there_is_nothing_to_compare() -> None:
 
 def test_dropout_is_named_as_a_reason_to_disagree() -> None:
     bad = (layer("a", 0.4),)
-    assert judge_xray(xray(layers=bad, random=True)).text.endswith("dropout may have drawn other masks")
+    assert judge_xray(xray(layers=bad, random=True)).text.endswith("dropout masks may differ")
     assert "dropout" not in judge_xray(xray(layers=bad)).text
     assert "dropout" not in judge_xray(xray(random=True)).text
 
@@ -263,26 +262,24 @@ def test_a_gradient_overflow_with_a_finite_loss_is_the_scaler_s_to_skip() -> Non
     verdict = judge_xray(xray(layers=layers))
     assert verdict == Verdict(
         "warning",
-        "overflows at this scale of 65,536, the scaler would skip this step and halve its scale: "
+        "overflow at scale 65,536, the scaler would skip this step and halve it: "
         "NaN or Inf in 2 of 3 layers' gradients, first b",
     )
     bf16 = judge_xray(xray(layers=layers, precision="bf16", loss_scale=None))
-    assert bf16 == Verdict("error", "not safe: NaN or Inf in 2 of 3 layers' gradients, first b")
+    assert bf16 == Verdict("error", "AMP bf16: NaN or Inf in 2 of 3 layers' gradients, first b")
 
 
 def test_a_loss_that_only_amp_loses_is_not_safe() -> None:
     verdict = judge_xray(xray(loss_amp=math.inf))
     assert verdict.severity == "error"
-    assert verdict.text.startswith(
-        "not safe: the loss is inf in AMP fp16 and 0.500 in FP32; the forward pass"
-    )
+    assert verdict.text.startswith("the loss is inf in AMP fp16 but 0.500 in FP32; the forward pass")
     bf16 = judge_xray(xray(loss_amp=math.nan, precision="bf16")).text
-    assert bf16 == "not safe: the loss is nan in AMP bf16 and 0.500 in FP32"
+    assert bf16 == "the loss is nan in AMP bf16 but 0.500 in FP32"
 
 
 def test_a_loss_that_fp32_loses_too_is_no_matter_of_amp() -> None:
     verdict = judge_xray(xray(loss_fp32=math.nan, loss_amp=math.nan))
-    assert verdict == Verdict("error", "the loss is nan in FP32 itself: no matter of AMP")
+    assert verdict == Verdict("error", "the loss is nan even in FP32: not an AMP problem")
 
 
 def test_losses_are_compared_with_fp32_s_unless_that_is_zero() -> None:
@@ -312,19 +309,19 @@ def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: f
 
 def test_where_activations_are_most_of_the_memory_it_is_said_what_amp_keeps_of_them() -> None:
     assert memory_breakdown(xray()) == (
-        "AMP keeps 200 MiB for the backward pass where FP32 keeps 400 MiB, "
-        "beside 236 MiB of weights, gradients, optimizer state and buffers"
+        "saved for backward: 200 MiB in AMP, 400 MiB in FP32, "
+        "plus 236 MiB of weights, gradients, optimizer state and buffers"
     )
 
 
 def test_where_weights_dominate_amp_cannot_lower_memory_much() -> None:
     small = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
     assert memory_breakdown(small) == (
-        "AMP cannot lower memory much: 236 MiB of 248 MiB are weights, gradients, optimizer state and buffers"
+        "AMP cannot save much memory: 236 MiB of 248 MiB are weights, gradients, optimizer state and buffers"
     )
     # Activations that stay FP32 are not the weights' doing.
     kept = memory_breakdown(xray(saved_bytes_amp=400 * 2**20))
-    assert kept.startswith("AMP keeps 400 MiB for the backward pass where FP32 keeps 400 MiB")
+    assert kept.startswith("saved for backward: 400 MiB in AMP, 400 MiB in FP32")
 
 
 def test_memory_that_was_not_measured_is_not_explained() -> None:
@@ -337,7 +334,7 @@ def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compare
     odd = (layer("bad", math.nan, lost=None), layer("none", None))
     lines = xray_details(xray(layers=(*layers, *odd))).splitlines()
     assert lines[0] == "loss 0.500 in FP32, 0.501 in AMP fp16"
-    assert lines[1].startswith("AMP keeps 200 MiB")
+    assert lines[1].startswith("saved for backward: 200 MiB in AMP")
     assert lines[2] == "bad nan (Conv2d): relative error 0.0312"
     assert lines[3] == "l9 0.9910 (Conv2d): relative error 0.0312, 0% lost"
     assert [line.split()[0] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]

@@ -40,7 +40,7 @@ def test_where_weights_dominate_the_peak_hardly_moves_and_it_is_said_why() -> No
     full = memory("fp32", activations=20 * MIB, peak=250 * MIB)
     amp = memory("fp16", activations=8 * MIB, copies=14 * MIB, peak=252 * MIB)
     assert told(full, amp) == (
-        "peak hardly changed: 224 MiB of 252 MiB are weights, gradients, optimizer state, buffers, "
+        "peak barely changed: 224 MiB of 252 MiB are weights, gradients, optimizer state, buffers, "
         "which stay float32; activations -12.0 MiB, cast copies of weights +14.0 MiB"
     )
 
@@ -48,7 +48,7 @@ def test_where_weights_dominate_the_peak_hardly_moves_and_it_is_said_why() -> No
 def test_where_data_on_the_device_dominates_it_is_not_called_the_model_s() -> None:
     full = memory("fp32", activations=20 * MIB, peak=1024 * MIB)
     amp = memory("fp16", activations=10 * MIB, copies=10 * MIB, peak=1024 * MIB)
-    assert told(full, amp).startswith("peak hardly changed: 780 MiB of 1.00 GiB are neither the model nor ")
+    assert told(full, amp).startswith("peak barely changed: 780 MiB of 1.00 GiB is neither model nor ")
 
 
 def test_a_peak_that_rose_says_so() -> None:
@@ -61,7 +61,7 @@ def test_a_peak_that_rose_says_so() -> None:
 
 def test_before_amp_ran_it_is_said_what_it_can_change() -> None:
     assert told(FP32) == (
-        "AMP can shrink activations only, 1.46 / 1.81 GiB here; "
+        "AMP can shrink only activations, 1.46 / 1.81 GiB here; "
         "weights, gradients, optimizer state, buffers (224 MiB) stay float32"
     )
 
@@ -88,7 +88,7 @@ def test_on_a_cpu_it_is_said_what_is_not_measured() -> None:
         "cast copies of weights +28.0 MiB"
     )
     assert missing == (
-        "activations and peak are not measured on a CPU; press x for what the backward pass keeps"
+        "activations and peak are not measured on a CPU; press x for what is saved for backward"
     )
 
 
@@ -96,8 +96,8 @@ def test_an_xray_tells_what_the_backward_pass_keeps() -> None:
     found = xray(precision="bf16", saved_bytes_fp32=236 * MIB, saved_bytes_amp=121 * MIB)
     _, kept = memory_sentences(ON_A_CPU, found)
     assert kept == (
-        "kept for the backward pass, by X-ray: 236 MiB in FP32, 121 MiB in AMP bf16 (-49%), "
-        "at most 28.0 MiB of it cast copies of weights"
+        "saved for backward (X-ray): 236 MiB in FP32, 121 MiB in AMP bf16 (-49%), "
+        "up to 28.0 MiB of it cast copies of weights"
     )
 
 
@@ -131,7 +131,7 @@ def test_every_pair_has_one_sentence_and_no_word_for_what_is_missing(
     amp = memory("fp16", activations=activations[1], copies=copies, peak=whole)
     assert (other_bytes(full), other_bytes(amp)) == beyond
     text = told(full, amp)
-    assert text.startswith(("peak fell by ", "peak hardly changed: ", "peak rose by "))
+    assert text.startswith(("peak fell by ", "peak barely changed: ", "peak rose by "))
     assert "n/a" not in text
     assert ("cast copies" in text) == bool(copies)
 

@@ -175,7 +175,7 @@ def test_a_growth_that_fits_is_announced_with_the_headroom_it_leaves() -> None:
 
 
 def test_a_growth_that_does_not_fit_is_announced_as_a_skip() -> None:
-    told = "×2 in 760 steps, probably a skip: least headroom 0.6 doublings"
+    told = "×2 in 760 steps, probably a skip: min headroom 0.6 doublings"
     assert outlook(scaled(1, 0.6), scaled(2, 5.0, growth_tracker=1240)) == told
 
 
@@ -221,7 +221,7 @@ def test_the_newest_finding_of_each_kind_is_shown_with_its_verdict() -> None:
     assert found.trace_verdict is not None
     assert found.trace_verdict.text.startswith("nothing overflowed")
     assert found.xray_verdict is not None
-    assert found.xray_verdict.text.startswith("safe: 2 of 2")
+    assert found.xray_verdict.text.startswith("gradients agree in all 2 layers")
 
 
 def test_without_findings_there_are_no_verdicts() -> None:

@@ -66,7 +66,7 @@ def test_a_trace_that_follows_a_skip_is_told_with_it_and_has_a_line_of_its_own()
     assert events["skip"].detail.splitlines()[-1] == (
         "trace of step 615: Inf in the output of features.12.conv (Conv2d, float16)"
     )
-    assert events["nonfinite"].text.startswith("trace after trouble: first: Inf in the output of features.12")
+    assert events["nonfinite"].text.startswith("automatic trace: first: Inf in the output of features.12")
     assert events["nonfinite"].severity == "warning"
 
 
@@ -101,15 +101,15 @@ def test_a_trace_lists_the_modules_nearest_to_an_overflow() -> None:
     )
     assert event.detail.splitlines() == [
         "the output of features.12.conv (Conv2d, float16): 41,200, 0.7 doublings below 65,504",
-        "the gradient that came back to head (Linear, float16): 0.250, 18.0 doublings below 65,504",
+        "the output gradient of head (Linear, float16): 0.250, 18.0 doublings below 65,504",
     ]
 
 
 def test_an_xray_has_a_line_with_its_verdict_and_its_layers_in_the_details() -> None:
     event = events_of(xray())["note"]
     assert (event.step, event.severity) == (700, "info")
-    assert event.text.startswith("X-ray: safe: 2 of 2 layers above 0.9; worst features.12 0.9991")
-    assert "AMP keeps 200 MiB for the backward pass" in event.detail
+    assert event.text.startswith("X-ray: gradients agree in all 2 layers; worst features.12 0.9991")
+    assert "saved for backward: 200 MiB in AMP" in event.detail
     assert "features.12 0.9991 (Conv2d): relative error 0.0312, 0% lost" in event.detail.splitlines()
 
 

@@ -149,8 +149,8 @@ def test_a_first_impression_gives_way_to_a_speed_up() -> None:
     ("batches", "reason"),
     [
         ([], "no steps yet"),
-        ([steps(1, 30)], "switch to AMP with p to compare"),
-        ([steps(1, 30, precision="bf16")], "switch to FP32 with p to compare"),
+        ([steps(1, 30)], "press p to compare with AMP"),
+        ([steps(1, 30, precision="bf16")], "press p to compare with FP32"),
         ([steps(1, 30), steps(31, 42, precision="fp16")], "not enough steps yet: AMP 12 of 20"),
         (
             [steps(1, 3, precision="tf32"), steps(4, 15, precision="bf16")],

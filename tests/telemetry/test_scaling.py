@@ -64,14 +64,14 @@ def test_five_skips_in_a_row_are_an_alarm_that_names_the_layer(scale_has_grown: 
     assert judged(consecutive=4).verdict.severity == "info"
     verdict = judged(consecutive=5, scale_has_grown=scale_has_grown).verdict
     assert verdict.severity == "error"
-    assert verdict.text.endswith("switch to bf16 or FP32; look at features.13.conv")
+    assert verdict.text.endswith("switch to bf16 or FP32; check features.13.conv")
 
 
 def test_a_scale_below_one_is_an_alarm() -> None:
     assert judged(scale_after=1.0).verdict.severity == "info"
     judgement = judged(scale_after=0.5)
     assert judgement.verdict.severity == "error"
-    assert "switch to bf16 or FP32; look at features.13.conv" in judgement.verdict.text
+    assert "switch to bf16 or FP32; check features.13.conv" in judgement.verdict.text
     assert "every weight into NaN" in judgement.explanation
     assert judged(scale_after=None, loss_scale=0.0).verdict.severity == "error"
 
@@ -89,9 +89,9 @@ def test_a_skip_with_a_non_finite_loss_is_beyond_scaling(loss: float) -> None:
 
 
 def test_where_to_look_is_what_a_trace_found_rather_than_a_parameter() -> None:
-    assert judged(consecutive=5, began=module("b")).verdict.text.endswith("look at b (Conv2d, float16)")
+    assert judged(consecutive=5, began=module("b")).verdict.text.endswith("check b (Conv2d, float16)")
     assert "look at" not in judged(consecutive=5, names=()).verdict.text
-    assert judged(consecutive=5, names=("weight",)).verdict.text.endswith("look at weight")
+    assert judged(consecutive=5, names=("weight",)).verdict.text.endswith("check weight")
 
 
 @given(
@@ -197,8 +197,8 @@ def test_a_scale_below_one_is_collapsing_whatever_the_steps_do() -> None:
 def test_a_collapse_names_the_layer_to_look_at() -> None:
     watch = watched("sssss")
     watch.add_skip(skip(5))
-    assert judge_scaler(watch.facts()).text.endswith("look at features.13.conv")
-    assert judge_scaler(watch.facts(), module("b")).text.endswith("look at b (Conv2d, float16)")
+    assert judge_scaler(watch.facts()).text.endswith("check features.13.conv")
+    assert judge_scaler(watch.facts(), module("b")).text.endswith("check b (Conv2d, float16)")
 
 
 def test_a_forward_overflow_names_the_module_that_a_trace_found() -> None:

@@ -67,27 +67,27 @@ FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
     [
         (
             checkpoint(1200),
-            "checkpoint step-000001200.pt: 12.0 MiB in 410 ms, training stood still for 12.0 ms",
+            "checkpoint step-000001200.pt: 12.0 MiB in 410 ms, training blocked for 12.0 ms",
         ),
         (
             checkpoint(1200, seconds=83.0),
-            "checkpoint step-000001200.pt: 12.0 MiB in 1:23, training stood still for 12.0 ms",
+            "checkpoint step-000001200.pt: 12.0 MiB in 1:23, training blocked for 12.0 ms",
         ),
         (resumed(1200), "resumed after step 1,200 from step-000001200.pt on NVIDIA H200"),
         (
             resumed(12, lost_steps=1),
-            "resumed after step 12 from step-000000012.pt on NVIDIA H200; 1 step is done again",
+            "resumed after step 12 from step-000000012.pt on NVIDIA H200; 1 step is repeated",
         ),
         (
             resumed(12, lost_steps=1037),
-            "resumed after step 12 from step-000000012.pt on NVIDIA H200; 1,037 steps are done again",
+            "resumed after step 12 from step-000000012.pt on NVIDIA H200; 1,037 steps are repeated",
         ),
-        (viewers("attached", 1), "a screen attached, 1 screen watches"),
-        (viewers("attached", 2), "a screen attached, 2 screens watch"),
-        (viewers("detached", 0), "a screen detached; training goes on, 0 screens watch"),
-        (viewers("hung up", 0), "the terminal was closed; training goes on, 0 screens watch"),
-        (viewers("lost", 1), "a screen was lost; training goes on, 1 screen watches"),
-        (viewers("refused", 1, "user 7"), "a connection was refused: user 7, 1 screen watches"),
+        (viewers("attached", 1), "screen attached, 1 watching"),
+        (viewers("attached", 2), "screen attached, 2 watching"),
+        (viewers("detached", 0), "screen detached; training continues, 0 watching"),
+        (viewers("hung up", 0), "terminal closed; training continues, 0 watching"),
+        (viewers("lost", 1), "screen disconnected; training continues, 1 watching"),
+        (viewers("refused", 1, "user 7"), "connection refused: user 7, 1 watching"),
     ],
 )
 def test_each_record_has_its_line(record: Record, text: str) -> None:
@@ -97,9 +97,7 @@ def test_each_record_has_its_line(record: Record, text: str) -> None:
 
 def test_another_device_is_named_with_what_follows_from_it() -> None:
     text = newest_text(run(), resumed(7, device_name="CPU", lost_steps=2))
-    assert text.endswith(
-        "on CPU, no longer on NVIDIA H200: the comparison begins anew; 2 steps are done again"
-    )
+    assert text.endswith("on CPU (was NVIDIA H200): the comparison starts over; 2 steps are repeated")
 
 
 def test_a_journal_that_begins_with_a_resume_knows_of_no_other_device() -> None:
@@ -119,7 +117,7 @@ def test_what_is_not_kept_is_known_until_it_is_kept_again() -> None:
     assert view.not_kept == ("journal", "checkpoints")
     assert [event.severity for event in view.events[:2]] == ["error", "error"]
     again = view_of(run(), full, later, replace(full, trouble=""))
-    assert (again.not_kept, again.events[0].text) == (("checkpoints",), "journal: everything is kept again")
+    assert (again.not_kept, again.events[0].text) == (("checkpoints",), "saving the journal again")
     assert view_of(run(), full, later, resumed(1)).not_kept == ()
 
 

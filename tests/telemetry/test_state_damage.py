@@ -24,7 +24,7 @@ def test_what_was_never_a_state_is_refused(state: Any) -> None:
         Session().restore(state)
 
 
-OTHER_VERSION = "^the run was started by another version of amptui; attach with that one"
+OTHER_VERSION = "^the run was started by another version of amptui; attach with that version"
 
 
 @pytest.mark.parametrize("version", [1, 3, "2", None, [2]])

@@ -116,7 +116,7 @@ def test_a_cpu_that_has_its_data_is_compute_bound() -> None:
     timing = judged(0.02, 0.22, 0.40, None, 0.36)
     assert timing.bound == "compute"
     assert timing.evidence == "the loop waits for data 2% of the step"
-    assert timing.limit == "AMP can speed up forward and backward only, 62% of the step: 2.6× at most"
+    assert timing.limit == "AMP can speed up only forward and backward, 62% of the step: 2.6× at most"
 
 
 HOST = (0.0001, 0.0004, 0.0006, 0.0001, 0.0001)
@@ -131,7 +131,7 @@ def test_a_gpu_with_work_queued_is_compute_bound(busy: float | None) -> None:
     assert (
         timing.evidence
         == {
-            None: "the GPU works for 6.70 ms, the host on the same for 18% of that",
+            None: "the GPU takes 6.70 ms, the host 18% of that to launch it",
             97.0: own,
         }[busy]
     )
@@ -142,9 +142,9 @@ def test_a_gpu_with_work_queued_is_compute_bound(busy: float | None) -> None:
 def test_a_gpu_that_is_done_when_the_host_has_enqueued_is_launch_bound(busy: float | None) -> None:
     timing = judged(*HOST, device=(0.0001, 0.00041, 0.00062, 0.00011, 0.00012), busy=busy)
     assert timing.bound == "launch"
-    words = "the host takes 1.20 ms to enqueue what the GPU ends in 1.26 ms"
+    words = "the host takes 1.20 ms to launch what the GPU runs in 1.26 ms"
     assert timing.evidence == words + ("" if busy is None else ", idle 45% of the time")
-    assert "hardly anything to gain" in timing.limit
+    assert "little to gain" in timing.limit
 
 
 def test_a_host_that_a_full_queue_holds_back_is_not_waited_for() -> None:
@@ -162,7 +162,7 @@ def test_a_busy_gpu_is_not_launch_bound() -> None:
 def test_a_gpu_that_idles_for_no_reason_that_was_measured_has_no_verdict() -> None:
     timing = judged(*HOST, device=BUSY, busy=40.0)
     assert timing.bound == ""
-    assert timing.evidence == "the GPU is idle 60% of the time, and neither data nor the host explains it"
+    assert timing.evidence == "the GPU is idle 60% of the time, which neither data nor the host explains"
 
 
 def test_a_host_that_waits_for_data_while_the_gpu_works_loses_nothing() -> None:
@@ -296,7 +296,7 @@ def test_whatever_is_slower_by_more_than_a_little_is_so_in_some_part(
 
 def test_amp_that_is_no_slower_keeps_what_it_can_give() -> None:
     fp32, fp16 = timed_beside(phases(0.0, 0.1, 0.2, None, 0.1), phases(0.0, 0.1, 0.2, None, 0.11))
-    assert fp32 == "AMP can speed up forward and backward only, 75% of the step: 4.0× at most"
+    assert fp32 == "AMP can speed up only forward and backward, 75% of the step: 4.0× at most"
     assert fp16 == "what AMP speeds up is still 73% of the step: 3.7× more at most"
 
 

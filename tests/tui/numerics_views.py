@@ -106,7 +106,7 @@ def healthy() -> SessionView:
 TRACE_VERDICT = Verdict(
     "info", "nothing overflowed; nearest: features.12.conv 41,200, 0.7 doublings below 65,504"
 )
-XRAY_VERDICT = Verdict("info", "safe: 43 of 43 layers above 0.9; worst features.12 0.9991")
+XRAY_VERDICT = Verdict("info", "gradients agree in all 43 layers; worst features.12 0.9991")
 
 
 def traced() -> ModulesTraced:
@@ -171,7 +171,7 @@ def calibrating() -> SessionView:
         scaler=verdict,
         headroom=0.21,
         min_headroom=-float("inf"),
-        outlook="×2 in 1,998 steps, probably a skip: least headroom 0.2 doublings",
+        outlook="×2 in 1,998 steps, probably a skip: min headroom 0.2 doublings",
         window=None,
         window_verdict=None,
     )
@@ -201,7 +201,7 @@ def collapsing() -> SessionView:
         window_verdict=Verdict("error", "2.8% overflow at 16"),
         trace=traced(),
         trace_verdict=Verdict(
-            "error", "first: Inf in the gradient that came back to features.13.conv (Conv2d, float16)"
+            "error", "first: Inf in the output gradient of features.13.conv (Conv2d, float16)"
         ),
     )
 

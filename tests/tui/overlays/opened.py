@@ -92,5 +92,5 @@ def xray(**changes: object) -> XRayTaken:
 
 def with_xray(verdict: Verdict | None = None, **changes: object) -> SessionView:
     """A session whose newest X-ray differs from the usual one in ``changes``."""
-    verdict = verdict or Verdict("error", "not safe: 4 of 6 layers above 0.5; worst features.2.conv 0.4421")
+    verdict = verdict or Verdict("error", "gradients disagree in 2 of 6 layers; worst features.2.conv 0.4421")
     return replace(views.compared(), numerics=NumericsView(xray=xray(**changes), xray_verdict=verdict))

@@ -41,12 +41,12 @@ def names(overlay: XRay, width: int = 120, height: int = 40) -> list[str]:
 @both_sizes
 def test_the_verdict_stands_first_in_its_ink(size: tuple[int, int]) -> None:
     canvas = drawn(XRay(), with_xray(), *size)
-    assert canvas.lines()[1].startswith("│ ✖ not safe: 4 of 6 layers above 0.5")
-    assert style_of(canvas, "not safe") == Style.ERROR | BOLD
-    careful = drawn(XRay(), with_xray(Verdict("warning", "careful: look")), *size)
-    assert style_of(careful, "⚠ careful") == Style.WARNING | BOLD
-    safe = drawn(XRay(), with_xray(Verdict("info", "safe: all of it")), *size)
-    assert style_of(safe, "✔ safe") == Style.GOOD | BOLD
+    assert canvas.lines()[1].startswith("│ ✖ gradients disagree in 2 of 6 layers")
+    assert style_of(canvas, "gradients disagree") == Style.ERROR | BOLD
+    careful = drawn(XRay(), with_xray(Verdict("warning", "gradients differ in 1 of 6 layers")), *size)
+    assert style_of(careful, "⚠ gradients differ") == Style.WARNING | BOLD
+    safe = drawn(XRay(), with_xray(Verdict("info", "gradients agree in all 6 layers")), *size)
+    assert style_of(safe, "✔ gradients agree") == Style.GOOD | BOLD
 
 
 @both_sizes

@@ -51,7 +51,7 @@ def test_the_classic_terminal_has_it_all() -> None:
         "  flushed subnormal  overflow  worst parameters  (of nonzero)",
         "     3.1%     20.8%        0%  features.13.conv.weight",
         "trace      ✔ nothing overflowed; nearest: features.12.conv 41,200, 0.7",
-        "X-ray      ✔ safe: 43 of 43 layers above 0.9; worst features.12 0.9991",
+        "X-ray      ✔ gradients agree in all 43 layers; worst features.12 0.9991",
     ):
         assert line in text
 

@@ -36,7 +36,7 @@ def test_a_focused_panel_shows_bars_legend_verdicts_and_limits(width: int, heigh
         assert f"{clock:<9}░█" in text
     assert "░ input    █ forward    ▓ backward    ▞ clip    ▒ optimizer" in text
     assert "■ FP32  ✔ compute-bound: the GPU is busy 97% of the time" in text
-    assert "AMP can speed up forward and backward only, 90% of the step: 10.0× at most" in text
+    assert "AMP can speed up only forward and backward, 90% of the step: 10.0× at most" in text
     assert "what AMP speeds up is still 79% of the step: 4.8× more at most" in text
 
 
