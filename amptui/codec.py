@@ -197,7 +197,7 @@ class Codec(Generic[_T]):
                 raise JsonError(f"expected a bound and items, not {strictjson.shown(value)}")
             bound, found = value
             if bound is not None and not (type(bound) is int and 0 <= bound <= strictjson.MAX_ITEMS):
-                raise JsonError("a deque without a sound bound")
+                raise JsonError("a deque with an invalid bound")
             packs = arguments == (float,) and isinstance(found, str)
             return deque(_unpacked(found, partial(array, "d")) if packs else items(found), bound)
 
@@ -256,9 +256,9 @@ def _object_reader(
         if not isinstance(value, dict):
             raise JsonError(f"{name}: expected an object, not {strictjson.shown(value)}")
         if absent := required - value.keys():
-            raise JsonError(f"{name}: no {', '.join(sorted(absent))}")
+            raise JsonError(f"{name}: missing {', '.join(sorted(absent))}")
         if known is not None and not value.keys() <= known:
-            raise JsonError(f"{name}: fields that it does not have")
+            raise JsonError(f"{name}: unknown fields")
         fields = {}
         for key, reader in readers.items():
             if key in value:
@@ -315,7 +315,7 @@ def _unpacked(value: Any, make: Callable[[bytes], _T]) -> _T:
     try:
         return make(a2b_base64(value, strict_mode=True))
     except ValueError as error:
-        raise JsonError(f"no array: {error}") from error
+        raise JsonError(f"not an array: {error}") from error
 
 
 _SIMPLE_WRITERS: Mapping[type[Any], _Writer] = {

@@ -118,9 +118,9 @@ def read_float(value: Any) -> float:
         try:
             return float(value)
         except OverflowError as error:
-            raise JsonError("a number beyond float's range") from error
+            raise JsonError("a number out of float's range") from error
     if type(value) is float:
-        raise JsonError("a number beyond float's range")
+        raise JsonError("a number out of float's range")
     raise JsonError(f"expected a number, not {shown(value)}")
 
 

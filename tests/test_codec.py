@@ -240,7 +240,7 @@ def test_a_whole_number_is_a_float_where_a_float_is_meant() -> None:
         ({"step": 7.5}, "StepRecord.step: expected int"),
         ({"step": True}, "StepRecord.step: expected int"),
         ({"loss": "0.25"}, "StepRecord.loss: expected a number"),
-        ({"loss": 10**400}, "StepRecord.loss: a number beyond"),
+        ({"loss": 10**400}, "StepRecord.loss: a number out of float"),
         ({"skipped": 1}, "StepRecord.skipped: expected bool"),
         ({"losses": []}, "StepRecord.losses: expected an object"),
         ({"data_seconds": "1"}, "StepRecord.data_seconds: expected a number"),
@@ -253,7 +253,7 @@ def test_a_value_of_the_wrong_type_is_named(change: dict[str, object], told: str
 
 
 def test_an_absent_field_is_named() -> None:
-    with pytest.raises(JsonError, match="Note: no severity, text"):
+    with pytest.raises(JsonError, match="Note: missing severity, text"):
         codec.loads('{"type": "Note", "time": 1.0}')
 
 
@@ -320,7 +320,7 @@ def test_what_is_at_the_edge_of_the_bounds_is_a_record(record: Record, change: d
         ),
         (RUN, {"config": {"deep": NESTED[33]}}, "RunStarted.config: nested too deeply"),
         (RUN, {"config": {"deep": NESTED[600]}}, "RunStarted.config: nested too deeply"),
-        (RUN, {"config": {"large": 2**1024}}, "RunStarted.config: a number beyond float"),
+        (RUN, {"config": {"large": 2**1024}}, "RunStarted.config: a number out of float"),
         (RUN, {"config": [1] * (MAX_ITEMS + 1)}, "RunStarted.config: expected an object, not list"),
         (RUN, {"hardware": {"many": [1] * (MAX_ITEMS + 1)}}, "RunStarted.hardware: 131,073 items"),
         (RUN, {"model": "x" * (MAX_TEXT_CHARACTERS + 1)}, "RunStarted.model: a text of 262,145"),

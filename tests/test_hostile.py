@@ -123,7 +123,7 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
             ("x", "╭─ X-ray of step 122"),
             ("o", "o layers"),
             ("\x1b", "╭ throughput"),
-            ("?", "keys of a replay"),
+            ("?", "replay keys"),
             ("?", "╭ throughput"),
             ("e", r"▸.*✖ long long"),
             ("\x1b[B", r"▸.*✖ failed"),

@@ -30,7 +30,7 @@ _WORDS = {
     _FUNCTION_NOT_FOUND: "unknown to this driver",
     15: "lost",
     16: "needs a reset",
-    18: "driver and library differ in version",
+    18: "driver and library versions differ",
     28: "not found",
     999: "unknown error",
 }
@@ -40,11 +40,11 @@ _GONE = frozenset({15, 16, 28})
 """The codes after which a GPU answers nothing: lost, needs a reset, not found."""
 
 _START_FAILURES = {
-    4: "no GPU figures: no permission to use NVML",
+    4: "no GPU data: no permission to use NVML",
     9: "no NVIDIA GPU: driver not loaded",
     12: "no NVIDIA GPU: NVML not found",
-    _FUNCTION_NOT_FOUND: "no GPU figures: the NVIDIA driver is too old",
-    18: "no GPU figures: the NVIDIA driver and its library differ in version; reboot or reload the driver",
+    _FUNCTION_NOT_FOUND: "no GPU data: the NVIDIA driver is too old",
+    18: "no GPU data: NVIDIA driver and library versions differ; reboot or reload the driver",
     28: "no NVIDIA GPU: NVML lists none",
 }
 
@@ -112,11 +112,11 @@ def open_probe() -> Probe:
     try:
         import pynvml
     except ImportError:
-        return NullProbe("no GPU figures: nvidia-ml-py is not installed")
+        return NullProbe("no GPU data: nvidia-ml-py is not installed")
     gate = _Gate(pynvml)
     started = gate.ask("nvmlInit")
     if isinstance(started, _Refusal):
-        return NullProbe(_START_FAILURES.get(started.code, f"no GPU figures: NVML: {started.words}"))
+        return NullProbe(_START_FAILURES.get(started.code, f"no GPU data: NVML: {started.words}"))
     probe = NvmlProbe(gate)
     if probe.gpu_count == 0:
         probe.close()
@@ -136,7 +136,7 @@ class NvmlProbe:
         self.note = ""
         count = self._gate.ask("nvmlDeviceGetCount")
         if isinstance(count, _Refusal):
-            self.note = f"no GPU figures: NVML's list of GPUs: {count.words}"
+            self.note = f"no GPU data: NVML's list of GPUs: {count.words}"
             count = 0
         self._gpus: list[_Gpu] = []
         for index in range(count):

@@ -96,10 +96,10 @@ class Sampler:
 
     def _answer_until_stopped(self) -> None:
         """The probe's thread: one answer for each time it is asked."""
-        nothing: Probe = NullProbe("no GPU figures: opening NVML failed")
+        nothing: Probe = NullProbe("no GPU data: opening NVML failed")
         probe = self._or_else("opening NVML", self._open_probe, nothing)
         while self._wait_until_asked():
-            failed = _Reading((), "no GPU figures: sampling failed")
+            failed = _Reading((), "no GPU data: sampling failed")
             reading = self._or_else("GPU sampling", lambda: _Reading(probe.sample(), probe.note), failed)
             with self._changed:
                 self._answer, self._asked = reading, False

@@ -25,7 +25,7 @@ def charts(recording: Recording) -> Iterator[Chart]:
     )
     if recording.parts:
         parts = tuple(Curve(printable(name), series) for name, series in recording.parts.items())
-        yield Chart(title="parts of the loss", curves=parts)
+        yield Chart(title="loss components", curves=parts)
     yield Chart(
         title="throughput",
         unit="samples/s",
@@ -47,7 +47,7 @@ def charts(recording: Recording) -> Iterator[Chart]:
         format_value=units.doublings,
         kind="linear",
         sparse=True,
-        note="log2(65504 / largest scaled gradient), outside fp16 what float16 would have; × overflowed.",
+        note="log2(65504 / largest scaled gradient); outside fp16, what float16 would have. × overflowed.",
     )
     norm = Curve("gradient norm", recording.curve("grad_norm"))
     yield Chart(title="gradient norm", curves=(norm,), sparse=True)
@@ -75,8 +75,8 @@ def _device(recording: Recording) -> Iterator[Chart]:
     if known:
         unit, unit_value = _unit(curve.series for curve in known)
         yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=known, kind="linear")
-    busy = Curve("GPU busy", recording.curve("busy"))
-    yield Chart(title="GPU busy", unit="%", curves=(busy,), kind="linear", sparse=True)
+    busy = Curve("GPU utilization", recording.curve("busy"))
+    yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True)
     power = Curve("GPU power", recording.curve("power"))
     yield Chart(title="GPU power", unit="W", curves=(power,), kind="linear", sparse=True)
 

@@ -19,7 +19,7 @@ from amptui.runs.find import journal_of, name_of
 from amptui.runs.rundir import reason
 from amptui.telemetry.session import MAX_AT_ONCE
 
-_MEND = "choose another place, or make room there"
+_HINT = "choose another path, or free some space"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def _replacing(out: Path) -> Iterator[Path]:
     with _writing(out):
         place = out.resolve()
         if place.exists() and not place.is_file():
-            raise AmptuiError(f"cannot write {out}: it is not a file", hint=_MEND)
+            raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
         place.parent.mkdir(parents=True, exist_ok=True)
     # Without the name in it: TensorBoard reads whatever has "tfevents" in its name.
     beside = place.with_name(f".amptui-{os.getpid()}-{hash(place.name)}.tmp")
@@ -159,4 +159,4 @@ def _writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AmptuiError(f"cannot write {out}: {reason(error)}", hint=_MEND) from error
+        raise AmptuiError(f"cannot write {out}: {reason(error)}", hint=_HINT) from error

@@ -52,7 +52,7 @@ def _main(recording: Recording) -> Markup:
     loss, others = curves[:1], curves[1:]
     cards_of_the_run = [
         sections.figures(recording),
-        cards.card("learning", *loss, _legend(view)),
+        cards.card("training", *loss, _legend(view)),
         sections.comparison(view),
         sections.time_spent(view),
         sections.memory_spent(view),
@@ -93,4 +93,4 @@ def _legend(view: SessionView) -> Markup | None:
 def _footer(recording: Recording) -> Markup:
     run = recording.view.run
     by = "" if run is None else f", recorded by amptui {run.versions.get('amptui', '')}".rstrip()
-    return element("footer", f"{recording.name}: written by amptui {__version__}{by}")
+    return element("footer", f"{recording.name}: exported by amptui {__version__}{by}")

@@ -1,4 +1,4 @@
-"""Is it safe? What the page says of loss scale, headroom, float16 window, trace and X-ray."""
+"""Is AMP safe? The page's cards on loss scale, headroom, float16 histogram, module trace and X-ray."""
 
 import math
 
@@ -21,7 +21,7 @@ def conclusions(view: SessionView) -> Markup | None:
     ]
     numbers = cards.facts([*_gradients(numerics), *_scale(view.scaler)])
     outlook = cards.paragraph(numerics.outlook, "note")
-    return cards.card("is it safe?", *said, numbers, outlook)
+    return cards.card("is AMP safe?", *said, numbers, outlook)
 
 
 def _scaler(numerics: NumericsView) -> Markup | None:
@@ -57,8 +57,8 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
 
 def _least(numerics: NumericsView) -> str:
     if numerics.min_headroom == -math.inf:
-        return "overflowed of late"
-    return f"least of late {units.doublings(numerics.min_headroom)}"
+        return "overflowed recently"
+    return f"recent minimum {units.doublings(numerics.min_headroom)}"
 
 
 def _scale(scaler: ScalerView) -> list[tuple[str, str]]:
@@ -67,7 +67,7 @@ def _scale(scaler: ScalerView) -> list[tuple[str, str]]:
     return [
         ("loss scale", units.count(scaler.scale)),
         ("fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"),
-        ("last move", scaler.last_change),
+        ("last change", scaler.last_change),
     ]
 
 
@@ -76,9 +76,13 @@ def window(found: Float16Window | None) -> Markup | None:
     if found is None or not found.counts:
         return None
     scale = units.count(found.loss_scale)
-    how = f"if float16 ran at {scale}" if found.hypothetical else f"at a loss scale of {scale}"
-    told = f"All gradients of step {found.step:,}, {how}, by their exponents."
-    hidden = "" if found.hypothetical else " What float16 flushed on the way is among the zeros."
+    how = (
+        f"if it ran in float16 at a loss scale of {scale}"
+        if found.hypothetical
+        else f"at a loss scale of {scale}"
+    )
+    told = f"All gradients of step {found.step:,} by exponent, {how}."
+    hidden = "" if found.hypothetical else " Gradients that float16 flushed are among the zeros."
     worst = [
         (parameter.name, *(units.share(count, parameter.elements - parameter.zeros) for count in counts))
         for parameter in found.worst
@@ -86,10 +90,10 @@ def window(found: Float16Window | None) -> Markup | None:
     ]
     losers = cards.table(("parameter", "flushed", "subnormal", "overflow"), worst) if worst else None
     return cards.card(
-        "gradients against float16",
+        "gradients in float16's range",
         cards.paragraph(told + hidden, "note"),
         float16_histogram_svg.draw(found),
-        cards.opened("parameters that lose most", losers) if losers is not None else None,
+        cards.opened("parameters that lose the most", losers) if losers is not None else None,
     )
 
 
@@ -101,10 +105,10 @@ def trace(found: ModulesTraced | None) -> Markup | None:
     rows = [(health.place_of(module), health.distance(module)) for module in found.nearest]
     nearest = cards.table(("module", "largest value"), rows) if rows else None
     return cards.card(
-        "modules and float16's end",
+        "largest values by module",
         cards.paragraph(f"Step {found.step:,}, {units.count(found.modules)} modules.", "note"),
         cards.signed("warning", "first", first) if first else None,
-        cards.opened("nearest to 65,504", nearest) if nearest is not None else None,
+        cards.opened("closest to 65,504", nearest) if nearest is not None else None,
     )
 
 
@@ -122,11 +126,11 @@ def xray(found: XRayTaken | None) -> Markup | None:
     )
     head = ("layer", "kind", "cosine", "relative error", "lost", "output")
     layers = cards.table(head, map(_layer, found.layers)) if found.layers else None
-    note = "The same batch in FP32 and in AMP, from the same weights: how far each layer's gradients agree."
+    note = "The same batch and weights in FP32 and in AMP: how closely each layer's gradients agree."
     return cards.card(
         "X-ray",
         element(
-            "p", f"Step {found.step:,}, FP32 beside ", cards.chip(found.precision), ". ", note, class_="note"
+            "p", f"Step {found.step:,}, FP32 and ", cards.chip(found.precision), ". ", note, class_="note"
         ),
         losses,
         cards.opened(f"layers: {units.count(len(found.layers))}", layers) if layers is not None else None,

@@ -23,10 +23,10 @@ from amptui.telemetry.view import PrecisionStats, PrecisionTiming, SessionView
 
 _WITHOUT_AN_END: Mapping[str, str] = {
     "starting": "no step yet",
-    "running": "the journal ends",
-    "paused": "the journal ends in a pause",
+    "running": "unfinished",
+    "paused": "paused",
 }
-"""How a journal without an end is told of: the run was cut off, or goes on."""
+"""The badge of a journal without an end: the run crashed, or is still running."""
 
 
 def header(recording: Recording) -> Markup:
@@ -110,7 +110,7 @@ _ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
     ("samples", lambda stats: of_steps(stats, units.rate(stats.samples_per_second))),
     ("peak allocated", lambda stats: units.number_of_bytes(stats.peak_allocated_bytes)),
     ("waiting for data", lambda stats: units.percent(stats.data_fraction, 1)),
-    ("GPU busy", lambda stats: units.percent(_of_one(stats.utilization_percent))),
+    ("GPU utilization", lambda stats: units.percent(_of_one(stats.utilization_percent))),
     ("last loss", lambda stats: units.loss(stats.last_loss)),
     ("skipped", lambda stats: units.count(stats.skipped)),
     ("steps counted", lambda stats: units.count(stats.steps)),
@@ -141,7 +141,7 @@ def _gain(view: SessionView) -> list[str]:
     found = view.comparison
     explained = list(found.explanations)
     if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
-        return ["FP32 and AMP did not both run: there is nothing to compare"]
+        return ["FP32 and AMP did not both run: nothing to compare"]
     assert found.amp is not None, "both ran"
     assert found.baseline is not None, "both ran"
     amp, baseline = precision_label(found.amp), precision_label(found.baseline)
@@ -171,7 +171,7 @@ def time_spent(view: SessionView) -> Markup | None:
     rows = [[name, *(_phase(timing, name) for timing in view.timings)] for name in names]
     head = ["", *(cards.chip(timing.precision) for timing in view.timings)]
     said = [_bound(timing) for timing in view.timings]
-    note = "Medians of timed steps, on the device's clock where it has one of its own, else on the host's."
+    note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
     return cards.card("where the time goes", cards.table(head, rows), *said, cards.paragraph(note, "note"))
 
 

@@ -64,8 +64,8 @@ def ribbon(steps: Steps) -> Markup:
     """A strip in the colours of the precisions, each stretch with its letter where it has room."""
     parts = []
     for begin, end, precision in steps.stretches():
-        name = "not known" if precision is None else precision_label(precision)
-        words = element("title", f"{name} from step {round(steps.first + begin * steps.count):,} on")
+        name = "unknown" if precision is None else precision_label(precision)
+        words = element("title", f"{name} from step {round(steps.first + begin * steps.count):,}")
         where = {"x": percent(begin), "width": percent(end - begin)}
         parts.append(element("rect", words, class_=css_class(precision), height=16, **where))
         if end - begin >= _LETTER_SHARE:
@@ -76,7 +76,7 @@ def ribbon(steps: Steps) -> Markup:
 
 def in_words(steps: Steps) -> str:
     """``precisions: FP32, AMP fp16, FP32``, for those who do not see the ribbon."""
-    labels = [precision_label(precision or "not known") for _, _, precision in steps.stretches()]
+    labels = [precision_label(precision or "unknown") for _, _, precision in steps.stretches()]
     return f"precisions: {', '.join(labels)}"
 
 

@@ -1,4 +1,4 @@
-"""The end of the page: what happened, and what ran where."""
+"""The end of the page: the events, and the run's settings, versions and hardware."""
 
 import json
 import time
@@ -54,9 +54,9 @@ def ran(recording: Recording) -> Markup | None:
     run = recording.view.run
     passed_over = cards.paragraph(recording.passed_over, "note")
     if run is None:
-        return cards.card("what ran where", passed_over)
+        return cards.card("run details", passed_over)
     return cards.card(
-        "what ran where",
+        "run details",
         cards.facts(_run(recording, run)),
         _group("settings", run.config),
         _group("versions", run.versions),
@@ -68,8 +68,8 @@ def ran(recording: Recording) -> Markup | None:
 def _run(recording: Recording, run: RunStarted) -> list[tuple[str, str]]:
     return [
         ("run", recording.name),
-        ("began", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.time))),
-        ("took", units.duration(recording.view.elapsed_seconds)),
+        ("started", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.time))),
+        ("duration", units.duration(recording.view.elapsed_seconds)),
         ("model", f"{run.model}, {units.count(run.parameters)} parameters"),
         ("data", _data(run.data)),
         ("device", f"{run.device_name} ({run.device})"),

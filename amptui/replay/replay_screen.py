@@ -18,14 +18,14 @@ FRAMES_PER_SECOND = 8.0
 """Smoother than beside a training, which has a better use for the machine's cores."""
 
 MOVING = (
-    Key("space", ("space",), "toggle_pause", "pause", "pause the replay, or go on; at its end begin again"),
+    Key("space", ("space",), "toggle_pause", "pause", "pause or resume the replay; at its end, start over"),
     Key(".", ("full_stop",), "faster", "faster", "play twice as fast"),
     Key(",", ("comma",), "slower", "slower", "play half as fast"),
-    Key(">", ("greater_than_sign", "right"), "skip_on", "on", "go on by a twentieth of the run; so does →"),
-    Key("<", ("less_than_sign", "left"), "skip_back", "back", "go back by a twentieth of the run; so does ←"),
+    Key(">", ("greater_than_sign", "right"), "skip_on", "ahead", "skip 5% of the run ahead (or →)"),
+    Key("<", ("less_than_sign", "left"), "skip_back", "back", "skip 5% of the run back (or ←)"),
     Key("end", ("end",), "skip_to_end", "", "go to the end"),
     Key("home", ("home",), "begin_again", "", "go to the beginning"),
-    Key("x", ("x",), "take_xray", "X-ray", "the newest X-ray that was recorded up to here"),
+    Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far"),
 )
 """What a replay does otherwise than a training, or only a replay does."""
 
@@ -44,7 +44,7 @@ LOOKING = frozenset(
 )
 """What looks at a run and asks nothing of it: the same in a replay."""
 
-_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "leave the replay")
+_QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
 
 REPLAY_KEYS = (*MOVING, *(key for key in KEYS if key.action in LOOKING), _QUIT)
 """All keys of a replay, for its footer and its help; the screen's others ask something of a training."""
@@ -81,7 +81,7 @@ class ReplayApp(WatchApp):
             await self.run_action(_MOVES[key])
             self._redraw()
         elif self._overlay is None and key in ACTIONS and key not in _ALLOWED:
-            self._say("a replay: nothing can be asked of a run that is over")
+            self._say("this is a replay: the recorded run cannot change")
             self._redraw()
         else:
             await super().action_press(key)
@@ -129,13 +129,13 @@ class ReplayApp(WatchApp):
     def action_take_xray(self) -> None:
         """Show the newest X-ray that was taken up to here."""
         if self._view.numerics.xray is None:
-            self._say("a replay: no X-ray was taken up to here")
+            self._say("no X-ray was recorded up to this point")
         elif self._overlay is None:
             self._open_xray()
 
     def action_show_help(self) -> None:
         """Open the help."""
-        self._overlay = Help("keys of a replay", REPLAY_KEYS, precisions=())
+        self._overlay = Help("replay keys", REPLAY_KEYS, precisions=())
 
     def action_ask_quit(self) -> None:
         """Leave; nothing is lost."""

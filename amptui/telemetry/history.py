@@ -59,10 +59,10 @@ class Track:
         buckets, recent = len(self._sum), len(self._ring)
         sizes = {len(array) for array in arrays}
         if sizes != {buckets} or buckets < 2 or buckets % 2 or not recent == len(self._ring_nonfinite) > 0:
-            raise ValueError("arrays of other sizes")
+            raise ValueError("arrays of different sizes")
         capacity = buckets * self._bucket_steps
         if self._bucket_steps.bit_count() != 1 or self._bucket_steps < 1 or not 0 <= self._count <= capacity:
-            raise ValueError("buckets of another size")
+            raise ValueError("buckets of an invalid size")
         if not 0 <= self._ring_count <= min(recent, self._count):
             raise ValueError("more recent values than there are")
 

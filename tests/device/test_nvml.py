@@ -27,7 +27,7 @@ GPU_1 = {"uuid": "GPU-00000000-0000-0000-0000-000000000001", "name": "Fake GPU"}
 HEALTHY_0 = GPU_0 | FIGURES
 HEALTHY_1 = GPU_1 | FIGURES | {"memory_used_bytes": 2 * GIB}
 
-MISMATCH = "the NVIDIA driver and its library differ in version"
+MISMATCH = "NVIDIA driver and library versions differ"
 
 
 def test_every_gpu_is_sampled_with_every_figure(observe: Observe, fake_nvml_dir: Path) -> None:
@@ -169,11 +169,11 @@ def test_a_lost_mig_instance_is_found_again(observe: Observe, fake_nvml_dir: Pat
 @pytest.mark.parametrize(
     ("code", "note"),
     [
-        (4, "no GPU figures: no permission to use NVML"),
+        (4, "no GPU data: no permission to use NVML"),
         (9, "no NVIDIA GPU: driver not loaded"),
-        (13, "no GPU figures: the NVIDIA driver is too old"),
-        (18, f"no GPU figures: {MISMATCH}; reboot or reload the driver"),
-        (999, "no GPU figures: NVML: unknown error"),
+        (13, "no GPU data: the NVIDIA driver is too old"),
+        (18, f"no GPU data: {MISMATCH}; reboot or reload the driver"),
+        (999, "no GPU data: NVML: unknown error"),
     ],
 )
 def test_nvml_that_does_not_start_says_why_and_is_not_tried_again(
@@ -200,7 +200,7 @@ def test_a_driver_without_gpus_is_let_go(observe: Observe, fake_nvml_dir: Path, 
 
 def test_a_driver_that_does_not_count_its_gpus_is_told(observe: Observe, fake_nvml_dir: Path) -> None:
     (look,) = observe(fake_nvml_dir, "", at_start="nvmlDeviceGetCount_v2=999")
-    assert look["note"] == "no GPU figures: NVML's list of GPUs: unknown error"
+    assert look["note"] == "no GPU data: NVML's list of GPUs: unknown error"
 
 
 def test_closing_shuts_nvml_down_even_when_it_refuses(
@@ -233,7 +233,7 @@ sys.modules["pynvml"] = None
 from amptui.device.nvml import open_probe
 print(open_probe().note)
 """
-    assert run_python(["-c", program], None) == "no GPU figures: nvidia-ml-py is not installed\n"
+    assert run_python(["-c", program], None) == "no GPU data: nvidia-ml-py is not installed\n"
 
 
 def test_a_healthy_gpu_costs_one_call_a_figure(observe: Observe, fake_nvml_dir: Path, tmp_path: Path) -> None:

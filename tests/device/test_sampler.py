@@ -248,7 +248,7 @@ def test_a_probe_that_cannot_be_opened_is_told_once_and_the_host_goes_on() -> No
 
     records = Records()
     with sampling(records, open_probe):
-        sample = records.sample(lambda sample: sample.note == "no GPU figures: opening NVML failed")
+        sample = records.sample(lambda sample: sample.note == "no GPU data: opening NVML failed")
     assert sample.host.memory_total_bytes
     assert records.notes == [("warning", "opening NVML failed: RuntimeError: no")]
 

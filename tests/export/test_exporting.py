@@ -56,7 +56,7 @@ def test_a_link_stays_a_link(small: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["small", "small/journal.jsonl/x.csv", "/dev/null"])
 def test_a_place_that_takes_no_file_is_refused_in_one_line(small: Path, tmp_path: Path, place: str) -> None:
-    with pytest.raises(AmptuiError, match=r"cannot write .*; choose another place") as caught:
+    with pytest.raises(AmptuiError, match=r"cannot write .*; choose another path") as caught:
         export(small, csv=tmp_path / place)
     assert "\n" not in str(caught.value)
     assert names(tmp_path) == ["small"]
@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(run), str(tmp_path / "a.csv")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == (
-        f"cannot write {tmp_path / 'a.csv'}: file too large; choose another place, or make room there\n"
+        f"cannot write {tmp_path / 'a.csv'}: file too large; choose another path, or free some space\n"
     )
     assert (tmp_path / "a.csv").read_text() == "old"
     assert names(tmp_path) == ["a.csv", "run"]

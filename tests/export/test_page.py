@@ -89,7 +89,7 @@ def test_each_measured_curve_has_a_chart_and_no_other(records: list[Record]) -> 
     titles = re.findall(r"<h3>([\w ]+)", told(*records))
     assert titles == [
         "loss",
-        "parts of the loss",
+        "loss components",
         "throughput",
         "loss scale",
         "headroom",
@@ -159,4 +159,4 @@ def test_precisions_have_the_signs_of_the_screen() -> None:
 
 def test_a_run_that_writes_still_is_told_as_far_as_it_is(tmp_path: Path) -> None:
     export(write(tmp_path / "run", [started(), *steps(1, 5)]), html=tmp_path / "run.html")
-    assert "the journal ends at step 5" in (tmp_path / "run.html").read_text()
+    assert "unfinished at step 5" in (tmp_path / "run.html").read_text()

@@ -27,7 +27,7 @@ def test_the_comparison_has_the_baseline_beside_amp_and_says_what_amp_gave() -> 
     assert "|■ FP32|▲ AMP fp16|median step|3.91 ms|2.02 ms|" in said
     assert "AMP fp16: 1.94× the speed of FP32|AMP fp16: 38% less peak memory|" in said
     assert "warm-up steps left out: 40" in said
-    assert "GPU busy" not in said, "nobody measured it"
+    assert "GPU utilization" not in said, "nobody measured it"
 
 
 def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
@@ -38,7 +38,7 @@ def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
 
 
 def test_a_page_asks_for_no_key() -> None:
-    assert "|FP32 and AMP did not both run: there is nothing to compare|" in words(
+    assert "|FP32 and AMP did not both run: nothing to compare|" in words(
         sections.comparison(views.fp32_only())
     )
     found = replace(views.compared().comparison, explanations=("weights dominate",), breakdown_missing=True)
@@ -76,13 +76,13 @@ def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:
     for verdict in (view.numerics.window_verdict, view.numerics.trace_verdict, view.numerics.xray_verdict):
         assert verdict is not None
         assert verdict.text in said
-    assert "|headroom|3.6 doublings at a scale of 65,536; least of late 2.4|" in said
+    assert "|headroom|3.6 doublings at a scale of 65,536; recent minimum 2.4|" in said
     assert safety.conclusions(SessionView()) is None
 
 
 def test_headroom_outside_float16_is_said_to_be_what_it_would_be() -> None:
     view = numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=float("-inf"))
-    assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed of late" in words(
+    assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed recently" in words(
         safety.conclusions(view)
     )
 
@@ -96,7 +96,7 @@ def test_the_window_s_bars_stand_in_their_zones() -> None:
     assert classes == [float16_histogram_svg.zone(first + i) for i in range(len(found.counts))]
     assert classes == sorted(classes, key=["flushed", "subnormal", "normal", "overflow"].index)
     said = words(markup)
-    assert "All gradients of step 1,184, at a loss scale of 65,536, by their exponents." in said
+    assert "All gradients of step 1,184 by exponent, at a loss scale of 65,536." in said
     assert "|features.13.conv.weight|3.1%|20.8%|0%|" in said
 
 

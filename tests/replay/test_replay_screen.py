@@ -55,7 +55,9 @@ async def replaying(
 @awaited
 async def test_the_footer_says_where_it_is_and_what_the_keys_do(tmp_path: Path) -> None:
     async with replaying(tmp_path) as screen:
-        assert screen.footer.startswith(" replay paused 0:00 of 1:40  space pause  . faster  , slower  > on")
+        assert screen.footer.startswith(
+            " replay paused 0:00 of 1:40  space pause  . faster  , slower  > ahead"
+        )
         assert "q quit" in screen.footer
         await screen.press("full_stop", "full_stop", "space")
         await screen.until(lambda: "replay ×4 0:00 of 1:40" in screen.footer)
@@ -94,7 +96,7 @@ async def test_what_only_a_training_can_do_is_refused_in_words(tmp_path: Path) -
     async with replaying(tmp_path) as screen:
         for key in ("p", "m", "n", "d", "s"):
             await screen.press(key)
-            assert "a replay: nothing can be asked of a run that is over" in screen.footer
+            assert "this is a replay: the recorded run cannot change" in screen.footer
 
 
 @awaited
@@ -109,7 +111,7 @@ async def test_keys_that_only_look_do_what_they_do_beside_a_training(tmp_path: P
 async def test_x_shows_the_x_ray_that_was_taken_up_to_here(tmp_path: Path) -> None:
     async with replaying(tmp_path, xray(101, time=201.0)) as screen:
         await screen.press("x")
-        assert "no X-ray was taken up to here" in screen.footer
+        assert "no X-ray was recorded up to this point" in screen.footer
         await screen.press("end")
         await screen.until(lambda: screen.app._view.numerics.xray is not None)
         await screen.press("x")
@@ -127,7 +129,7 @@ async def test_the_help_lists_the_keys_of_a_replay(tmp_path: Path) -> None:
             assert key.meaning in screen.text
         assert "switch the running training" not in screen.text
         await screen.press("question_mark")
-        assert "keys of a replay" not in screen.text
+        assert "replay keys" not in screen.text
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])

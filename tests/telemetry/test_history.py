@@ -194,5 +194,5 @@ def test_snapshots_are_copies_that_nobody_can_write_to() -> None:
 
 @pytest.mark.parametrize(("buckets", "recent"), [(3, 8), (0, 8), (8, 0)])
 def test_sizes_that_cannot_work_are_refused(buckets: int, recent: int) -> None:
-    with pytest.raises(ValueError, match="arrays of other sizes"):
+    with pytest.raises(ValueError, match="arrays of different sizes"):
         Track.empty(buckets, recent)
