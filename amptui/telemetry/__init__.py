@@ -1,1 +1,1 @@
-"""From records to what a screen shows: histories, comparison, health and the session that folds them."""
+"""Folds records into what a screen shows: histories, comparison, health and the session."""

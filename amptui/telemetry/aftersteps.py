@@ -1,4 +1,4 @@
-"""The losses of both sides of a comparison after the same number of steps since their switches."""
+"""The losses of FP32 and AMP after the same number of steps since a switch to either."""
 
 import math
 from dataclasses import dataclass
@@ -8,30 +8,30 @@ import numpy as np
 from amptui.telemetry.view import PrecisionSwitch, Series, SessionView
 
 MIN_STEPS = 100
-"""Steps since a switch before which a loss says nothing of the precision that it was reached in; blocks of a
-comparison in turns are shorter."""
+"""Before so many steps since a switch, a loss says nothing about the precision; blocks of an A/B comparison
+are shorter."""
 
 MEAN_STEPS = 20
-"""Steps at the end of these that the loss is the mean of: single losses are noise."""
+"""The loss is the mean over the last so many of these steps: single losses are noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossesAfter:
-    """What the loss was ``steps`` steps after the switch to either precision.
+    """The loss ``steps`` steps after the switch to either precision.
 
-    Not a fair race: each began with the weights that the other left.
+    Not a fair race: each started from the weights that the other left.
     """
 
     steps: int
     baseline: float | None
-    """None where no loss was measured, NaN where none was finite."""
+    """None if no loss was measured, NaN if none was finite."""
     amp: float | None
 
 
 def losses_after(view: SessionView) -> LossesAfter | None:
-    """The losses in the longest stretch of both sides, after as many steps as the shorter one has.
+    """The losses in the longest stretch of either side, after as many steps as the shorter one has.
 
-    None while one of them has fewer than ``MIN_STEPS``.
+    None while either has fewer than ``MIN_STEPS``.
     """
     baseline = _longest(view.switches, view.comparison.baseline, view.step)
     amp = _longest(view.switches, view.comparison.amp, view.step)
@@ -43,16 +43,16 @@ def losses_after(view: SessionView) -> LossesAfter | None:
 
 
 def _longest(switches: tuple[PrecisionSwitch, ...], precision: str | None, last_step: int) -> range:
-    """The steps of the longest stretch in ``precision``; none of them where it never ran."""
+    """The steps of the longest stretch in ``precision``; empty if it never ran."""
     ends = (*(switch.step for switch in switches[1:]), last_step + 1)
-    # Without a switch there is one end too many.
+    # Without a switch, ends has one item too many.
     pairs = zip(switches, ends, strict=False)
     stretches = [range(switch.step, end) for switch, end in pairs if switch.precision == precision]
     return max(stretches, key=len, default=range(0))
 
 
 def _mean_loss(losses: Series, end: int) -> float | None:
-    """The mean of the ``MEAN_STEPS`` losses before step ``end``, to the resolution that is kept of them."""
+    """The mean of the ``MEAN_STEPS`` losses before step ``end``, at the resolution that the history keeps."""
     start = end - MEAN_STEPS
     first_recent = losses.last_step + 1 - len(losses.recent)
     if start >= first_recent:

@@ -1,4 +1,4 @@
-"""A comparison's result as one sentence to quote, with what it was measured on."""
+"""The result of an A/B comparison as one sentence to quote, with what it was measured on."""
 
 from amptui import units
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
@@ -7,10 +7,10 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 
 PROVISIONAL = "~"
-"""Stands before what is of warm-up steps, or of too few others for a result."""
+"""Marks figures from warm-up steps, or from too few other steps."""
 
 WIDE = 1.2
-"""An interval around 1 whose ends differ by more than this factor leaves open which is faster."""
+"""If the ends of an interval around 1 differ by more than this factor, which is faster remains open."""
 
 
 def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]:
@@ -24,9 +24,9 @@ def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]
 
 
 def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
-    """What turns found for the two precisions of the running tally; None while they run, or without a result.
+    """The A/B result for the two precisions of the running comparison; None until there is one.
 
-    It takes the place of the tally's ratio, which has no interval.
+    It replaces the running ratio, which has no interval.
     """
     found, tally = view.compared, view.comparison
     if found is None or found.baseline != tally.baseline:
@@ -37,7 +37,7 @@ def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
 
 
 def speed_words(row: PrecisionMeasured, baseline: str) -> str:
-    """``1.71× faster than FP32 (1.68 to 1.74)``; slower is said the other way round, with its interval."""
+    """``1.71× faster than FP32 (1.68 to 1.74)``; for slower, ratio and interval are inverted."""
     assert row.speedup is not None, "a card is of a precision that was measured"
     low, high, than = row.speedup_low, row.speedup_high, precision_label(baseline)
     interval = interval_words(row.speedup, low, high) or "(too few blocks for an interval)"
@@ -49,7 +49,7 @@ def speed_words(row: PrecisionMeasured, baseline: str) -> str:
 
 
 def factor_words(speedup: float) -> str:
-    """``1.71× faster`` or ``2.00× slower``; empty where neither shows in two digits. Above 0."""
+    """``1.71× faster`` or ``2.00× slower``; empty if it rounds to 1.00×. ``speedup`` is above 0."""
     words = units.ratio(max(speedup, 1 / speedup))
     if words == "1.00×":
         return ""
@@ -57,9 +57,9 @@ def factor_words(speedup: float) -> str:
 
 
 def interval_words(speedup: float, low: float | None, high: float | None) -> str:
-    """``(1.68 to 1.74)``: how many times faster or slower, as ``factor_words`` says it; empty without one.
+    """``(1.68 to 1.74)``: how many times faster or slower, as in ``factor_words``; empty without an interval.
 
-    An interval on both sides of 1 is always of the speed-up.
+    An interval that contains 1 is always of the speed-up.
     """
     if not low or not high:
         return ""
@@ -69,7 +69,7 @@ def interval_words(speedup: float, low: float | None, high: float | None) -> str
 
 
 def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
-    """``1.61× (1.55 to 1.68)``: the ratio as it is, alone while there are too few blocks for an interval."""
+    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
     return (
         units.ratio(value)
         if low is None or high is None
@@ -83,7 +83,7 @@ def within_noise(low: float | None, high: float | None) -> bool:
 
 
 def tie_words(low: float | None, high: float | None, than: str) -> str:
-    """What an interval around 1 says: as fast, or, where it is wide, that it is open; empty for others."""
+    """For an interval around 1: as fast, or no significant difference if it is wide; empty for others."""
     if not low or not high or not within_noise(low, high):
         return ""
     if high / low > WIDE:
@@ -92,7 +92,7 @@ def tie_words(low: float | None, high: float | None, than: str) -> str:
 
 
 def memory_words(row: PrecisionMeasured, baseline: PrecisionMeasured) -> str:
-    """``38% less peak memory``; empty where it was not measured."""
+    """``38% less peak memory``; empty if it was not measured."""
     if row.peak_allocated_bytes is None or not baseline.peak_allocated_bytes:
         return ""
     saving = 1 - row.peak_allocated_bytes / baseline.peak_allocated_bytes

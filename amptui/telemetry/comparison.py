@@ -1,4 +1,4 @@
-"""What each precision did in a run, and what AMP gave over the baseline once that can be said."""
+"""Statistics of each precision of a run, and AMP's gain over the baseline once there are enough steps."""
 
 import math
 from collections import deque
@@ -19,25 +19,25 @@ BASELINES = tuple(precision for precision in PRECISIONS if precision not in AMP_
 """The precisions that AMP is compared with."""
 
 MIN_STEPS = 20
-"""Counted steps that each side needs before a ratio is worth showing."""
+"""Counted steps that each side needs before a ratio is shown."""
 
 MIN_PROVISIONAL_STEPS = 2
-"""Measured steps that each side needs before a first impression is worth showing."""
+"""Measured steps that each side needs before a provisional ratio is shown."""
 
 WINDOW_STEPS = 2048
-"""Counted steps, the newest ones, that a precision's median and rate are taken over."""
+"""A precision's median and rate are over its newest counted steps, at most so many."""
 
 
 _WARM_UP_WINDOW = 50
-"""Warm-up steps, the newest ones, that provisional figures are of."""
+"""Provisional figures are over the newest warm-up steps, at most so many."""
 
 
 @dataclass(slots=True, eq=False)
 class PrecisionLedger:
     """Adds up a run's steps by precision.
 
-    A step is counted when it was timed and is no warm-up step. Warm-up steps are left out of everything but
-    the skips once two steps are counted; until then they are all that is known.
+    A step counts if it was timed and is not a warm-up step. Once two steps are counted, warm-up steps count
+    only for the skips; until then they provide the provisional figures.
     """
 
     _accounts: dict[str, "_Account"] = field(default_factory=dict)
@@ -49,20 +49,20 @@ class PrecisionLedger:
         self._account(stretch.precision).add(stretch)
 
     def add_peak(self, precision: str, peak_allocated_bytes: int | None) -> None:
-        """Note a peak that torch's allocator reached in ``precision``; None was not measured."""
+        """Add a peak of torch's allocator in ``precision``; None if it was not measured."""
         if peak_allocated_bytes is not None:
             self._account(precision).add_peak(peak_allocated_bytes)
 
     def add_utilization(self, precision: str, percent: float) -> None:
-        """Note how busy the training GPU was while ``precision`` trained."""
+        """Add a GPU utilization sampled while ``precision`` trained."""
         self._account(precision).add_utilization(percent)
 
     def add_energy(self, spent: EnergySpent) -> None:
-        """Note what the training GPU took while a precision trained."""
+        """Add energy that the training GPU used while a precision trained."""
         self._account(spent.precision).add_energy(spent)
 
     def explain_memory(self, breakdown: str) -> None:
-        """Note where the memory is, in a sentence."""
+        """Set the sentence that says where the memory goes."""
         self._comparison, self._breakdown = None, breakdown
 
     def comparison(self) -> Comparison:
@@ -148,7 +148,7 @@ class _Account:
 
 @dataclass(slots=True, eq=False)
 class WarmUpSteps:
-    """The newest warm-up steps of one precision, for as long as no other step tells of it.
+    """The newest warm-up steps of one precision, used until it has other steps.
 
     The first step of each stretch, which loads kernels and allocates, is left out once there is another.
     """
@@ -160,11 +160,11 @@ class WarmUpSteps:
     _first_samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
     _timed: int = 0
     _next_step: int | None = None
-    """The step that would go on with the stretch that was added last."""
+    """The step that would continue the stretch that was added last."""
     _last_loss: float | None = None
 
     def add(self, stretch: Stretch) -> None:
-        """Take in warm-up steps in their order."""
+        """Add warm-up steps, in order."""
         first_seconds = stretch.records[0].step_seconds
         begins = stretch.first_step != self._next_step and stretch.timed_seconds[:1] == [first_seconds]
         self._next_step = stretch.first_step + len(stretch)
@@ -177,7 +177,7 @@ class WarmUpSteps:
         self._last_loss = next(measured, self._last_loss)
 
     def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
-        """``stats``, which has next to no counted step, with what these steps tell."""
+        """``stats``, which has at most one counted step, with the figures of these steps."""
         if not self._timed:
             return replace(stats, last_loss=self._last_loss) if stats.last_loss is None else stats
         seconds, samples = self._seconds, self._samples
@@ -193,9 +193,9 @@ class WarmUpSteps:
 
 
 def median(values: deque[float]) -> float | None:
-    """The median of ``values``; None of none.
+    """The median of ``values``; None if there are none.
 
-    Asked for several times a frame: this partition takes a tenth of the time of ``np.median``.
+    Called several times a frame: this partition takes a tenth of the time of ``np.median``.
     """
     if not values:
         return None
@@ -205,12 +205,12 @@ def median(values: deque[float]) -> float | None:
 
 
 def samples_per_second(samples: deque[int], seconds: deque[float]) -> float | None:
-    """The rate over steps with these samples and durations; None over none."""
+    """The rate over steps with these samples and durations; None if there are none."""
     return sum(samples) / sum(seconds) if seconds else None
 
 
 def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | None:
-    """The part of ``seconds`` that was spent waiting for data; NaN in ``data_seconds`` was not measured.
+    """The fraction of ``seconds`` spent waiting for data; NaN in ``data_seconds`` means not measured.
 
     At most 1: the wait is timed on the host's clock and the step on the device's.
     """
@@ -222,13 +222,13 @@ def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | 
 
 
 def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Comparison:
-    """The rows in their order, and the gain of the AMP precision most used over the baseline most used.
+    """The rows in order, and the gain of the most used AMP precision over the most used baseline.
 
-    The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the rows' medians, and has
-    no interval: the two were measured at different times, and what drifts between them is in it. There is
-    one only when both sides have ``MIN_STEPS`` counted steps, otherwise a reason, and a provisional one from
-    ``MIN_PROVISIONAL_STEPS`` on; only then is a gain that did not come explained. ``breakdown`` tells where
-    the memory is, once that was measured.
+    The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the medians. It has no
+    interval, because the two were measured at different times and it includes any drift between them. Both
+    sides need ``MIN_STEPS`` counted steps; before that there is a reason why not, and from
+    ``MIN_PROVISIONAL_STEPS`` on a provisional speed-up. Explanations of a missing gain need a speed-up.
+    ``breakdown`` says where the memory goes, once that was measured.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
     baseline = _most_used([row for row in rows if row.precision in BASELINES])
@@ -272,7 +272,7 @@ def ordered(comparison: Comparison) -> list[PrecisionStats]:
 
 
 def _place(precision: str) -> int:
-    """A precision's place in the table; what is not known here comes last."""
+    """A precision's place in the table; unknown ones come last."""
     return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
 
 

@@ -1,22 +1,22 @@
-"""How long a run has been training by the times of its records, whatever is done to the clock meanwhile."""
+"""How long a run has been training, from the times of its records, even if the clock is changed meanwhile."""
 
 import math
 from dataclasses import dataclass
 
 LATE_SECONDS = 60.0
-"""By how much a record may be older than one that came before it: threads emit them, and some wait for a
-device. What is older yet was written after the clock had been set back."""
+"""How much older a record may be than the one before it: several threads emit them, and some wait for a
+device. A record that is older still was written after the clock had been set back."""
 
 SILENT_SECONDS = 600.0
-"""A run that trains is never silent for so long: its sampler speaks once a second. What lies between two
-records further apart was a sleeping machine, or the clock was set forward."""
+"""A training run is never silent for so long: its sampler emits once a second. Between two records further
+apart the machine slept, or the clock was set forward."""
 
 
 @dataclass(slots=True, eq=False)
 class RunningTime:
-    """Adds up the time between records, but for what no process of the run was awake in.
+    """Adds up the time between records, without the time in which no process of the run was awake.
 
-    The clock is the one people see: it jumps when it is set, and goes on while a laptop sleeps.
+    It is the wall clock: it jumps when it is set, and continues while a laptop sleeps.
     """
 
     seconds: float = 0.0
@@ -28,11 +28,11 @@ class RunningTime:
         self.resume(time)
 
     def resume(self, time: float) -> None:
-        """Another process goes on at ``time``: what lies before it was nobody's."""
+        """Another process continues the run at ``time``; the time since the last record does not count."""
         self._newest = time if math.isfinite(time) else None
 
     def see(self, time: float, busy_seconds: float | None = None) -> None:
-        """A record of ``time`` came; a step that took ``busy_seconds`` explains a silence of so long."""
+        """A record of ``time`` arrived; a step that took ``busy_seconds`` explains a silence of so long."""
         newest = self._newest
         if newest is None or time < newest - LATE_SECONDS:
             self.resume(time)

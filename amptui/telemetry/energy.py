@@ -1,4 +1,4 @@
-"""The energy that the training GPU took for one precision's steps and for nothing else."""
+"""The energy that the training GPU used for the steps of each precision."""
 
 import math
 from dataclasses import dataclass
@@ -23,30 +23,30 @@ INTERRUPTIONS = (
     ModulesTraced,
     XRayTaken,
 )
-"""The records beside which a GPU does something else than the steps of one precision."""
+"""Records around which the GPU does something other than steps of one precision."""
 
 MIN_SECONDS = 10.0
-"""What the looks of a precision must amount to before its energy is told.
+"""A precision's energy is shown once its samples cover so many seconds.
 
 The counter moves every 20 to 100 ms (arXiv:2312.02741, and PETSc's manual page of
-``PetscLogGpuEnergyMeter``), so each end of a row of looks is off by as much: 1% of ten seconds.
+``PetscLogGpuEnergyMeter``), so each end of a row of samples is off by as much: 1% of ten seconds.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergySpent:
-    """What the training GPU took between two looks, and the samples that were trained meanwhile."""
+    """The energy between two samples of the training GPU, and the training samples processed meanwhile."""
 
     precision: str
     joules: float
-    """Of the whole GPU: what it takes when idle is in it, and what other programs run there."""
+    """Of the whole GPU, including its idle power and other programs."""
     seconds: float
     samples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Look:
-    """One look at the counters."""
+    """One reading of the counters."""
 
     time: float
     precision: str
@@ -58,25 +58,25 @@ class _Look:
 class EnergyWatch:
     """Attributes NVML's energy to the precision that trained meanwhile.
 
-    Two looks in a row count when both found the same precision training, and when nothing interrupted the
-    training between them, be it shorter than the time between two looks. Looks that find no more samples
-    wait for one that does: it was a long step, unless an interruption, an X-ray say, is told before it.
+    Two readings in a row count if both found the same precision training and nothing interrupted training
+    between them, however briefly. A reading that finds no new training samples waits for one that does: it
+    fell into a long step, unless an interruption such as an X-ray is reported first.
     """
 
     _before: _Look | None = None
 
     def interrupt(self) -> None:
-        """Count nothing from the look before to the next one."""
+        """Count nothing between the last reading and the next."""
         self._before = None
 
     def add(
         self, sample: DeviceSample, run: RunStarted | None, *, training: bool, samples_trained: int
     ) -> EnergySpent | None:
-        """What was spent since the look before; None where that cannot be said.
+        """The energy spent since the last reading; None if it is unknown.
 
-        ``training`` tells whether steps run. ``samples_trained`` counts up over all precisions; that steps
-        are told a little late cancels out between two looks. A counter that is missing or that went back,
-        because the driver was loaded anew, says nothing.
+        ``training``: whether steps run. ``samples_trained`` is the total over all precisions; steps are
+        reported a little late, which cancels out between two readings. A counter that is missing or went
+        back, because the driver was reloaded, gives None.
         """
         before, self._before = self._before, None
         gpu = SessionView(run=run, device=sample).training_gpu
@@ -101,18 +101,18 @@ class EnergySum:
     _samples: int = 0
 
     def add(self, spent: EnergySpent) -> None:
-        """Count what was spent in this precision."""
+        """Add energy spent in this precision."""
         self._joules += spent.joules
         self._seconds += spent.seconds
         self._samples += spent.samples
 
     def joules_per_1000_samples(self) -> float | None:
-        """Over all that was counted; None until it amounts to ``MIN_SECONDS``."""
+        """Over everything counted; None until that covers ``MIN_SECONDS``."""
         return None if self._seconds < MIN_SECONDS else 1000 * self._joules / self._samples
 
 
 def _spent(before: _Look, now: _Look) -> EnergySpent | None:
-    """The differences; None if a counter or the clock went back, or holds no number."""
+    """The differences; None if a counter or the clock went back or is not finite."""
     joules, seconds = now.joules - before.joules, now.time - before.time
     if not (0.0 <= joules < math.inf and 0.0 <= seconds < math.inf and now.samples > before.samples):
         return None

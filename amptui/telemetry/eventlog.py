@@ -1,4 +1,4 @@
-"""The session's event list: bounded, newest first, with what repeats itself told in one line."""
+"""The session's event list: bounded, newest first, with repeated events in one line."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,13 @@ from amptui.telemetry.postmortem import PostMortem
 from amptui.telemetry.view import Event
 
 PRINTS = 200
-"""Printed lines that are kept at most: user code that prints must not push out the warnings."""
+"""Printed lines kept at most: user code that prints must not push out the warnings."""
 
 OTHERS = 800
-"""Lines of all other kinds that are kept at most."""
+"""Lines of all other kinds kept at most."""
 
 STORM_GAP_STEPS = 100
-"""NaN or Inf of one kind is told in one line for as long as it comes back within so many steps."""
+"""NaN or Inf of one kind is one line as long as it recurs within so many steps."""
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_CHANGE = attrgetter("last_change")
@@ -27,7 +27,7 @@ _BY_LAST_CHANGE = attrgetter("last_change")
 
 @dataclass(slots=True, eq=False)
 class EventLog:
-    """Lines for people; one that counts on is as new as its newest count, so that trouble stays in sight."""
+    """Lines to read; a line that counts repeats moves to the top with each, so that problems stay visible."""
 
     _prints: "deque[_AnyLine]" = field(default_factory=lambda: deque(maxlen=PRINTS))
     _others: "deque[_AnyLine]" = field(default_factory=lambda: deque(maxlen=OTHERS))
@@ -44,29 +44,29 @@ class EventLog:
     _events: tuple[Event, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        # Of a log that comes from a state.
+        # A log restored from a state has lines already.
         for line in sorted([*self._others, *self._prints], key=_BY_SEQUENCE):
             self._follow(line)
 
     @property
     def warnings(self) -> int:
-        """Lines so far that were warnings, those that fell out of the list included."""
+        """Warnings so far, including those that fell out of the list."""
         return self._lines["warning"]
 
     @property
     def errors(self) -> int:
-        """Lines so far that were errors."""
+        """Errors so far, including those that fell out of the list."""
         return self._lines["error"]
 
     def events(self) -> tuple[Event, ...]:
-        """The lines that are kept, newest first."""
+        """The lines kept, newest first."""
         if self._events is None:
             lines = sorted([*self._others, *self._prints], key=_BY_LAST_CHANGE, reverse=True)
             self._events = tuple([line.event for line in lines])
         return self._events
 
     def add(self, event: Event) -> None:
-        """Add a line; one that says what the newest line says is counted there."""
+        """Add a line; if it repeats the newest line, count it there."""
         newest = self._newest
         if isinstance(newest, _PlainLine) and newest.says(event):
             newest.repeat()
@@ -75,7 +75,7 @@ class EventLog:
             self._append(_PlainLine(event))
 
     def add_print(self, record: Printed) -> None:
-        """Add what user code printed."""
+        """Add a line that user code printed."""
         self.add(Event(record.time, None, "print", "info", record.text.rstrip()))
 
     def add_skip(self, record: StepSkipped) -> None:
@@ -92,14 +92,14 @@ class EventLog:
         self._skip_count += 1
 
     def add_trace(self, record: ModulesTraced) -> None:
-        """Add what a trace found, and tell it to the line of the skips that it followed."""
+        """Add the result of a trace, also to the line of the skips that caused it."""
         self._trace = record
         if self._skips is not None and self._skips.add_trace(record):
             self._changed(self._skips)
         self.add(events.modules_traced(record))
 
     def add_scale_change(self, record: LossScaleChanged, growth_interval: int | None) -> None:
-        """Add the scale's growth, or its fall to the line of the step that was skipped for it."""
+        """Add a growth of the scale, or a backoff to the line of its skipped step."""
         line = self._skips
         if record.reason == "growth":
             self._scale_has_grown = True
@@ -129,7 +129,7 @@ class EventLog:
         self._rise(line)
 
     def _follow(self, line: "_AnyLine") -> None:
-        """Let what comes next count on in ``line``."""
+        """Let the next events of its kind continue ``line``."""
         self._newest = line
         if isinstance(line, _SkipLine):
             self._skips = line
@@ -137,7 +137,7 @@ class EventLog:
             self._storms[line.key] = line
 
     def _changed(self, line: "_Line") -> None:
-        """Count a line that was already counted under its new severity."""
+        """Count a line, which was counted before, under its new severity."""
         self._rise(line)
         if line.severity != line.counted_as:
             self._lines[line.counted_as] -= 1
@@ -153,7 +153,7 @@ class EventLog:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Line:
-    """A line whose event is written when it is asked for, since a storm changes its line at each step."""
+    """A line whose event is written on demand, since a storm changes its line at each step."""
 
     sequence: int = 0
     last_change: int = 0
@@ -176,7 +176,7 @@ class _Line:
 
 @dataclass(slots=True, eq=False)
 class _PlainLine(_Line):
-    """An event as it is, and how often it came in a row."""
+    """An event, and how often it occurred in a row."""
 
     _first: Event
     _times: int = 1
@@ -235,7 +235,7 @@ class _SkipLine(_Line):
         self._judge()
 
     def add_trace(self, trace: ModulesTraced) -> bool:
-        """Take in a trace; false if it does not tell of these skips."""
+        """Add a trace; false if it is not about these skips."""
         told = self._post_mortem.add_trace(trace)
         if told:
             self._judge()
@@ -265,7 +265,7 @@ class _SkipLine(_Line):
         return Event(last.time, last.step, "skip", self.severity, text, detail)
 
     def _scale_now(self) -> float | None:
-        """The scale after the newest skip, or, when that is not known, the lowest that is."""
+        """The scale after the newest skip or, if that is unknown, the lowest known one."""
         if self._scale_after is not None:
             return self._scale_after
         return None if self._post_mortem.count == 1 else self._post_mortem.last.loss_scale
@@ -273,7 +273,7 @@ class _SkipLine(_Line):
 
 @dataclass(slots=True, eq=False)
 class _StormLine(_Line):
-    """NaN or Inf of one kind, and the steps it came back in."""
+    """NaN or Inf of one kind, and the steps in which it recurred."""
 
     _first: NonFinite
     _judgement: Judgement

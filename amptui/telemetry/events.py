@@ -1,4 +1,4 @@
-"""One line of the event list for each record that a person should read, in plain words."""
+"""One line of the event list, in plain English, for each record that a person should read."""
 
 from amptui import units
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
@@ -39,7 +39,7 @@ def precision_changed(record: PrecisionChanged) -> Event:
 
 
 def precisions_compared(record: PrecisionsCompared, run: RunStarted | None) -> Event:
-    """A comparison's result, a card a line, or that it was stopped before it had one."""
+    """The result of a comparison, one card a line, or that it was stopped before it had one."""
     cards = result_cards(record, run)
     stopped = "comparison stopped: " if record.reason == "stopped" else ""
     first, *rest = cards or ["no precision finished a block"]
@@ -47,7 +47,7 @@ def precisions_compared(record: PrecisionsCompared, run: RunStarted | None) -> E
 
 
 def loss_scale_changed(record: LossScaleChanged, growth_interval: int | None) -> Event:
-    """A growth, or a backoff whose skipped step has no record."""
+    """A growth, or a backoff without a record of its skipped step."""
     moved = f"loss scale {scale_move(record.previous, record.current)}"
     if record.reason == "growth":
         after = f" after {units.count(growth_interval)} clean steps" if growth_interval else ""
@@ -69,7 +69,7 @@ def epoch_finished(record: EpochFinished) -> Event:
 
 
 def pause_changed(record: PauseChanged) -> Event:
-    """``paused after step 600``; an error where the trainer paused by itself, with its reason."""
+    """``paused after step 600``; an error with the reason if the trainer paused by itself."""
     text = f"{'paused' if record.paused else 'resumed'} after step {units.count(record.step)}"
     if not record.reason:
         return Event(record.time, record.step, "pause", "info", text)
@@ -88,14 +88,14 @@ def modules_traced(record: ModulesTraced) -> Event:
 
 
 def xray_taken(record: XRayTaken) -> Event:
-    """What the X-ray amounts to; losses, memory and the layers that agree least in the detail."""
+    """The verdict on an X-ray; losses, memory and the layers that agree least in the detail."""
     verdict = health.judge_xray(record)
     detail = health.xray_details(record)
     return Event(record.time, record.step, "note", verdict.severity, f"X-ray: {verdict.text}", detail)
 
 
 def note(record: Note) -> Event:
-    """The note as it was written, its first line in the list and the others in the detail."""
+    """A note: its first line in the list, the others in the detail."""
     line, _, rest = record.text.strip().partition("\n")
     return Event(record.time, None, "note", record.severity, line, rest)
 
@@ -165,10 +165,10 @@ def run_ended(record: RunFinished | RunFailed) -> Event:
 
 
 def scale_move(previous: float, current: float | None) -> str:
-    """``131,072 → 65,536``; only the first when the second is not known."""
+    """``131,072 → 65,536``; only the first if the second is unknown."""
     return units.count(previous) + ("" if current is None else f" → {units.count(current)}")
 
 
 def _span(seconds: float) -> str:
-    """Seconds with three digits while they are below a minute, as a clock shows them from there on."""
+    """Seconds with three digits below a minute, otherwise as a clock shows them."""
     return units.milliseconds(seconds) if seconds < 60 else units.duration(seconds)

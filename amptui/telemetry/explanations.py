@@ -1,4 +1,4 @@
-"""Why AMP gave little or nothing, and what to do about it."""
+"""Why AMP brought little or no gain, and what to do about it."""
 
 from amptui import units
 from amptui.telemetry.health import LITTLE_MEMORY
@@ -6,15 +6,15 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import PrecisionStats
 
 LITTLE_SPEED = 0.05
-"""AMP that is faster by less than this part of the baseline's speed gave little: as much as the medians of
-two stretches of the same precision may differ."""
+"""A speed-up below this fraction is no gain: the medians of two stretches in the same precision may differ by
+as much."""
 
 INPUT_BOUND_SHARE = 0.3
-"""Waiting for data this part of the steps' time, in both precisions, a loop is bound by its input: no
-precision can win back more than the rest."""
+"""A loop that waits for data for more than this fraction of its steps, in both precisions, is input-bound: a
+faster precision can only speed up the rest."""
 
 IDLE_GPU_PERCENT = 70.0
-"""Below this utilization the GPU waits for the host. NVML counts the time in which any kernel ran."""
+"""Below this utilization the GPU waits for the host. NVML reports the time in which any kernel ran."""
 
 
 def explain(
@@ -27,7 +27,7 @@ def explain(
 ) -> tuple[str, ...]:
     """One or two sentences for each gain that AMP did not bring; none for those that it did.
 
-    ``breakdown`` tells where the memory is, once breakdowns of both precisions or an X-ray tell.
+    ``breakdown`` says where the memory goes, once breakdowns of both precisions or an X-ray exist.
     """
     told = []
     if speedup is not None and speedup < 1 + LITTLE_SPEED:
@@ -38,9 +38,9 @@ def explain(
 
 
 def _why_not_faster(baseline: PrecisionStats, amp: PrecisionStats, speedup: float) -> str:
-    """Empty where nothing that was measured explains it."""
+    """Empty if nothing measured explains it."""
     percents = [p for p in (baseline.utilization_percent, amp.utilization_percent) if p is not None]
-    # A busy GPU has work queued: the host may wait for data meanwhile and lose nothing.
+    # A busy GPU has work queued: the host may wait for data meanwhile at no cost.
     if any(percent >= IDLE_GPU_PERCENT for percent in percents):
         return ""
     waits = [row.data_fraction for row in (baseline, amp) if row.data_fraction is not None]
