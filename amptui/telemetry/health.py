@@ -1,4 +1,4 @@
-"""The plain-words judgement of what looking inside mixed precision found: window, trace and X-ray."""
+"""Verdicts on float16 histogram, module trace and X-ray, in plain English."""
 
 import math
 
@@ -19,22 +19,22 @@ LARGEST_FLOAT16 = 65504.0
 """The largest finite float16, (2 - 2^-10) 2^15."""
 
 LOST_SHARE = 0.01
-"""The part of the gradients that are not zero which float16 may flush and still be said to survive. A choice
-of ours: Micikevicius et al. (2018) found a detector's smallest gradients irrelevant to its training and those
-just above them not, so that no share is safe by itself; the X-ray tells what it does to each layer."""
+"""The fraction of nonzero gradients that float16 may flush without a warning. Our choice: Micikevicius et
+al. (2018) found the smallest gradients of a detector irrelevant to its training, but not those just above them, so
+no fraction is safe by itself; the X-ray shows the effect on each layer."""
 
 WORST_SHARE = 0.1
-"""A parameter that loses more of its gradient than this is named. That alone is no warning: the gradient of a
-bias before a BatchNorm is rounding noise, and may vanish whole."""
+"""A parameter that loses a larger fraction of its gradient is named. That alone is no warning: the gradient
+of a bias before a BatchNorm is rounding noise, and may vanish completely."""
 
 SUBNORMAL_SHARE = 0.5
-"""Where more of what float16 kept than this is subnormal, the bottom of its range cuts the gradients in two
-and many lie below: subnormals are 10 of the 40 binades that float16 has."""
+"""If a larger fraction of what float16 kept is subnormal, many gradients probably lie below its range:
+subnormals are 10 of the 40 binades of float16."""
 
 VANISHED_SHARE = 0.5
 VANISHED_DOUBLINGS = 12
-"""Where more than half of all elements are zero and the largest of the others lies so far below overflow,
-much was probably flushed that a higher scale would keep; sparse gradients alone reach further up."""
+"""If more than half of all elements are zero and the largest is so many doublings below overflow, a higher
+scale would probably keep more; gradients that are only sparse reach higher."""
 
 XRAY_SAFE_COSINE = 0.9
 """A layer whose mixed-precision gradient has at least this cosine to its FP32 gradient agrees with it:
@@ -44,25 +44,24 @@ has 0.81 in bf16 and 0.96 in fp16 after one step, 0.97 and 0.997 after 40; two b
 and 0.10."""
 
 XRAY_CAREFUL_COSINE = 0.5
-"""Down to this cosine rounding adds less than twice the gradient; below it precision is most of what the
-layer learns from."""
+"""Down to this cosine, rounding adds less than twice the gradient; below it, the layer learns mostly from
+rounding errors."""
 
 XRAY_WORST_LAYERS = 8
-"""Layers, those that agree least, that the event of an X-ray lists."""
+"""The event of an X-ray lists so many layers, those that agree least."""
 
 LITTLE_MEMORY = 0.05
-"""A saving of less than this part of FP32's memory is little."""
+"""Less than this fraction of FP32's memory is little saving."""
 
 
 # ------------------------------------------------------------------------------- the float16 window
 
 
 def judge_window(window: Float16Window) -> Verdict:
-    """Whether these gradients survive float16 at the window's loss scale; shares are of those not zero.
+    """Whether these gradients survive float16 at the histogram's loss scale, as fractions of the nonzero ones.
 
-    Where some overflow, the scaler would halve its scale until none does: what counts is the share that is
-    flushed to zero then. Of a step that ran in float16 itself nothing can be said but what is left: what it
-    flushed on the way is zero by now.
+    If some overflow, the scaler would halve its scale until none does: the verdict is on the fraction flushed
+    then. In a step that ran in float16 itself, flushed gradients are already zero.
     """
     scale = units.count(window.loss_scale)
     if not window.hypothetical:
@@ -107,7 +106,7 @@ def _in_float16(window: Float16Window, scale: str) -> Verdict:
 
 
 def _halvings_to_fit(window: Float16Window) -> int:
-    """How often the scale must halve until nothing overflows, to the width of a bin."""
+    """How often the scale must be halved until nothing overflows, to the precision of a bin."""
     if not window.overflowing:
         return 0
     return max(1, _highest_exponent(window) - 15)
@@ -126,7 +125,7 @@ def _flushed_after(window: Float16Window, halvings: int) -> int:
 
 
 def _worst(window: Float16Window) -> str:
-    """``; most in embed.weight (62%)``, if a parameter loses much."""
+    """``; most in embed.weight (62%)``; empty if no parameter loses much."""
     worst = max(window.worst, key=_lost_share, default=None)
     if worst is None or _lost_share(worst) <= WORST_SHARE:
         return ""
@@ -142,7 +141,7 @@ def _lost_share(parameter: ParameterWindow) -> float:
 
 
 def judge_trace(trace: ModulesTraced) -> Verdict:
-    """Who overflowed first and what to do, or who came nearest to it."""
+    """The module that overflowed first and what to do, or the one closest to an overflow."""
     if trace.first is not None:
         advice = _trace_advice(trace, trace.first)
         text = f"first: {what_overflowed_first(trace)}; {advice}"
@@ -196,9 +195,9 @@ def distance(found: ModuleRange) -> str:
 
 
 def judge_xray(xray: XRayTaken) -> Verdict:
-    """Whether AMP gave the gradients that FP32 gave, by the layer that agrees least.
+    """Whether AMP's gradients agree with FP32's on this batch, by the layer that agrees least.
 
-    Layers without a gradient, or whose FP32 gradient is zero, have no cosine and are left out of the count.
+    Layers without a gradient, or with an FP32 gradient of zero, have no cosine and are not counted.
     """
     trouble = _xray_nonfinite(xray)
     if trouble is not None:
@@ -225,7 +224,7 @@ def _layers(count: int, of: int) -> str:
 
 
 def _xray_nonfinite(xray: XRayTaken) -> Verdict | None:
-    """What NaN or Inf in either pass means; None where there is none."""
+    """What NaN or Inf in either pass means; None if there is none."""
     amp = precision_label(xray.precision)
     if not math.isfinite(xray.loss_fp32):
         return Verdict("error", f"the loss is {units.loss(xray.loss_fp32)} even in FP32: not an AMP problem")
@@ -280,15 +279,15 @@ def _layer_line(layer: LayerAgreement) -> str:
 
 
 def _disagreement(layer: LayerAgreement) -> float:
-    """More is worse; what cannot be compared is the worst."""
+    """Higher is worse; NaN is the worst."""
     return math.inf if layer.cosine is None or math.isnan(layer.cosine) else -layer.cosine
 
 
 def memory_breakdown(xray: XRayTaken) -> str:
-    """What AMP can save of memory, and what it cannot; empty where what autograd keeps was not measured.
+    """Which memory AMP can save and which it cannot; empty if what is saved for backward was not measured.
 
-    AMP shrinks what autograd keeps of the forward pass for the backward pass: activations, and in AMP the
-    cast copies of weights too. Weights, their gradients, the optimizer's state and buffers stay as they are.
+    AMP shrinks what autograd saves for backward: activations, but it also saves cast copies of weights.
+    Weights, gradients, optimizer state and buffers are unchanged.
     """
     full, amp = xray.saved_bytes_fp32, xray.saved_bytes_amp
     if full is None or amp is None:

@@ -1,4 +1,4 @@
-"""A number's history over a run of any length, in bounded memory: exact lately, in buckets over all."""
+"""One value's history over a run of any length in bounded memory: recent values exactly, all in buckets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from amptui.telemetry.view import Counts, Floats, Series
 
 _SUM_SCALE = 2.0**-64
-"""Sums are kept this much smaller, exact for a power of two: no sum of float64s ever overflows."""
+"""Sums are scaled by this power of two, which is exact: no sum of float64s ever overflows."""
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -54,7 +54,7 @@ class Track:
         )
 
     def __post_init__(self) -> None:
-        """Raise ``ValueError`` for what could not be gone on with."""
+        """Raise ``ValueError`` for an inconsistent state."""
         arrays = (self._minimum, self._maximum, self._sum, self._finite, self._nonfinite)
         buckets, recent = len(self._sum), len(self._ring)
         sizes = {len(array) for array in arrays}
@@ -72,7 +72,7 @@ class Track:
         return self._first_step + self._count
 
     def extend(self, values: Sequence[float | None]) -> None:
-        """Add the values of the next steps; None was not measured, NaN and Inf are counted apart."""
+        """Add the values of the next steps; None means not measured, NaN and Inf are counted separately."""
         missing = values.count(None)
         if missing == len(values):
             self.skip(missing)
@@ -87,7 +87,7 @@ class Track:
             start = end
 
     def skip(self, steps: int) -> None:
-        """Pass over ``steps`` steps without a measured value, however many, in time that grows with log2."""
+        """Add ``steps`` steps without a measured value, in O(log steps)."""
         if not steps:
             return
         self._snapshot = None
@@ -98,10 +98,10 @@ class Track:
         self._write_ring(np.full(unmeasured, np.nan), np.zeros(unmeasured, np.bool_))
 
     def rewind(self, next_step: int) -> None:
-        """Forget the values from ``next_step`` on: a run that resumes does these steps again.
+        """Forget the values from ``next_step`` on: a resumed run repeats these steps.
 
-        The bucket that ``next_step`` falls into keeps what it holds, so that up to ``bucket_steps - 1``
-        forgotten values still show in it.
+        The bucket of ``next_step`` keeps its values, so up to ``bucket_steps - 1`` forgotten values still
+        show in it.
         """
         count = max(0, next_step - self._first_step)
         if count >= self._count:
@@ -113,7 +113,7 @@ class Track:
         self._clear_from(kept)
 
     def snapshot(self) -> Series:
-        """The history as it is now, in arrays of its own that nobody can write to."""
+        """The history so far, in read-only copies."""
         if self._snapshot is None:
             self._snapshot = self._series()
         return self._snapshot
@@ -183,7 +183,7 @@ class Track:
         maximum = np.where(empty, np.nan, self._maximum[:used])
         with np.errstate(over="ignore"):
             mean = self._sum[:used] / np.maximum(finite, 1) / _SUM_SCALE
-        # A rounded sum can put the mean of equal values just outside of them.
+        # Rounding can put the mean of equal values just outside their range.
         mean = np.minimum(np.maximum(mean, minimum), maximum)
         series = Series(
             first_step=self._first_step,

@@ -1,4 +1,4 @@
-"""The names and signs of precisions as people read them, on the screen and on a page."""
+"""The labels, glyphs and letters of the precisions, for the screen and the page."""
 
 from collections.abc import Mapping
 
@@ -16,17 +16,17 @@ _LETTERS: Mapping[str, str] = {"fp32": "F", "ieee": "I", "tf32": "T", "fp16": "A
 
 
 def precision_label(name: str) -> str:
-    """``fp16`` as ``AMP fp16``; a name that is not known here is shown as it is."""
+    """``fp16`` as ``AMP fp16``; an unknown name is returned unchanged."""
     return _LABELS.get(name, name)
 
 
 def precision_glyph(name: str | None) -> str:
-    """The sign beside a precision's label."""
+    """The glyph beside a precision's label."""
     return _GLYPHS.get(name or "", "?")
 
 
 def precision_letter(name: str | None) -> str:
-    """The letter that stands for a precision where there is room for one cell."""
+    """The one-cell letter for a precision."""
     return _LETTERS.get(name or "", "?")
 
 

@@ -1,4 +1,4 @@
-"""What the losses so far come to: smoothed, and at their best."""
+"""The smoothed loss and the best loss so far."""
 
 import math
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from amptui.telemetry.stretch import Stretch
 
 SMOOTHING = 0.98
-"""What is kept of the moving average at each finite loss: it looks back over some 50 steps."""
+"""The decay of the moving average per finite loss: it spans about 50 steps."""
 
 
 @dataclass(slots=True, eq=False)
 class LossSummary:
-    """Exponential moving average and minimum of the finite losses, and how many were not measured."""
+    """Exponential moving average and minimum of the finite losses, and the number of unmeasured ones."""
 
     best: float | None = None
     best_step: int | None = None
@@ -20,7 +20,7 @@ class LossSummary:
     _weight: float = 0.0
 
     def add(self, stretch: Stretch) -> None:
-        """Take in a stretch of steps."""
+        """Add a stretch of steps."""
         losses = stretch.losses
         finite = [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
         if len(finite) < len(losses):
@@ -38,5 +38,5 @@ class LossSummary:
 
     @property
     def smoothed(self) -> float | None:
-        """The moving average without the pull to 0 of its start, as in Adam (Kingma and Ba, 2015)."""
+        """The moving average with bias correction, as in Adam (Kingma and Ba, 2015)."""
         return self._average / self._weight if self._weight else None

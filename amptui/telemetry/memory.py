@@ -1,4 +1,4 @@
-"""What AMP changes of a step's memory, and why that is much or little: the newest breakdowns in words."""
+"""How AMP changes a step's memory, and why it saves much or little: the newest breakdowns in words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,10 @@ _KEPT = {
     "optimizer": "optimizer state",
     "buffers": "buffers",
 }
-"""What autocast leaves as it is: it casts what operators take, never what is stored."""
+"""What autocast does not change: it casts the inputs of operators, never what is stored."""
 
 _MAIN_SHARE = 0.5
-"""More than this part of the peak is most of it."""
+"""A larger fraction of the peak is most of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,11 +29,11 @@ class MemoryWatch:
     _xray: XRayTaken | None = None
 
     def add(self, record: MemoryBreakdown) -> None:
-        """Take the place of the one before it in the same precision."""
+        """Replace the breakdown of the same precision."""
         self._newest[record.precision] = record
 
     def add_xray(self, record: XRayTaken) -> None:
-        """Take the place of the one before it; its layers are the numerics' matter."""
+        """Replace the X-ray; its layers, which only the numerics need, are dropped."""
         self._xray = replace(record, layers=(), operators=(), output_dtypes={})
 
     def newest(self) -> tuple[MemoryBreakdown, ...]:
@@ -41,7 +41,7 @@ class MemoryWatch:
         return tuple(self._newest[name] for name in PRECISIONS if name in self._newest)
 
     def why_little(self) -> str:
-        """Where the memory is that AMP did not lower; empty while neither breakdowns nor an X-ray tell."""
+        """Where the memory goes that AMP did not save; empty until breakdowns or an X-ray exist."""
         found = sides(self.newest())
         if found.full is not None and found.amp is not None and _have_peaks(found.full, found.amp):
             return f"{_owners(found.amp)}; {_differences(found.full, found.amp)}"
@@ -50,7 +50,7 @@ class MemoryWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySides:
-    """The breakdowns beside each other, the newest of either side; None where none was made."""
+    """The newest breakdown without AMP and with it; None if there is none."""
 
     full: MemoryBreakdown | None
     amp: MemoryBreakdown | None
@@ -65,20 +65,20 @@ def sides(memory: Sequence[MemoryBreakdown]) -> MemorySides:
 
 
 def size_of(breakdown: MemoryBreakdown, *kinds: str) -> int | None:
-    """What these kinds take together, in bytes; None where none of them was measured."""
+    """The total size of these kinds in bytes; None if none of them was measured."""
     sizes = [kind.size_bytes for kind in breakdown.kinds if kind.kind in kinds]
     return sum(sizes) if sizes else None
 
 
 def other_bytes(breakdown: MemoryBreakdown) -> int | None:
-    """What the peak holds beyond all kinds: batches, data kept on the device, workspaces; None on a CPU."""
+    """The part of the peak beyond all kinds: batches, data on the device, workspaces; None on a CPU."""
     if breakdown.peak_allocated_bytes is None:
         return None
     return max(0, breakdown.peak_allocated_bytes - sum(kind.size_bytes for kind in breakdown.kinds))
 
 
 def memory_sentences(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> tuple[str, ...]:
-    """Why AMP's memory is less, or is not, or what is missing to say so; none before the first breakdown."""
+    """Why AMP saves memory or not, or what to measure to find out; none before the first breakdown."""
     if not memory:
         return ()
     told = [_peak_sentence(sides(memory)), _kept_for_backward(memory, xray)]
@@ -97,7 +97,7 @@ def _have_peaks(*breakdowns: MemoryBreakdown) -> bool:
 
 
 def _peak_sentence(found: MemorySides) -> str:
-    """How the peak moved and by what; with one side only, what the other could change."""
+    """How the peak changed and why; with one side only, what AMP could change."""
     full, amp = found.full, found.amp
     if full is None or amp is None:
         return _foretold(full) if full is not None else ""
@@ -114,7 +114,7 @@ def _peak_sentence(found: MemorySides) -> str:
 
 
 def _foretold(full: MemoryBreakdown) -> str:
-    """What AMP could shrink of a run that has not tried it."""
+    """What AMP could shrink in a run that has not tried it."""
     activations = size_of(full, "activations")
     if activations is None:
         return ""
@@ -129,18 +129,18 @@ def _kept_words(breakdown: MemoryBreakdown) -> str:
 
 
 def _kept_names(breakdown: MemoryBreakdown) -> str:
-    """``weights, gradients, buffers``: those that there are."""
+    """``weights, gradients, buffers``: those that exist."""
     return ", ".join(name for kind, name in _KEPT.items() if size_of(breakdown, kind))
 
 
 def _stored_as(breakdown: MemoryBreakdown) -> str:
-    """``float32`` where all that learns is of it."""
+    """``float32`` if weights, gradients and optimizer state all are."""
     dtypes = {kind.dtype for kind in breakdown.kinds if kind.kind in ("weights", "gradients", "optimizer")}
     return "float32" if dtypes == {"float32"} else "as they are"
 
 
 def _owners(amp: MemoryBreakdown) -> str:
-    """What most of the peak is, where that is nothing that AMP shrinks."""
+    """What most of the peak is, if AMP does not shrink it."""
     peak = amp.peak_allocated_bytes or 0
     other = other_bytes(amp) or 0
     kept = size_of(amp, *_KEPT) or 0
@@ -176,10 +176,10 @@ def signed_bytes(change: int) -> str:
 
 
 def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
-    """The X-ray's sizes, which are of one batch and exact; without one, how to get them on a CPU.
+    """The X-ray's sizes, exact for one batch; without one, how to measure them on a CPU.
 
-    What autograd keeps in AMP holds cast copies too: a layer's backward pass needs its weights as they
-    were in the forward pass.
+    In AMP autograd also saves cast copies: a layer's backward pass needs its weights as they were in the
+    forward pass.
     """
     if xray is None:
         unknown = any(each.peak_allocated_bytes is None for each in memory)

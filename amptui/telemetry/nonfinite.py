@@ -1,4 +1,4 @@
-"""NaN and Inf in plain words: what holds them, what that means, and what to do."""
+"""NaN and Inf in plain English: where they are, what that means, and what to do."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict in a line's few words, and the sentence or two that explain it and say what to do."""
+    """A verdict in one line, and an explanation in a sentence or two with what to do."""
 
     verdict: Verdict
     explanation: str
@@ -66,7 +66,7 @@ _OUTSIDE_FP16: Mapping[str, Judgement] = {
 
 
 def judge_nonfinite(found: NonFinite, precision: str | None) -> Judgement:
-    """What NaN or Inf means in a step that ran in ``precision``, None when that is not known."""
+    """What NaN or Inf means in a step that ran in ``precision``; None if that is unknown."""
     if found.what == "buffer":
         return _POISONED
     return (_IN_FP16 if precision == "fp16" else _OUTSIDE_FP16)[found.what]
@@ -89,7 +89,7 @@ def named(names: Sequence[str], count: int | None) -> str:
 
 
 def by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int | None) -> str:
-    """Parameters or buffers by what they hold and by the module they belong to; empty without names.
+    """Parameters or buffers by NaN or Inf and by module; empty without names.
 
     ``NaN in head (weight, bias); Inf in features.13.conv (weight); 3 more``. Names without a kind, as older
     journals have them, are ``NaN or Inf``. ``count`` is how many there are in all.
@@ -110,7 +110,7 @@ def by_module(names: Sequence[str], kinds: Sequence[NonFiniteKind], count: int |
 
 
 def found_line(found: NonFinite) -> str:
-    """``step 612: NaN in bn1 (running_mean, running_var)``; empty where there are no names."""
+    """``step 612: NaN in bn1 (running_mean, running_var)``; empty without names."""
     if found.what == "activation":
         names = ", ".join(found.names)
     else:

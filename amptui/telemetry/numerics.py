@@ -1,4 +1,4 @@
-"""How the gradients fit into float16: headroom step by step, and the newest finding of each kind."""
+"""How the gradients fit into float16: headroom of each step, and the newest result of each kind."""
 
 import math
 from collections import deque
@@ -13,18 +13,18 @@ from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import NumericsView, ScalerView, Series, Verdict
 
 FIRST_SCALE = 65536.0
-"""Where ``torch.amp.GradScaler`` starts by default: the scale float16 would use before there is one, and
-again after one that collapsed."""
+"""The default initial scale of ``torch.amp.GradScaler``: assumed for float16 until there is a scale, and
+after a scale has collapsed."""
 
 GROWTH_FACTOR = 2.0
-"""By how much ``torch.amp.GradScaler`` grows its scale by default."""
+"""The default growth factor of ``torch.amp.GradScaler``."""
 
 MIN_OF = 256
-"""Measured steps, the newest ones, that the least headroom is taken over."""
+"""The minimum headroom is over so many of the newest measured steps."""
 
 TRACE_HOLDS_STEPS = 300
-"""A trace still explains a skip that comes so many steps later: trouble that goes on is traced again every
-few hundred steps."""
+"""A trace still explains a skip up to so many steps later: a lasting problem is traced again every few
+hundred steps."""
 
 _LOG2_LARGEST = math.log2(health.LARGEST_FLOAT16)
 
@@ -32,21 +32,21 @@ _LOG2_LARGEST = math.log2(health.LARGEST_FLOAT16)
 def headroom(grad_max: float, scale: float) -> float | None:
     """log2(65504 / (grad_max scale)): how many doublings of the scale to overflow.
 
-    -inf where ``grad_max`` is NaN or Inf; None where all gradients are zero or the scale is no scale. Taken
-    of the weights' gradients it is an upper bound: what flows between the layers may be larger.
+    -inf if ``grad_max`` is NaN or Inf; None if all gradients are zero or the scale is invalid. It is an upper
+    bound, since it is computed from the weights' gradients: those between the layers may be larger.
     """
     if not 0.0 < scale < math.inf:
         return None
     if not math.isfinite(grad_max):
         return -math.inf
-    # Not of their product, which may leave a float's range or its precision.
+    # Not of their product, which may overflow or lose precision.
     return _LOG2_LARGEST - math.log2(grad_max) - math.log2(scale) if grad_max > 0.0 else None
 
 
 def headrooms(stretch: Stretch, float16_scale: float) -> list[float | None] | None:
-    """The headroom of each step, None for one without; None for all when no step's gradients were measured.
+    """The headroom of each step, or None; None for all if no step's gradients were measured.
 
-    A step without a scale of its own did not run in float16: its headroom is what it would be at
+    A step without a scale did not run in float16: its headroom is what it would be at
     ``float16_scale``.
     """
     if stretch.grad_maxima is None:
@@ -78,7 +78,7 @@ class NumericsWatch:
     _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """Step, headroom and the scale that it is for."""
     _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_OF))
-    """The steps among them whose loss was not finite: their gradients say nothing of the scale."""
+    """Those steps whose loss was not finite: their gradients say nothing about the scale."""
     _window: Float16Window | None = None
     _window_verdict: Verdict | None = None
     _trace: ModulesTraced | None = None
@@ -87,7 +87,7 @@ class NumericsWatch:
     _xray_verdict: Verdict | None = None
 
     def add(self, stretch: Stretch, rooms: list[float | None] | None, float16_scale: float) -> None:
-        """Take in a stretch and its :func:`headrooms`; it replaces what is known of its first step and on."""
+        """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
         while self._recent and self._recent[-1][0] >= stretch.first_step:
             self._recent.pop()
         if self._newest is not None and self._newest.step >= stretch.first_step:
@@ -114,19 +114,19 @@ class NumericsWatch:
         )
 
     def add_window(self, window: Float16Window) -> None:
-        """Take in a float16 window."""
+        """Add a float16 histogram."""
         self._window, self._window_verdict = window, health.judge_window(window)
 
     def add_trace(self, trace: ModulesTraced) -> None:
-        """Take in what hooks on the modules saw."""
+        """Add a module trace."""
         self._trace, self._trace_verdict = trace, health.judge_trace(trace)
 
     def add_xray(self, xray: XRayTaken) -> None:
-        """Take in an X-ray."""
+        """Add an X-ray."""
         self._xray, self._xray_verdict = xray, health.judge_xray(xray)
 
     def view(self, watch: ScalerWatch, series: Series, precision: str | None) -> NumericsView:
-        """All of it judged; ``series`` is the run's headrooms, ``precision`` the one confirmed last."""
+        """Everything with its verdicts. ``series``: the run's headrooms; ``precision``: the confirmed one."""
         newest, facts = self._newest, watch.facts()
         return NumericsView(
             grad_norm=newest.norm if newest else None,
@@ -149,14 +149,14 @@ class NumericsWatch:
         )
 
     def _least(self, scale: float) -> float | None:
-        """The least of the last headrooms, each as it would be at ``scale``; -inf if any step overflowed."""
+        """The minimum recent headroom, each converted to ``scale``; -inf if any step overflowed."""
         if not 0 < scale < math.inf:
             return None
         least = self._min_by_scale()
         return min((_moved(room, at, scale) for at, room in least.items()), default=None)
 
     def _min_by_scale(self, *, overflowed: bool = True) -> dict[float, float]:
-        """The least headroom of late at each scale that a step ran with: many steps, a scale or two."""
+        """The minimum recent headroom at each scale: many steps, but only a scale or two."""
         least: dict[float, float] = {}
         for _, room, at in self._recent:
             if room <= least.get(at, math.inf) and (overflowed or room > -math.inf):
@@ -164,7 +164,7 @@ class NumericsWatch:
         return least
 
     def _outlook(self, scaler: ScalerView) -> str:
-        """When the scale grows next, and whether the gradients of late would fit then."""
+        """When the scale grows next, and whether recent gradients would still fit."""
         newest = self._newest
         if newest is None or newest.hypothetical or newest.headroom == -math.inf:
             return ""
@@ -191,7 +191,7 @@ class NumericsWatch:
         return f"headroom then {units.doublings(least - math.log2(GROWTH_FACTOR))}"
 
     def _began(self, facts: ScalerFacts) -> ModuleRange | None:
-        """Whom a trace found to overflow first, if it still explains the newest skip."""
+        """The module that a trace found to overflow first, if the trace still explains the newest skip."""
         trace, skip_step = self._trace, facts.newest_skip_step
         if trace is None or trace.precision != "fp16" or skip_step is None:
             return None
@@ -199,5 +199,5 @@ class NumericsWatch:
 
 
 def _moved(room: float, at: float, scale: float) -> float:
-    """What a headroom at the scale ``at`` is at ``scale``."""
+    """A headroom at the scale ``at``, converted to ``scale``."""
     return room + (math.log2(at) - math.log2(scale))

@@ -1,4 +1,4 @@
-"""How fast steps go now, and when the run will end at that pace."""
+"""How fast steps run now, and when the run will end at that pace."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from amptui.telemetry.comparison import median, samples_per_second
 from amptui.telemetry.stretch import Stretch
 
 WINDOW_STEPS = 50
-"""Timed steps, the newest ones, that the pace is taken over."""
+"""The pace is over so many of the newest timed steps."""
 
 
 @dataclass(slots=True, eq=False)
 class Pace:
-    """The newest timed steps of whatever precision, and apart from them the settled ones of the current."""
+    """The newest timed steps in any precision, and those of the current one after warm-up."""
 
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     _samples: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
@@ -20,7 +20,7 @@ class Pace:
     _precision: str | None = None
 
     def add(self, stretch: Stretch) -> None:
-        """Take in a stretch of steps; settling, or another precision, voids what was known of the future."""
+        """Add a stretch of steps; warm-up or another precision resets the estimate of the time left."""
         self._seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
         self._samples.extend(stretch.timed_samples[-WINDOW_STEPS:])
         if stretch.settling or stretch.precision != self._precision:
@@ -31,7 +31,7 @@ class Pace:
 
     @property
     def step_seconds(self) -> float | None:
-        """The mean of the newest timed steps: what the rate is made of, hiccups included."""
+        """The mean of the newest timed steps, hiccups included."""
         return sum(self._seconds) / len(self._seconds) if self._seconds else None
 
     @property
@@ -40,6 +40,6 @@ class Pace:
         return samples_per_second(self._samples, self._seconds)
 
     def eta_seconds(self, steps_left: int) -> float | None:
-        """The time that the steps left take; None during warm-up. Validation is not in it."""
+        """The time for the remaining steps, without validation; None during warm-up."""
         seconds = median(self._settled_seconds)
         return None if seconds is None else seconds * max(0, steps_left)

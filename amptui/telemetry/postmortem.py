@@ -1,4 +1,4 @@
-"""What is known of the steps in a row that the scaler skipped, as lines to read."""
+"""What is known of consecutive skipped steps, as lines to read."""
 
 import math
 from collections import deque
@@ -11,15 +11,15 @@ from amptui.telemetry.health import what_overflowed_first
 from amptui.telemetry.nonfinite import by_module
 
 KEPT = 5
-"""Skips that are kept from each end of a row: a collapse has hundreds that say the same."""
+"""Skips kept from each end of a row: a collapse has hundreds that look the same."""
 
 TRACE_WITHIN_STEPS = 10
-"""A trace that begins so soon after a skip tells of it: hooks go on after the skip has reached the host."""
+"""A trace up to so many steps after a skip belongs to it: hooks are installed once the host knows of it."""
 
 
 @dataclass(slots=True, eq=False)
 class PostMortem:
-    """The first and the last skips of a row, and what a trace found in it or right after it."""
+    """The first and last skips of a row, and the result of a trace during or right after it."""
 
     _first: list[StepSkipped]
     _last: deque[StepSkipped] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -37,7 +37,7 @@ class PostMortem:
         return (self._last or self._first)[-1]
 
     def add(self, skip: StepSkipped) -> None:
-        """Take in the row's next skip."""
+        """Add the row's next skip."""
         self.count += 1
         if len(self._first) < KEPT:
             self._first.append(skip)
@@ -45,7 +45,7 @@ class PostMortem:
             self._last.append(skip)
 
     def add_trace(self, trace: ModulesTraced) -> bool:
-        """Take in a trace if it tells of these skips and no earlier one named a module."""
+        """Add a trace if it belongs to these skips and no earlier one named a module."""
         if self._trace is not None and self._trace.first is not None:
             return False
         if not self.first.step <= trace.step <= self.last.step + TRACE_WITHIN_STEPS:
@@ -55,11 +55,11 @@ class PostMortem:
 
     @property
     def began(self) -> ModuleRange | None:
-        """Whom a trace found to overflow first."""
+        """The module that a trace found to overflow first."""
         return self._trace.first if self._trace is not None else None
 
     def lines(self) -> list[str]:
-        """A line for each skip that is kept, and one for the trace."""
+        """A line for each skip kept, and one for the trace."""
         left_out = self.count - len(self._first) - len(self._last)
         lines = [_line(skip) for skip in self._first]
         if left_out:

@@ -1,4 +1,4 @@
-"""What was asked of the run and waits for its answer, and the newest answers."""
+"""Pending requests to the run, and the newest answers."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ MAX_KEPT = 64
 
 @dataclass(slots=True, eq=False)
 class RequestWatch:
-    """Pairs requests with their answers by number, in whatever order they come."""
+    """Matches requests with their answers by number, in whatever order they arrive."""
 
     pending: tuple[RequestMade, ...] = ()
     """The oldest first; the newest ``MAX_KEPT``."""
@@ -17,16 +17,16 @@ class RequestWatch:
     """The same."""
 
     def make(self, record: RequestMade) -> None:
-        """Take in a request; a screen knows of its own before the run tells of it."""
+        """Add a request; a screen knows its own before the run reports it."""
         known = {made.number for made in self.pending} | {told.request.number for told in self.answers}
         if record.number not in known:
             self.pending = (*self.pending, record)[-MAX_KEPT:]
 
     def answer(self, record: Answer) -> None:
-        """Take in an answer."""
+        """Add an answer."""
         self.pending = tuple(made for made in self.pending if made.number != record.request.number)
         self.answers = (*self.answers, record)[-MAX_KEPT:]
 
     def drop_pending(self) -> None:
-        """Nobody is there any more who would answer."""
+        """Forget the pending requests: nobody is left to answer them."""
         self.pending = ()
