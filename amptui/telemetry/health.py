@@ -20,8 +20,8 @@ LARGEST_FLOAT16 = 65504.0
 
 LOST_SHARE = 0.01
 """The fraction of nonzero gradients that float16 may flush without a warning. Our choice: Micikevicius et
-al. (2018) found the smallest gradients of a detector irrelevant to its training, but not those just above them, so
-no fraction is safe by itself; the X-ray shows the effect on each layer."""
+al. (2018) found the smallest gradients of a detector irrelevant to its training, but not those just above
+them, so no fraction is safe by itself; the X-ray shows the effect on each layer."""
 
 WORST_SHARE = 0.1
 """A parameter that loses a larger fraction of its gradient is named. That alone is no warning: the gradient
@@ -58,7 +58,7 @@ LITTLE_MEMORY = 0.05
 
 
 def judge_window(window: Float16Window) -> Verdict:
-    """Whether these gradients survive float16 at the histogram's loss scale, as fractions of the nonzero ones.
+    """Whether these gradients survive float16 at the histogram's loss scale, in fractions of nonzero ones.
 
     If some overflow, the scaler would halve its scale until none does: the verdict is on the fraction flushed
     then. In a step that ran in float16 itself, flushed gradients are already zero.

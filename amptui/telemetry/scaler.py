@@ -1,4 +1,4 @@
-"""What the steps and the scaler's own records say of the GradScaler."""
+"""The state of the GradScaler, from the steps and the scaler's records."""
 
 import math
 from collections import deque
@@ -14,7 +14,7 @@ from amptui.telemetry.view import ScalerView
 
 @dataclass(frozen=True, slots=True)
 class _Skip:
-    """A skipped step: its place among the measured ``fp16`` steps, and whether the loss was finite."""
+    """A skipped step: its position among the measured ``fp16`` steps, and whether the loss was finite."""
 
     place: int
     step: int
@@ -23,7 +23,7 @@ class _Skip:
 
 @dataclass(slots=True, eq=False)
 class ScalerWatch:
-    """Follows the scale, and counts what ``fp16`` steps did to the weights."""
+    """Follows the scale, and counts applied and skipped ``fp16`` steps."""
 
     growth_interval: int | None = None
     _applied: int = 0
@@ -36,7 +36,7 @@ class ScalerWatch:
     _newest_skip: StepSkipped | None = None
 
     def add(self, stretch: Stretch) -> None:
-        """Take in a stretch of steps; what was not measured counts neither as applied nor as skipped."""
+        """Add a stretch of steps; unmeasured steps count neither as applied nor as skipped."""
         if stretch.precision != "fp16":
             return
         if stretch.skipped:
@@ -59,16 +59,16 @@ class ScalerWatch:
             self._skips_in_a_row = 0
 
     def add_change(self, change: LossScaleChanged) -> None:
-        """Take in a move of the scale."""
+        """Add a change of the scale."""
         self._change = change
         self._has_grown = self._has_grown or change.reason == "growth"
 
     def add_skip(self, skip: StepSkipped) -> None:
-        """Take in what a skipped step was skipped for."""
+        """Add the record of a skipped step."""
         self._newest_skip = skip
 
     def rewind(self, next_step: int) -> None:
-        """Forget the scale that steps from ``next_step`` on ran with or moved it to; counts stay."""
+        """Forget the scale of steps from ``next_step`` on, and their changes of it; the counts stay."""
         if self._last is not None and self._last.step >= next_step:
             self._last = None
         if self._change is not None and self._change.step >= next_step:
@@ -76,16 +76,16 @@ class ScalerWatch:
 
     @property
     def scale(self) -> float | None:
-        """The scale that the next ``fp16`` step would run with; None while none is known."""
+        """The scale of the next ``fp16`` step; None while it is unknown."""
         change = self._newer_change()
         return change.current if change else self._last.loss_scale if self._last else None
 
     def view(self) -> ScalerView:
-        """The scaler after the newest step that is known of."""
+        """The scaler after the newest known step."""
         growth_tracker = self._last.growth_tracker if self._last else None
         return ScalerView(
             scale=self.scale,
-            # Both moves start the count anew.
+            # Growth and backoff both reset the tracker.
             growth_tracker=0 if self._newer_change() else growth_tracker,
             growth_interval=self.growth_interval,
             applied=self._applied,
@@ -94,7 +94,7 @@ class ScalerWatch:
         )
 
     def facts(self) -> ScalerFacts:
-        """What a judgement of it stands on."""
+        """The facts for its verdict."""
         steps = self._applied + self._skipped
         recent = [skip for skip in self._recent if steps - skip.place < RECENT_STEPS]
         overflows = [skip.step for skip in recent if not skip.loss_is_finite]
@@ -112,7 +112,7 @@ class ScalerWatch:
         )
 
     def _newer_change(self) -> LossScaleChanged | None:
-        """The last move, unless a step ran after it: a step's record tells the scale that it ran with."""
+        """The last change, unless a step ran after it: a step's record has the scale that it ran with."""
         last, change = self._last, self._change
         return change if change is not None and (last is None or change.step >= last.step) else None
 

@@ -1,9 +1,9 @@
-"""The plain-words judgement of what the loss scaler does: normal, or what to do.
+"""Verdicts on the loss scaler in plain English: normal, or what to do.
 
 What is normal follows from how ``torch.amp.GradScaler`` works: it starts high on purpose, halves its
-scale at each overflow and doubles it after ``growth_interval`` steps without one, so that single skips
-belong to it. Its scale has no floor: when every step overflows it halves down to 0, and the first
-finite step after that divides by 0 and fills all weights with NaN.
+scale at each overflow and doubles it after ``growth_interval`` steps without one, so single skips are
+expected. Its scale has no floor: if every step overflows it halves down to 0, and the first finite step
+after that divides by 0 and fills all weights with NaN.
 """
 
 import math
@@ -18,30 +18,30 @@ from amptui.telemetry.nonfinite import FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAI
 from amptui.telemetry.view import ScalerVerdict, Verdict
 
 CALIBRATION_SKIPS = 4
-"""Skips at the start of a run that still are the search for the first scale: 65,536 down to 4,096."""
+"""Up to so many skips at the start of a run are the search for the first scale: 65,536 down to 4,096."""
 
 COLLAPSE_SKIPS = 5
-"""Skips in a row from which on no halving is likely to help; from 65,536 the scale is then at 2,048."""
+"""After so many skips in a row another halving is unlikely to help; from 65,536 the scale is then 2,048."""
 
 MIN_SOUND_SCALE = 1.0
 """Below it the scaler shrinks gradients, the opposite of its purpose."""
 
 RECENT_STEPS = 100
-"""A skip is recent for so many float16 steps: a 20th of the 2,000 clean ones that a growth takes."""
+"""A skip is recent for so many float16 steps: a 20th of the 2,000 applied ones before a growth."""
 
 FREQUENT_SKIPS = 5
-"""Recent skips from which on the scale is no longer at its level: 32 times lower within so few steps,
-where a sound scaler skips about one step in ``growth_interval``."""
+"""So many recent skips are too many: the scale falls to 1/32 in few steps, while a healthy scaler skips
+about one step in ``growth_interval``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerFacts:
-    """What is known of a run's float16 steps; those that were not measured count nowhere."""
+    """What is known of a run's float16 steps; unmeasured ones are not counted."""
 
     steps: int = 0
     skips: int = 0
     skips_in_a_row: int = 0
-    """Up to the newest step; 0 when it was applied."""
+    """Up to the newest step; 0 if it was applied."""
     recent_skips: int = 0
     """Among the last ``RECENT_STEPS`` steps."""
     steps_since_skip: int | None = None
@@ -50,14 +50,14 @@ class ScalerFacts:
     """The newest of the recent skips whose loss was not finite."""
     scale: float | None = None
     scale_has_grown: bool = False
-    """Whether the scaler ever found its scale too low in this run."""
+    """Whether the scale ever grew in this run."""
     newest_skip_step: int | None = None
     suspect: str = ""
-    """The layer with the worst gradient of the newest skip; empty where none was named."""
+    """The layer with the worst gradient of the newest skip; empty if none was named."""
 
 
 def judge_scaler(facts: ScalerFacts, began: ModuleRange | None = None) -> ScalerVerdict:
-    """What the scaler is doing, the worst that holds first; ``began`` is whom a trace found to begin it.
+    """What the scaler is doing, the worst first; ``began``: the module that a trace found to overflow first.
 
     Forward overflow: a recent skip had a loss that was not finite, and no scale helps. Collapsing:
     ``COLLAPSE_SKIPS`` in a row, or a scale below ``MIN_SOUND_SCALE``. Healthy: no recent skip.
@@ -136,9 +136,9 @@ def judge_skip(
 ) -> Judgement:
     """What the newest skip means.
 
-    ``scale_after`` is the scale it left, None when not known; ``skips_before`` counts the run's earlier
-    skips; ``scale_has_grown`` tells whether the scaler ever found its scale too low in this run;
-    ``began`` is whom a trace found to overflow first.
+    ``scale_after`` is the scale after it, None if unknown; ``skips_before`` counts the run's earlier skips;
+    ``scale_has_grown``: whether the scale ever grew in this run; ``began`` is the module that a trace found
+    to overflow first.
     """
     scale = skip.loss_scale if scale_after is None else scale_after
     collapses = _collapses(skip.consecutive, scale)
@@ -179,12 +179,12 @@ _COLLAPSED = (
 
 
 def suspect_of(names: Sequence[str]) -> str:
-    """The layer that the worst of these parameters belongs to; empty without names."""
+    """The layer of the worst of these parameters; empty without names."""
     return names[0].rpartition(".")[0] or names[0] if names else ""
 
 
 def _began_in(began: ModuleRange | None) -> str:
-    """Names the module whose output was the first that is not finite; a gradient begins no forward pass."""
+    """Names the module whose output was non-finite first; empty if it was a gradient."""
     return f"; it began in {module_of(began)}" if began is not None and began.way == "forward" else ""
 
 

@@ -1,4 +1,4 @@
-"""All that is known of a run: folds records into histories, statistics and events, and shows a view."""
+"""Everything known about a run: folds records into histories, statistics and events, and provides a view."""
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,20 +63,20 @@ from amptui.telemetry.utilization import UtilizationWatch
 from amptui.telemetry.view import SessionView
 
 STATE_VERSION = 2
-"""To be raised when what a field of a state means changes and its name does not."""
+"""To be raised when the meaning of a field of the state changes but not its name."""
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
 
 MAX_AT_ONCE = 4096
-"""Records folded while the lock is held once: the replay of a long journal lets views through."""
+"""Records folded per lock: a view can be taken while a long journal is read."""
 
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """Folds records as they come and shows what they amount to; safe to use from several threads.
+    """Folds records as they arrive and provides a view of the result. Thread-safe.
 
-    Records may come late, twice or from the middle of a run: what cannot be placed is left out, and
-    no value that a record can hold raises. ``run_dir`` is where the run is kept, for the view.
+    Records may arrive late, twice or from the middle of a run: those that do not fit are left out, and no
+    value of a record raises. ``run_dir`` is the run's folder, for the view.
     """
 
     _run_dir: str = ""
@@ -112,29 +112,29 @@ class Session:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def fold(self, records: Iterable[Record]) -> None:
-        """Take in records, in the order in which they were emitted."""
+        """Add records, in the order in which they were emitted."""
         iterator = iter(records)
         while batch := list(islice(iterator, MAX_AT_ONCE)):
             with self._lock:
                 self._fold_batch(batch)
 
     def view(self) -> SessionView:
-        """What is known now; the same object for as long as nothing new is folded."""
+        """The current view; the same object until something new is folded."""
         with self._lock:
             if self._view is None:
                 self._view = self._compose()
             return self._view
 
     def state(self) -> str:
-        """All that is known, as one line of JSON from which :meth:`restore` makes it again."""
+        """The whole state as one line of JSON, for :meth:`restore`."""
         with self._lock:
             return f'{{"version":{STATE_VERSION},"session":{_codec().dumps(self)}}}'
 
     def restore(self, state: Any) -> None:
-        """Know what :meth:`state` told, given as parsed JSON, instead of what was known before.
+        """Replace the state with the parsed JSON of :meth:`state`.
 
-        The run's folder is the run's word where it has one. Raises ``ValueError`` for what is no state of
-        this version; what is known stays as it was then.
+        The state's run folder wins if it has one. Raises ``ValueError`` if it is not a state of this version;
+        this session is then unchanged.
         """
         if not isinstance(state, dict) or "version" not in state:
             raise JsonError("not the state of a run")
@@ -148,9 +148,9 @@ class Session:
         self.adopt(told)
 
     def adopt(self, other: "Session") -> None:
-        """Know what ``other`` knows instead of what was known before; it is not to be used any more.
+        """Replace the state with that of ``other``, which must not be used afterwards.
 
-        The run's folder is the other's word where it has one.
+        The other's run folder wins if it has one.
         """
         run_dir = other._run_dir or self._run_dir
         with self._lock:
@@ -166,9 +166,9 @@ class Session:
                 self._running_time.see(record.time, record.step_seconds)
                 self._pending.append(record)
                 continue
-            # These tell the steps before them from those after them. All other records name the step that
-            # they speak of, so that the steps around them are folded in one piece. The scale that moved is
-            # the one that float16 would use from then on; a look counts the samples trained before it.
+            # These separate the steps before them from those after them. All other records name their step,
+            # so the steps around them are folded in one piece. The changed scale is the one that float16
+            # would use from then on; a device sample counts the samples trained before it.
             if isinstance(
                 record, RunStarted | RunResumed | PrecisionChanged | LossScaleChanged | DeviceSample
             ):
@@ -222,7 +222,7 @@ class Session:
         self._log.add(events.run_started(record))
 
     def _begin(self) -> None:
-        """A process begins to train, whatever became of the one before it."""
+        """A process starts to train, however the one before it ended."""
         self._state, self._outcome, self._pause = "running", None, None
         self._requests.drop_pending()
         if self._compared is not None and not self._compared.over:
@@ -246,7 +246,7 @@ class Session:
             self._ledger.add_energy(spent)
 
     def _is_training(self) -> bool:
-        """Whether steps run, and nothing beside them."""
+        """Whether steps run, and nothing else."""
         return self._state == "running" and (self._phase is None or self._phase.phase == "training")
 
     def _change_precision(self, record: PrecisionChanged) -> None:
@@ -303,7 +303,7 @@ class Session:
         self._log.add(events.checkpoint_written(record))
 
     def _resume(self, record: RunResumed) -> None:
-        """Another process goes on after a step, maybe on another device; no later step counts any more."""
+        """Another process continues after a step, perhaps on another device; later steps no longer count."""
         before = self._run.device_name if self._run is not None else record.device_name
         self._begin()
         if self._run is not None:
@@ -348,7 +348,7 @@ class Session:
         self._log.add(events.run_ended(record))
 
     def _precision(self) -> str | None:
-        """The precision that the engine confirmed last."""
+        """The precision last confirmed by the engine."""
         return self._switches.current or (self._run.precision if self._run else None)
 
     def _eta_seconds(self) -> float | None:

@@ -1,4 +1,4 @@
-"""Steps in a row that have everything but their numbers in common, as columns that add up quickly."""
+"""Consecutive steps of one precision and epoch as columns, which add up quickly."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -21,29 +21,29 @@ class Stretch:
     settling: bool
     records: Sequence[StepRecord]
     losses: list[float | None]
-    """One a step, as are the rates, scales and skips."""
+    """One per step, as are the rates, scales and skips."""
     rates: list[float | None]
-    """Samples a second; None where the step was not timed."""
+    """Samples per second; None if the step was not timed."""
     loss_scales: list[float | None]
     skips: list[float | None]
-    """1 for a skipped step, 0 for an applied one, None where the step was not measured."""
+    """1 for a skipped step, 0 for an applied one, None if the step was not measured."""
     grad_maxima: list[float | None] | None
-    """The largest gradient of each step; None for all when no step's was measured."""
+    """The largest gradient of each step; None if no step's was measured."""
     skipped: int
-    """How many steps the scaler dropped."""
+    """How many steps the scaler skipped."""
     timed_seconds: list[float]
     """Durations of the steps that were timed: measured, finite and above 0."""
     timed_samples: list[int]
     """The samples of these same steps."""
     timed_data_seconds: list[float]
-    """How long these same steps waited for their batch; NaN where that was not measured."""
+    """How long these same steps waited for their batch; NaN if that was not measured."""
 
     def __len__(self) -> int:
         return len(self.records)
 
 
 def stretches(records: Sequence[StepRecord]) -> Iterator[Stretch]:
-    """``records`` in their order, cut wherever steps stop being consecutive or alike."""
+    """``records`` in order, split where steps are not consecutive, or precision, epoch or warm-up change."""
     if not records:
         return
     if _is_one_stretch(records):
@@ -59,7 +59,7 @@ def stretches(records: Sequence[StepRecord]) -> Iterator[Stretch]:
 
 
 def _is_one_stretch(records: Sequence[StepRecord]) -> bool:
-    # Nearly every batch is: the counts in C spare it the loop.
+    # Nearly every batch is: counting in C avoids the loop.
     count, first = len(records), records[0]
     return (
         [record.step for record in records] == list(range(first.step, first.step + count))

@@ -1,4 +1,4 @@
-"""Which steps ran in which precision."""
+"""The precision of each step."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from amptui.telemetry.view import PrecisionSwitch
 
 KEPT = 1000
-"""Switches that are kept, the newest."""
+"""So many of the newest switches are kept."""
 
 
 @dataclass(slots=True, eq=False)
 class SwitchList:
-    """The run's switches in the order of their steps, the first step's precision included."""
+    """The run's switches by step, including the precision of the first step."""
 
     _switches: deque[PrecisionSwitch] = field(default_factory=lambda: deque(maxlen=KEPT))
 
@@ -22,18 +22,18 @@ class SwitchList:
 
     @property
     def current(self) -> str | None:
-        """The precision that the newest steps run in."""
+        """The precision of the newest steps."""
         return self._switches[-1].precision if self._switches else None
 
     def at(self, step: int) -> str | None:
-        """The precision of ``step``; None before the first that is known."""
+        """The precision of ``step``; None before the first known switch."""
         for switch in reversed(self._switches):
             if switch.step <= step:
                 return switch.precision
         return None
 
     def switch(self, step: int, precision: str) -> None:
-        """From ``step`` on steps run in ``precision``, whatever was known of them before."""
+        """Steps from ``step`` on run in ``precision``, which overrides what was known before."""
         while self._switches and self._switches[-1].step >= step:
             self._switches.pop()
         if self.current != precision:
@@ -42,7 +42,7 @@ class SwitchList:
     def observe(self, step: int, precision: str) -> None:
         """Steps from ``step`` on were seen to run in ``precision``.
 
-        They come a little later than the word of a switch: those from before it say nothing about it.
+        Step records arrive a little later than a switch: those from before it do not contradict it.
         """
         if not self._switches or step >= self._switches[-1].step:
             self.switch(step, precision)

@@ -1,4 +1,4 @@
-"""Where the time of each precision's steps goes, what they wait for, and what another precision can give."""
+"""Where the time of each precision's steps goes, what they wait for, and what another precision can gain."""
 
 import math
 from collections import deque
@@ -15,27 +15,27 @@ from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Comparison, PrecisionTiming
 
 WINDOW_STEPS = 200
-"""Timed steps, the newest ones, that the medians are taken over."""
+"""The medians are over so many of the newest timed steps."""
 
 MIN_STEPS = 5
-"""Timed steps before it is said what they wait for: the median of five is right when two of them are not."""
+"""Timed steps needed to say what they wait for: the median of five is robust to two outliers."""
 
 LAUNCH_BOUND_SHARE = 0.9
-"""From here on the device waits for the host: the host took, part by part, at least this share of the time
-that the device took. A tenth is left to what only the device does, as the last kernel of each part. Part by
-part, since a host that runs ahead until its queue is full is held back and takes as long a step too, but for
-other parts of it than those in which the device works then."""
+"""From here on the device waits for the host: in each part the host took at least this fraction of the
+device's time. The rest allows for what only the device does, such as the last kernel of each part. It is
+compared part by part because a host that runs ahead until its queue is full takes as long per step too, but
+in other parts than the device."""
 
 BUSY_GPU_PERCENT = 90.0
-"""From this utilization on no loop is launch-bound: what waits for the host leaves gaps, which NVML's looks
+"""From this utilization on no loop is launch-bound: waiting for the host leaves gaps that NVML's samples
 would find."""
 
 AMP_PHASES = ("forward", "backward")
-"""What autocast touches. Clipping and the optimizer work on FP32 gradients and weights in all precisions."""
+"""The parts under autocast. Clipping and the optimizer use FP32 gradients and weights in all precisions."""
 
 LITTLE_REST = 0.05
-"""Where the other parts are less of the step than this, they allow 20 times: no limit to speak of, since the
-Tensor Cores of a GPU give 8 to 16 times FP32's arithmetic at most (NVIDIA's data sheets, V100 to H200)."""
+"""If the other parts are a smaller fraction of the step, they allow 20 times: effectively no limit, since
+Tensor Cores give at most 8 to 16 times FP32's throughput (NVIDIA's data sheets, V100 to H200)."""
 
 Bound = Literal["compute", "input", "launch", ""]
 
@@ -46,13 +46,13 @@ _ORDER: tuple[PhaseName, ...] = ("input", "forward", "backward", "clip", "optimi
 
 @dataclass(slots=True, eq=False)
 class TimingWatch:
-    """The newest timed steps of each precision, those that settle left out, as medians and what they say."""
+    """Medians over the newest timed steps of each precision, without warm-up, and what they mean."""
 
     _accounts: dict[str, "_Account"] = field(default_factory=dict)
     _told: tuple[Comparison, tuple[PrecisionTiming, ...]] | None = field(default=None, init=False)
 
     def add(self, record: StepTimed) -> None:
-        """Take in a timed step; one that settles, or that holds what is no duration, counts for nothing."""
+        """Add a timed step; warm-up steps and those with invalid durations are left out."""
         if record.settling or not record.phases or not all(map(_is_sound, record.phases)):
             return
         self._told = None
@@ -94,7 +94,7 @@ class _Account:
                 on_device.append(phase.device_seconds)
 
     def medians(self) -> tuple[PhaseSeconds, ...]:
-        """Of each part; the device's only where all parts of all steps have it."""
+        """The median of each part; the device's only if all parts of all steps have it."""
         if self._medians is None:
             names = sorted(self._host_seconds, key=_ORDER.index)
             on_device = all(
@@ -118,18 +118,18 @@ def judged_timing(
     steps: int,
     utilization_percent: float | None = None,
 ) -> PrecisionTiming:
-    """What the medians of ``steps`` timed steps say; nothing yet where they are too few.
+    """What the medians of ``steps`` timed steps mean; nothing yet if there are too few.
 
-    Shares are of the sum of the medians: on the device's clock where there is one, else on the host's.
+    Shares are of the sum of the medians: on the device's clock if there is one, else on the host's.
 
-    - input: its share is above ``INPUT_BOUND_SHARE``. On a device that is where it waits for the batch, or
-      copies it; the host may wait meanwhile and lose nothing, as long as the device has work.
+    - input: its share is above ``INPUT_BOUND_SHARE``. On a device this is waiting for the batch or copying
+      it; the host may wait at no cost as long as the device has work.
     - launch (on a device only): sum of min(host, device) by the sum of device, over forward, backward, clip
-      and optimizer, is at least ``LAUNCH_BOUND_SHARE``, and the GPU, where NVML says, is not busy.
-    - compute: else, unless NVML says that the GPU idles below ``IDLE_GPU_PERCENT``: of what, is not known.
+      and optimizer, is at least ``LAUNCH_BOUND_SHARE``, and the GPU is not busy as far as NVML knows.
+    - compute: otherwise, unless NVML reports less than ``IDLE_GPU_PERCENT``: then the cause is unknown.
 
-    The limit is Amdahl's: with a share p of the step in forward and backward, 1 / (1 - p) is what remains
-    were they to take no time at all; input-bound, 1 / (share of the input).
+    The limit is Amdahl's: with a share p of the step in forward and backward, 1 / (1 - p) if they took no
+    time at all; input-bound, 1 / (share of the input).
     """
     whole = sum(map(_seconds, phases))
     if steps < MIN_STEPS or whole <= 0:
@@ -175,17 +175,17 @@ def _on_device(phases: Iterable[PhaseSeconds]) -> bool:
 
 
 def _seconds(phase: PhaseSeconds) -> float:
-    """On the clock of whatever computes."""
+    """On the device's clock if there is one, else on the host's."""
     return phase.host_seconds if phase.device_seconds is None else phase.device_seconds
 
 
 def _enqueued(phases: Sequence[PhaseSeconds]) -> list[PhaseSeconds]:
-    """The parts in which the host enqueues and the device computes."""
+    """The parts in which the host launches kernels and the device runs them."""
     return [phase for phase in phases if phase.name != "input"]
 
 
 def _kept_up(phases: Sequence[PhaseSeconds]) -> float:
-    """The share of the device's time that the host took as well, part by part; 0 where there is none."""
+    """The share of the device's time that the host took too, part by part; 0 if there is none."""
     parts = _enqueued(phases)
     whole = sum(map(_seconds, parts))
     return sum(min(phase.host_seconds, _seconds(phase)) for phase in parts) / whole if whole else 0.0
@@ -253,7 +253,7 @@ def _limit(bound: Bound, precision: str, shares: Mapping[str, float]) -> str:
 def _beside_others(
     timing: PrecisionTiming, all_: Sequence[PrecisionTiming], comparison: Comparison
 ) -> PrecisionTiming:
-    """``timing``, its limit no promise where AMP was timed to be slower than the baseline."""
+    """``timing``; if AMP was slower than the baseline, its limit says so instead."""
     judged = {each.precision: each for each in all_ if each.limit}
     compared = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
     baseline, amp = judged.get(comparison.baseline or ""), judged.get(compared or "")
@@ -267,9 +267,9 @@ def _beside_others(
 
 
 def why_slower(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
-    """``AMP bf16 took longer than FP32: forward 1.85 s instead of 366 ms``; empty where it does not.
+    """``AMP bf16 took longer than FP32: forward 1.85 s instead of 366 ms``; empty if it did not.
 
-    Told are the parts that take longer by more than their share of what is little of the baseline's step.
+    Lists the parts that took noticeably longer, relative to the baseline's step.
     """
     if _whole(other) <= (1 + LITTLE_SPEED) * _whole(baseline):
         return ""

@@ -1,4 +1,4 @@
-"""The run's curves: five histories on one axis of steps, whatever order and gaps the steps come with."""
+"""The run's curves: five histories over the same steps, even if steps arrive late or are missing."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,7 @@ from amptui.telemetry.view import EMPTY_SERIES, Series
 
 @dataclass(slots=True, eq=False)
 class Tracks:
-    """Loss, samples a second, loss scale, skips and headroom of every step."""
+    """Loss, samples per second, loss scale, skips and headroom of every step."""
 
     _started: bool = False
     _resuming: bool = False
@@ -32,12 +32,12 @@ class Tracks:
 
     @property
     def samples_rate(self) -> Series:
-        """The samples a second of each step."""
+        """The samples per second of each step."""
         return self._rate.snapshot() if self._started else EMPTY_SERIES
 
     @property
     def loss_scale(self) -> Series:
-        """The scale each step ran with."""
+        """The loss scale of each step."""
         return self._scale.snapshot() if self._started else EMPTY_SERIES
 
     @property
@@ -47,7 +47,7 @@ class Tracks:
 
     @property
     def headrooms(self) -> Series:
-        """Doublings to overflow, where a step's gradients were measured."""
+        """Doublings to overflow, for steps whose gradients were measured."""
         return self._headrooms.snapshot() if self._started else EMPTY_SERIES
 
     def expect_resume(self) -> None:
@@ -55,16 +55,16 @@ class Tracks:
         self._resuming = True
 
     def rewind(self, next_step: int) -> None:
-        """Forget the steps from ``next_step`` on: they are done again."""
+        """Forget the steps from ``next_step`` on: they are repeated."""
         if next_step <= self._first_step:
             self._started = False
         for track in (self._loss, self._rate, self._scale, self._skips, self._headrooms):
             track.rewind(next_step)
 
     def add(self, stretch: Stretch, headrooms: list[float | None] | None = None) -> bool:
-        """Add a stretch of steps; false for one that comes late, behind newer steps, and is left out.
+        """Add a stretch of steps; false if it arrives after newer steps and is left out.
 
-        Steps that are missing before it count as not measured, as do the headrooms without ``headrooms``.
+        Missing steps before it count as not measured, as does the headroom without ``headrooms``.
         """
         first = stretch.first_step
         if not self._started or (self._resuming and first < self._first_step):

@@ -1,4 +1,4 @@
-"""Which of the sampler's looks at the training GPU tell of one precision's steps and of nothing else."""
+"""Attributes samples of GPU utilization to the precision that was training."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,10 @@ from amptui.telemetry.view import SessionView
 
 @dataclass(slots=True, eq=False)
 class UtilizationWatch:
-    """Attributes NVML's utilization to the precision that trained meanwhile.
+    """Attributes NVML's utilization to the precision that was training.
 
-    NVML's number is a mean over up to a second that lies behind. A look counts when this one and the one
-    before it, a second earlier, found the same precision training: no switch, pause, validation or start
-    is in it then.
+    NVML's value is a mean over up to the last second. A sample counts if it and the one before it, a second
+    earlier, found the same precision training: it then includes no switch, pause, validation or start.
     """
 
     _precision: str | None = None
@@ -20,10 +19,9 @@ class UtilizationWatch:
     def add(
         self, sample: DeviceSample, run: RunStarted | None, *, training: bool
     ) -> tuple[str, float] | None:
-        """The precision and the percent that this look counts for; None if it counts for none.
+        """The precision and the percentage of this sample; None if it does not count.
 
-        ``training`` tells whether steps run. The precision is the allocator's word, which is of the sample's
-        own moment.
+        ``training``: whether steps run. The precision is the allocator's, which was read at the same moment.
         """
         before, self._precision = self._precision, None
         if not training or sample.allocator is None:

@@ -1,4 +1,4 @@
-"""The immutable snapshot of a session that every front draws from."""
+"""The immutable snapshot of a session that every display draws from."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -50,10 +50,10 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """One value a step over the whole run, at two resolutions.
+    """One value per step over the whole run, at two resolutions.
 
     The overview covers every step in at most 2,048 buckets of ``bucket_steps`` (a power of two) each;
-    ``recent`` holds the last values exactly. NaN in ``minimum``, ``maximum`` and ``mean`` is a bucket
+    ``recent`` has the last values exactly. NaN in ``minimum``, ``maximum`` and ``mean`` marks a bucket
     without a finite value; ``nonfinite`` counts the NaN and Inf that fell into each bucket.
     """
 
@@ -69,7 +69,7 @@ class Series:
     recent: Floats
     """The last ``len(recent)`` values, oldest first; NaN where not measured or not finite."""
     recent_nonfinite: npt.NDArray[np.bool_]
-    """Where in ``recent`` the value was NaN or Inf rather than not measured."""
+    """Which values of ``recent`` were NaN or Inf rather than not measured."""
 
     @property
     def last_step(self) -> int:
@@ -95,9 +95,9 @@ class Event:
     severity: Severity
     text: str
     detail: str = ""
-    """More to read when the line is opened, a traceback say."""
+    """More to read when the line is opened, for example a traceback."""
     number: int = field(default=0, compare=False)
-    """Lines are numbered as they begin; a line whose text counts on keeps its number."""
+    """Lines are numbered in order of creation; a line that counts repeats keeps its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class PrecisionSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionStats:
-    """What one precision did in this run, warm-up steps left out of all but the skips.
+    """Statistics of one precision in this run, without warm-up steps except for the skips.
 
     Until two steps are counted, times and loss are those of warm-up steps, and ``provisional_steps`` says so.
     """
@@ -128,14 +128,14 @@ class PrecisionStats:
     last_loss: float | None
     skipped: int
     data_fraction: float | None = None
-    """The part of the steps' time that the loop waited for batches."""
+    """The fraction of the steps' time in which the loop waited for batches."""
     utilization_percent: float | None = None
-    """Mean of what NVML said of the training GPU while this precision ran."""
+    """The training GPU's mean utilization while this precision ran, by NVML."""
     joules_per_1000_samples: float | None = None
-    """What the training GPU took, by NVML's counter, over looks that found only this precision's settled
-    steps; None until they amount to 10 s."""
+    """The training GPU's energy by NVML's counter, over samples with only this precision's steps after
+    warm-up; None until they cover 10 s."""
     provisional_steps: int = 0
-    """The timed warm-up steps that median and rate are of, for want of counted ones; else 0."""
+    """The number of timed warm-up steps behind median and rate if there are no counted ones; else 0."""
 
     @property
     def measured_steps(self) -> int:
@@ -145,29 +145,29 @@ class PrecisionStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The precisions of this run side by side, and AMP's gain over the baseline once it can be said."""
+    """The precisions of this run side by side, and AMP's gain over the baseline once it is known."""
 
     rows: tuple[PrecisionStats, ...] = ()
     baseline: str | None = None
     amp: str | None = None
     speedup: float | None = None
-    """Baseline's median step time by AMP's: above 1, AMP is faster. Intervals come from turns alone."""
+    """The baseline's median step time over AMP's: above 1, AMP is faster. Only A/B runs have intervals."""
     memory_saving: float | None = None
-    """The fraction of the baseline's peak allocated memory that AMP did without; negative is more."""
+    """The fraction of the baseline's peak allocated memory that AMP saved; negative if it needed more."""
     reason: str = ""
     """Why there is no speed-up to show yet."""
     provisional_speedup: float | None = None
-    """The same while there are too few counted steps, each median of two steps at least: no more than a
-    first impression."""
+    """The same while there are too few counted steps, from medians of at least two steps: only a first
+    impression."""
     explanations: tuple[str, ...] = ()
-    """Why AMP gave little or nothing, and what to do: one or two plain sentences each."""
+    """Why AMP brought little or no gain, and what to do: one or two sentences each."""
     breakdown_missing: bool = False
-    """Whether the last explanation guesses where the memory is, which an X-ray would tell."""
+    """Whether the last explanation only guesses where the memory goes, which an X-ray would show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionTiming:
-    """Where the time of one precision's steps goes, over the timed ones that were not settling."""
+    """Where the time of one precision's steps goes, over timed steps after warm-up."""
 
     precision: str
     steps: int
@@ -175,11 +175,11 @@ class PrecisionTiming:
     phases: tuple[PhaseSeconds, ...]
     """The median of each."""
     bound: Literal["compute", "input", "launch", ""] = ""
-    """What the steps wait for; empty where that cannot be said."""
+    """What the steps wait for; empty if unknown."""
     evidence: str = ""
-    """The numbers by which ``bound`` is said, in words."""
+    """The numbers behind ``bound``, in words."""
     limit: str = ""
-    """What another precision can give at most, and why (Amdahl)."""
+    """The most that another precision can gain, and why (Amdahl)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,12 +193,12 @@ class ScalerView:
     """``fp16`` steps that changed the weights."""
     skipped: int = 0
     last_change: str = ""
-    """The last move in words: ``backoff at step 612: 131,072 → 65,536``."""
+    """The last change in words: ``backoff at step 612: 131,072 → 65,536``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How bad it is, and why or what to do in plain words."""
+    """How bad it is, and why or what to do, in plain English."""
 
     severity: Severity
     text: str
@@ -209,7 +209,7 @@ ScalerState = Literal["unused", "calibrating", "healthy", "backing off", "collap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerVerdict:
-    """What the loss scaler is doing, and the rule by which that is said."""
+    """What the loss scaler is doing, and the rule behind the verdict."""
 
     state: ScalerState = "unused"
     severity: Severity = "info"
@@ -224,7 +224,7 @@ class NumericsView:
     """How the gradients fit into float16, as of the newest measurement of each kind."""
 
     grad_norm: float | None = None
-    """Unscaled, before clipping; NaN or Inf where a gradient is."""
+    """Unscaled, before clipping; NaN or Inf if a gradient is."""
     grad_max: float | None = None
     nonfinite_gradients: int | None = None
     measured_step: int | None = None
@@ -237,15 +237,15 @@ class NumericsView:
     hypothetical: bool = False
     """Whether the newest headroom is of a step that did not run in float16."""
     min_headroom: float | None = None
-    """The least of the last 256 measured, each moved to the scale of the newest; -inf if any overflowed."""
+    """The minimum of the last 256 measured, each converted to the newest scale; -inf if any overflowed."""
     headrooms: Series = EMPTY_SERIES
-    """One value a step, not measured in most; the scale of each was the one of its time."""
+    """One value per step, most of them not measured; each at the scale of its step."""
     outlook: str = ""
-    """What comes next, a growth or probably a skip, in words; empty when it cannot be said."""
+    """What comes next, a growth or probably a skip, in words; empty if unknown."""
     scaler: ScalerVerdict = field(default_factory=ScalerVerdict)
     window: Float16Window | None = None
     window_verdict: Verdict | None = None
-    """What the window amounts to: ``gradients would survive float16: 0.02% of nonzero flushed at 65,536``."""
+    """On the histogram: ``gradients would survive float16: 0.02% of nonzero flushed at 65,536``."""
     trace: ModulesTraced | None = None
     trace_verdict: Verdict | None = None
     xray: XRayTaken | None = None
@@ -255,11 +255,11 @@ class NumericsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionView:
-    """All that is known of a run at one moment."""
+    """Everything known about a run at one moment."""
 
     state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
     phase: PhaseChanged | None = None
-    """What is waited for when no step runs; None or ``training`` while steps run."""
+    """What the run is doing when no step runs; None or ``training`` while steps run."""
     run: RunStarted | None = None
     precision: str | None = None
     """The precision confirmed by the engine."""
@@ -268,7 +268,7 @@ class SessionView:
     epoch_step: int = 0
     """Steps done in this epoch."""
     elapsed_seconds: float | None = None
-    """From the run's start to its newest record, without the time in which no process of it was awake."""
+    """From the run's start to its newest record, without the time in which none of its processes ran."""
     eta_seconds: float | None = None
     last: StepRecord | None = None
     """The newest step with a measured loss."""
@@ -278,20 +278,20 @@ class SessionView:
     best_loss_step: int | None = None
     last_epoch: EpochFinished | None = None
     step_seconds: float | None = None
-    """Mean over the last 50 steps that were measured, in whatever precision: hiccups are in it."""
+    """Mean over the last 50 measured steps in any precision, hiccups included."""
     samples_per_second: float | None = None
     """Over the same steps."""
     loss: Series = EMPTY_SERIES
     samples_rate: Series = EMPTY_SERIES
-    """Samples a second, one value a step."""
+    """Samples per second, one value per step."""
     loss_scale: Series = EMPTY_SERIES
     skips: Series = EMPTY_SERIES
-    """1 for a skipped step, 0 for an applied one: ``maximum`` tells which buckets hold a skip."""
+    """1 for a skipped step, 0 for an applied one: ``maximum`` shows which buckets contain a skip."""
     switches: tuple[PrecisionSwitch, ...] = ()
     """The stretches of the run; the newest thousand."""
     comparison: Comparison = field(default_factory=Comparison)
     compared: PrecisionsCompared | None = None
-    """The newest comparison of precisions in turns: how far it is, or its result."""
+    """The newest A/B comparison of precisions: its progress or its result."""
     timings: tuple[PrecisionTiming, ...] = ()
     """In the order of ``PRECISIONS``."""
     memory: tuple[MemoryBreakdown, ...] = ()
@@ -299,11 +299,11 @@ class SessionView:
     scaler: ScalerView = field(default_factory=ScalerView)
     numerics: NumericsView = field(default_factory=NumericsView)
     pause_reason: str = ""
-    """Why the trainer paused by itself; empty while it runs or when a person paused it."""
+    """Why the trainer paused by itself; empty while it runs or if a person paused it."""
     pause_cause: PauseCause = ""
     device: DeviceSample | None = None
     allocator: AllocatorSample | None = None
-    """torch's newest word on its allocator, if it has one."""
+    """The newest sample of torch's allocator, if there is one."""
     events: tuple[Event, ...] = ()
     """Newest first; the newest thousand."""
     warnings: int = 0
@@ -312,23 +312,22 @@ class SessionView:
     """Steps whose numbers never reached the host because the readback ring was full."""
     run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
-    """The newest; none of them holds NaN."""
-    """The newest that is complete."""
+    """The newest complete one; checkpoints never contain NaN."""
     not_kept: tuple[str, ...] = ()
-    """What of the run is not being kept now: the journal, checkpoints."""
+    """What is currently not saved: the journal, checkpoints."""
     viewers: int = 0
     """Screens that watch the run, this one among them."""
     pending: tuple[RequestMade, ...] = ()
-    """What was asked of the run and has no answer yet, the oldest first."""
+    """Requests without an answer yet, the oldest first."""
     answers: tuple[Answer, ...] = ()
     """The newest 64, the newest last."""
     outcome: RunFinished | RunFailed | None = None
 
     @property
     def training_gpu(self) -> GpuSample | None:
-        """The GPU, or the MIG instance of one, that trains, as NVML saw it last; None where it is not known.
+        """The GPU, or the MIG instance of one, that trains, as last sampled by NVML; None if unknown.
 
-        torch writes ``GPU-`` before a MIG instance's UUID and NVML writes ``MIG-``: what follows counts.
+        torch writes ``GPU-`` before a MIG instance's UUID and NVML ``MIG-``: only the rest is compared.
         """
         if self.run is None or self.run.gpu_uuid is None or self.device is None:
             return None
