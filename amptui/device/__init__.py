@@ -1,1 +1,1 @@
-"""What the hardware says: NVML and the host, sampled beside the training. Never torch."""
+"""Samples GPUs through NVML and the host during training. Never imports torch."""

@@ -1,4 +1,4 @@
-"""What the operating system says of this machine and of this process."""
+"""CPU and memory use of this machine and this process."""
 
 import time
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from amptui.records import HostSample
 _Value = TypeVar("_Value")
 
 _MIN_CPU_SECONDS = 0.1
-"""A share of CPU time over less than this says nothing: psutil's documentation asks for 0.1 s at least."""
+"""The minimum interval for CPU usage: psutil's documentation asks for at least 0.1 s."""
 
 
 class HostProbe:
-    """CPU, memory and this process's share, as a container sees them. Nothing here raises.
+    """CPU, memory and this process's memory, as a container sees them. Nothing here raises.
 
     psutil counts CPU time from the last call *of the same thread*: make the probe in the thread that
     samples. ``root`` is the folder in which ``proc`` and ``sys`` are looked for.
@@ -28,10 +28,10 @@ class HostProbe:
         self._root = root
         self._clock = clock
         self._cpu_since_seconds = clock()
-        _or_none(psutil.cpu_percent)  # what follows is counted from here
+        _or_none(psutil.cpu_percent)  # the next call counts from here
 
     def sample(self) -> HostSample:
-        """One look; ``cpu_percent`` is the mean over all cores since the look before."""
+        """One sample; ``cpu_percent`` is the mean over all cores since the last sample."""
         used_bytes, total_bytes = self._memory()
         return HostSample(
             cpu_percent=self._cpu_percent(),
@@ -48,13 +48,13 @@ class HostProbe:
         return _or_none(psutil.cpu_percent)
 
     def _memory(self) -> tuple[int | None, int | None]:
-        """Used and total bytes of the narrowest bound on this process: a cgroup's limit or the machine."""
+        """Used and total bytes under the tightest limit on this process: a cgroup's or the machine's."""
         machine = _or_none(psutil.virtual_memory)
         total_bytes = None if machine is None else machine.total
         limit = min(_or_none(self._cgroup_limits) or (), default=None)
         if limit is not None and (total_bytes is None or limit[0] < total_bytes):
             return _or_none(partial(_cgroup_used_bytes, limit[1])), limit[0]
-        # "available" and not "free": the page cache is given back as soon as somebody needs it.
+        # "available" and not "free": the kernel frees the page cache when memory is needed.
         return (None if machine is None else machine.total - machine.available), total_bytes
 
     def _cgroup_limits(self) -> list[tuple[int, Path]]:
@@ -69,7 +69,7 @@ def _read_number(file: Path) -> int:
 
 
 def _cgroup_used_bytes(folder: Path) -> int:
-    """What a cgroup holds without the file cache that the kernel takes back first.
+    """A cgroup's memory use without the file cache that the kernel frees first.
 
     Kubernetes and Docker show the same difference; ``memory.current`` alone grows with every file read.
     """
@@ -78,9 +78,9 @@ def _cgroup_used_bytes(folder: Path) -> int:
 
 
 def _or_none(read: Callable[[], _Value]) -> _Value | None:
-    """What ``read`` returns, or None where this system does not tell it.
+    """What ``read`` returns, or None if this system does not provide it.
 
-    Sandboxes serve /proc in part or in other words, which psutil answers with any of these.
+    Sandboxes have a partial or different /proc, for which psutil raises any of these.
     """
     try:
         return read()

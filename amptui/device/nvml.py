@@ -1,4 +1,4 @@
-"""GPU figures from NVML: the only importer of pynvml, with one gate for every call into it.
+"""GPU data from NVML: the only importer of pynvml, with one gate for every call into it.
 
 The bindings come from the package ``nvidia-ml-py``; the driver brings the library itself. NVML's own
 reference gives the meaning, the units and the error codes of each call:
@@ -34,10 +34,10 @@ _WORDS = {
     28: "not found",
     999: "unknown error",
 }
-"""NVML's error codes (``nvmlReturn_t`` in nvml.h) in a person's words, where these read better."""
+"""Plain English for NVML's error codes (``nvmlReturn_t`` in nvml.h)."""
 
 _GONE = frozenset({15, 16, 28})
-"""The codes after which a GPU answers nothing: lost, needs a reset, not found."""
+"""The codes after which a GPU no longer answers: lost, needs a reset, not found."""
 
 _START_FAILURES = {
     4: "no GPU data: no permission to use NVML",
@@ -60,31 +60,31 @@ _CLOCKS_EVENT_REASONS = {
     0x02: "app clocks",
     0x100: "display clocks",
 }
-"""The bits of ``nvmlClocksEventReasons``, the gravest first."""
+"""The bits of ``nvmlClocksEventReasons``, the most severe first."""
 
 _IDLE = 0x01
-"""Clocks are low because nothing runs: no reason for a person to act, so it is not told."""
+"""Clocks are low because nothing runs: not reported, since there is nothing to do."""
 
 
 class Probe(Protocol):
-    """A source of GPU figures. None of its methods raises: what cannot be measured is None."""
+    """A source of GPU data. None of its methods raises: what cannot be measured is None."""
 
     @property
     def note(self) -> str:
-        """Why GPUs or some of their figures are missing as of the last sample, in one line; else ``""``."""
+        """Why GPUs or some of their data were missing in the last sample, in one line; else ``""``."""
         ...
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """One look at every GPU. It may take as long as the driver does; one thread calls it."""
+        """One sample of every GPU. It may take as long as the driver does; one thread calls it."""
         ...
 
     def close(self) -> None:
-        """Let go of the driver's library; the probe is not used afterwards."""
+        """Release the driver's library; the probe must not be used afterwards."""
         ...
 
 
 class NullProbe:
-    """The probe where there is nothing to ask; ``note`` says why."""
+    """The probe if there is nothing to query; ``note`` says why."""
 
     def __init__(self, note: str) -> None:
         self.note = note
@@ -94,20 +94,20 @@ class NullProbe:
         return ()
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 def decode_clocks_event_reasons(mask: int) -> tuple[str, ...]:
-    """Why clocks are held down, the gravest first; empty when they are not, or only for idleness."""
+    """Why clocks are throttled, the most severe reason first; empty if they are not, or only idle."""
     words = [word for bit, word in _CLOCKS_EVENT_REASONS.items() if mask & bit]
     unknown = mask & ~(_IDLE | sum(_CLOCKS_EVENT_REASONS))
     return (*words, *([f"unknown {unknown:#x}"] if unknown else []))
 
 
 def open_probe() -> Probe:
-    """NVML's probe, or a `NullProbe` that says why there is none; may block while the driver wakes up.
+    """NVML's probe, or a `NullProbe` that says why there is none; may block while the driver starts.
 
-    Whoever got a `NullProbe` has the answer for good: a driver is not installed below a running program.
+    A `NullProbe` is final: nobody installs a driver under a running program.
     """
     try:
         import pynvml
@@ -125,10 +125,10 @@ def open_probe() -> Probe:
 
 
 class NvmlProbe:
-    """Every GPU that NVML lists, each followed by its MIG instances; `open_probe` makes it.
+    """Every GPU that NVML lists, each followed by its MIG instances; created by `open_probe`.
 
-    A GPU that is lost stays listed, without figures, and is looked for again at each sample. One whose
-    UUID was never told goes by its place in the list: ``GPU 0``.
+    A lost GPU stays listed without data, and each sample looks for it again. One whose UUID is unknown is
+    named by its index: ``GPU 0``.
     """
 
     def __init__(self, gate: "_Gate") -> None:
@@ -145,36 +145,36 @@ class NvmlProbe:
 
     @property
     def gpu_count(self) -> int:
-        """How many GPUs and MIG instances are sampled."""
+        """The number of GPUs and MIG instances sampled."""
         return len(self._gpus)
 
     def sample(self) -> tuple[GpuSample, ...]:
-        """One look at every GPU and MIG instance, in NVML's order."""
+        """One sample of every GPU and MIG instance, in NVML's order."""
         samples = []
         troubles: dict[str, list[str]] = {}
         for gpu in self._gpus:
             sample, trouble = gpu.look()
             samples.append(sample)
             troubles.setdefault(trouble, []).append(gpu.label)
-        # Eight GPUs with one trouble make one short line.
+        # Eight GPUs with the same problem make one short line.
         self.note = "; ".join(f"{', '.join(gpus)}{trouble}" for trouble, gpus in troubles.items() if trouble)
         return tuple(samples)
 
     def close(self) -> None:
-        """Shut NVML down; a refusal changes nothing for anybody."""
+        """Shut NVML down; errors are ignored."""
         self._gate.ask("nvmlShutdown")
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """NVML's answer when it does not give a value."""
+    """NVML's answer if it returns an error."""
 
     code: int
     words: str
 
 
 class _Gate:
-    """The one way into NVML: a call is answered with a value or with a `_Refusal`, and never raises."""
+    """The only access to NVML: a call returns a value or a `_Refusal`, and never raises."""
 
     def __init__(self, pynvml: ModuleType) -> None:
         self._pynvml = pynvml
@@ -203,9 +203,9 @@ class _Look:
     gate: _Gate
     handle: object
     gone: str = ""
-    """Why the GPU answers nothing any more; it is then asked nothing more."""
+    """Why the GPU no longer answers; it is then not queried again."""
     refused: dict[str, list[str]] = field(default_factory=dict)
-    """Figures by the reason for which they are missing."""
+    """Missing values by reason."""
 
     def read(
         self, figure: str, convert: Callable[[Any], _Value], *calls: tuple[object, ...]
@@ -233,7 +233,7 @@ class _Look:
 
 
 class _Gpu:
-    """One GPU or MIG instance over the run: found, perhaps lost, perhaps found again."""
+    """One GPU or MIG instance over the run, which may be lost and found again."""
 
     def __init__(self, label: str, gate: _Gate, *find: object, is_mig_instance: bool = False) -> None:
         self.label = label
@@ -246,7 +246,7 @@ class _Gpu:
         self._missing = self._attach()
 
     def _attach(self) -> str:
-        """Get a handle, by UUID once that is known, for an index may move; why not, or ``""``."""
+        """Get a handle, by UUID once known, since an index may change; returns why not, or ``""``."""
         find = ("nvmlDeviceGetHandleByUUID", self._uuid) if self._uuid else self._find
         handle = self._gate.ask(str(find[0]), *find[1:])
         if isinstance(handle, _Refusal):
@@ -277,7 +277,7 @@ class _Gpu:
         return [instance for instance in instances if instance._handle is not None]  # slots may be empty
 
     def look(self) -> tuple[GpuSample, str]:
-        """What this GPU says now, and what is missing and why, to follow its label."""
+        """A sample of the GPU, and what is missing and why, to follow its label."""
         if self._handle is None:
             self._missing = self._attach()
         if self._handle is None:

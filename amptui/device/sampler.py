@@ -1,4 +1,4 @@
-"""The sampling threads: one DeviceSample an interval, whatever NVML does meanwhile."""
+"""The sampling threads: one DeviceSample per interval, even if NVML hangs."""
 
 import threading
 import time
@@ -15,18 +15,18 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the probe said at one moment."""
+    """One answer of the probe."""
 
     gpus: tuple[GpuSample, ...]
     note: str
 
 
 class Sampler:
-    """Emits a `DeviceSample` at once and then each interval, from a daemon thread.
+    """Emits a `DeviceSample` at once and then every interval, from a daemon thread.
 
-    NVML may take seconds to start, and a call into a GPU that has fallen off its bus may never return.
-    So the probe is opened, asked and closed in a second daemon thread, and while that one is late,
-    samples carry the GPUs without figures and a note that says so.
+    NVML may take seconds to start, and a call for a GPU that has fallen off the bus may never return.
+    So the probe is opened, queried and closed in a second daemon thread; while that one is late, samples
+    have GPUs without data and a note that says so.
 
     ``read_allocator`` is called in the sampling thread; ``emit`` is called in both.
     """
@@ -51,7 +51,7 @@ class Sampler:
         self._answer: _Reading | None = None
 
     def start(self) -> None:
-        """Begin to sample; a sampler is started once."""
+        """Start to sample; a sampler can be started once."""
         if self._threads:
             raise RuntimeError("a sampler is started once")
         self._threads = (
@@ -62,10 +62,10 @@ class Sampler:
             thread.start()
 
     def stop(self, timeout: float = 1.0) -> bool:
-        """End sampling and wait for it, no longer than ``timeout`` seconds.
+        """Stop sampling and wait at most ``timeout`` seconds for it.
 
-        False when a call into the driver is still out: its thread ends with the call or with the process,
-        and emits nothing any more.
+        False if a call into the driver is still running: its thread ends with the call or the process, and
+        emits nothing more.
         """
         with self._changed:
             self._stopping = True
@@ -107,7 +107,7 @@ class Sampler:
         self._or_else("closing NVML", probe.close, None)
 
     def _ask_gpus(self) -> _Reading | None:
-        """The probe's answer, or None when it takes longer than an interval or the end has come."""
+        """The probe's answer, or None if it takes longer than an interval or the sampler stops."""
         with self._changed:
             if self._answer is None:  # else it came late: asking again would keep every later one late
                 self._asked = True
@@ -117,7 +117,7 @@ class Sampler:
             return answer
 
     def _wait_until_asked(self) -> bool:
-        """Whether the probe is asked for another answer; False at the end."""
+        """Wait for the next query of the probe; False if the sampler stops."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or self._asked)
             return not self._stopping
@@ -127,7 +127,7 @@ class Sampler:
             self._changed.wait_for(lambda: self._stopping, max(0.0, seconds))
 
     def _or_else(self, what: str, call: Callable[[], _Value], otherwise: _Value) -> _Value:
-        """What ``call`` returns; if it raises, ``otherwise``, and one Note over the sampler's life."""
+        """What ``call`` returns; if it raises, ``otherwise``, and a Note the first time."""
         try:
             return call()
         except Exception as error:  # noqa: BLE001 - a fault in one source must not cost the others' figures
@@ -139,6 +139,6 @@ class Sampler:
 
 
 def _without_figures(reading: _Reading) -> _Reading:
-    """The GPUs last heard of while the probe is late; before the first answer there are none."""
+    """The last known GPUs while the probe is late; none before the first answer."""
     gpus = tuple(GpuSample(uuid=gpu.uuid, name=gpu.name) for gpu in reading.gpus)
     return _Reading(gpus, "NVML does not answer" if gpus else reading.note)

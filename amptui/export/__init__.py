@@ -1,4 +1,4 @@
-"""A recorded run in other programs' formats: a table, TensorBoard's event files, a page to hand on."""
+"""Exports a recorded run as a CSV table, a TensorBoard event file or an HTML page."""
 
 from amptui.export.exporting import Exported, export
 

@@ -1,4 +1,4 @@
-"""The vertical axis of a curve: its limits, where its labels stand, and how high a value is."""
+"""The vertical axis of a chart: limits, labels and the height of a value."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _LARGEST = 1e300
 """Larger values are drawn as this one: the arithmetic of an axis stays finite."""
 
 _WIDE = 100.0
-"""From this ratio on between the largest and the smallest value an axis of its own choice is logarithmic."""
+"""By default an axis is logarithmic if the largest value is so many times the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Axis:
 
 
 def axis(values: Floats, kind: Kind | None = None) -> Axis | None:
-    """The axis that shows all ``values``; None where none of them is finite, or none that it could show.
+    """The axis for all ``values``; None if it could show none of them.
 
-    Without a ``kind`` it is logarithmic for positive values that lie far apart.
+    Without a ``kind`` it is logarithmic for positive values over a wide range.
     """
     values = values[np.isfinite(values)]
     if kind is None:

@@ -1,4 +1,4 @@
-"""What every card of the page is built of: headings, facts, tables, signed sentences, chips of precisions."""
+"""The building blocks of the page's cards: headings, facts, tables, verdicts, precision chips."""
 
 from collections.abc import Iterable
 
@@ -9,14 +9,14 @@ from amptui.units import SEVERITY_SIGNS
 
 
 def card(title: str, *children: Markup | None) -> Markup | None:
-    """A section with a heading; None where there is nothing in it."""
+    """A section with a heading; None if it is empty."""
     if all(child is None for child in children):
         return None
     return element("section", element("h2", title), *children)
 
 
 def paragraph(text: str, class_: str | None = None) -> Markup | None:
-    """A paragraph; None where there is nothing to say."""
+    """A paragraph; None without text."""
     return element("p", text, class_=class_) if text else None
 
 
@@ -27,13 +27,13 @@ def signed(severity: Severity, label: str, text: str) -> Markup:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup | None:
-    """Names and values side by side, those without a value left out; None where none is left."""
+    """Names and their values, without empty values; None if none is left."""
     items = [element("div", element("dt", name), element("dd", value)) for name, value in pairs if value]
     return element("dl", *items) if items else None
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
-    """A table whose first column names its rows; it scrolls within itself where the page is narrow."""
+    """A table whose first column names its rows; it scrolls horizontally on a narrow page."""
     first, *names = head
     lines = [element("tr", element("td", first), *(element("th", name, scope="col") for name in names))]
     for row in rows:
@@ -45,15 +45,15 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
 
 
 def css_class(precision: str | None) -> str:
-    """The class that gives a precision its colour: a name of ours, whatever the journal has."""
+    """The CSS class with a precision's colour; ``other`` for unknown names in a journal."""
     return precision if precision in PRECISIONS else "other"
 
 
 def chip(precision: str) -> Markup:
-    """Sign and label in the precision's colour."""
+    """Glyph and label in the precision's colour."""
     return element("span", signed_label(precision), class_=f"chip {css_class(precision)}")
 
 
 def opened(summary: str, *children: Markup | None) -> Markup:
-    """What opens on request."""
+    """Content that opens on a click."""
     return element("details", element("summary", summary), *children)

@@ -1,4 +1,4 @@
-"""Which curves a page shows of a run, in which units, and what has to be known to read each."""
+"""The charts of the page, with units and notes on how to read them."""
 
 import math
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from amptui.text import printable
 
 
 def charts(recording: Recording) -> Iterator[Chart]:
-    """All of them, the one that matters most first; those without a finite value are drawn by nobody."""
+    """All charts, the most important first; those without a finite value are not drawn."""
     view = recording.view
     yield Chart(
         title="loss",

@@ -1,4 +1,4 @@
-"""One pass over a journal feeds every format that was asked for."""
+"""Writes all requested formats in one pass over a journal."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -27,13 +27,13 @@ class Exported:
     """What an export read."""
 
     steps: int
-    """Steps in the journal; one that was done again after a resume counts again."""
+    """Steps in the journal; one that was repeated after a resume counts twice."""
     passed_over: str
-    """What could not be read, in one line; empty when all was."""
+    """What could not be read, in one line; empty if everything was."""
 
 
 class _Sink(Protocol):
-    """What becomes a file: it is given all records in their order, then what they amount to."""
+    """Writes one file: it gets all records in order, then the whole recording."""
 
     def add(self, records: Sequence[Record]) -> None: ...
     def finish(self, recording: Recording) -> None: ...
@@ -43,11 +43,11 @@ class _Sink(Protocol):
 def export(
     run: Path, *, csv: Path | None = None, tensorboard: Path | None = None, html: Path | None = None
 ) -> Exported:
-    """Write ``run``, a run's folder or its journal, in each format that was given a place.
+    """Export ``run``, a run's folder or its journal, to each path that was given.
 
-    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run has one of its own. What is
-    there is replaced, whole or not at all. Raises ``RunFolderError`` for a run that cannot be read or holds
-    no records, and ``AmptuiError`` where nothing can be written or the package ``tensorboard`` is missing.
+    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. Existing
+    files are replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
+    and ``AmptuiError`` if a file cannot be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
     recording = Recording(name_of(path), str(path.parent))
@@ -66,7 +66,7 @@ def export(
 def _sinks(
     name: str, csv: Path | None, tensorboard: Path | None, html: Path | None
 ) -> Iterator[tuple[Path, Callable[[Path], _Sink]]]:
-    """Where each file comes to lie, and what fills it."""
+    """The path of each file, and what writes it."""
     if csv is not None:
         yield csv, StepTable
     if tensorboard is not None:
@@ -85,7 +85,7 @@ def _opened(out: Path, make: Callable[[Path], _Sink]) -> Iterator[_Sink]:
         try:
             yield sink
         finally:
-            with suppress(OSError):  # what could not be written was told by then
+            with suppress(OSError):  # errors were reported before
                 sink.close()
 
 
@@ -119,22 +119,21 @@ class _PageFile:
         self._file.close()
 
 
-# ------------------------------------------------------------------ files, whole or not at all
+# ------------------------------------------------------------------------------- atomic files
 
 
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
-    """A path beside ``out`` to write to, which takes its place at the end; after an error nothing is left.
+    """A temporary path beside ``out``, which replaces it at the end and is removed after an error.
 
-    Folders on the way are made. Raises ``AmptuiError`` where the system refuses, or where ``out`` is
-    something else than a file.
+    Creates missing folders. Raises ``AmptuiError`` if ``out`` cannot be written or is not a file.
     """
     with _writing(out):
         place = out.resolve()
         if place.exists() and not place.is_file():
             raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
         place.parent.mkdir(parents=True, exist_ok=True)
-    # Without the name in it: TensorBoard reads whatever has "tfevents" in its name.
+    # Without the name: TensorBoard reads every file with "tfevents" in its name.
     beside = place.with_name(f".amptui-{os.getpid()}-{hash(place.name)}.tmp")
     with _writing(out):
         _make(beside)
@@ -148,14 +147,14 @@ def _replacing(out: Path) -> Iterator[Path]:
 
 
 def _make(path: Path) -> None:
-    """A new, empty file: in a folder of many users, /tmp say, another one's link could wait there."""
+    """Create an empty file: in a shared folder such as /tmp, somebody's link could be there already."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
 
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
-    """What the system refuses within becomes an ``AmptuiError`` that names ``out``."""
+    """Turns an ``OSError`` into an ``AmptuiError`` that names ``out``."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The float16 window as a picture: the exponents of all scaled gradients against float16's range."""
+"""The float16 histogram as SVG: the exponents of all scaled gradients and float16's range."""
 
 import math
 
@@ -14,9 +14,9 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(window: Float16Window) -> Markup:
-    """Bars, one an exponent, coloured by what float16 does with them, above their shares.
+    """One bar per exponent, coloured by what float16 does with it, above a legend with fractions.
 
-    The height is the logarithm of the count: a thousand lost elements among millions are to be seen.
+    The height is the logarithm of the count: a thousand lost elements among millions stay visible.
     """
     first, stop = window.first_exponent, window.first_exponent + len(window.counts)
     highest = math.log1p(max(window.counts, default=0)) or 1.0

@@ -1,4 +1,4 @@
-"""HTML and SVG that are made only here, so that no text of a run can become markup."""
+"""The only place that builds HTML and SVG, so that no text of a run can become markup."""
 
 import html
 
@@ -8,7 +8,7 @@ _WITHOUT_END = frozenset({"meta"})
 
 
 class Markup(str):
-    """Finished markup. Every other text is escaped on its way in."""
+    """Finished markup. Any other text is escaped when it is added."""
 
     __slots__ = ()
 
@@ -38,5 +38,5 @@ def _attribute(key: str, value: object) -> str:
 
 
 def _inert(text: str) -> str:
-    """Lines stay lines; no text turns the reading direction of what stands beside it."""
+    """Text without control characters except line breaks, which cannot change the reading direction."""
     return "\n".join(map(printable, text.expandtabs(4).split("\n")))

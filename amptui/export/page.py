@@ -1,4 +1,4 @@
-"""One page that tells a run to whoever has no amptui: it needs no network and no other file."""
+"""A run as one self-contained HTML page: it needs no network and no other file."""
 
 import base64
 import hashlib
@@ -18,7 +18,7 @@ from amptui.text import printable
 
 
 def page(recording: Recording) -> str:
-    """The page as HTML. It tells the browser itself to load nothing and to run nothing but its own script."""
+    """The page as HTML. Its content security policy allows no loading and no script but its own."""
     style, script = _resource("page.css"), _resource("page.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
     run = recording.view.run
@@ -40,7 +40,7 @@ def _resource(name: str) -> Markup:
 
 
 def _hash(source: Markup) -> str:
-    """What a content security policy calls a source that it allows."""
+    """The hash by which a content security policy allows a source."""
     digest = hashlib.sha256(source.encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
@@ -64,7 +64,7 @@ def _main(recording: Recording) -> Markup:
         story.happened(view),
         story.ran(recording),
     ]
-    # Escaped once more by JSON, these reach the page's script past what makes text inert.
+    # JSON escapes these again, so they bypass the function that makes text inert.
     labels = [[switch.step, printable(precision_label(switch.precision))] for switch in view.switches]
     return element(
         "main",

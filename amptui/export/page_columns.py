@@ -1,4 +1,4 @@
-"""A history cut down to what a page can show: some hundred columns of steps."""
+"""A history reduced to what a page can show: a few hundred columns of steps."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ MAX_COLUMNS = 600
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A curve in columns of ``width_steps`` steps each, the first beginning at ``first_step``."""
+    """A curve in columns of ``width_steps`` steps each, from ``first_step`` on."""
 
     first_step: int
     width_steps: int
@@ -21,15 +21,15 @@ class Columns:
     maximum: Floats
     mean: Floats
     nonfinite: Floats
-    """How many NaN and Inf each column holds."""
+    """The number of NaN and Inf in each column."""
 
     def middles(self) -> Floats:
-        """The step in the middle of each column, as a place: step n reaches from n to n + 1."""
+        """The position of the middle of each column; step n reaches from n to n + 1."""
         return self.first_step + (np.arange(len(self.mean), dtype=np.float64) + 0.5) * self.width_steps
 
 
 def columns(series: Series) -> Columns:
-    """``series`` in at most so many columns; no spike is lost."""
+    """``series`` in at most ``MAX_COLUMNS`` columns; no spike is lost."""
     joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
     width = series.bucket_steps * joined
     with np.errstate(over="ignore"):
@@ -44,14 +44,14 @@ def columns(series: Series) -> Columns:
 
 
 def _rows(values: Floats, joined: int) -> Floats:
-    """``joined`` neighbours a row, the last row filled up with NaN."""
+    """``joined`` neighbours per row, the last row padded with NaN."""
     padded = np.full(-(-len(values) // joined) * joined, np.nan)
     padded[: len(values)] = values
     return padded.reshape(-1, joined)
 
 
 def _means(rows: Floats) -> Floats:
-    """Means of what each row has, without the sum that could overflow."""
+    """Means of the finite values of each row, without a sum that could overflow."""
     known = np.isfinite(rows)
     shares = np.where(known, rows, 0.0) / np.maximum(known.sum(axis=1, keepdims=True), 1)
     return np.where(known.any(axis=1), shares.sum(axis=1), np.nan)

@@ -1,4 +1,4 @@
-"""All that a journal amounts to: the session's view, and the curves that only an export draws."""
+"""A journal as a whole: the session's view, and the curves that only an export draws."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from amptui.telemetry.stretch import stretches
 from amptui.telemetry.view import EMPTY_SERIES, Series, SessionView
 
 MAX_PARTS = 8
-"""Parts of the loss that have a curve; a picture of more could not be read."""
+"""Loss components with a curve; a chart of more would be unreadable."""
 
 _OF_STEPS: Mapping[str, Callable[[StepRecord], float | None]] = {
     "grad_norm": lambda step: step.grad_norm,
@@ -19,16 +19,16 @@ _OF_STEPS: Mapping[str, Callable[[StepRecord], float | None]] = {
 
 
 class Recording:
-    """Takes in a journal's records in their order; asked for the rest when all are in."""
+    """Collects the records of a journal in order; its other properties are for when all are added."""
 
     def __init__(self, name: str, folder: str) -> None:
         self.name = name
         """What the run is called by its files."""
         self.steps = 0
-        """Steps in the journal; one that was done again after a resume counts again."""
+        """Steps in the journal; one that was repeated after a resume counts twice."""
         self.started: RunStarted | None = None
         self.validations: list[EpochFinished] = []
-        """The epochs' ends that have a validation."""
+        """The finished epochs with a validation."""
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
         self._session = Session(folder)
@@ -38,7 +38,7 @@ class Recording:
 
     @property
     def view(self) -> SessionView:
-        """What a screen would show at the end."""
+        """The view at the end of the journal."""
         return self._session.view()
 
     @property
@@ -49,12 +49,12 @@ class Recording:
     def curve(self, name: str) -> Series:
         """``grad_norm``, ``lr``, or one of the device: ``gpu_memory``, ``allocated``, ``power``, ``busy``.
 
-        One value a step; a look at the device counts for the step that was the newest then.
+        One value per step; a device sample counts for the newest step at that time.
         """
         return self._curves[name].series if name in self._curves else EMPTY_SERIES
 
     def add(self, records: Sequence[Record]) -> None:
-        """Take in the next records."""
+        """Add the next records."""
         self._session.fold(records)
         steps: list[StepRecord] = []
         for record in records:
@@ -104,7 +104,7 @@ class Recording:
 
 
 class _Curve:
-    """A track that takes its values with gaps, and again from an earlier step after a resume."""
+    """A track that accepts gaps, and earlier steps again after a resume."""
 
     def __init__(self) -> None:
         self._track: Track | None = None

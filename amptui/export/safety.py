@@ -11,7 +11,7 @@ from amptui.telemetry.view import NumericsView, ScalerView, SessionView, Verdict
 
 
 def conclusions(view: SessionView) -> Markup | None:
-    """The conclusions, worst matters first as on the screen, and the numbers that they come from."""
+    """The verdicts in the order of the screen, and the numbers behind them."""
     numerics = view.numerics
     said = [
         _scaler(numerics),
@@ -72,7 +72,7 @@ def _scale(scaler: ScalerView) -> list[tuple[str, str]]:
 
 
 def window(found: Float16Window | None) -> Markup | None:
-    """The newest float16 window: histogram, and the parameters that lose most."""
+    """The newest float16 histogram, and the parameters that lose the most."""
     if found is None or not found.counts:
         return None
     scale = units.count(found.loss_scale)
@@ -98,7 +98,7 @@ def window(found: Float16Window | None) -> Markup | None:
 
 
 def trace(found: ModulesTraced | None) -> Markup | None:
-    """What the newest trace saw: who overflowed first, who came nearest to it."""
+    """The newest module trace: the module that overflowed first, and those closest to an overflow."""
     if found is None or (found.first is None and not found.nearest):
         return None
     first = health.what_overflowed_first(found)

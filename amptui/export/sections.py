@@ -1,4 +1,4 @@
-"""The top of the page: how the run went, the first numbers, what AMP gave, where time and memory go."""
+"""The top of the page: how the run ended, its main figures, AMP's gain, where time and memory go."""
 
 from collections.abc import Callable, Mapping
 
@@ -59,7 +59,7 @@ def _ending(view: SessionView) -> Markup:
 
 
 def figures(recording: Recording) -> Markup:
-    """The numbers one looks for first, each with what has to stand beside it."""
+    """The main figures, each with its context."""
     view = recording.view
     tiles = [("loss, smoothed", units.loss(view.smoothed_loss), _best(view))]
     tiles += _validation(recording)
@@ -86,7 +86,7 @@ def _best(view: SessionView) -> str:
 
 
 def _speed(view: SessionView) -> list[tuple[str, str, str]]:
-    """As measured in turns, with its interval; else the ratio of the medians."""
+    """The A/B result with its interval; else the ratio of the medians."""
     found, measured = view.comparison, result_of_the_pair(view)
     speedup = found.speedup if measured is None else measured.speedup
     if speedup is None:
@@ -122,7 +122,7 @@ def _of_one(percent: float | None) -> float | None:
 
 
 def comparison(view: SessionView) -> Markup | None:
-    """The precisions side by side, and what AMP gave or why that cannot be said."""
+    """The precisions side by side, and AMP's gain or why it is unknown."""
     found = view.comparison
     if not found.rows:
         return None
@@ -157,14 +157,14 @@ def _gain(view: SessionView) -> list[str]:
 
 
 def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> list[str]:
-    """The steps that no figure counts."""
+    """The steps that are in none of the figures."""
     warm_up = sum(stats.warm_up_steps for stats in rows if not stats.provisional_steps)
     parts = [f"warm-up steps left out: {units.count(warm_up)}"] if warm_up else []
     return parts + ([f"steps not measured: {units.count(unmeasured_steps)}"] if unmeasured_steps else [])
 
 
 def time_spent(view: SessionView) -> Markup | None:
-    """The parts of a step by precision, what its steps wait for, and what another precision can give."""
+    """The parts of a step by precision, what the steps wait for, and what another precision can gain."""
     if not view.timings:
         return None
     names = dict.fromkeys(phase.name for timing in view.timings for phase in timing.phases)

@@ -1,4 +1,4 @@
-"""The horizontal axis that all charts of a page share: its steps, the precisions they ran in, and marks."""
+"""The horizontal axis shared by all charts of a page: steps, their precisions, and marks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from amptui.telemetry.labels import precision_label, precision_letter
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 
 _LETTER_SHARE = 0.035
-"""The part of the ribbon that a stretch needs to have room for its letter, on a phone too."""
+"""The fraction of the ribbon that a stretch needs for its letter, even on a phone."""
 
 _LABEL_SHARE = 0.14
-"""The part of the axis that a label keeps free of others on each side, on a phone too."""
+"""The fraction of the axis around a label without other labels, even on a phone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Steps:
         return max(1, self.last - self.first + 1)
 
     def shares(self, places: Floats) -> Floats:
-        """Where places are on the axis, from 0 to 1."""
+        """Positions on the axis as fractions from 0 to 1."""
         return (places - self.first) / self.count
 
     def precisions(self, places: Floats) -> list[str | None]:
@@ -61,7 +61,7 @@ class Steps:
 
 
 def ribbon(steps: Steps) -> Markup:
-    """A strip in the colours of the precisions, each stretch with its letter where it has room."""
+    """A strip in the colours of the precisions, with letters where there is room."""
     parts = []
     for begin, end, precision in steps.stretches():
         name = "unknown" if precision is None else precision_label(precision)
@@ -75,13 +75,13 @@ def ribbon(steps: Steps) -> Markup:
 
 
 def in_words(steps: Steps) -> str:
-    """``precisions: FP32, AMP fp16, FP32``, for those who do not see the ribbon."""
+    """``precisions: FP32, AMP fp16, FP32``, for screen readers."""
     labels = [precision_label(precision or "unknown") for _, _, precision in steps.stretches()]
     return f"precisions: {', '.join(labels)}"
 
 
 def marks(steps: Steps, skips: Series, curves: Sequence[Series]) -> Markup | None:
-    """A line of crosses: over skipped steps, and over NaN or Inf in ``curves``; None where there are none."""
+    """A line of crosses: over skipped steps, and over NaN or Inf in ``curves``; None if there are none."""
     skipped = columns(skips)
     crosses = [_cross(share, "skip") for share in _where(steps, skipped.middles(), skipped.maximum > 0)]
     for curve in curves:

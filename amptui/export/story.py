@@ -13,11 +13,11 @@ from amptui.records import DataInfo, RunStarted
 from amptui.telemetry.view import Event, SessionView
 
 EVENTS_IN_SIGHT = 20
-"""Events that are shown at once, the newest; the others open on request."""
+"""So many of the newest events are visible; the others open on a click."""
 
 
 def happened(view: SessionView) -> Markup | None:
-    """The events, newest first, each with its details to open."""
+    """The events, newest first, each with details to open."""
     if not view.events:
         return None
     began = view.run.time if view.run is not None else view.events[-1].time
@@ -33,7 +33,7 @@ def _events(events: Sequence[Event], began: float) -> Markup:
 
 
 def _event(event: Event, began: float) -> Markup:
-    # What came before the first step has no time of the run yet.
+    # Events before the start of the run have no run time.
     when = "" if event.time < began else units.duration(event.time - began)
     step = "" if event.step is None else f"step {event.step:,}"
     sign = "" if event.severity == "info" else units.SEVERITY_SIGNS[event.severity]

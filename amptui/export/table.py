@@ -1,4 +1,4 @@
-"""Steps as a table of comma-separated values: one row a step, one column a field."""
+"""Steps as a CSV table: one row per step, one column per field."""
 
 import csv
 import dataclasses
@@ -30,10 +30,10 @@ tables of other countries, which quotes do not protect (owasp.org/www-community/
 
 
 class StepTable:
-    """Rows in the order of the journal: a run that was resumed may have rows for the same step twice.
+    """Rows in the order of the journal: a resumed run may have two rows for the same step.
 
-    A number that was not measured is an empty cell, one that is not finite is ``nan``, ``inf`` or ``-inf``.
-    Names are text in every spreadsheet: what would begin a formula has an apostrophe before it.
+    A number that was not measured is an empty cell, a non-finite one is ``nan``, ``inf`` or ``-inf``. Names
+    are text in every spreadsheet: an apostrophe precedes whatever would start a formula.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class StepTable:
         self._writer = csv.writer(self._file, lineterminator="\n")
         self._parts: list[str] = []
         self._named_parts: int | None = None
-        """How many parts the head in the file names; None while it has no head."""
+        """How many loss parts the header in the file names; None while there is no header."""
 
     def add(self, records: Sequence[Record]) -> None:
         """Write a row for each step among ``records``."""
@@ -62,7 +62,7 @@ class StepTable:
             self._write_again()
 
     def close(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
         self._file.close()
 
     def _write_head(self) -> None:
@@ -78,7 +78,7 @@ class StepTable:
         return [*cells, *map(step.losses.get, self._parts)]
 
     def _write_again(self) -> None:
-        """Write the table anew: a part of the loss that came late has a column from the first row on."""
+        """Rewrite the table: a loss part that appeared late needs a column from the first row on."""
         head, older = self._head(), self._path.with_suffix(".older")
         self._path.replace(older)
         try:
@@ -92,14 +92,14 @@ class StepTable:
 
 
 def _text(text: str) -> str:
-    """In one line, for programs that read a line and split it, and nothing that a spreadsheet would run."""
+    """One line, without anything that a spreadsheet would run."""
     return _FORMULA.sub(r"\1'", printable(text[:_LONGEST_TEXT]))
 
 
 _CELLS: Mapping[type, Callable[[Any], str]] = {bool: {True: "true", False: "false"}.__getitem__, str: _text}
-"""How values are written that are no numbers."""
+"""How values other than numbers are written."""
 
 
 def _opened(path: Path) -> TextIO:
-    # A journal can hold half of a surrogate pair in a name, which no encoding knows.
+    # A name in a journal can contain half of a surrogate pair, which cannot be encoded.
     return path.open("w", encoding="utf-8", errors="replace", newline="")

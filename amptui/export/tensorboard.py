@@ -1,4 +1,4 @@
-"""The run as an event file, written with TensorBoard's own records: without torch or TensorFlow."""
+"""The run as a TensorBoard event file, written without torch or TensorFlow."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,18 +33,18 @@ except ImportError as error:
     ) from error
 
 FILE_NAME = "events.out.tfevents.amptui"
-"""The same at every export: a second one takes the first one's place. TensorBoard wants ``tfevents``."""
+"""Always the same: a second export replaces the first. TensorBoard requires ``tfevents``."""
 
 _FILE_VERSION = "brain.Event:2"
-"""What TensorBoard's own writers begin a file with."""
+"""The first record of files by TensorBoard's own writers."""
 
 Scalars = Mapping[str, float | None]
 
 
 class EventFile:
-    """Curves as scalars at the time of their records; at the end the run and its events as text.
+    """Curves as scalars with the times of their records; at the end, the run and its events as text.
 
-    Values that stay the same for long, a loss scale say, are written where they change and at the end.
+    Values that rarely change, such as the loss scale, are written when they change and at the end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,14 +54,14 @@ class EventFile:
         self._step = 0
         self._time = 0.0
         self._float16_scale = FIRST_SCALE
-        """What float16 would run with in a step that does not."""
+        """The scale that float16 would use in a step in another precision."""
         self._gpus: dict[str, int] = {}
         """Number by UUID, in the order of their appearance."""
         self._steady: dict[str, tuple[float, int]] = {}
         """By tag: the newest value and the step that it was written for."""
 
     def add(self, records: Sequence[Record]) -> None:
-        """Write what is a curve among ``records``."""
+        """Write the curves in ``records``."""
         for record in records:
             if not self._begun:
                 self._begin(record.time)
@@ -77,7 +77,7 @@ class EventFile:
                 self._float16_scale = record.current
 
     def finish(self, recording: Recording) -> None:
-        """Write where the steady curves end, and the texts."""
+        """Write the last values of the steady curves, and the texts."""
         ends = {tag: value for tag, (value, step) in self._steady.items() if step != self._step}
         self._write(self._time, self._step, ends)
         view = recording.view
@@ -88,7 +88,7 @@ class EventFile:
         self._file.close()
 
     def close(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file as it is."""
         self._file.close()
 
     def _begin(self, time: float) -> None:
@@ -104,7 +104,7 @@ class EventFile:
             self._float16_scale = record.loss_scale
 
     def _changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
-        """Steady values as they were until the step before, and as they are from this one on."""
+        """Steady values up to the step before, and from this one on."""
         ends, begins = {}, {}
         for tag, value in _steady_scalars(record).items():
             before = self._steady.get(tag)
@@ -132,7 +132,7 @@ class EventFile:
         self._write_values(time, step, [Summary.Value(tag=printable(t), simple_value=v) for t, v in known])
 
     def _write_text(self, tag: str, lines: Iterable[str]) -> None:
-        # Four blanks make a line of Markdown one of code: nothing that a model printed becomes a link.
+        # Four spaces make a line code in Markdown: nothing that a model printed becomes a link.
         text = "\n".join(f"    {printable(line)}" for line in lines)
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
         plugin = SummaryMetadata.PluginData(plugin_name="text")
@@ -149,7 +149,7 @@ _GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "tempe
 
 
 def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
-    """What is another number in each step."""
+    """Values that change in every step."""
     seconds = record.step_seconds
     rate = record.samples / seconds if seconds else None
     in_float16 = record.loss_scale is not None
@@ -168,7 +168,7 @@ def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
 
 
 def _steady_scalars(record: StepRecord) -> Scalars:
-    """What mostly stays as it was."""
+    """Values that rarely change."""
     return {
         "learning_rate": record.lr,
         "amp/on": float(record.precision in AMP_PRECISIONS),
@@ -194,7 +194,7 @@ def _phases(record: StepTimed) -> Scalars:
 
 
 def _run_lines(run: RunStarted) -> Iterator[str]:
-    """What ran where, a fact a line."""
+    """Model, device, data and settings, one per line."""
     groups = {"config": run.config, "versions": run.versions, "hardware": run.hardware}
     yield f"model: {run.model}, {units.count(run.parameters)} parameters"
     yield f"device: {run.device_name} ({run.device})"

@@ -1,4 +1,4 @@
-"""Plays a recorded run into the screen that it was watched on: no torch, no GPU, at any speed."""
+"""Replays a recorded run on the screen at any speed, without torch or a GPU."""
 
 from amptui.replay.play import replay
 

@@ -1,4 +1,4 @@
-"""Puts a replay together: player, screen, signals; and says what could not be read."""
+"""Runs a replay: player, screen and signals; reports what could not be read."""
 
 from pathlib import Path
 from signal import SIGHUP, SIGINT
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def replay(run: Path, *, speed: float) -> int:
-    """Play ``run``, a run's folder or its journal, at ``speed`` times its own pace; return the exit status.
+    """Replay ``run``, a run's folder or its journal, at ``speed`` times real time; return the exit status.
 
-    Raises ``UsageError`` without a terminal, and ``RunFolderError`` for a run that cannot be read or holds
-    no records.
+    Raises ``UsageError`` without a terminal, and ``RunFolderError`` for a run that cannot be read or has no
+    records.
     """
     if not can_show_a_screen():
         raise UsageError("a replay needs a terminal", hint="`amptui export` writes a run to a file")

@@ -1,4 +1,4 @@
-"""The player: folds a journal into a session as a clock says that can run, stand, hurry and jump."""
+"""The player: folds a journal into a session in step with a clock that can pause, change speed and seek."""
 
 import math
 import os
@@ -20,33 +20,33 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
 SLOWEST, FASTEST = 1 / 16, 4096.0
-"""How slow and how fast keys make a replay."""
+"""The slowest and fastest speed that keys can set."""
 
 LONGEST_WAIT_SECONDS = 5.0
-"""Of a longer recorded silence the rest is passed over: a run that went on the next day plays on at once."""
+"""Longer gaps between records are shortened to this: a run resumed the next day replays without waiting."""
 
 SKIP_SHARE = 0.05
-"""The part of the run that one press goes back or on."""
+"""The fraction of the run that one key press skips."""
 
 _RECORDS_AT_ONCE = 256
-"""Records that are read and folded before clock and keys are looked at again: some milliseconds' worth."""
+"""Records folded before clock and keys are checked again: a few milliseconds of work."""
 
 _LONGEST_LOOK_SECONDS = 0.1
-"""A batch that takes longer to fold, as one of a forged journal may, holds up no key and no frame."""
+"""A batch that takes longer to fold, possible with a forged journal, delays no key and no frame."""
 
 _PATIENCE_SECONDS = 1.0
 
 _LONGEST_TICK_SECONDS = 1.0
-"""A process that was suspended for longer does not find its replay at the end."""
+"""After a longer suspension of the process, the replay does not jump ahead."""
 
 
 _TAIL_BYTES = 1 << 18
-"""Of the file's end: some hundred records, among which is the newest one's time."""
+"""Read from the end of the file: a few hundred records, including the newest time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A journal's first record, and how long after it the last one came."""
+    """The time of a journal's first record, and the seconds to its last."""
 
     first_time: float
     """Unix seconds."""
@@ -63,16 +63,16 @@ class Position:
     total_seconds: float
     """From the first record to the last."""
     folded_seconds: float
-    """While seeking: how far it has come."""
+    """While seeking: the progress."""
     speed: float
-    """Recorded seconds a second."""
+    """Recorded seconds per second."""
 
 
 class Player:
     """Plays one journal. Keys set the clock from any thread; one thread folds.
 
-    Going back reads the journal anew from its beginning, out of sight; going on hurries through what lies
-    between. Raises ``RunFolderError`` for a journal that cannot be read or holds no records.
+    Seeking back reads the journal again from the start in the background; seeking ahead folds what is in
+    between. Raises ``RunFolderError`` for a journal that cannot be read or has no records.
     """
 
     def __init__(self, path: Path, *, speed: float) -> None:
@@ -99,20 +99,20 @@ class Player:
         """Why the replay cannot go on."""
 
     def start(self) -> None:
-        """Begin to play; returns at once."""
+        """Start to play; returns at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, if it was started; one that reads or folds something endless is left behind."""
+        """Stop the thread if it was started; one that does not stop in time is abandoned."""
         self._stopping = True
         self._woken.set()
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE_SECONDS)
 
     def look(self) -> SessionView:
-        """The session as of now, or as of the last call while a batch takes long to fold.
+        """The session now, or as of the last call while a batch takes long to fold.
 
-        Nobody can answer what the recorded run paused to ask.
+        The question of a recorded pause is removed: nobody can answer it.
         """
         if self._folding.acquire(timeout=_LONGEST_LOOK_SECONDS):
             try:
@@ -145,13 +145,13 @@ class Player:
 
     @property
     def passed_over(self) -> str:
-        """What of the journal so far could not be read, in one line."""
+        """What could not be read of the journal so far, in one line."""
         return passed_over(self._reader)
 
     # ------------------------------------------------------------------------- what keys ask for
 
     def toggle_pause(self) -> None:
-        """Stand still, or go on; at the end begin again."""
+        """Pause or resume; at the end, start over."""
         if self.position.state == "ended":
             self.seek(0.0)
         else:
@@ -159,17 +159,17 @@ class Player:
         self._woken.set()
 
     def change_speed(self, factor: float) -> None:
-        """Play so many times as fast."""
+        """Multiply the speed by ``factor``."""
         self._speed = max(SLOWEST, min(FASTEST, self._speed * factor))
         self._woken.set()
 
     def skip(self, shares: float) -> None:
-        """Go on by so many twentieths of the run, or back."""
+        """Skip so many twentieths of the run ahead, or back if negative."""
         position = self.position
         self.seek(position.seconds + shares * SKIP_SHARE * position.total_seconds)
 
     def seek(self, seconds: float) -> None:
-        """Go to a moment, in seconds since the first record."""
+        """Seek to a time in seconds since the first record."""
         with self._lock:
             self._clock = max(0.0, min(seconds, max(self._span.seconds, self._folded)))
             self._seeking, self._ended = True, False
@@ -193,8 +193,8 @@ class Player:
     def advance(self, now: float) -> float:
         """Move the clock to ``now`` and fold what is due, a batch at most.
 
-        ``now`` is on the monotonic clock. Returns the seconds until there is more to do: 0 when there is more
-        now, inf when nothing will be until a key asks for it. Called by one thread.
+        ``now`` is on the monotonic clock. Returns the seconds until there is more to do: 0 if there is more
+        now, inf if there is nothing until a key is pressed. Called by one thread.
         """
         with self._lock:
             rewinding, self._rewinding = self._rewinding, False
@@ -213,12 +213,12 @@ class Player:
             return self._seconds_to_wait()
 
     def _rewind_if_past(self) -> None:
-        """Have the journal read anew when more of it is folded than the clock allows."""
+        """Have the journal read again if more of it is folded than the clock allows."""
         if self._folded > self._clock:
             self._rewinding, self._folded = True, 0.0
 
     def _move_clock(self, now: float, *, behind: bool) -> None:
-        """Let the clock run, unless folding has not come up with it yet."""
+        """Let the clock run, unless folding is behind it."""
         elapsed = 0.0 if self._moved_at is None else min(now - self._moved_at, _LONGEST_TICK_SECONDS)
         self._moved_at = now
         if not (self._paused or self._ended or behind):
@@ -265,7 +265,7 @@ class Player:
 
 
 def span_of(path: Path) -> Span:
-    """The journal's span. Raises ``RunFolderError`` where it cannot be read or has no record."""
+    """The journal's span. Raises ``RunFolderError`` if it cannot be read or has no records."""
     first = next((record.time for record in journal.read(path)), None)
     if first is None:
         raise RunFolderError(f"{path} holds no records")
@@ -273,7 +273,7 @@ def span_of(path: Path) -> Span:
 
 
 def _last_times(path: Path) -> list[float]:
-    """The times in the last part of the file, which begins in the middle of some line."""
+    """The times in the last part of the file, which may start within a line."""
     with open_to_read(path) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         lines = file.read().splitlines()

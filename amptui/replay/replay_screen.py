@@ -1,4 +1,4 @@
-"""The screen of a replay and its keys: the one of a training, with a clock in place of a trainer."""
+"""The screen of a replay and its keys: that of a training run, with a clock instead of a trainer."""
 
 import threading
 from dataclasses import replace
@@ -15,7 +15,7 @@ from amptui.tui.overlays.help import Help
 from amptui.tui.screen import Left
 
 FRAMES_PER_SECOND = 8.0
-"""Smoother than beside a training, which has a better use for the machine's cores."""
+"""Smoother than during training, which needs the CPU cores itself."""
 
 MOVING = (
     Key("space", ("space",), "toggle_pause", "pause", "pause or resume the replay; at its end, start over"),
@@ -27,7 +27,7 @@ MOVING = (
     Key("home", ("home",), "begin_again", "", "go to the beginning"),
     Key("x", ("x",), "take_xray", "X-ray", "show the latest X-ray recorded so far"),
 )
-"""What a replay does otherwise than a training, or only a replay does."""
+"""The keys that only a replay has, or that do something else in it."""
 
 LOOKING = frozenset(
     {
@@ -42,12 +42,12 @@ LOOKING = frozenset(
         "show_help",
     }
 )
-"""What looks at a run and asks nothing of it: the same in a replay."""
+"""Actions that only look at a run: the same in a replay."""
 
 _QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
 
 REPLAY_KEYS = (*MOVING, *(key for key in KEYS if key.action in LOOKING), _QUIT)
-"""All keys of a replay, for its footer and its help; the screen's others ask something of a training."""
+"""All keys of a replay, for its footer and help; the others would control the training."""
 
 _MOVES = {press: key.action for key in MOVING for press in key.presses}
 
@@ -57,7 +57,7 @@ _HINTS = tuple((key.label, key.hint) for key in REPLAY_KEYS if key.hint)
 
 
 class ReplayApp(WatchApp):
-    """Shows what ``player`` plays; keys move the player, and nothing can be asked of the run itself."""
+    """Shows what ``player`` plays; keys control the player, not the recorded run."""
 
     CSS_PATH = str(Path(screens.__file__).with_name("dashboard.tcss"))
 
@@ -75,9 +75,9 @@ class ReplayApp(WatchApp):
         self._state = replace(self._state, hints=_HINTS)
 
     async def action_press(self, key: str) -> None:
-        """Keys that move the replay do so unless something else is open; those of a training are refused."""
+        """Keys of the replay work unless an overlay is open; those of a training run are refused."""
         if self._overlay is None and key in _MOVES:
-            self._message_until = 0.0  # whatever was refused before was read
+            self._message_until = 0.0  # the last message was read
             await self.run_action(_MOVES[key])
             self._redraw()
         elif self._overlay is None and key in ACTIONS and key not in _ALLOWED:
@@ -88,7 +88,7 @@ class ReplayApp(WatchApp):
 
     def _refresh_state(self) -> None:
         super()._refresh_state()
-        # An overlay has its own keys to tell where the footer tells how far the replay is.
+        # While an overlay is open, the footer shows its keys instead of the position.
         words = "" if self._overlay is not None else position_words(self._player.position)
         self._state = replace(self._state, now=self._player.now, waiting=words)
 
@@ -99,7 +99,7 @@ class ReplayApp(WatchApp):
         return "" if self._player.failure is not None else super()._way_out()
 
     def action_toggle_pause(self) -> None:
-        """Stand still, or go on."""
+        """Pause or resume."""
         self._player.toggle_pause()
 
     def action_faster(self) -> None:
@@ -127,7 +127,7 @@ class ReplayApp(WatchApp):
         self._player.seek(0.0)
 
     def action_take_xray(self) -> None:
-        """Show the newest X-ray that was taken up to here."""
+        """Show the latest X-ray up to this point."""
         if self._view.numerics.xray is None:
             self._say("no X-ray was recorded up to this point")
         elif self._overlay is None:
@@ -147,7 +147,7 @@ class ReplayApp(WatchApp):
 
 
 def position_words(position: Position) -> str:
-    """``replay ×4  3:12 of 41:00``, or what it does instead of playing."""
+    """``replay ×4  3:12 of 41:00``, or that it is seeking, paused or at its end."""
     total = units.duration(position.total_seconds)
     where = f"{units.duration(position.seconds)} of {total}"
     if position.state == "seeking":
