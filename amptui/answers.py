@@ -1,4 +1,4 @@
-"""What somebody asks of a run, and how the run answers, as records."""
+"""Records of requests to a run and of its answers."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -23,7 +23,7 @@ class RequestMade:
     precisions: tuple[str, ...] = ()
     """What ``comparison`` asks for; none of them ends the one that runs."""
     paused: bool | None = None
-    """Whether ``pause`` asks the run to stand still or to go on."""
+    """Whether ``pause`` asks to pause or to resume."""
     reason: str = ""
     """Why ``stop`` asks for the end."""
 

@@ -1,4 +1,4 @@
-"""What looking inside mixed precision found, as records: the float16 window, traced modules, the X-ray.
+"""Records of measurements inside mixed precision: float16 histogram, module trace, X-ray, timing, memory.
 
 As in all records ``None`` is a number that was not measured and ``time`` is Unix seconds.
 """
@@ -53,9 +53,9 @@ class Float16Window:
     overflowing: int
     nonfinite: int
     worst: tuple[ParameterWindow, ...]
-    """The parameters that lose most, worst first, bounded in number; those that lose nothing are left out."""
+    """The parameters that lose the most, worst first, bounded in number; without those that lose nothing."""
     seconds: float | None
-    """What the measurement took, on the device's clock."""
+    """The duration of the measurement, on the device's clock."""
     steps_since: int | None
     """Steps since the one before; None for the first."""
     seconds_since: float | None = None
@@ -63,14 +63,14 @@ class Float16Window:
 
     @property
     def normal(self) -> int:
-        """Elements that float16 keeps with all their digits."""
+        """Elements that float16 keeps in full precision."""
         elsewhere = self.zeros + self.flushed + self.subnormal + self.overflowing + self.nonfinite
         return self.elements - elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRange:
-    """The largest absolute value that one module put out, or that came back to it as a gradient."""
+    """The largest absolute value in one module's output, or in the gradient of its output."""
 
     name: str
     """The module's path in the model, ``features.12.conv``; the model itself is the empty string."""
@@ -85,14 +85,14 @@ class ModuleRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModulesTraced:
-    """What hooks on every module saw in one step: who overflowed first, or came nearest to it."""
+    """A trace of all modules in one step: which overflowed first, or came closest to it."""
 
     time: float
     step: int
     precision: str
     loss_scale: float | None
     asked: bool
-    """A person asked for it; otherwise a non-finite step did."""
+    """Whether a person asked for it; otherwise a non-finite step triggered it."""
     first: ModuleRange | None
     """The first non-finite output in the order of execution, else the first non-finite gradient."""
     nearest: tuple[ModuleRange, ...]
@@ -160,7 +160,7 @@ class XRayTaken:
     random: bool
     """Active dropout: both passes began with the same random state but may have drawn other masks."""
     seconds: float
-    """What it took, training standing still."""
+    """Its duration, during which training was blocked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class PrecisionMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionsCompared:
-    """How far a comparison is, or its result: ``over`` with the reason."""
+    """The progress of a comparison, or its result if ``over``, with the reason."""
 
     time: float
     step: int

@@ -1,4 +1,4 @@
-"""The facts a run emits, each a frozen record: what the journal keeps and the screen is made of.
+"""The facts a run emits, as frozen records, which the journal stores and the screen shows.
 
 Numbers carry their unit in their name. ``None`` is a number that was not measured. Non-finite numbers
 are values like any other. ``time`` is Unix seconds.
@@ -92,7 +92,7 @@ class HostSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """Everything that was known when the first step began."""
+    """Everything known when the first step starts."""
 
     time: float
     model: str
@@ -123,7 +123,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseChanged:
-    """What the trainer is busy with while no step can be shown: a download, an import, a validation."""
+    """What the trainer is doing while no step runs: a download, an import, a validation."""
 
     time: float
     phase: Phase
@@ -261,7 +261,7 @@ class EpochFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PauseChanged:
-    """The trainer stands still after ``step``, or goes on."""
+    """The trainer paused after ``step``, or resumed."""
 
     time: float
     step: int
@@ -301,7 +301,7 @@ class CheckpointWritten:
     size_bytes: int
     reason: Literal["asked", "epoch", "interval", "end"]
     blocked_seconds: float
-    """How long no step ran for it; the rest was written beside the training."""
+    """How long it blocked training; the rest was written in the background."""
     seconds: float
     """From the step boundary until the file was complete."""
 
@@ -323,12 +323,12 @@ class RunResumed:
     total_steps: int | None = None
     """The run's end as of now: it may be longer than at first."""
     lost_steps: int = 0
-    """Steps after the checkpoint that the process before had done; they are done again."""
+    """Steps after the checkpoint that the previous process had done; they are repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepingChanged:
-    """A part of the run is not kept any more, or is again; training goes on whatever the disk does."""
+    """A part of the run is no longer saved, or is saved again; training continues either way."""
 
     time: float
     what: Literal["journal", "checkpoints"]
@@ -338,7 +338,7 @@ class KeepingChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewersChanged:
-    """A screen came to the run or left it; training goes on whatever screens do."""
+    """A screen attached to the run or left it; training continues either way."""
 
     time: float
     viewers: int

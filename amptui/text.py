@@ -1,7 +1,7 @@
-"""Text of others made harmless to show, and how a line of it is written.
+"""Makes untrusted text safe to show, and writes lines of it.
 
-Names, paths, messages and prints come from model files, journals, drivers and command lines. A terminal that
-is sent them as they are obeys what they hide: it is recoloured, retitled, or given a clipboard to paste.
+Names, paths, messages and prints come from model files, journals, drivers and command lines. Sent to a
+terminal unchanged, escape sequences in them could change its colours, its title or the clipboard.
 """
 
 import errno

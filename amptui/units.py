@@ -1,14 +1,14 @@
-"""The one formatter: bytes, rates, seconds, joules, percent and counts as people read them, or ``n/a``."""
+"""Formats bytes, rates, seconds, joules, percentages and counts for people, or ``n/a``."""
 
 import math
 from collections.abc import Mapping
 from decimal import Decimal
 
 NOT_AVAILABLE = "n/a"
-"""What stands where a number could not be measured."""
+"""Shown in place of a number that could not be measured."""
 
 SEVERITY_SIGNS: Mapping[str, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
-"""What stands before a judgement or an event: colour is never the only sign."""
+"""Shown before a verdict or an event: colour is never the only sign."""
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _DECIMAL = ("", "k", "M", "G", "T")
