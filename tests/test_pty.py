@@ -51,7 +51,7 @@ def test_train_watch_switch_compare_and_quit(tmp_path: Path) -> None:
         terminal.wait_for(r"median\s+[\d.]+ ms\s+[\d.]+ ms")
         terminal.wait_for(r"AMP ([\d.]+× (faster|slower)|as fast as|no significant)")
         terminal.press("q")
-        terminal.wait_for("Stop it and leave")
+        terminal.wait_for(r"Stop it\?")
         terminal.press("\r")
         assert terminal.wait() == 0
         assert_restored(terminal)
@@ -81,15 +81,15 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.press(" ")
         terminal.wait_for("running")
         terminal.press("e")
-        terminal.wait_for("esc goes back")
+        terminal.wait_for("esc back")
         terminal.press("\x1b")
         terminal.wait_for("╭ loss")
         for key in ("l", "+", "+", "-", "0"):
             terminal.press(key)
         terminal.press("\t")
-        terminal.wait_for(r"(?s)╭ loss.*╰─+╯\n p precision")
+        terminal.wait_for(r"(?s)╭ loss.*╰─+╯\n p AMP")
         terminal.press("q")
-        terminal.wait_for("Stop it and leave")
+        terminal.wait_for(r"Stop it\?")
         terminal.press("n")
         terminal.press("\x03")
         assert terminal.wait() == 130

@@ -1,4 +1,4 @@
-"""A screen's end of its connection to a run: what the run tells, folded as it comes, and what it is asked."""
+"""A screen's end of its connection to a run: folds the records that arrive, and sends requests."""
 
 import selectors
 import socket
@@ -17,24 +17,24 @@ from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
 
 MAX_UNSENT_BYTES = 1024**2
-"""Requests that wait for a run that hears none: thousands of them."""
+"""Limit of the requests queued for a run that reads none: thousands of them."""
 
 _PIECE_BYTES = 1024**2
-"""What is folded at once of a flood; the system may hold less than that for us."""
+"""At most so much is folded at once; the system may buffer less."""
 
 
 def connect(folder: Path) -> socket.socket:
     """A connection to the live run in ``folder``.
 
-    Raises ``RunFolderError`` where nobody listens there, where it is another user's, or where it is busy.
+    Raises ``RunFolderError`` if no run listens there, if it belongs to another user, or if it is busy.
     """
     return socket_place.reach(folder)
 
 
 class RemoteControl:
-    """Asks the trainer of another process: an ``Asker``.
+    """Sends requests to the trainer of another process: an ``Asker``.
 
-    ``told`` gets the record of what was sent, at once: the run's own comes with its next batch.
+    ``told`` gets the record of each request at once: the run's own arrives with its next batch.
     """
 
     def __init__(self, send: Callable[[Ask], bool], told: Callable[[RequestMade], object]) -> None:
@@ -44,11 +44,11 @@ class RemoteControl:
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run was asked here to end."""
+        """The reason with which this screen asked the run to stop."""
         return self._stop_reason
 
     def ask(self, request: Request) -> int:
-        """Ask without waiting; the request's number."""
+        """Send a request without waiting; return its number."""
         said = Ask(new_number(), request)
         sent = self._send(said)
         if isinstance(request, StopRequest):
@@ -62,8 +62,8 @@ class RemoteControl:
 class Client:
     """Reads a run in a thread of its own: ``restore`` gets a history's state, ``fold`` the records after it.
 
-    ``asked`` gets the record of what is asked here, in the thread that asks. ``ended`` is set when the run,
-    or the connection to it, has ended and all that came is folded; not when the screen itself leaves.
+    ``asked`` gets the record of each request made here, in the requesting thread. ``ended`` is set once the
+    run, or the connection to it, has ended and everything received is folded; not if the screen leaves.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Client:
         self._fold = fold
         self._ended = ended
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
-        self._sending = threading.Condition()  # guards what follows, and the connection's sending side
-        self._unsent = bytearray(protocol.encode(Hello()))  # before all that is asked for, however early
+        self._sending = threading.Condition()  # guards the attributes below, and sending on the connection
+        self._unsent = bytearray(protocol.encode(Hello()))  # goes before any request, however early
         self._deaf = False
         self._left = False
         self._last_word = False
@@ -90,41 +90,41 @@ class Client:
         self._waker.setblocking(False)
         self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
         self.control = RemoteControl(lambda said: self.send(protocol.encode(said)), asked)
-        """What the screen's keys ask of the run."""
+        """Takes the requests of the screen's keys."""
         self.hello: RunHello | None = None
-        """What the run said of itself."""
+        """The run's hello."""
         self.error = ""
-        """What the run said instead of a last record, or why it ended without one; empty if all is well.
+        """The run's error instead of a last record, or why it ended without one; empty if all is well.
 
-        A last record may have come within a history, of which nothing is known here: ask the session first.
+        A last record may have arrived inside a history, which is opaque here: ask the session first.
         """
         self.passed_over = 0
-        """Lines that were no records of this version."""
+        """Lines that are not records of this version."""
 
     @property
     def started(self) -> bool:
-        """Whether the run was spoken to."""
+        """Whether :meth:`start` was called."""
         return self._thread.ident is not None
 
     def start(self) -> None:
-        """Say hello, and begin to read."""
+        """Send the hello, and start reading."""
         self.send(b"")
         self._thread.start()
 
     def send(self, line: bytes) -> bool:
-        """Let the run have ``line`` as soon as it takes it, without waiting; false if it will not have it."""
+        """Queue ``line`` for the run without waiting; return False if it cannot be sent any more."""
         with self._sending:
             if self._deaf or len(self._unsent) + len(line) > MAX_UNSENT_BYTES:
                 return False
             self._unsent += line
             self._send_some()
             if self._unsent:
-                with suppress(BlockingIOError):  # it is awake
+                with suppress(BlockingIOError):  # the thread is awake already
                     self._waker.send(b"\0")
             return not self._deaf
 
     def leave(self, kind: LeaveKind, timeout_seconds: float = 1.0) -> None:
-        """Tell the run that this screen goes, and how, within that time; it trains on."""
+        """Tell the run within that time that this screen leaves, and how; training continues."""
         limit = time.monotonic() + timeout_seconds
         self._left = True
         self.send(protocol.encode(Leave(kind)))
@@ -132,21 +132,21 @@ class Client:
             self._sending.wait_for(lambda: self._deaf or not self._unsent, timeout_seconds)
             self._deaf = True
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)  # which the reading thread takes for the end
+            self._connection.shutdown(socket.SHUT_RDWR)  # ends the reading thread
         if self.started:
             self._thread.join(max(0.0, limit - time.monotonic()))
         else:
             self._close()
 
     def _send_some(self) -> None:
-        """Send what the connection takes; the caller holds the lock."""
+        """Send what the connection accepts; the caller holds the lock."""
         try:
             while self._unsent:
                 del self._unsent[: self._connection.send(self._unsent)]
         except BlockingIOError:
             pass
         except OSError:
-            self._deaf = True  # what it said before it went is still to be read
+            self._deaf = True  # what it sent before it closed is still to be read
             self._unsent.clear()
         if not self._unsent:
             self._sending.notify_all()
@@ -156,8 +156,8 @@ class Client:
             self._follow()
         except ProtocolError as error:
             self.error = str(error)
-        except Exception as error:  # noqa: BLE001 - a screen that has nothing to show says why
-            self.error = f"the run cannot be followed: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - a screen with nothing to show says why
+            self.error = f"cannot follow the run: {type(error).__name__}: {error}"
         self._close()
         if not self._left:
             self._ended.set()
@@ -185,24 +185,24 @@ class Client:
                 over = not self._receive() or bool(self.error)
         if not (self._last_word or self._left or self.error):
             self.error = (
-                "the run's process ended without a last word"
+                "the training process exited unexpectedly"
                 if self.hello is not None
-                else "the run ended before it said anything"
+                else "the run ended before it sent anything"
             )
 
     def _receive(self) -> bool:
-        """Take what has arrived; false where nothing will come any more."""
+        """Read what has arrived; return False at the end of the connection."""
         try:
             piece = self._connection.recv(_PIECE_BYTES)
         except BlockingIOError:
             return True
         except OSError:
-            return False  # a run that closed with something unheard resets the connection
+            return False  # a run that closed with unread input resets the connection
         self._take(self._lines.take(piece))
         return bool(piece)
 
     def _take(self, lines: Sequence[bytes]) -> None:
-        """Fold what the lines hold, in their order, in pieces as large as can be."""
+        """Fold the lines in order, in batches as large as possible."""
         records: list[Record] = []
         for line in lines:
             said = self._read(line)
@@ -220,7 +220,7 @@ class Client:
         except ProtocolError:
             said = None
         if self.hello is None and not isinstance(said, RunHello | RunError):
-            raise ProtocolError("what listens there is no run of amptui")
+            raise ProtocolError("not an amptui run")
         self.passed_over += said is None
         return said
 
@@ -230,8 +230,8 @@ class Client:
                 self.hello = said
                 if said.protocol != protocol.PROTOCOL:
                     raise ProtocolError(
-                        f"the run speaks protocol {said.protocol}, this amptui {protocol.PROTOCOL}; "
-                        f"watch it with amptui {said.version}"
+                        f"the run uses protocol {said.protocol}, this amptui {protocol.PROTOCOL}; "
+                        f"attach with amptui {said.version}"
                     )
             case History(state):
                 try:
@@ -243,7 +243,7 @@ class Client:
 
     def _of_another_version(self) -> str:
         version = self.hello.version if self.hello is not None else __version__
-        return f"; watch it with amptui {version}" if version != __version__ else ""
+        return f"; attach with amptui {version}" if version != __version__ else ""
 
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:

@@ -1,4 +1,4 @@
-"""What a run is and how it stands, from its lock and from both ends of its journal, however long that is."""
+"""A run's description and status, read from its lock and from both ends of its journal."""
 
 import os
 from collections.abc import Callable
@@ -24,17 +24,17 @@ from amptui.runs.lock import Holder, holder
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
 
 State = Literal["starting", "running", "paused", "finished", "stopped", "failed", "died", "unreadable"]
-"""``died`` is a run that nobody trains any more and that left no last word; of an ``unreadable`` one the
-journal cannot be opened."""
+"""``died``: no process trains it and it has no last record. ``unreadable``: its journal cannot be
+opened."""
 
 _HEAD_BYTES = (2**16, 2**20, 2**22)
-"""How far into a journal its beginning is looked for; a long download comes before it."""
+"""How far into a journal to look for the run's start; a long download comes before it."""
 
 _TAIL_BYTES = (2**16, 2**20, 2**24)
-"""How far back its newest step is looked for; a long pause comes after it."""
+"""How far back to look for its newest step; a long pause comes after it."""
 
 _MAX_DAMAGED = 100
-"""Lines of one kind that cannot be read before it is not looked for any more: a listing has many runs."""
+"""Unreadable lines of one kind after which the search for it ends: a list has many runs."""
 
 _R = TypeVar("_R", bound=Record)
 _T = TypeVar("_T")
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRun:
-    """One run at this moment; None is what its files do not tell."""
+    """One run at this moment; None for what its files do not contain."""
 
     name: str
     folder: Path
@@ -55,32 +55,32 @@ class KeptRun:
     started: float | None
     """Unix seconds, as are ``began`` and ``written``."""
     began: float | None
-    """When the process that trains it now began."""
+    """When the process that trains it now started."""
     written: float | None
     """When its journal was last written."""
     device: str | None
     device_name: str | None
     host: str | None
-    """The machine that trains it now, and there the process; None if nobody does."""
+    """The machine that trains it now, and the process there; None if none does."""
     pid: int | None
     is_here: bool
-    """Nobody trains it on another machine."""
+    """Whether it is not being trained on another machine."""
     error: str | None
     """Why it failed, or cannot be read, in one line."""
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody trains it now."""
+        """Whether a process trains it now."""
         return self.host is not None
 
 
 def look_at(run_dir: RunDir) -> KeptRun:
-    """The run in a folder; what cannot be read of it is not known, and nothing is raised for it."""
+    """The run in a folder; what cannot be read is None, and never raises."""
     trains = holder(run_dir.path)
     begun, newest, trouble = _both_ends(run_dir.journal_path)
     said = _run_json(run_dir)
     began = trains.started if trains is not None else None
-    # What changes when a run goes on is rewritten in run.json; the journal may tell it far from both ends.
+    # What changes on resume is rewritten in run.json; in the journal it may be far from both ends.
     newer = (said, newest.resumed, begun)
     return KeptRun(
         name=run_dir.path.absolute().name,
@@ -104,7 +104,7 @@ def look_at(run_dir: RunDir) -> KeptRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Said:
-    """What ``run.json`` says, each by the name that it has in the records."""
+    """The contents of ``run.json``, by the names used in the records."""
 
     model: str | None
     time: float | None
@@ -131,14 +131,14 @@ def _of(kind: type[_T], value: object) -> _T | None:
 
 
 def _known(name: str, *sources: RunStarted | RunResumed | _Said | None) -> Any:
-    """The first value that one of ``sources`` knows."""
+    """The value from the first of ``sources`` that has one."""
     values = (getattr(source, name) for source in sources if source is not None)
     return next((value for value in values if value is not None), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Newest:
-    """The newest record of each kind that tells how a run stands."""
+    """The newest record of each kind that shows a run's status."""
 
     stepped: StepRecord | None = None
     switched: PrecisionChanged | None = None
@@ -152,7 +152,7 @@ class _Newest:
 
     @property
     def precision(self) -> str | None:
-        # A switch may be told ahead of steps before it that were still being measured.
+        # A switch may be recorded before earlier steps that were still being measured.
         ran = [each for each in (self.stepped, self.resumed) if each is not None]
         ran = sorted(ran, key=lambda each: each.step)
         if self.switched is not None and (not ran or self.switched.step > ran[-1].step):
@@ -179,7 +179,7 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readab
 
 
 def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
-    """The run's first record and its newest ones, as far as they are there; why none can be read."""
+    """The run's first record and its newest ones, if present; and why none can be read."""
     try:
         with open_to_read(journal) as file:
             head = file.read(_HEAD_BYTES[0])
@@ -221,7 +221,7 @@ def _newest_in(data: bytes) -> _Newest:
     words = [_last(data, RunFinished), _last(data, RunFailed)]
     stepped, resumed = _last(data, StepRecord), _last(data, RunResumed)
     after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
-    # What ended a run that went on is no last word.
+    # The end of a run that was resumed later is not its last record.
     at, word = max(words, key=lambda found: found[0])
     return _Newest(
         stepped=stepped[1],
@@ -241,7 +241,7 @@ def _last(data: bytes, kind: type[_R]) -> tuple[int, _R | None]:
 
 
 def _searched(data: bytes, kind: type[_R], search: Callable[[bytes, int, int], int]) -> tuple[int, _R | None]:
-    """The record that ``search`` finds first, and where its line begins; damaged ones are passed over."""
+    """The record that ``search`` finds first, and where its line begins; damaged ones are skipped."""
     mark = f'\n{{"type":"{kind.__name__}"'.encode()
     start, end = 0, len(data)
     for _ in range(_MAX_DAMAGED):

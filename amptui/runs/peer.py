@@ -1,4 +1,4 @@
-"""One connection to a run, seen from the run: what the screen at its other end is owed and what it says."""
+"""The run's side of one connection: what is still to be sent to the screen, and what it sends."""
 
 import socket
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Literal
 from amptui.runs import protocol
 
 MAX_QUEUED_BYTES = 4 * 1024**2
-"""Lines that wait for a slow screen, beside a history it is being sent: a second of the quickest training."""
+"""Limit of lines queued for a slow screen, besides a history: a second of the fastest training."""
 
 _PIECE_BYTES = 64 * 1024
 
@@ -18,23 +18,23 @@ Standing = Literal["new", "behind", "waiting", "live"]
 
 
 class Peer:
-    """A screen, or whatever else connected. Nothing here waits for it."""
+    """A screen, or whatever else connected. Nothing here blocks on it."""
 
     def __init__(self, connection: socket.socket, *, adopted: bool, since: float) -> None:
         connection.setblocking(False)
         self.connection = connection
         self.adopted = adopted
-        """It came with the run and not by the run's socket."""
+        """Whether it was there from the start instead of connecting to the run's socket."""
         self.since = since
         """When it connected, on the monotonic clock."""
         self.standing: Standing = "new"
         self.blocked = False
-        """Its socket takes nothing more for now."""
+        """Whether its socket is full for now."""
         self.gone = False
-        """The other end is closed."""
+        """Whether the other end is closed."""
         self._owed: deque[bytes] = deque()
         self._owed_bytes = 0
-        self._sent_bytes = 0  # of the first that is owed
+        self._sent_bytes = 0  # of the first queued line
         self._max_owed_bytes = MAX_QUEUED_BYTES
         self._heard = protocol.Lines(protocol.MAX_REQUEST_BYTES)
 
@@ -45,31 +45,31 @@ class Peer:
 
     @property
     def settled(self) -> bool:
-        """Whether it has taken all that there is for it; one that came with the run is waited for."""
+        """Whether everything for it was sent; the run waits for one that was there from the start."""
         if not self.introduced:
             return not self.adopted
         return self.standing == "live" and not self._owed
 
     def introduce(self, hello: bytes) -> None:
-        """It said hello, and is owed ours."""
+        """Note its hello, and queue the run's."""
         self._owe(hello)
         self.standing = "behind"
 
     def owe_history(self, line: bytes) -> None:
-        """All that was; what is published from now on comes after it."""
+        """Queue the history; what is published later follows it."""
         self._max_owed_bytes = MAX_QUEUED_BYTES + len(line)
         self._owe(line)
         self.standing = "live"
 
     def owe_lines(self, lines: bytes) -> None:
-        """What is published; where that is too much by now, a new history instead."""
+        """Queue published lines; if too many are waiting, ask for a new history instead."""
         if self._owed_bytes + len(lines) > self._max_owed_bytes:
             self.fall_behind()
         else:
             self._owe(lines)
 
     def fall_behind(self) -> None:
-        """Take back what is owed, but for what the socket has a part of: no line is ever torn."""
+        """Drop what is queued, except a line that is partly sent: no line is ever torn."""
         begun = self._owed[0] if self._sent_bytes else b""
         self._owed.clear()
         self._owed_bytes = 0
@@ -78,7 +78,7 @@ class Peer:
         self.standing = "behind"
 
     def send(self) -> None:
-        """Let the socket have what it takes now. Raises ``OSError`` when the other end is gone."""
+        """Send what the socket accepts now. Raises ``OSError`` if the other end is gone."""
         self.blocked = False
         while self._owed and not self.blocked:
             first = self._owed[0]
@@ -102,12 +102,12 @@ class Peer:
         except BlockingIOError:
             return []
         except OSError:
-            piece = b""  # a screen that closed with something unread resets the connection
+            piece = b""  # a screen that closed with unread input resets the connection
         self.gone = not piece
         return self._heard.take(piece)
 
     def close(self, last_word: bytes = b"") -> None:
-        """Hang up, with ``last_word`` if that tears no line."""
+        """Close the connection, after sending ``last_word`` if that tears no line."""
         with suppress(OSError):
             if last_word and not self._sent_bytes:
                 self.connection.send(last_word)

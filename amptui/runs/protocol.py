@@ -1,8 +1,8 @@
-"""What a run and its screens say to each other over a socket: strict JSON, one ASCII object a line.
+"""The protocol between a run and its screens over a socket: strict JSON, one ASCII object a line.
 
-A screen says ``hello`` first, then what it asks for, and how it leaves. The run answers with a ``hello`` of
-its own, the ``history`` of all that was, and from then on the records as they are in its journal; or with
-an ``error``, after which it hangs up.
+A screen sends ``hello`` first, then its requests, and at the end how it leaves. The run answers with a
+``hello`` of its own, then the ``history`` so far, and from then on the records as they are in its journal;
+or with an ``error``, after which it closes the connection.
 """
 
 import json
@@ -16,22 +16,22 @@ from amptui.control import KINDS, REQUESTS, Request
 from amptui.records import Record
 
 PROTOCOL = 2
-"""Counted up when a screen of the version before could not follow any more."""
+"""Incremented when a screen of the previous version could no longer follow."""
 
 MAX_REQUEST_BYTES = 64 * 1024
-"""A screen's line; the longest that is ever sent has some hundred."""
+"""Limit of a screen's line; real ones have at most a few hundred."""
 
 MAX_LINE_BYTES = 256 * 1024**2
-"""A run's line: a history has a few MiB, a record some hundred bytes."""
+"""Limit of a run's line: a history has a few MiB, a record some hundred bytes."""
 
 _MAX_ERROR_CHARACTERS = 500
 
 LeaveKind = Literal["detached", "hung up"]
-"""How a screen left that could still say so: on purpose, or because its terminal was closed."""
+"""How a screen left: on purpose, or because its terminal was closed."""
 
 
 class ProtocolError(ValueError):
-    """A line that nobody who speaks this protocol would send; its text is one short line."""
+    """A line that breaks the protocol; the message is one short line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A screen asks for something; the records of it have its number."""
+    """A screen's request; its records have its number."""
 
     number: int
     request: Request
@@ -69,20 +69,20 @@ class RunHello:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All that a session knew at one moment, as ``Session.restore`` takes it."""
+    """A session's state at one moment, as ``Session.restore`` takes it."""
 
     state: Any
 
 
 @dataclass(frozen=True, slots=True)
 class RunError:
-    """Why the run hangs up."""
+    """Why the run closes the connection."""
 
     text: str
 
 
 def encode(said: Hello | Ask | Leave) -> bytes:
-    """A screen's line."""
+    """Encode a screen's message as a line."""
     match said:
         case Hello(protocol):
             return _line({"hello": {"protocol": protocol}})
@@ -93,7 +93,7 @@ def encode(said: Hello | Ask | Leave) -> bytes:
 
 
 def parse(line: bytes) -> Hello | Ask | Leave:
-    """What a screen said in ``line``. Raises ``ProtocolError``."""
+    """Decode a screen's ``line``. Raises ``ProtocolError``."""
     said = _object(line)
     match said:
         case {"hello": {"protocol": int(protocol)}}:
@@ -107,24 +107,24 @@ def parse(line: bytes) -> Hello | Ask | Leave:
 
 
 def hello_line(hello: Mapping[str, Any]) -> bytes:
-    """A run's first line."""
+    """Encode a run's first line."""
     return _line({"hello": {"protocol": PROTOCOL, **hello}})
 
 
 def history_line(state: str) -> bytes:
-    """A session's state, which is JSON already, as a run's line."""
+    """Encode a session's state, which is JSON already, as a run's line."""
     return b'{"history":' + state.encode("ascii") + b"}\n"
 
 
 def error_line(text: str) -> bytes:
-    """A run's last line to a screen that it does not serve."""
+    """Encode a run's last line to a screen that it refuses."""
     return _line({"error": text})
 
 
 def read(line: bytes) -> RunHello | History | RunError | Record | None:
-    """What a run said in ``line``; None for a record of a later version. Raises ``ProtocolError``."""
+    """Decode a run's ``line``; None for a record of a later version. Raises ``ProtocolError``."""
     if line.startswith(b'{"type":'):
-        return _record(line)  # the short way for most lines: parsed once
+        return _record(line)  # the fast path for most lines: parsed once
     match _object(line):
         case {"history": state}:
             return History(state)
@@ -145,7 +145,7 @@ def read(line: bytes) -> RunHello | History | RunError | Record | None:
 
 
 class Lines:
-    """Puts the pieces that a socket gives together to lines of at most ``max_bytes``."""
+    """Assembles the pieces that arrive at a socket into lines of at most ``max_bytes``."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -1,4 +1,4 @@
-"""Serves a run to screens: one thread takes connections, passes records on and hears what is asked for."""
+"""Serves a run to screens: one thread accepts connections, sends records and receives requests."""
 
 import selectors
 import socket
@@ -22,22 +22,22 @@ from amptui.runs.protocol import Hello, Leave, ProtocolError
 MAX_VIEWERS = 16
 
 MAX_STRANGERS = 16
-"""Connections that have not said hello."""
+"""Limit of connections that have not said hello."""
 
 HELLO_SECONDS = 10.0
 """A connection that has not said hello by then is closed."""
 
 REFUSAL_SECONDS = 10.0
-"""One refusal in that time is told: a flood of them shall not fill the journal."""
+"""At most one refusal in that time is reported: a flood of them must not fill the journal."""
 
 HISTORY_SHARE = 0.05
-"""Of the pump's time at most goes into histories, however often screens come and fall behind."""
+"""At most this part of the pump's time goes into histories, however often screens attach or fall behind."""
 
 _TICK_SECONDS = 1.0
-"""How often the socket's file is looked after; between that the thread sleeps until something comes."""
+"""How often the socket's file is checked; in between the thread sleeps until something arrives."""
 
 _MAX_PUBLISHED = 50
-"""Batches that this thread did not get round to: five seconds; then each screen gets a new history."""
+"""Limit of unprocessed batches: five seconds' worth; then each screen gets a new history."""
 
 _MAX_DETAIL_CHARACTERS = 200
 
@@ -45,23 +45,23 @@ _Change = Literal["attached", "detached", "hung up", "lost", "refused"]
 
 
 class _Batch(NamedTuple):
-    """What the pump hands over."""
+    """What the pump passes to the server's thread."""
 
     lines: bytes = b""
     history: bytes = b""
-    """The history's line, ``lines`` included, if somebody waited for one."""
+    """The history's line, including ``lines``, if a screen waited for one."""
     trouble: str = ""
     """Why there is no history."""
     renewed: bool = False
-    """All that was sent before is out of date."""
+    """Whether everything sent before is out of date."""
 
 
 class Server:
     """A run's end of every screen's connection.
 
-    ``hello`` is what the run says of itself: ``version``, ``pid`` and ``run_dir``. ``obey``, which gets each
-    request with its number, and ``changed`` are called by the server's thread and must not block. Whatever
-    screens do, and whatever fails here, costs the run nothing but ``trouble``.
+    ``hello`` describes the run: ``version``, ``pid`` and ``run_dir``. ``obey``, which gets each request with
+    its number, and ``changed`` are called by the server's thread and must not block. Nothing that screens do
+    or that fails here affects the run: it only sets ``trouble``.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class Server:
         self._hello = protocol.hello_line(hello)
         self._obey = obey
         self._changed = changed
-        self._peers: dict[Peer, None] = {}  # in the order in which they came
+        self._peers: dict[Peer, None] = {}  # in order of arrival
         self._adopted: deque[socket.socket] = deque()
         self._published: deque[_Batch] = deque()
         self._history: Callable[[], str] | None = None
         self._history_due = 0.0
-        self._wanted = threading.Event()  # a screen waits for a history, or there will be no screen any more
-        self._watched = False  # by somebody who takes what is published, or is about to
+        self._wanted = threading.Event()  # a screen waits for a history, or the server has ended
+        self._watched = False  # by a screen that gets what is published, or is about to
         self._over = False
         self._listening: socket_place.Listening | None = None
         self._trouble = ""
@@ -95,8 +95,8 @@ class Server:
         self._selector.register(self._woken, selectors.EVENT_READ, self._wake_up)
         self._thread = threading.Thread(target=self._serve, name="amptui-server", daemon=True)
         self.viewers = 0
-        """Screens that watch now."""
-        # A run's death is seen at once only where no process that it forks holds a connection open.
+        """The number of screens that watch now."""
+        # Screens notice a run's death at once only if no process that it forked holds the connection open.
         in_forks(self.close_copies)
 
     @property
@@ -105,20 +105,20 @@ class Server:
         return self._trouble
 
     def start(self) -> None:
-        """Listen, and begin to serve."""
+        """Listen, and start serving."""
         self._listen()
         self._thread.start()
 
     def adopt(self, connection: socket.socket) -> None:
-        """Serve the screen at the other end of ``connection``; from any thread, also before the start."""
+        """Serve the screen at the other end of ``connection``. From any thread, also before the start."""
         self._adopted.append(connection)
         self._wake()
 
     def publish(self, lines: bytes, history: Callable[[], str]) -> None:
-        """Pass whole ``lines`` of records on; to be called ten times a second, with nothing new as well.
+        """Send whole ``lines`` of records; to be called ten times a second, even with nothing new.
 
-        If a screen waits for it, ``history`` is called once, here and now: a session's state as JSON in one
-        line, with what ``lines`` say. Never waits, and costs microseconds beside that.
+        If a screen waits for a history, ``history`` is called once, right here: it returns a session's state
+        as one line of JSON, ``lines`` included. Never waits, and otherwise costs microseconds.
         """
         self._history = history
         if not self._watched:
@@ -129,11 +129,11 @@ class Server:
             self._hand_over(_Batch(lines))
 
     def renew(self) -> None:
-        """What was published is out of date: every screen gets a new history. From any thread."""
+        """Send every screen a new history, since what was published is out of date. From any thread."""
         self._hand_over(_Batch(renewed=True))
 
     def close(self, timeout_seconds: float) -> None:
-        """Let every screen take what it still can within that time; hang up and take the socket away."""
+        """Send every screen what it accepts within that time; then close the connections and the socket."""
         if self._thread.ident is None:
             self._hang_up()
             return
@@ -143,7 +143,7 @@ class Server:
             if not self._wanted.wait(min(left, _TICK_SECONDS)) or self._over:
                 continue
             if self._history is None:
-                self._closing_by = 0.0  # nothing was ever published: there is nothing to wait for
+                self._closing_by = 0.0  # nothing was ever published, so there is nothing to wait for
                 self._wanted.clear()
                 self._wake()
             else:
@@ -151,23 +151,23 @@ class Server:
         self._thread.join(max(0.0, limit - time.monotonic()) + _TICK_SECONDS)
 
     def close_copies(self) -> None:
-        """In a forked process: let go of what belongs to this one."""
+        """In a forked process: close what belongs to the parent."""
         connections = [peer.connection for peer in self._peers]
         if self._listening is not None:
             connections.append(self._listening.socket)
-        # Not the selector: what is taken from a forked epoll is taken from the run's as well.
+        # Not the selector: unregistering from a forked epoll also changes the run's own.
         for connection in (*connections, *self._adopted, self._woken, self._waker):
             connection.close()
 
-    # What the pump's thread does.
+    # Called by the pump's thread.
 
     def _with_history(self, lines: bytes, history: Callable[[], str]) -> _Batch:
         self._wanted.clear()
         begun = time.monotonic()
         try:
             batch = _Batch(lines, history=protocol.history_line(history()))
-        except Exception as error:  # noqa: BLE001 - who waits for it is told; the pump has more to do
-            batch = _Batch(lines, trouble=f"the run cannot tell its history: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - the waiting screen is told; the pump must continue
+            batch = _Batch(lines, trouble=f"cannot send the history: {type(error).__name__}: {error}")
         now = time.monotonic()
         self._history_due = now + (now - begun) / HISTORY_SHARE
         return batch
@@ -180,10 +180,10 @@ class Server:
         self._wake()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # it is awake, or over
+        with suppress(OSError):  # awake already, or ended
             self._waker.send(b"\0")
 
-    # What the server's thread does.
+    # Called by the server's thread.
 
     def _serve(self) -> None:
         try:
@@ -195,8 +195,8 @@ class Server:
                 while self._published:
                     self._pass_on(self._published.popleft())
                 self._tick()
-        except Exception as error:  # noqa: BLE001 - a fault of ours must not harm the run
-            self._trouble = f"no screen can attach any more: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - an error here must not harm the run
+            self._trouble = f"screens can no longer attach: {type(error).__name__}: {error}"
         finally:
             self._hang_up()
 
@@ -235,7 +235,7 @@ class Server:
         self._listen()
         for peer in [peer for peer in self._peers if not peer.introduced and not peer.adopted]:
             if now - peer.since > HELLO_SECONDS:
-                self._turn_away(peer, f"it said nothing for {HELLO_SECONDS:g} s")
+                self._turn_away(peer, f"no hello within {HELLO_SECONDS:g} s")
 
     def _listen(self) -> None:
         if self._listening is not None:
@@ -262,15 +262,15 @@ class Server:
         try:
             connection, _ = self._listening.socket.accept()
         except (BlockingIOError, ConnectionError):
-            return  # it went before we came
+            return  # it closed before it was accepted
         except OSError:
-            self._stop_listening()  # no descriptor is free: the next tick tries again, and tells
+            self._stop_listening()  # no free descriptor: the next tick tries again, and reports it
             return
         strangers = sum(not peer.introduced for peer in self._peers)
         if not socket_place.is_ours(connection):
-            self._refuse(connection, "this run is another user's")
+            self._refuse(connection, "this run belongs to another user")
         elif strangers >= MAX_STRANGERS:
-            self._refuse(connection, "too many connections say nothing; try again in a while")
+            self._refuse(connection, "too many unfinished connections; try again later")
         else:
             self._welcome(connection, adopted=False)
 
@@ -294,7 +294,7 @@ class Server:
             self._attend(peer, partial(self._hand, batch))
 
     def _attend(self, peer: Peer, act: Callable[[Peer], object]) -> None:
-        """Do something for one screen, whose faults are its own."""
+        """Do something for one screen; its errors end only its own connection."""
         try:
             try:
                 act(peer)
@@ -302,13 +302,13 @@ class Server:
                 self._hear_out(peer)
         except ProtocolError as error:
             self._turn_away(peer, str(error))
-        except Exception as error:  # noqa: BLE001 - a fault of ours, which shall cost this screen alone
-            self._turn_away(peer, f"the run failed to serve it: {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - an error here must cost this screen alone
+            self._turn_away(peer, f"the run failed to serve the screen: {type(error).__name__}: {error}")
         self._watched = any(peer.standing in ("waiting", "live") for peer in self._peers)
         if peer not in self._peers:
             return
         if peer.standing == "waiting":
-            self._wanted.set()  # again as well: a history on its way to it may have been called out of date
+            self._wanted.set()  # set again too: a history under way may be out of date
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.blocked else 0)
         key = self._selector.get_key(peer.connection)
         if key.events != events:
@@ -329,14 +329,14 @@ class Server:
             peer.send()
 
     def _hear(self, peer: Peer) -> bool:
-        """Obey what a screen said; whether it said anything."""
+        """Handle what a screen sent; return whether it sent anything."""
         lines = peer.hear()
         for line in lines:
             said = protocol.parse(line)
             if isinstance(said, Hello):
                 self._introduce(peer, said)
             elif not peer.introduced:
-                raise ProtocolError("a hello comes first")
+                raise ProtocolError("the first line must be a hello")
             elif isinstance(said, Leave):
                 self._drop(peer, said.kind)
                 return False
@@ -347,7 +347,7 @@ class Server:
         return bool(lines)
 
     def _hear_out(self, peer: Peer) -> None:
-        """What a screen said before it went still counts, its farewell above all."""
+        """Handle what a screen sent before it closed, above all its farewell."""
         while peer in self._peers and self._hear(peer):
             pass
         self._drop(peer, "lost")
@@ -356,10 +356,10 @@ class Server:
         if peer.introduced:
             raise ProtocolError("a second hello")
         if hello.protocol != protocol.PROTOCOL:
-            versions = f"the run speaks protocol {protocol.PROTOCOL}, the screen {hello.protocol}"
-            raise ProtocolError(f"{versions}; watch it with the version of amptui that started it")
+            versions = f"the run uses protocol {protocol.PROTOCOL}, the screen {hello.protocol}"
+            raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
         if self.viewers >= MAX_VIEWERS:
-            raise ProtocolError(f"{MAX_VIEWERS} screens watch this run already")
+            raise ProtocolError(f"{MAX_VIEWERS} screens are already attached")
         peer.introduce(self._hello)
         self._count()
         self._tell("attached")

@@ -22,7 +22,7 @@ _MAX_ADDRESS_BYTES = 103
 """The longest address of a Unix socket on every system; Linux takes four more bytes."""
 
 _BACKLOG = 128
-"""Connections that wait to be accepted; enough that strangers do not keep a viewer out."""
+"""Limit of connections waiting to be accepted; large enough that other users cannot keep a viewer out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The keys of the screen: one table dispatches them, requests go out through Control."""
+"""What each key does: one table dispatches them, and requests go out through Control."""
 
 from dataclasses import replace
 from typing import ClassVar, Unpack
@@ -28,23 +28,23 @@ from amptui.tui.panels.phase import is_stopping
 from amptui.tui.screen import Parts, RunScreen
 
 FINDING_SECONDS = 15.0
-"""How long a finding stands in the footer: it is longer to read, and the person waited for it."""
+"""How long a result is shown in the footer: it takes longer to read than a notice."""
 
 MAX_ZOOM = 16
 
-UNANSWERED = "the run waits for an answer: space asks again"
-"""Stands in the footer while the run paused by itself and its question was put aside."""
+UNANSWERED = "waiting for your answer: press space"
+"""Shown in the footer while the run waits for an answer to a question that was closed."""
 
 
 class WatchApp(RunScreen):
-    """A run of another process on the screen, and keys that ask it for something.
+    """A screen for a run in another process, with keys that send it requests.
 
-    What opens over the panels is imported when it opens: the first frame does not need it. A screen that is
-    ``attached`` to a run that another one started stops it only where that is clearly asked for.
+    Overlays are imported when they open: the first frame does not need them. A screen that only
+    ``attached`` to a run that another one started stops it only after a clear yes.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Textual binds these two itself; ours go the way of every other key.
+        # Textual binds these two itself; here they are handled like every other key.
         Binding("ctrl+c", "press('ctrl+c')", show=False, priority=True),
         Binding("ctrl+q", "press('ctrl+q')", show=False, priority=True),
     ]
@@ -53,15 +53,15 @@ class WatchApp(RunScreen):
         super().__init__(**parts)
         self._attached = attached
         self._asked: set[int] = set()
-        """The numbers of the requests that were made here and have no answer yet."""
+        """Numbers of the requests that this screen made and that have no answer yet."""
         self._compares = False
         self._xray_came = False
         self._question_answered = False
 
-    # ---------------------------------------------------------------------------- what came of it
+    # ---------------------------------------------------------------------------- answers
 
     def _follow_session(self) -> None:
-        """Tell what came of what was asked for, and open what opens by itself once nothing else is open."""
+        """Show the answers to this screen's requests, and what opens by itself if nothing else is open."""
         view = self._view
         for answer in view.answers if self._asked else ():
             if answer.request.number in self._asked:
@@ -78,7 +78,7 @@ class WatchApp(RunScreen):
             self._xray_came = False
 
     def _tell(self, answer: Answer) -> None:
-        """What became of a request that was made here: an X-ray is shown, all else told in the footer."""
+        """Show the answer to a request of this screen: an X-ray in its overlay, all others in the footer."""
         view = self._view
         verdict, kind = view.numerics.trace_verdict, answer.request.kind
         if isinstance(answer, RequestRefused):
@@ -88,13 +88,13 @@ class WatchApp(RunScreen):
         elif kind == "x-ray":
             self._xray_came = not self._has_open("x-ray")
         elif kind == "trace" and verdict is not None:
-            text = f"e tells more · {verdict.text}"
+            text = f"e: details · {verdict.text}"
             self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint).text, severity="info")
 
     def _close_what_is_answered(self) -> None:
-        """A question that the run, or another screen, has answered is asked no more."""
+        """Close a question once the run or another screen has answered it."""
         if not self._view.pause_reason:
             self._question_answered = False
             if self._has_open("floor"):
@@ -128,13 +128,13 @@ class WatchApp(RunScreen):
     # --------------------------------------------------------------------------------- keys
 
     async def on_key(self, event: events.Key) -> None:
-        """Every key but the two that Textual would take for itself."""
+        """Every key but the two that Textual binds itself."""
         event.stop()
         event.prevent_default()
         await self.action_press(event.key)
 
     async def action_press(self, key: str) -> None:
-        """An open overlay gets the key; without one, and for Ctrl+C always, the table says what it does."""
+        """An open overlay gets the key; without one, and always for Ctrl+C, the table of keys does."""
         self._look_again()
         if self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
@@ -156,15 +156,15 @@ class WatchApp(RunScreen):
         self._look_again()
 
     def _can_ask(self, *, begun: bool = False, steps: str = "") -> bool:
-        """Whether the run can be asked for something now; where it cannot, the reason is said.
+        """Whether the run can take a request now; if not, show the reason.
 
-        ``begun``: that needs a training that has begun. ``steps``: why it needs a step soon.
+        ``begun``: the request needs a training that has started. ``steps``: why it needs a step soon.
         """
         reason = ""
         if self._ended.is_set():
             reason = "the run has ended"
         elif (begun or steps) and self._view.run is None:
-            reason = "not yet: training has not begun"
+            reason = "training has not started yet"
         elif steps and self._view.state == "paused":
             reason = f"resume first: {steps}"
         if reason:
@@ -172,7 +172,7 @@ class WatchApp(RunScreen):
         return not reason
 
     def action_toggle_precision(self) -> None:
-        """FP32 to AMP, AMP to whatever ran before it."""
+        """Switch from FP32 to AMP, or from AMP to what ran before it."""
         view = self._view
         if not self._can_ask(begun=True) or view.run is None:
             return
@@ -192,16 +192,16 @@ class WatchApp(RunScreen):
     def action_choose_precision(self) -> None:
         """Open the menu of precisions."""
         if self._view.run is None:
-            self._say("not yet: training has not begun")
+            self._say("training has not started yet")
             return
         from amptui.tui.overlays.precision_menu import PrecisionMenu
 
         self._overlay = PrecisionMenu(self._view)
 
     def action_toggle_pause(self) -> None:
-        """Pause, or go on: the other of what was asked for here and is not so yet, or of what is.
+        """Pause or resume, the opposite of the last request or, without one, of the run's state.
 
-        Where the run itself asked how to go on, that question comes back.
+        If the run itself paused and asks how to continue, show that question again.
         """
         if self._waits_for_an_answer:
             self._question_answered = False
@@ -214,7 +214,7 @@ class WatchApp(RunScreen):
         return bool(self._view.pause_reason) and pending_requests.newest(self._view, "pause") is None
 
     def action_resume(self) -> None:
-        """Go on after a pause."""
+        """Resume after a pause."""
         self._ask(PauseRequest(False))
 
     def action_write_checkpoint(self) -> None:
@@ -226,7 +226,7 @@ class WatchApp(RunScreen):
             self._ask(CheckpointRequest())
 
     def action_compare(self) -> None:
-        """Compare FP32 with AMP in turns, or end the comparison that runs."""
+        """Compare FP32 with AMP in alternating blocks, or end the comparison that is running."""
         view = self._view
         if ab_comparison.running(view) is not None:
             if self._can_ask():
@@ -240,7 +240,7 @@ class WatchApp(RunScreen):
             self._ask(ComparisonRequest(precisions))
 
     def action_take_xray(self) -> None:
-        """Ask for an X-ray; where none can be taken now, show the one that there is."""
+        """Ask for an X-ray; if none can be taken now, show the last one."""
         self._probe(XRayRequest(), "X-ray")
         standing = self._ended.is_set() or self._view.state == "paused"
         if standing and self._overlay is None and self._view.numerics.xray is not None:
@@ -251,21 +251,21 @@ class WatchApp(RunScreen):
         self._probe(TraceRequest(), "trace")
 
     def _probe(self, request: XRayRequest | TraceRequest, name: str) -> None:
-        if self._can_ask(steps=f"the {name} needs a step's batch"):
+        if self._can_ask(steps=f"the {name} needs a batch"):
             self._ask(request)
 
-    # ------------------------------------------------------------------------- what only looks
+    # ------------------------------------------------------------------------- views
 
     def action_toggle_log(self) -> None:
-        """Logarithmic loss axis, or linear."""
+        """Switch the loss axis between logarithmic and linear."""
         self._state = replace(self._state, log_y=not self._state.log_y)
 
     def action_zoom_in(self) -> None:
-        """Half as many steps."""
+        """Show half as many steps."""
         self._state = replace(self._state, zoom=min(MAX_ZOOM, self._state.zoom + 1))
 
     def action_zoom_out(self) -> None:
-        """Twice as many steps."""
+        """Show twice as many steps."""
         self._state = replace(self._state, zoom=max(0, self._state.zoom - 1))
 
     def action_zoom_all(self) -> None:
@@ -273,13 +273,13 @@ class WatchApp(RunScreen):
         self._state = replace(self._state, zoom=0)
 
     def action_next_panel(self) -> None:
-        """Give the next panel the screen; after the last, show all."""
+        """Enlarge the next panel to the whole screen; after the last, show all."""
         order = (None, *PANELS)
         focus = order[(order.index(self._state.focus) + 1) % len(order)]
         self._state = replace(self._state, focus=focus)
 
     def action_focus_numerics(self) -> None:
-        """Give the panel of float16's range the screen, or show all again."""
+        """Enlarge the float16 panel to the whole screen, or show all again."""
         focus = None if self._state.focus == "numerics" else "numerics"
         self._state = replace(self._state, focus=focus)
 
@@ -299,10 +299,10 @@ class WatchApp(RunScreen):
 
         self._overlay = Help()
 
-    # ------------------------------------------------------------------------------- what leaves
+    # ------------------------------------------------------------------------------- leaving
 
     def action_ask_quit(self) -> None:
-        """Leave; while training, ask first."""
+        """Quit; during training, ask first."""
         if self._ended.is_set():
             self._leave("")
             return
@@ -311,15 +311,15 @@ class WatchApp(RunScreen):
         self._overlay = QuitQuestion(attached=self._attached)
 
     def action_detach(self) -> None:
-        """Leave at once; training goes on."""
+        """Close the screen at once; training continues."""
         self._leave("" if self._ended.is_set() else "detached")
 
     def action_stop(self) -> None:
-        """Stop after the current step, and leave once it is done."""
+        """Stop after the current step, and close the screen once that is done."""
         self._control.ask(StopRequest("stopped by the user"))
 
     def action_interrupt(self) -> None:
-        """Stop and leave without asking; a second time, leave without waiting. Attached, only leave."""
+        """Stop and quit without asking; a second time, quit without waiting. If attached, only detach."""
         if self._attached:
             self.action_detach()
         elif self._interrupted or self._ended.is_set():
@@ -330,13 +330,13 @@ class WatchApp(RunScreen):
 
 
 def _chosen(view: SessionView) -> str | None:
-    """The precision that a person last chose: in a comparison, what ran before it."""
+    """The precision last chosen by a user: during a comparison, the one that ran before it."""
     runs = ab_comparison.running(view)
     return (runs.chosen if runs is not None else "") or view.precision
 
 
 def _precisions_to_compare(view: SessionView, run: RunStarted) -> tuple[str, str]:
-    """The precision without AMP that ran last, or FP32; then the AMP that runs or that ``p`` means."""
+    """The last precision without AMP, or FP32; then the AMP precision that is running or that ``p`` means."""
     before = [switch.precision for switch in view.switches if switch.precision not in AMP_PRECISIONS]
     amp = view.precision if view.precision in AMP_PRECISIONS else run.amp_precision
     return (before or ["fp32"])[-1], amp or run.amp_precision

@@ -27,7 +27,7 @@ from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, Style
 
 _BANNER_LINES = 3
-"""An error is told in one sentence with its hint: at 80 columns that is three lines at most."""
+"""An error is one sentence and its hint: at most three lines at 80 columns."""
 
 _GOING = {
     "starting": "training is starting",
@@ -40,7 +40,7 @@ Draw = Callable[[Canvas, SessionView, ScreenState], None]
 
 
 class _Framed(NamedTuple):
-    """What a panel draws in a frame of its own: the headline beside its title, and the inside."""
+    """A framed panel: the headline beside its title, and its body."""
 
     headline: Callable[[SessionView, ScreenState], list[Phrase]]
     draw: Draw
@@ -58,7 +58,7 @@ class _EverySecond:
         self._drawn: tuple[object, Canvas] | None = None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """As the panel does, on a blank ``canvas``."""
+        """Draw the panel on a blank ``canvas``."""
         size = canvas.width, canvas.height, canvas.ascii_only
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         key = size, window, screen.log_y, view.state, view.switches
@@ -71,7 +71,7 @@ class _EverySecond:
 
 
 class Frame:
-    """Draws screen after screen; between them it keeps what must not jump, the limits of the curves."""
+    """Draws each screen; in between it keeps the limits of the curves, so that these do not jump."""
 
     def __init__(self) -> None:
         loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
@@ -101,7 +101,7 @@ class Frame:
         self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Draw one view of the session all over ``canvas``, whatever stood there before."""
+        """Draw one view of the session over the whole of ``canvas``."""
         banner_lines = len(_banner(view, canvas.width))
         layout = arrange(canvas.width, canvas.height, screen.focus, banner_lines=banner_lines)
         canvas.put(self._backdrop(layout, canvas))
@@ -115,7 +115,7 @@ class Frame:
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
 
     def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:
-        """The boxes and titles of ``layout``, drawn once: a third of a frame's time otherwise."""
+        """The boxes and titles of ``layout``, drawn once: they would take a third of each frame's time."""
         if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
             backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
             draw_backdrop(backdrop, layout)
@@ -124,7 +124,7 @@ class Frame:
 
 
 def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
-    """The numbers of a panel at the right end of its upper edge."""
+    """Write a panel's headline at the right end of its upper edge."""
     room = canvas.width - len(title) - 8
     kept = fitting(headline, room)
     used = line_width(kept)
@@ -133,13 +133,13 @@ def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
     start = canvas.width - 3 - used
     canvas.text(start - 1, 0, " " * (used + 2))
     write(canvas, start, 0, kept)
-    # Blanks that keep numbers in place are edge again where nothing stands before them.
+    # Leading blanks, which keep numbers in place, become part of the edge again.
     text = canvas.line_text(0, start, start + used)
     canvas.text(start - 1, 0, "─" * (len(text) - len(text.lstrip())), Style.FRAME)
 
 
 def _banner(view: SessionView, width: int) -> list[str]:
-    """Why the run failed, in as few lines as it needs."""
+    """Why the run failed, wrapped."""
     if not isinstance(view.outcome, RunFailed):
         return []
     where = f"step {units.count(view.outcome.step)}: " if view.outcome.step else ""
@@ -152,13 +152,13 @@ def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> Non
 
 
 def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """Events without a frame keep its margin."""
+    """Draw events, with a frame's margin even without a frame."""
     event_list.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
 
 
 def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """What is left to say where no panel fits: the training does not mind."""
-    going = "the run is lost" if screen.lost else _GOING.get(view.state, "training goes on")
+    """The notice on a terminal too small for any panel."""
+    going = "the run has ended" if screen.lost else _GOING.get(view.state, "training continues")
     size = f"{canvas.width}x{canvas.height}"
     text = f"amptui: the terminal is too small ({size}); {going} — step {units.count(view.step)}"
     for y, line in enumerate(wrapped(text, canvas.width, lines=canvas.height)):

@@ -8,9 +8,9 @@ class Key:
     """A key and what it does."""
 
     label: str
-    """As it is written on the screen."""
+    """How the screen shows it."""
     presses: tuple[str, ...]
-    """Textual's names of the presses that count as this key."""
+    """Textual's names for the presses that count as this key."""
     action: str
     hint: str
     """One word for the footer; empty keeps the key out of it."""
@@ -19,37 +19,37 @@ class Key:
 
 
 KEYS = (
-    Key("p", ("p",), "toggle_precision", "precision", "switch the running training between FP32 and AMP"),
-    Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or go on"),
-    Key("d", ("d",), "detach", "detach", "leave the screen, training goes on; amptui attach comes back"),
+    Key("p", ("p",), "toggle_precision", "AMP", "switch the running training between FP32 and AMP"),
+    Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume"),
+    Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
-    Key("m", ("m",), "choose_precision", "modes", "choose any precision this device can run"),
+    Key("m", ("m",), "choose_precision", "precision", "choose any precision that this device supports"),
     Key(
         "c",
         ("c",),
         "compare",
         "compare",
-        "measure FP32 and AMP in turns: how much faster, and how surely",
+        "alternate FP32 and AMP: the speed-up with a 95% interval",
     ),
-    Key("x", ("x",), "take_xray", "X-ray", "X-ray the next batch: FP32 beside AMP, layer by layer"),
-    Key("f", ("f",), "focus_numerics", "float16", "how the gradients fit into float16, or all panels again"),
-    Key("n", ("n",), "trace_modules", "", "name the module that overflows first or comes nearest to it"),
-    Key("l", ("l",), "toggle_log", "log", "logarithmic or linear axis for the loss"),
-    Key("+", ("plus", "equals_sign"), "zoom_in", "", "show half as many steps, the newest"),
-    Key("-", ("minus",), "zoom_out", "", "show twice as many steps"),
+    Key("x", ("x",), "take_xray", "X-ray", "compare the next batch in FP32 and AMP, layer by layer"),
+    Key("f", ("f",), "focus_numerics", "float16", "show how the gradients fit into float16, or all panels"),
+    Key("n", ("n",), "trace_modules", "", "find the module that overflows first or comes closest to it"),
+    Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
+    Key("+", ("plus", "equals_sign"), "zoom_in", "", "zoom in: show half as many steps"),
+    Key("-", ("minus",), "zoom_out", "", "zoom out: show twice as many steps"),
     Key("0", ("0",), "zoom_all", "", "show the whole run"),
-    Key("tab", ("tab",), "next_panel", "", "give the next panel the whole screen"),
+    Key("tab", ("tab",), "next_panel", "", "enlarge the next panel to the whole screen"),
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
-    Key("e", ("e",), "browse_events", "events", "read all events; each with its details"),
-    Key("?", ("question_mark",), "show_help", "help", "show this help, or leave it"),
+    Key("e", ("e",), "browse_events", "events", "list all events, with their details"),
+    Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
     Key(
         "q",
         ("q", "ctrl+q"),
         "ask_quit",
         "quit",
-        "quit; while training it asks whether to stop the run or detach",
+        "quit; during training, choose to stop the run or detach",
     ),
-    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and leave without asking; if attached, detach"),
+    Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit without asking; if attached, detach"),
 )
 
 FOOTER_HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)

@@ -1,4 +1,4 @@
-"""A run on the screen: one timer draws frame after frame and sees whether, and how, to leave."""
+"""A run on the screen: one timer draws each frame and decides whether, and how, to leave."""
 
 import threading
 import time
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
     from amptui.tui.overlays.overlay import Overlay
 
 MESSAGE_SECONDS = 4.0
-"""How long a notice stands in the footer."""
+"""How long a notice is shown in the footer."""
 
 MAX_WAITING_WRITES = 2
-"""Frames are skipped while a slow link has more than that to take."""
+"""Frames are skipped while more writes than this wait for a slow link."""
 
-LOST = "the run's process ended without a word: `amptui runs` tells more"
+LOST = "the training process exited unexpectedly: see `amptui runs`"
 
 Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
-"""How a screen ended: because the run had, or before it; on purpose, with its terminal, or with a stop."""
+"""How a screen ended: "" because the run had ended, otherwise what made it leave before that."""
 
 
 class Parts(TypedDict):
-    """What a screen stands between: the run on one side, the person on the other."""
+    """What connects a screen to the run on one side and the terminal on the other."""
 
     look: Callable[[], SessionView]
     control: Asker
     ended: threading.Event
-    """Set once nothing of the run will come any more."""
+    """Set once the run will send nothing more."""
     start: Callable[[], None]
-    """Called when the first frame stands."""
+    """Called once the first frame is drawn."""
     patience_seconds: float
-    """How long a run that was asked to stop may be silent before the screen leaves without it."""
+    """How long a run that was asked to stop may be silent before the screen closes anyway."""
     frames_per_second: NotRequired[float | None]
-    """A fixed rate; without it the frames' cost decides."""
+    """A fixed rate; None to adapt to the cost of a frame."""
     why_ended: NotRequired[Callable[[], str]]
-    """Asked for one line where the run ended and its last word did not come."""
+    """Returns one line on a run that ended without its last record."""
     why_silent: NotRequired[Callable[[], str]]
-    """Asked for one line where the run is there and has told nothing for seconds; empty while it tells."""
+    """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
     opening: NotRequired[Opening | None]
-    """What stands on the terminal until this screen takes it over."""
+    """What the terminal shows until this screen takes it over."""
 
 
 class RunScreen(App[None]):
-    """Draws a session that is fed from elsewhere. Knows no key; a subclass turns those into requests."""
+    """Draws a session that is fed from elsewhere. Handles no keys: a subclass turns them into requests."""
 
     CSS_PATH = "dashboard.tcss"
     ENABLE_COMMAND_PALETTE = False
@@ -93,21 +93,21 @@ class RunScreen(App[None]):
         self._patient_since: float | None = None
         self._interrupted = False
         self.left: Left | None = None
-        """How the screen was left; None while it stands, and for ever where a fault ended it."""
+        """How the screen was left; None while it is open, and if an error ended it."""
 
     def on_load(self) -> None:
-        """The terminal is taken over next."""
+        """Prepare to take over the terminal."""
         if self._opening is not None:
             self._opening.hand_over()
 
     def compose(self) -> ComposeResult:
-        """One widget."""
+        """Add the one widget."""
         yield self._dashboard
 
     def on_mount(self) -> None:
-        """Paint first, then let the run be listened to."""
+        """Paint first, then start listening to the run."""
         if self.left is not None:
-            self.hang_up(self.left)  # asked for before there was anything to end
+            self.hang_up(self.left)  # asked for before the screen was up
         self.app_resume_signal.subscribe(self, lambda _: self._dashboard.refresh())
         self._dashboard.repaint()
         self.call_after_refresh(self._begin)
@@ -119,7 +119,7 @@ class RunScreen(App[None]):
     # ------------------------------------------------------------------------------- frames
 
     def _tick(self) -> None:
-        """Draw one frame unless the link is behind, see whether to leave, and set the next tick."""
+        """Draw one frame unless the link is behind, check whether to leave, and schedule the next tick."""
         self._look_again()
         self._follow_session()
         self._refresh_state()
@@ -132,8 +132,8 @@ class RunScreen(App[None]):
         self.set_timer(self._pace.next_interval_seconds(), self._tick)
 
     def _look_again(self) -> None:
-        """See what is new of the run, and whether it is over: by its last word, or for want of one."""
-        # In this order: when the connection has ended, the view has all that came.
+        """Read what is new of the run, and whether it has ended, with its last record or without."""
+        # In this order: once the connection has ended, the view has everything that arrived.
         over = self._ended.is_set()
         self._view = self._look()
         self._over = over or self._is_told_over()
@@ -142,7 +142,7 @@ class RunScreen(App[None]):
         return self._view.state in ("finished", "failed")
 
     def _follow_session(self) -> None:
-        """Do what a new view gives cause to, before it is drawn."""
+        """React to a new view before it is drawn."""
 
     def _refresh_state(self) -> None:
         now = time.time()
@@ -159,7 +159,7 @@ class RunScreen(App[None]):
         )
 
     def _lost_words(self) -> str:
-        """What to say of a run that went without a last word."""
+        """What to say of a run that ended without its last record."""
         return (self._why_ended() or LOST) if self._over and not self._is_told_over() else ""
 
     def _paint(self, canvas: Canvas) -> None:
@@ -189,9 +189,9 @@ class RunScreen(App[None]):
     # ------------------------------------------------------------------------------ leaving
 
     def hang_up(self, how: Left = "hung up") -> None:
-        """Leave soon, even if the terminal takes nothing any more, as when it is closed; nothing is stopped.
+        """Leave soon, even if the terminal accepts nothing more, as when it is closed. Does not stop the run.
 
-        May be called from any thread and from a signal handler, before and while the screen stands.
+        May be called from any thread and from a signal handler, before and while the screen is open.
         """
         self.left = how
         if isinstance(self._driver, PatientDriver):
@@ -202,7 +202,7 @@ class RunScreen(App[None]):
                 loop.call_soon_threadsafe(self.exit)
 
     def _leave(self, how: Left) -> None:
-        """End the screen; where there is no alternate one, what comes next stands below it."""
+        """End the screen; without an alternate screen, later output appears below it."""
         self.left = how if self.left is None else self.left
         if how == "hung up" and isinstance(self._driver, PatientDriver):
             self._driver.hurry()
@@ -214,7 +214,7 @@ class RunScreen(App[None]):
         if isinstance(self._driver, PatientDriver) and self._driver.terminal_is_gone:
             return "hung up"
         if self._control.stop_reason is None:
-            # A run that failed before its first step, or never began, has nothing to show but its one line.
+            # A run that failed before its first step, or never started, has only its one line to show.
             began = self._view.run is not None and self._view.state != "failed"
             return "" if self._over and self._view.step == 0 and not began else None
         if self._over or self._is_late():
@@ -222,7 +222,7 @@ class RunScreen(App[None]):
         return None
 
     def _is_late(self) -> bool:
-        """Whether a run that was asked to stop is silent for too long; one that says what it does is not."""
+        """Whether a run that was asked to stop has been silent for too long."""
         now = time.monotonic()
         if self._patient_since is None or is_stopping(self._view):
             self._patient_since = now

@@ -45,7 +45,7 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(lives: Lives, 
         with Terminal(amptui_command("attach", str(run), *FRAMES)) as screen:
             screen.wait_for(r"step\s+[\d,]+")
             fill(disk / "junk")
-            screen.wait_for("journal.* not kept")
+            screen.wait_for("journal.* not saved")
             kept = last_step(run)
             reached = kept + 500
             wait_until(
@@ -53,7 +53,7 @@ def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(lives: Lives, 
             )
             (disk / "junk").unlink()
             wait_until(lambda: last_step(run) > reached, "nothing is kept again")
-            wait_until(lambda: "not kept" not in (screen.read(0.1), screen.text)[1], "it still says so")
+            wait_until(lambda: "not saved" not in (screen.read(0.1), screen.text)[1], "it still says so")
             screen.press("d")
             assert screen.wait() == 0
         stop(run)

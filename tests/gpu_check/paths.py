@@ -157,7 +157,7 @@ def app_on_gpu(bench: Bench) -> Found:
         bench.wait_for(terminal, from_step(700))
         saved = _keep_screen(bench, terminal)
         terminal.press("q")
-        bench.wait_for(terminal, "Stop it and leave")
+        bench.wait_for(terminal, r"Stop it\?")
         terminal.press("\r")
         status = terminal.wait()
     journal = run_dir / "journal.jsonl"
@@ -183,11 +183,11 @@ def x_ray(bench: Bench) -> Found:
         bench.wait_for(terminal, from_step(100))
         terminal.press("x")
         bench.wait_for(terminal, "gradients (agree|differ|disagree) in")
-        bench.wait_for(terminal, "esc goes back")
+        bench.wait_for(terminal, "esc back")
         terminal.press("\x1b")
         bench.wait_for(terminal, "╭ throughput")  # a key that follows at once would be alt and that key
         terminal.press("q")
-        bench.wait_for(terminal, "Stop it and leave")
+        bench.wait_for(terminal, r"Stop it\?")
         terminal.press("\r")
         terminal.wait()
     (found, *_) = [r for r in finished_run(run_dir / "journal.jsonl") if isinstance(r, XRayTaken)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amptui.answers import RequestMade
 
 FINISHED = RunFinished(time=9.0, steps=3, seconds=1.0, reason="done")
-NO_LAST_WORD = "the run's process ended without a last word"
+UNEXPECTED_EXIT = "the training process exited unexpectedly"
 FAILED = RunFailed(time=9.0, step=3, error="out of memory", traceback="")
 RUN_HELLO = protocol.hello_line({"version": "1.2", "pid": 7, "run_dir": "/kept/run"})
 
@@ -146,21 +146,21 @@ def test_lines_that_are_no_records_are_counted(scripted: Scripted) -> None:
         ([RUN_HELLO, protocol.history_line("[]"), line(FAILED)], ""),
         (
             [RUN_HELLO, protocol.history_line("[]"), line(note(0))],
-            NO_LAST_WORD,
+            UNEXPECTED_EXIT,
         ),
-        ([RUN_HELLO], NO_LAST_WORD),
-        ([], "the run ended before it said anything"),
+        ([RUN_HELLO], UNEXPECTED_EXIT),
+        ([], "the run ended before it sent anything"),
         ([protocol.error_line("another run is training there")], "another run is training there"),
         ([RUN_HELLO, protocol.error_line("too\nlong")], "too long"),
-        ([b"HTTP/1.1 400 Bad Request\r\n"], "what listens there is no run of amptui"),
-        ([protocol.history_line("[]")], "what listens there is no run of amptui"),
+        ([b"HTTP/1.1 400 Bad Request\r\n"], "not an amptui run"),
+        ([protocol.history_line("[]")], "not an amptui run"),
         (
             [RUN_HELLO.replace(b'"protocol":2', b'"protocol":1')],
-            "the run speaks protocol 1, this amptui 2; watch it with amptui 1.2",
+            "the run uses protocol 1, this amptui 2; attach with amptui 1.2",
         ),
         (
             [RUN_HELLO, protocol.history_line("{}")],
-            "the run was started by another version of amptui; watch it with amptui 1.2",
+            "the run was started by another version of amptui; attach with amptui 1.2",
         ),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_fault_of_the_session_ends_the_reading_with_a_word(
 
     monkeypatch.setattr(scripted.watching.client, "_fold", broken)
     watching = scripted.tell(RUN_HELLO, line(note(0)))
-    assert watching.client.error == "the run cannot be followed: ZeroDivisionError: in a fold"
+    assert watching.client.error == "cannot follow the run: ZeroDivisionError: in a fold"
 
 
 def test_a_run_that_closed_with_something_unheard_has_still_ended_well(scripted: Scripted) -> None:
@@ -289,7 +289,7 @@ def test_a_run_that_is_killed_ends_its_screens(run: Run, watching: Watching) -> 
     run.server.close(ENOUGH_SECONDS)
     assert watching.ended.wait(ENOUGH_SECONDS)
     assert watching.known == run.known
-    assert watching.client.error == NO_LAST_WORD
+    assert watching.client.error == UNEXPECTED_EXIT
 
 
 def test_nobody_listening_is_told_in_one_line(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_a_history_that_cannot_be_told_ends_who_waits_for_it(run: Run) -> None:
     screen = run.adopt_screen()
     until(lambda: run.server.viewers == 1)
     run.server.publish(b"", broken)
-    told = {"error": "the run cannot tell its history: TypeError: no way"}
+    told = {"error": "cannot send the history: TypeError: no way"}
     assert screen.read_to_the_end()[1:] == [told]
     assert attached(run).histories == 1
 
@@ -255,7 +255,7 @@ def test_a_screen_that_talks_nonsense_is_told_and_let_go(run: Run, line: bytes, 
 
 def test_a_screen_of_another_version_is_refused_with_the_mend(run: Run) -> None:
     screen = run.adopt_screen(hello=b'{"hello": {"protocol": 1}}\n')
-    why = "the run speaks protocol 2, the screen 1; watch it with the version of amptui that started it"
+    why = "the run uses protocol 2, the screen 1; attach with the version of amptui that started it"
     assert screen.read_to_the_end() == [{"error": why}]
     until(lambda: run.changes)
     assert (run.told(), run.changes[0].detail) == ([("refused", 0)], why)
@@ -263,7 +263,7 @@ def test_a_screen_of_another_version_is_refused_with_the_mend(run: Run) -> None:
 
 def test_who_asks_before_saying_hello_is_not_obeyed(run: Run) -> None:
     screen = run.adopt_screen(hello=CHECKPOINT)
-    assert screen.read_to_the_end() == [{"error": "a hello comes first"}]
+    assert screen.read_to_the_end() == [{"error": "the first line must be a hello"}]
     assert run.asked == []
 
 
@@ -280,14 +280,14 @@ def test_who_says_nothing_is_let_go_but_for_the_run_s_own_screen(
     own = run.adopt_screen(hello=b"")
     monkeypatch.setattr(server, "HELLO_SECONDS", 0)
     stranger = run.attach_screen(hello=b"")
-    assert stranger.read_to_the_end() == [{"error": "it said nothing for 0 s"}]
+    assert stranger.read_to_the_end() == [{"error": "no hello within 0 s"}]
     own.say(HELLO)
     own.catch_up(run)
 
 
 def test_sixteen_screens_watch_and_a_seventeenth_is_told_so(run: Run) -> None:
     screens = [attached(run) for _ in range(16)]
-    assert run.adopt_screen().read_to_the_end() == [{"error": "16 screens watch this run already"}]
+    assert run.adopt_screen().read_to_the_end() == [{"error": "16 screens are already attached"}]
     screens[0].connection.close()
     until(lambda: run.server.viewers == 15, meanwhile=run.publish)
     attached(run)
@@ -299,7 +299,7 @@ def test_sixteen_connections_may_say_nothing_for_a_while(run: Run, monkeypatch: 
     strangers = [run.attach_screen(hello=b"") for _ in range(16)]
     # Nothing is said here: whoever sends while being refused may learn of the closed end first.
     refused = run.attach_screen(hello=b"")
-    assert refused.read_to_the_end() == [{"error": "too many connections say nothing; try again in a while"}]
+    assert refused.read_to_the_end() == [{"error": "too many unfinished connections; try again later"}]
     strangers[0].say(HELLO)
     strangers[0].catch_up(run)
 
@@ -359,7 +359,7 @@ def test_a_fault_of_the_server_is_a_trouble_and_not_the_run_s_end(tmp_path: Path
     with running(tmp_path, changed=broken) as run:
         run.adopt_screen().read_to_the_end()
         until(lambda: run.server.trouble)
-        assert run.server.trouble == "no screen can attach any more: ZeroDivisionError: in a callback"
+        assert run.server.trouble == "screens can no longer attach: ZeroDivisionError: in a callback"
         run.publish(1)
         assert run.histories == 0
         until(lambda: not (tmp_path / "run.sock").exists())
@@ -372,7 +372,7 @@ def test_a_request_that_the_run_fails_at_costs_one_screen(tmp_path: Path) -> Non
     with running(tmp_path, obey=broken) as run:
         good, bad = attached(run), attached(run)
         bad.say(CHECKPOINT)
-        why = "the run failed to serve it: ZeroDivisionError: in a callback"
+        why = "the run failed to serve the screen: ZeroDivisionError: in a callback"
         assert bad.read_to_the_end()[-1] == {"error": why}
         run.publish(1)
         good.catch_up(run)

@@ -20,6 +20,8 @@ from amptui.runs import server, socket_place
 from amptui.runs.client import connect
 from tests.runs.served import Run, Screen, attached, running, until
 
+REFUSAL = {"error": "this run belongs to another user"}
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
@@ -32,7 +34,7 @@ def test_another_user_s_process_is_refused(run: Run, tmp_path: Path, monkeypatch
     monkeypatch.setattr(socket_place, "is_ours", lambda _connection: False)
     with socket.socket(socket.AF_UNIX) as other:
         other.connect(str(tmp_path / "run.sock"))
-        assert Screen(other, hello=b"").read_to_the_end() == [{"error": "this run is another user's"}]
+        assert Screen(other, hello=b"").read_to_the_end() == [REFUSAL]
     assert run.told() == [("attached", 1), ("refused", 1)]
     run.publish(1)
     screen.catch_up(run)
@@ -63,7 +65,7 @@ def test_a_real_other_user_s_process_is_refused_even_where_the_file_lets_it_in()
             assert "PermissionError" in as_nobody().stderr
             (folder / "run.sock").chmod(0o666)
             done = as_nobody()
-            assert (done.stderr, json.loads(done.stdout)) == ("", {"error": "this run is another user's"})
+            assert (done.stderr, json.loads(done.stdout)) == ("", REFUSAL)
             assert run.told() == [("refused", 0)]
     finally:
         shutil.rmtree(folder)

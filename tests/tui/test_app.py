@@ -109,7 +109,7 @@ async def test_p_from_a_run_that_began_in_amp_is_fp32() -> None:
 async def test_before_the_run_began_precisions_say_so(key: str) -> None:
     async with watching() as screen:
         await screen.press(key)
-        assert "not yet: training has not begun" in screen.footer
+        assert "training has not started yet" in screen.footer
         assert screen.wanted is None
 
 
@@ -129,12 +129,12 @@ async def test_a_precision_that_the_device_cannot_run_is_refused_with_the_reason
 async def test_m_opens_a_menu_that_asks_for_what_was_chosen() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("m")
-        assert "enter or 1-5 switches" in screen.text
+        assert "enter or 1-5: switch" in screen.text
         await screen.press("down", "enter")
-        assert "enter or 1-5 switches" not in screen.text
+        assert "enter or 1-5: switch" not in screen.text
         assert screen.wanted == "ieee"
         await screen.press("m", "escape")
-        assert "enter or 1-5 switches" not in screen.text
+        assert "enter or 1-5: switch" not in screen.text
         assert screen.wanted == "ieee"
 
 
@@ -188,8 +188,8 @@ async def test_a_notice_gives_the_footer_back(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
     async with watching() as screen:
         await screen.press("p")
-        await screen.until(lambda: "not yet" not in screen.footer)
-        assert "precision" in screen.footer
+        await screen.until(lambda: "not started yet" not in screen.footer)
+        assert "p AMP" in screen.footer
 
 
 # -------------------------------------------------------------------------------- other keys

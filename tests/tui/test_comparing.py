@@ -41,14 +41,14 @@ async def asked_for(screen: Screen) -> tuple[str, ...] | None:
 async def test_c_asks_for_fp32_and_amp_in_turns() -> None:
     async with watching(started(), *steps(5)) as screen:
         assert await asked_for(screen) == ("fp32", "bf16")
-        assert "comparing from the next step on …" in screen.footer
+        assert "comparison starts at the next step …" in screen.footer
         await screen.feed(in_turns())
         await screen.answer(ComparisonRequest)
         assert "comparing: round  1/24, c ends it" in screen.footer
         assert "comparing  ■ FP32 ● AMP bf16" in screen.header
         await screen.feed(in_turns(2, ROWS))
         assert "comparing: round  3/24, c ends it" in screen.footer
-        assert "in turns: round  3 of at most 24" in screen.text
+        assert "A/B test: round  3 of at most 24" in screen.text
 
 
 @awaited
@@ -85,7 +85,7 @@ async def test_one_that_another_screen_began_first_refuses_it() -> None:
         await screen.press("c")
         await screen.feed(in_turns())
         await screen.answer(ComparisonRequest, "comparison running")
-        assert "a comparison runs already: c ends it" in screen.footer
+        assert "already comparing: c ends it" in screen.footer
 
 
 @awaited
@@ -124,7 +124,7 @@ async def test_p_in_the_middle_of_it_switches_from_what_ran_before(running: str)
 async def test_it_needs_steps_to_come() -> None:
     async with watching() as screen:
         assert await asked_for(screen) is None
-        assert "not yet: training has not begun" in screen.footer
+        assert "training has not started yet" in screen.footer
         await screen.feed(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True))
         assert await asked_for(screen) is None
         assert "resume first: a comparison needs steps" in screen.footer

@@ -189,8 +189,8 @@ def test_the_gpu_that_trains_comes_first_with_why_it_is_slow(width: int, height:
     canvas = drawn(views.two_gpus(), width, height)
     text = text_of(canvas)
     assert "▸GPU1" in text
-    assert "⚠ clocks held: thermal (sw)" in text
-    assert style_of(canvas, "⚠ clocks held") == Style.WARNING
+    assert "⚠ throttled: thermal (sw)" in text
+    assert style_of(canvas, "⚠ throttled") == Style.WARNING
 
 
 @pytest.mark.parametrize(("width", "height"), [(120, 40), (200, 60)])
@@ -230,7 +230,7 @@ def test_a_validation_shows_its_batches(width: int, height: int) -> None:
 
 def test_a_terminal_that_is_too_small_keeps_the_step() -> None:
     text = " ".join(line.strip() for line in drawn(views.compared(), 20, 5).lines()).strip()
-    assert text == "amptui: the terminal is too small (20x5); training goes on — step 1,204"
+    assert text == "amptui: the terminal is too small (20x5); training continues — step 1,204"
 
 
 def test_too_small_a_terminal_does_not_claim_that_a_failed_run_goes_on() -> None:

@@ -36,9 +36,9 @@ async def left(screen: Screen) -> str | None:
 async def test_q_asks_and_no_goes_back(key: str) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press(key)
-        await screen.until(lambda: "Stop it and leave?" in screen.text)
+        await screen.until(lambda: "Stop it?" in screen.text)
         await screen.press("n")
-        assert "Stop it and leave?" not in screen.text
+        assert "Stop it?" not in screen.text
         assert screen.control.stop_reason is None
         assert not screen.has_left
 
@@ -221,14 +221,14 @@ async def test_a_run_that_went_without_a_word_is_told_as_lost(width: int) -> Non
     async with watching(started(), *steps(5), size=(width, 30)) as screen:
         screen.ended.set()
         await screen.until(lambda: "lost" in screen.header)
-        assert "the run's process ended without a word: `amptui runs` tells more" in screen.footer
+        assert "the training process exited unexpectedly: see `amptui runs`" in screen.footer
         assert "q quit" in screen.footer
         assert "ETA" not in screen.header
         await screen.press("p")
         assert "the run has ended" in screen.footer
         assert screen.wanted is None
         screen.app._message_until = 0.0
-        await screen.until(lambda: "tells more" in screen.footer)
+        await screen.until(lambda: "exited unexpectedly" in screen.footer)
         assert not screen.has_left
         await screen.press("q")
         assert screen.has_left

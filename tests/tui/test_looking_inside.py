@@ -134,10 +134,10 @@ async def test_an_x_ray_that_failed_says_why() -> None:
 async def test_a_look_inside_needs_a_step_to_come(key: str, name: str) -> None:
     async with watching() as screen:
         await screen.press(key)
-        assert "not yet: training has not begun" in screen.footer
+        assert "training has not started yet" in screen.footer
         await screen.feed(started(), *steps(5), paused())
         await screen.press(key)
-        assert f"resume first: the {name} needs a step's batch" in screen.footer
+        assert f"resume first: the {name} needs a batch" in screen.footer
         await screen.feed(resumed())
         await screen.end(done())
         await screen.press(key)
@@ -167,7 +167,7 @@ async def test_n_asks_for_a_trace_and_tells_its_verdict() -> None:
         assert "trace and X-ray with the next step …" in screen.footer
         await screen.feed(traced(FIRST))
         await screen.answer(TraceRequest)
-        assert "e tells more" in screen.footer
+        assert "e: details" in screen.footer
         assert "Inf in the output of features.3" in screen.footer
 
 
@@ -259,7 +259,7 @@ async def test_quitting_at_the_floor_asks_and_comes_back_to_the_choice() -> None
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("q")
-        assert "Stop it and leave?" in screen.text
+        assert "Stop it?" in screen.text
         assert screen.control.stop_reason is None
         await screen.press("escape")
         assert "training is paused" in screen.text

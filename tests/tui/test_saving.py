@@ -99,7 +99,7 @@ async def test_while_training_is_paused_one_can_be_had() -> None:
 async def test_it_is_refused_before_training_began_while_it_stops_and_after_its_end() -> None:
     async with watching() as screen:
         assert not await ask(screen)
-        assert "not yet: training has not begun" in screen.footer
+        assert "training has not started yet" in screen.footer
         await screen.feed(started(), *steps(5), PhaseChanged(time=time.time(), phase="stopping"))
         assert not await ask(screen)
         assert "it writes a checkpoint at its end" in screen.footer

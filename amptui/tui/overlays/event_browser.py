@@ -13,14 +13,14 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 
 _DEEPEST_INDENT = 12
-"""Lines that begin further in are wrapped from here on."""
+"""Wrapped lines are indented at most this much."""
 
-_LIST_KEYS = (("esc", "goes back"), ("enter", "all of it"), ("↑ ↓", "choose"), ("← →", "scroll below"))
+_LIST_KEYS = (("esc", "back"), ("enter", "details"), ("↑ ↓", "select"), ("← →", "scroll details"))
 _READING_KEYS = (("esc", "list"), ("↑ ↓", "scroll"), ("e", "close"))
 
 
 class EventBrowser(Overlay):
-    """The list with the chosen event below it; enter gives that event the whole box."""
+    """The list with the selected event below it; enter gives that event the whole box."""
 
     name: ClassVar[str] = "events"
     covers_all: ClassVar[bool] = True
@@ -62,7 +62,7 @@ class EventBrowser(Overlay):
         write_edge(canvas, _LIST_KEYS, screen)
 
     def _draw_event(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The chosen event, its line as it stands in the list and all that there is to read of it."""
+        """The selected event: its line in the list, then its full text."""
         title = f"event {self._index + 1:,} of {len(view.events):,}"
         inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
         event = view.events[self._index]
@@ -82,7 +82,7 @@ class EventBrowser(Overlay):
         write_edge(canvas, _READING_KEYS, screen, right=more if self._detail_last_top else "")
 
     def press(self, key: str, view: SessionView) -> Answer:
-        """Arrows and pages move; the chosen event stays chosen while new ones arrive."""
+        """Arrows and pages move; the selected event stays selected while new ones arrive."""
         if key in ("e", "q", "ctrl+q") or (key == "escape" and not self._reading):
             return CLOSE
         if key in ("enter", "escape"):
@@ -99,7 +99,7 @@ class EventBrowser(Overlay):
         return STAY
 
     def _turn(self, view: SessionView) -> None:
-        """From the list to the chosen event, which then stays chosen, or back."""
+        """Switch from the list to the selected event, or back."""
         self._reading = not self._reading and bool(view.events)
         self._detail_top = 0
         if self._reading:
@@ -111,7 +111,7 @@ class EventBrowser(Overlay):
         self._detail_top = 0
 
     def _follow(self, view: SessionView) -> None:
-        """Keep the chosen event chosen; at the top, follow the newest."""
+        """Keep the selected event selected; at the top, follow the newest."""
         numbers = [event.number for event in view.events]
         if self._chosen is None:
             self._index = 0
@@ -123,8 +123,8 @@ class EventBrowser(Overlay):
 def event_lines(event: Event, width: int) -> list[str]:
     """Text and details of ``event`` in lines of at most ``width`` cells.
 
-    Prose is wrapped between words. The indented lines of a failure are a traceback, whose columns mean
-    something: they are cut where they end.
+    Prose is wrapped between words. The indented lines of a failure are a traceback, whose columns matter:
+    they are cut.
     """
     width = max(10, width)
     traceback = event.kind == "failed"
@@ -137,7 +137,7 @@ def event_lines(event: Event, width: int) -> list[str]:
 
 
 def _wrapped(line: str, width: int, *, hang: str = "") -> Sequence[str]:
-    """Between words; what follows the first piece stands under its beginning, ``hang`` further in."""
+    """Wrap between words; later lines are indented like the first one, plus ``hang``."""
     indent = line[: len(line) - len(line.lstrip())][:_DEEPEST_INDENT]
     return textwrap.wrap(line, _characters(line, width), subsequent_indent=indent + hang) or [""]
 
@@ -148,5 +148,5 @@ def _cut(line: str, width: int) -> Sequence[str]:
 
 
 def _characters(line: str, width: int) -> int:
-    """How many characters of ``line`` certainly fit: half as many if some of them take two cells."""
+    """How many characters of ``line`` are sure to fit: half as many if some take two cells."""
     return width if text_width(line) <= len(line) else max(1, width // 2)

@@ -1,4 +1,4 @@
-"""The choice when the trainer paused by itself, for a fallen loss scale or for weights that hold NaN."""
+"""The question when the trainer paused by itself: the loss scale collapsed or the weights contain NaN."""
 
 from typing import ClassVar, NamedTuple
 
@@ -12,10 +12,10 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _PRECISIONS = {
-    "b": ("bf16", "float32's range: nothing to scale"),
-    "f": ("fp32", "nothing overflows at 65,504"),
+    "b": ("bf16", "float32's range, no loss scaling"),
+    "f": ("fp32", "no overflow at 65,504"),
 }
-"""Key to the precision that it goes on in, and why that helps."""
+"""From each key to the precision to continue in, and why that helps."""
 
 _LABEL_WIDTH = 12
 _REASON_LINES = 3
@@ -31,7 +31,7 @@ class _Choice(NamedTuple):
 
 
 class LossScaleQuestion(Overlay):
-    """Why training stands still, and the ways out of it: another precision, the same one, or the end."""
+    """Why training is paused, and the choices: another precision, the same one, or the end."""
 
     name: ClassVar[str] = "floor"
 
@@ -39,7 +39,7 @@ class LossScaleQuestion(Overlay):
         """See :class:`Overlay`."""
         width = min(74, canvas.width)
         choices = _choices(view)
-        # The ways out matter more than the last words on the cause.
+        # The choices matter more than the last lines on the cause.
         why = _why(view, width - 8)[: max(1, canvas.height - len(choices) - 6)]
         inner = open_box(canvas, "training is paused", width=width, height=len(why) + len(choices) + 6)
         sign, sign_style = VERDICT_SIGNS["error"]
@@ -53,11 +53,11 @@ class LossScaleQuestion(Overlay):
             x += _LABEL_WIDTH + 1
             inner.text(x, y, choice.meaning, width=max(0, inner.width - x))
             y += 1
-        stay = "esc leaves it paused, space asks again"
+        stay = "esc: stay paused, space: ask again"
         inner.text(1, y + 1, stay, Style.DIM, width=max(0, inner.width - 1))
 
     def press(self, key: str, view: SessionView) -> Answer:
-        """A precision is asked for before the pause ends, so that no step runs in the one that failed."""
+        """Answer with the precision before the resume, so that no step runs in the one that failed."""
         if key in _PRECISIONS and view.pause_cause != "weights":
             precision, _ = _PRECISIONS[key]
             if precision in unsupported(view):
@@ -73,7 +73,7 @@ class LossScaleQuestion(Overlay):
 
 
 def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
-    """The trainer's reason, then what is known of the cause."""
+    """The trainer's reason, then what is known about the cause."""
     causes = [_way_back(view) if view.pause_cause == "weights" else view.numerics.scaler.text]
     if view.numerics.trace_verdict is not None:
         causes.append(view.numerics.trace_verdict.text)
@@ -84,7 +84,7 @@ def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
 
 def _way_back(view: SessionView) -> str:
     if view.checkpoint is None:
-        return "there is no checkpoint to go back to: quit, and begin anew with a smaller --lr"
+        return "there is no checkpoint to go back to: quit and restart with a smaller --lr"
     return f"go back to {view.checkpoint.name}: quit, then amptui train --resume"
 
 
@@ -95,11 +95,11 @@ def _sentence(text: str, width: int) -> list[str]:
 def _choices(view: SessionView) -> list[_Choice]:
     now, scale = view.precision or "fp16", units.count(view.scaler.scale)
     leave = [
-        _Choice("d", "  detach", Style.TEXT, "leave the screen, the run stays paused"),
-        _Choice("q", "  quit", Style.TEXT, "stop the run; asks once more"),
+        _Choice("d", "  detach", Style.TEXT, "close the screen, the run stays paused"),
+        _Choice("q", "  quit", Style.TEXT, "stop the run; asks again"),
     ]
     if view.pause_cause == "weights":
-        return [_in_precision("g", now, "go on: no weight that is NaN comes back"), *leave]
+        return [_in_precision("g", now, "continue, though NaN weights never recover"), *leave]
     refused = unsupported(view)
     choices = [
         _in_precision(key, name, refused.get(name) or meaning, known=name not in refused)
@@ -107,7 +107,7 @@ def _choices(view: SessionView) -> list[_Choice]:
     ]
     return [
         *choices,
-        _in_precision("g", now, f"go on, the loss scale held at {scale}"),
+        _in_precision("g", now, f"continue with the loss scale held at {scale}"),
         *leave,
     ]
 

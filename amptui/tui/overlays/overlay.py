@@ -1,6 +1,6 @@
-"""What an overlay is: it draws on the dashboard's own canvas, takes key presses and answers them.
+"""The interface of overlays: they draw on the dashboard's own canvas, and take and answer key presses.
 
-The training stays in sight around a small overlay, and nothing is laid out anew.
+The panels stay visible around a small overlay, and nothing is laid out again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,12 +38,12 @@ class Overlay(Protocol):
     """Something over the panels that has the keyboard."""
 
     name: ClassVar[str]
-    """By which the screen knows what it has open."""
+    """Tells the screen which overlay is open."""
     covers_all: ClassVar[bool] = False
-    """Whether nothing of the panels can be seen: then they need not be drawn."""
+    """Whether it hides all panels: then they need not be drawn."""
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState, /) -> None:
-        """Draw over what is there."""
+        """Draw over the panels."""
 
     def press(self, key: str, view: SessionView, /) -> Answer:
         """Take a key press, by Textual's name."""
@@ -60,9 +60,9 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
 
 
 def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str = "") -> None:
-    """The lower edge of an overlay that hides the footer: its keys, or what the footer would say instead.
+    """The lower edge of an overlay that hides the footer: its keys, or the footer's message.
 
-    Where not all keys fit the last ones go first, but the first one stays; ``right`` is at the right end.
+    If not all keys fit, the last are dropped first, and the first always stays; ``right`` is right-aligned.
     """
     y, room = canvas.height - 1, max(0, canvas.width - 8)
     if 2 * text_width(right) < room:
@@ -91,12 +91,12 @@ def _cut(text: str, room: int) -> list[str]:
 
 
 def unsupported(view: SessionView) -> Mapping[str, str]:
-    """The precisions that the device cannot run, each with the reason."""
+    """The precisions that the device does not support, each with the reason."""
     return view.run.unsupported if view.run is not None else {}
 
 
 def shifted(top: int, key: str, *, page: int, last: int) -> int | None:
-    """The first line in sight after ``key``, from 0 to ``last``; None for a key that does not scroll."""
+    """The first visible line after ``key``, from 0 to ``last``; None for a key that does not scroll."""
     moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
     ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
     if key not in moves and key not in ends:

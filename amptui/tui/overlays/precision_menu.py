@@ -11,17 +11,17 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
 MEANINGS = {
-    "fp32": "float32 as by default: convolutions may use TF32",
+    "fp32": "PyTorch's default: convolutions may use TF32",
     "ieee": "float32 with TF32 off everywhere",
     "tf32": "float32 with TF32 on everywhere",
-    "fp16": "autocast to float16, gradients scaled",
-    "bf16": "autocast to bfloat16, nothing to scale",
+    "fp16": "autocast to float16, with loss scaling",
+    "bf16": "autocast to bfloat16, no loss scaling",
 }
 """What each precision is, in half a line."""
 
 
 class PrecisionMenu(Overlay):
-    """Every precision, those this device cannot run with the reason."""
+    """Every precision; those that this device does not support with the reason."""
 
     name: ClassVar[str] = "precisions"
 
@@ -40,7 +40,7 @@ class PrecisionMenu(Overlay):
             words = refused.get(name) or MEANINGS[name]
             now = " (now)" if name == view.precision else ""
             inner.text(17, y, f"{words}{now}", Style.DIM, width=max(0, inner.width - 17))
-        inner.text(2, len(PRECISIONS) + 1, "enter or 1-5 switches, esc goes back", Style.DIM)
+        inner.text(2, len(PRECISIONS) + 1, "enter or 1-5: switch, esc: back", Style.DIM)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows move, enter or a number chooses."""

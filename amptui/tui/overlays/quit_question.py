@@ -1,4 +1,4 @@
-"""The question before a screen goes: stop the run, or leave it running."""
+"""The question before a screen closes: stop the run, or leave it running."""
 
 from typing import ClassVar, NamedTuple
 
@@ -22,9 +22,9 @@ class _Choice(NamedTuple):
 
 
 class QuitQuestion(Overlay):
-    """Asks whether to stop the run; what enter means is the least surprise for the screen that asks.
+    """Asks whether to stop the run.
 
-    Who started the run ends it with enter; who attached to it leaves it to the others.
+    Enter stops it on the screen that started it, and detaches on one that attached.
     """
 
     name: ClassVar[str] = "quit"
@@ -36,7 +36,7 @@ class QuitQuestion(Overlay):
         """See :class:`Overlay`."""
         choices = self._choices(view)
         inner = open_box(canvas, "quit", width=76, height=len(choices) + 4)
-        or_else = "Stop it, or only leave?" if self._attached else "Stop it and leave?"
+        or_else = "Stop it or detach?" if self._attached else "Stop it?"
         inner.text(1, 0, f"Training is at step {view.step:,}. {or_else}", width=inner.width - 1)
         for y, choice in enumerate(choices, 2):
             style = Style.STRONG if y == 2 else Style.TEXT
@@ -45,8 +45,8 @@ class QuitQuestion(Overlay):
             inner.text(x, y, choice.words, style, width=max(0, inner.width - x))
 
     def _choices(self, view: SessionView) -> tuple[_Choice, ...]:
-        goes_on = "the run stays paused" if view.state == "paused" else "training goes on"
-        leave = f"detach: leave the screen, {goes_on}"
+        goes_on = "the run stays paused" if view.state == "paused" else "training continues"
+        leave = f"detach: close the screen, {goes_on}"
         stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
         back = _Choice("esc", ("escape",), "go back", CLOSE)
         if self._attached:

@@ -27,19 +27,19 @@ _LABEL_WIDTH = 8
 _VERDICT_LINES = 3
 
 _MIN_TABLE = 5
-"""Lines that the facts above leave to the table."""
+"""Lines that the facts above leave for the table."""
 
 _HIGH = 30
-"""Lines from which on there is room to say what the columns are."""
+"""With fewer lines there is no room to explain the columns."""
 
 _LAYERS_LEGEND = (
-    "AMP's gradients beside FP32's: cosine 1 is the same direction, "
+    "AMP's gradients and FP32's: cosine 1 is the same direction, "
     "error |AMP−FP32| / |FP32|, lost: zero only in AMP"
 )
-_OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy is a cast to that dtype"
+_OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
 
 _MAX_ISLANDS = 4
-"""Modules in FP32 that are named; of more there are the first ones, and their number."""
+"""Names at most so many modules in FP32; of the others only the number."""
 
 
 class Fact(NamedTuple):
@@ -67,7 +67,7 @@ class XRay(Overlay):
         xray = view.numerics.xray
         inner = open_box(canvas, _title(xray), width=canvas.width, height=canvas.height)
         if xray is None:
-            inner.text(0, 0, "no X-ray was taken yet: x takes one with the next step", Style.DIM)
+            inner.text(0, 0, "no X-ray yet: x takes one with the next step", Style.DIM)
         else:
             y = self._draw_facts(inner, view, xray)
             legend = self._legend(inner) if inner.height >= _HIGH else []
@@ -77,14 +77,14 @@ class XRay(Overlay):
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
         rows = self._rows(xray)
         shown = f"{self._top + 1}–{min(rows, self._top + self._page)} of {rows:,}" if self._last_top else ""
-        hints = (("esc", "goes back"), *other, ("x", "fresh one"), ("↑ ↓", "scroll"))
+        hints = (("esc", "back"), *other, ("x", "again"), ("↑ ↓", "scroll"))
         write_edge(canvas, hints, screen, right=shown)
 
     def _legend(self, inner: Canvas) -> list[str]:
         return wrapped(_OPERATORS_LEGEND if self._operators else _LAYERS_LEGEND, inner.width, lines=2)
 
     def _draw_facts(self, inner: Canvas, view: SessionView, xray: XRayTaken) -> int:
-        """The verdict and the facts, as many as leave a table; return the line where the table begins."""
+        """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
         y = 0
         verdict = view.numerics.xray_verdict
         if verdict is not None:
@@ -136,11 +136,11 @@ def _title(xray: XRayTaken | None) -> str:
     if xray is None:
         return "X-ray"
     scale = f" at loss scale {units.count(xray.loss_scale)}" if xray.loss_scale is not None else ""
-    return f"X-ray of step {xray.step:,}: FP32 beside {precision_label(xray.precision)}{scale}"
+    return f"X-ray of step {xray.step:,}: FP32 and {precision_label(xray.precision)}{scale}"
 
 
 def facts(xray: XRayTaken) -> list[Fact]:
-    """What there is to say of an X-ray beside its tables, what matters most first."""
+    """An X-ray's facts beside its tables, the most important first."""
     took = Phrase((Word("took ", Style.DIM), Word(units.milliseconds(xray.seconds))))
     some = [
         Fact("loss", [*_losses(xray), took]),
@@ -149,13 +149,13 @@ def facts(xray: XRayTaken) -> list[Fact]:
         Fact("outputs", _outputs(xray)),
     ]
     if xray.random:
-        caveat = "dropout is active: both passes may have drawn other masks, and differ by them"
+        caveat = "dropout is active: the two passes may have used different masks"
         some.insert(1, Fact("caution", [Phrase((Word(caveat, Style.WARNING),))]))
     return [fact for fact in some if fact.phrases]
 
 
 def _losses(xray: XRayTaken) -> list[Phrase]:
-    """Both losses to six digits, and their difference as a part of FP32's."""
+    """Both losses to six digits, and their difference relative to FP32's."""
     phrases = [
         _in_precision("fp32", _loss_word(xray.loss_fp32)),
         _in_precision(xray.precision, _loss_word(xray.loss_amp)),
@@ -173,13 +173,13 @@ def _loss_word(loss: float) -> Word:
 
 
 def _saved(xray: XRayTaken) -> list[Phrase]:
-    """What the forward pass keeps for the backward pass, in both precisions."""
+    """What the forward pass saves for the backward pass, in both precisions."""
     if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None:
         return []
     return [
         _in_precision("fp32", Word(units.number_of_bytes(xray.saved_bytes_fp32), Style.STRONG)),
         _in_precision(xray.precision, Word(units.number_of_bytes(xray.saved_bytes_amp), Style.STRONG)),
-        Phrase((Word(f"kept for backward{_change(xray.saved_bytes_fp32, xray.saved_bytes_amp)}"),)),
+        Phrase((Word(f"saved for backward{_change(xray.saved_bytes_fp32, xray.saved_bytes_amp)}"),)),
     ]
 
 
@@ -198,7 +198,7 @@ def _memory(xray: XRayTaken) -> list[Phrase]:
 
 
 def _change(before: int, after: int) -> str:
-    """``, 49% less``; nothing where there is nothing to compare."""
+    """``, 49% less``; empty if there is nothing to compare."""
     if before == 0:
         return ""
     share = units.percent(abs(after - before) / before)
@@ -206,7 +206,7 @@ def _change(before: int, after: int) -> str:
 
 
 def _outputs(xray: XRayTaken) -> list[Phrase]:
-    """How many modules put out which dtype in AMP, and which of them stayed in FP32."""
+    """How many modules output which dtype in AMP, and which of them stayed in FP32."""
     counts = Counter(dtype for dtype in xray.output_dtypes.values() if dtype)
     phrases = [
         Phrase((Word(f"{number:,} ", Style.STRONG), dtype_word(dtype)))

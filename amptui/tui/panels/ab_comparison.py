@@ -1,4 +1,4 @@
-"""A comparison of precisions in turns, in words: that it runs, how far it is, and its result."""
+"""The A/B test in words: that it is running, its progress and its result."""
 
 from amptui import units
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
@@ -11,7 +11,7 @@ from amptui.tui.renderables.interval import LINES, draw_interval
 from amptui.tui.style import BOLD, Style, precision_style
 
 _MAX_CARD_LINES = 8
-"""Lines of one result: narrow panels need that many for one."""
+"""Lines of one result: what a narrow panel needs."""
 
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -20,7 +20,7 @@ _BAR_WIDTH = 61
 
 
 def running(view: SessionView) -> PrecisionsCompared | None:
-    """The comparison that runs; None while none does."""
+    """The comparison that is running, or None."""
     found = view.compared
     if found is None or found.over or view.state in ("finished", "failed"):
         return None
@@ -28,12 +28,12 @@ def running(view: SessionView) -> PrecisionsCompared | None:
 
 
 def steady_style(view: SessionView) -> int:
-    """The style of the precision that runs; plain while precisions take turns: it would flicker."""
+    """The style of the current precision; plain during a comparison, where it would flicker."""
     return precision_style(view.precision) if running(view) is None else Style.TEXT
 
 
 def names(found: PrecisionsCompared) -> list[Word]:
-    """``■ FP32 ▲ AMP fp16``, each in its style; of more than two only how many."""
+    """``■ FP32 ▲ AMP fp16``, each in its style; if more than two, only their number."""
     if len(found.rows) > 2:
         return [Word(f"{len(found.rows)} precisions", Style.STRONG)]
     words: list[Word] = []
@@ -44,31 +44,31 @@ def names(found: PrecisionsCompared) -> list[Word]:
 
 
 def round_words(found: PrecisionsCompared) -> str:
-    """``round  3 of at most 24``, of the one that runs; as wide in every round."""
+    """``round  3 of at most 24``, equally wide in every round."""
     return short_round_words(found).replace("/", " of at most ")
 
 
 def short_round_words(found: PrecisionsCompared) -> str:
-    """``round  3/24``: the same where there is little room."""
+    """``round  3/24``: the same for narrow places."""
     most = units.count(found.most_rounds)
     return f"round {units.count(min(found.rounds + 1, found.most_rounds)):>{len(most)}}/{most}"
 
 
 def blocks_words(found: PrecisionsCompared) -> str:
-    """``12 blocks of 20 steps in turns``: what a result rests on."""
+    """``12 alternating blocks of 20 steps``: what a result is based on."""
     blocks = units.count(min(row.blocks for row in found.rows))
-    return f"{blocks} blocks of {found.block_steps} steps in turns"
+    return f"{blocks} alternating blocks of {found.block_steps} steps"
 
 
 def cards(view: SessionView) -> list[str]:
-    """The result of the newest comparison that is over, a sentence for each precision."""
+    """The result of the last finished comparison, a sentence for each precision."""
     if view.compared is None or running(view) is not None:
         return []
     return result_cards(view.compared, view.run)
 
 
 def speed_word(speedup: float, low: float | None, high: float | None, *, name: str, than: str) -> Word:
-    """``AMP 1.94× faster (1.90 to 1.98)``; that it is as fast as ``than`` within the noise, said so."""
+    """``AMP 1.94× faster (1.90 to 1.98)``, or that it is as fast as ``than`` within the noise."""
     factor, interval = factor_words(speedup), interval_words(speedup, low, high)
     style: int = Style.TEXT
     tie = tie_words(low, high, than)
@@ -82,7 +82,7 @@ def speed_word(speedup: float, low: float | None, high: float | None, *, name: s
 
 
 def speed_lines(word: Word, width: int) -> list[list[Phrase]]:
-    """A speed in as few lines as it needs, its interval in one piece where that fits."""
+    """A speed, wrapped, with its interval on one line if that fits."""
     text, opening, interval = word.text.partition("(")
     kept = text + opening + interval.replace(" ", _NO_BREAK)
     lines = wrapped(kept, width, lines=3)
@@ -90,7 +90,7 @@ def speed_lines(word: Word, width: int) -> list[list[Phrase]]:
 
 
 def measured_words(found: PrecisionsCompared) -> list[Word]:
-    """The speed of every precision beside the baseline, as far as it is known."""
+    """The speed of every precision relative to the baseline, as far as known."""
     than = precision_label(found.baseline)
     return [
         speed_word(
@@ -105,17 +105,17 @@ def measured_words(found: PrecisionsCompared) -> list[Word]:
 
 
 def progress_height(found: PrecisionsCompared, width: int, most: int) -> int:
-    """Lines that ``draw_progress`` takes of ``most``."""
+    """How many of ``most`` lines ``draw_progress`` takes."""
     told = sum(map(len, _told(found, width)))
     drawn = 2 + told + LINES * len(_measured(found))
     return drawn if drawn <= most else 1 + told
 
 
 def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
-    """The round and the ratios so far; where there is room, the way to the last round and the intervals."""
+    """The round and the ratios so far; with more room, a progress bar and the intervals."""
     told = _told(found, canvas.width)
     roomy = canvas.height >= 2 + sum(map(len, told)) + LINES * len(_measured(found))
-    write(canvas, 0, 0, [Phrase((Word("in turns: ", Style.DIM), Word(round_words(found), Style.STRONG)))])
+    write(canvas, 0, 0, [Phrase((Word("A/B test: ", Style.DIM), Word(round_words(found), Style.STRONG)))])
     if roomy:
         done = found.rounds / found.most_rounds
         write(canvas, 0, 1, [Phrase((Gauge(min(canvas.width, _BAR_WIDTH), done, Style.TEXT),))])
@@ -133,8 +133,8 @@ def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
 
 
 def _told(found: PrecisionsCompared, width: int) -> list[list[list[Phrase]]]:
-    """The speed of every precision in lines; before there is one, one line that says so."""
-    words = measured_words(found) or [Word("its first two blocks run", Style.DIM)]
+    """The speed of every precision, a line each; before the first, one line that says so."""
+    words = measured_words(found) or [Word("running the first two blocks", Style.DIM)]
     return [speed_lines(word, width) for word in words]
 
 

@@ -1,4 +1,4 @@
-"""What happened, the newest first: switches, skips, growth, NaN, epochs, notes and prints."""
+"""The events, newest first: switches, skips, growth, NaN, epochs, notes and prints."""
 
 import time
 
@@ -10,13 +10,13 @@ from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
-NOTHING_YET = "nothing happened yet"
+NOTHING_YET = "no events yet"
 
 _STEP_WIDTH = 9
 """Room for ``1,234,567``."""
 
 _WIDE = 76
-"""Columns from which on there is room for the word "step" in each line."""
+"""With fewer columns there is no room for the word "step" in each line."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
@@ -51,7 +51,7 @@ def when(event: Event) -> str:
 
 
 def sign_of(event: Event, view: SessionView) -> tuple[str, int]:
-    """The sign that tells an event's kind without reading it, and its style."""
+    """The sign that shows an event's kind at a glance, and its style."""
     if event.severity != "info":
         return VERDICT_SIGNS[event.severity]
     if event.kind == "switch":

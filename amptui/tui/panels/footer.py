@@ -1,4 +1,4 @@
-"""The bottom line: what is waited for or lost, which keys do what, or a notice; and what the screen costs."""
+"""The bottom line: pending requests or a lost run, the keys or a notice, and what drawing costs."""
 
 from collections.abc import Mapping
 
@@ -11,14 +11,14 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import Style
 
 _ALWAYS = 2
-"""The last hints are help and quit: they stay where others give way, quit the longest."""
+"""The last hints are help and quit: they are dropped last, quit after help."""
 
 NOTICE_INKS: Mapping[Severity, Style] = {"info": Style.STRONG, "warning": Style.WARNING, "error": Style.ERROR}
-"""The style of a notice; what is no trouble is only bold."""
+"""The style of a notice; if harmless it is only bold."""
 
 
 def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
-    """Hints on the left, the cost of drawing on the right; a message has the hints' place."""
+    """Hints on the left, the cost of drawing on the right; a message takes the hints' place."""
     cost = _cost(screen)
     room = canvas.width - 2 - line_width(cost) - 2
     if screen.lost or room < canvas.width // 2:
@@ -37,13 +37,13 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
 
 
 def _news(screen: ScreenState, room: int) -> list[Phrase]:
-    """What stands before the hints for as long as it holds, cut to ``room`` cells."""
+    """A lasting message before the hints, cut to ``room`` cells."""
     text, style = standing_news(screen)
     return [Phrase((Word(line, style),), -1) for line in wrapped(text, room, lines=1)]
 
 
 def standing_news(screen: ScreenState) -> tuple[str, Style]:
-    """A run that is lost or silent, or what is waited for, and its style; empty where all is well."""
+    """A lost or silent run or pending requests, and the style; empty if there is nothing to say."""
     if screen.lost:
         return screen.lost, Style.ERROR
     if screen.silence:
@@ -52,7 +52,7 @@ def standing_news(screen: ScreenState) -> tuple[str, Style]:
 
 
 def _cost(screen: ScreenState) -> list[Phrase]:
-    """Frames a second and their share of one core, once they were measured."""
+    """Frames a second and their share of one core, once measured."""
     if screen.frames_per_second is None:
         return []
     cpu = None if screen.frame_cpu_percent is None else screen.frame_cpu_percent / 100

@@ -1,4 +1,4 @@
-"""The top line: what trains where, in which precision, and how far it is."""
+"""The top line: what trains where, in which precision, and its progress."""
 
 from amptui import units
 from amptui.records import RunFinished
@@ -12,12 +12,12 @@ from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
 _NAME_WIDTH = 24
-"""Cells for a name that a user or a driver made up."""
+"""Cells for a name that comes from a user or a driver."""
 
 _BAR_WIDTH = 10
 
 _SCREENS_FROM = 110
-"""Columns from which on other screens that watch are counted."""
+"""With fewer columns the number of screens is not shown."""
 
 _STATE_INKS = {
     "starting": Style.DIM,
@@ -29,7 +29,7 @@ _STATE_INKS = {
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """What is trained on the left; precision, state and progress on the right, each in its own place."""
+    """What is trained on the left; precision, state and progress in fixed places on the right."""
     left, right = _identity(view), _progress(view, screen)
     if canvas.width >= _SCREENS_FROM and view.viewers > 1:
         left.append(Phrase((Word(f"{units.count(view.viewers)} screens", Style.DIM),), 10))
@@ -39,7 +39,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def _identity(view: SessionView) -> list[Phrase]:
-    """What trains where; synthetic data is said for as long as the run lasts."""
+    """What trains where, with a lasting warning about synthetic data."""
     app = Phrase((Word("amptui", Style.DIM),), 9)
     if view.run is None:
         return [app]
@@ -55,7 +55,7 @@ def _identity(view: SessionView) -> list[Phrase]:
 
 
 def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
-    """Trouble, precision, state, then the way through the epoch and the run."""
+    """Problems, precision, state, then the progress of the epoch and the run."""
     phrases = [*_trouble(view), *_precision(view, screen), _state(view, screen)]
     waiting = waiting_words(view, screen)
     if waiting:
@@ -70,16 +70,16 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 
 def _trouble(view: SessionView) -> list[Phrase]:
-    """What is not kept, for as long as it is not; how many warnings and errors there were."""
+    """What cannot be saved at present; how many warnings and errors there were."""
     counts = ((view.errors, "✖", Style.ERROR), (view.warnings, "⚠", Style.WARNING))
     phrases = [Phrase((Word(f"{sign} {units.count(n)}", style),), 3) for n, sign, style in counts if n]
     if view.not_kept:
-        phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not kept", Style.ERROR),), 1))
+        phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not saved", Style.ERROR),), 1))
     return phrases
 
 
 def _precision(view: SessionView, screen: ScreenState) -> list[Phrase]:
-    """The precision that runs, and the one asked for until the engine confirms it; or those in turns."""
+    """The current precision, and the requested one until the engine confirms it; or those compared."""
     if view.precision is None:
         return []
     compared, target = (
@@ -126,7 +126,7 @@ def _state(view: SessionView, screen: ScreenState) -> Phrase:
 
 
 def _epoch(view: SessionView) -> list[Phrase]:
-    """The epoch and the way through it; without a known length there is no bar."""
+    """The epoch and its progress; no bar if its length is unknown."""
     if view.run is None:
         return []
     total = str(view.run.total_epochs)
@@ -147,7 +147,7 @@ def _step(view: SessionView) -> Phrase:
 
 
 def _time(view: SessionView, screen: ScreenState) -> Phrase:
-    """What is left of the run; once it has ended, how long it took."""
+    """The remaining time of the run; once it has ended, how long it took."""
     over = view.state in ("finished", "failed") or bool(screen.lost)
     label, seconds = ("in", view.elapsed_seconds) if over else ("ETA", view.eta_seconds)
     return Phrase((Word(f"{label} ", Style.DIM), Word(f"{units.duration(seconds):>5}")), 5)

@@ -1,4 +1,4 @@
-"""The loss: is it learning, and in which precision did it learn what."""
+"""The loss: whether the model learns, and in which precision."""
 
 import math
 
@@ -15,7 +15,7 @@ from amptui.tui.style import Style
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """The loss now, its average, the best of the run, and the last validation."""
+    """The current loss, its average, the best of the run, and the last validation."""
     return [
         current(view),
         Phrase((Word("avg ", Style.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
@@ -25,14 +25,14 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 
 def current(view: SessionView) -> Phrase:
-    """The newest loss that reached the host; NaN and Inf in the style of an error."""
+    """The newest loss that has reached the host; NaN and Inf in the style of an error."""
     loss = view.last.loss if view.last is not None else None
     trouble = loss is not None and not math.isfinite(loss)
     return Phrase((Word(f"{units.loss(loss):>7}", Style.ERROR if trouble else Style.STRONG),))
 
 
 def validation(view: SessionView) -> Phrase:
-    """The last epoch's loss and accuracy on data that was not trained on."""
+    """The last validation's loss and accuracy."""
     result = view.last_epoch.validation if view.last_epoch is not None else None
     words = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
     if result is not None and result.accuracy is not None:
@@ -47,7 +47,7 @@ class LossPanel:
         self._plot = CurvePlot(units.loss)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The curve over its ribbon of precisions and skips, over the axis of steps."""
+        """The curve, below it the ribbon of precisions and skips, then the axis of steps."""
         if not view.loss.count:
             words = waiting_words(view, screen)
             quiet(canvas, f"waiting for the first step: {words}" if words else "no step yet")

@@ -1,4 +1,4 @@
-"""Memory and what else NVML says: the GPU that trains first, then torch, other GPUs and the host."""
+"""Memory and NVML's other readings: the training GPU first, then torch, other GPUs and the host."""
 
 from itertools import count
 
@@ -24,16 +24,16 @@ from amptui.tui.style import Style
 NO_SAMPLE = "no sample yet"
 
 _STALE_SECONDS = 5.0
-"""Samples come once a second: five missed ones mean that the figures are no longer of now."""
+"""Samples come once a second: after five missed ones the figures are out of date."""
 
 _NARROWEST_BAR, _WIDEST_BAR = 6, 40
 
 _NEARLY_FULL = 0.95
-"""Above this fraction the next large tensor may not fit: the bar says so in its colour."""
+"""Above this fraction the next large tensor may not fit: the bar changes its colour."""
 
 
 def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
-    """How old the figures are, once they are old."""
+    """How old the figures are, if they are out of date."""
     age = screen.now - view.device.time if view.device is not None else 0.0
     if age < _STALE_SECONDS or view.state in ("finished", "failed"):
         return []
@@ -41,7 +41,7 @@ def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 
 def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """As many lines as there is room for, the most telling first; below them, where the memory is."""
+    """As many lines as fit, the most important first; below them, what uses the memory."""
     used = 0
     if view.device is not None:
         lines = _lines(view, view.device, canvas.width, canvas.height)[: canvas.height]
@@ -55,7 +55,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 
 
 def ordered_gpus(view: SessionView) -> list[tuple[str, GpuSample, bool]]:
-    """Name, sample and whether it trains; the one that trains first.
+    """Name, sample and whether this is the training GPU; that one first.
 
     ``GPU0`` has NVML's index 0; a MIG instance is counted apart, so that it moves no index: ``MIG0``.
     """
@@ -87,18 +87,18 @@ def busy(gpu: GpuSample) -> Phrase:
 
 
 def held_words(gpu: GpuSample, width: int) -> str:
-    """Why the clocks are held down, all reasons or, in less than their width, the gravest; "" where not."""
+    """Why the GPU is throttled: all reasons or, if too wide, the worst one; "" if it is not."""
     reasons = gpu.clocks_event_reasons
     if not reasons:
         return ""
-    everything = f"⚠ clocks held: {', '.join(reasons)}"
+    everything = f"⚠ throttled: {', '.join(reasons)}"
     if len(reasons) == 1 or len(everything) <= width:
         return everything
-    return f"⚠ clocks held: {reasons[0]} +{len(reasons) - 1}"
+    return f"⚠ throttled: {reasons[0]} +{len(reasons) - 1}"
 
 
 def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> list[Line]:
-    """What there is to show, the most telling first; other GPUs lose their readings for want of room."""
+    """Everything to show, the most important first; without room other GPUs lose their readings."""
     gpus = ordered_gpus(view)
     first = [line for gpu in gpus[:1] for line in _gpu(*gpu, width)]
     others = [_gpu(*gpu, width) for gpu in gpus[1:]]
@@ -110,7 +110,7 @@ def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> 
 
 
 def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
-    """Bar, readings and, in the style of a warning, why the clocks are held down."""
+    """Bar, readings and, as a warning, why the GPU is throttled."""
     readings = [
         busy(gpu),
         _reading(gpu.power_watts, "W", 3),
@@ -122,7 +122,7 @@ def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
 
 
 def _torch(allocator: AllocatorSample, width: int) -> list[Line]:
-    """What torch's allocator holds: tensors now, their peak since the switch, and what it keeps for more."""
+    """PyTorch's allocator: allocated now, peak since the switch, and reserved."""
     amounts = (
         (allocator.allocated_bytes, "allocated"),
         (allocator.peak_allocated_bytes, "peak"),

@@ -1,4 +1,4 @@
-"""Where the memory is: a stacked bar a precision, the same in numbers by kind and dtype, and why."""
+"""What uses the memory: a stacked bar for each precision, a table by kind and dtype, and why."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -24,13 +24,13 @@ _FILLS = {
     "activations": "░-",
     "other": "·.",
 }
-"""What a kind's part of a bar is filled with, and on a terminal without UTF-8; in the order of the parts."""
+"""The fill of each kind's part of a bar, with UTF-8 and without; in the order of the parts."""
 
 _OTHER = "other"
-"""What the peak holds beyond the kinds of a breakdown."""
+"""The part of the peak that no kind of the breakdown accounts for."""
 
 _OF_THE_PEAK = ("activations", _OTHER)
-"""Known only where the peak is: missing, they are not zero."""
+"""Known only if the peak is: missing, they are not zero."""
 
 _KIND_WIDTH, _DTYPE_WIDTH = 14, 9
 """A fill, a blank and ``cast copies``; ``bfloat16``."""
@@ -42,15 +42,15 @@ _CHANGE = 14
 """A blank and ``fp16 changes``; amounts stand apart from the columns before them."""
 
 _LABELS = {_OTHER: "other: data, batch"}
-"""Names other than the kind's own, where the column of dtypes leaves them the room."""
+"""Longer names, used if the column of dtypes leaves room."""
 
 _NOTES = {
-    "cast copies": "of weights in half precision, which autocast keeps while a step runs",
-    "activations": "what autograd keeps for the backward pass, and temporary tensors: at least so much, "
-    "as not all gradients live at the peak",
-    _OTHER: "data kept on the device, the batch and workspaces: what else the peak holds",
+    "cast copies": "half-precision weights, which autocast caches during a step",
+    "activations": "saved for the backward pass, and temporary tensors: a lower bound, "
+    "as not all gradients exist at the peak",
+    _OTHER: "the rest of the peak: data kept on the device, the batch and workspaces",
 }
-"""What is behind a kind that does not say so itself."""
+"""Explains the kinds whose name does not."""
 
 _NAME_WIDTH, _AMOUNT_WIDTH = 11, 9
 """Left and right of a bar."""
@@ -63,7 +63,7 @@ _SENTENCE_LINES = 3
 
 
 class _Row(NamedTuple):
-    """One kind in one dtype, in every precision; None where it was not measured or is not."""
+    """One kind in one dtype, in every precision; None if not measured or absent."""
 
     kind: str
     dtype: str
@@ -71,13 +71,13 @@ class _Row(NamedTuple):
 
 
 def has_room(canvas: Canvas, view: SessionView) -> bool:
-    """Whether there is anything to show, and room for the least of it."""
+    """Whether there is anything to show, and room for the smallest version."""
     min_lines = 2 + _MIN_ROWS + len(view.memory)
     return bool(view.memory) and canvas.width >= _MIN_WIDTH and canvas.height >= min_lines
 
 
 def draw(canvas: Canvas, view: SessionView) -> None:
-    """The newest breakdown of each precision, on a canvas that has room."""
+    """The newest breakdown of each precision, on a canvas with room for it."""
     text = [
         line
         for sentence in memory_sentences(view.memory, view.numerics.xray)
@@ -85,7 +85,7 @@ def draw(canvas: Canvas, view: SessionView) -> None:
     ]
     rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)
     y = _draw_bars(canvas, view.memory, rows)
-    # The smallest rows give way to the sentences, these to the largest rows.
+    # Sentences replace the smallest rows, but never the largest.
     spare = canvas.height - y - 1 - len(rows) - len(text)
     height = 1 + len(rows) if spare >= 0 else max(1 + _MIN_ROWS, 1 + len(rows) + spare)
     y += spare > 1
@@ -97,7 +97,7 @@ def draw(canvas: Canvas, view: SessionView) -> None:
 
 
 def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
-    """In the order of the bars' parts; without ``by_dtype`` one row a kind."""
+    """The rows in the order of the bars' parts; without ``by_dtype`` one row per kind."""
     sums: list[dict[tuple[str, str], int]] = [{} for _ in memory]
     for each, sizes in zip(memory, sums, strict=True):
         for kind in each.kinds:
@@ -113,7 +113,7 @@ def _rows(memory: Sequence[MemoryBreakdown], *, by_dtype: bool) -> list[_Row]:
 
 
 def _draw_notes(canvas: Canvas, rows: Sequence[_Row]) -> None:
-    """What kinds mean, where all of that fits."""
+    """What the kinds mean, if all of it fits."""
     kinds = [kind for kind in _NOTES if any(row.kind == kind for row in rows)]
     lines = [line for kind in kinds for line in wrapped(f"{kind}: {_NOTES[kind]}", canvas.width, lines=2)]
     if len(lines) <= canvas.height:
@@ -125,9 +125,9 @@ def _draw_notes(canvas: Canvas, rows: Sequence[_Row]) -> None:
 
 
 def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
-    """A title and a bar a precision, all to one scale; return the line after them."""
+    """A title and a bar for each precision, all to one scale; return the line after them."""
     measured = any(each.peak_allocated_bytes for each in memory)
-    title = "where the peak memory is" if measured else "memory of a step but for activations"
+    title = "where the peak memory is" if measured else "memory of a step without activations"
     steps = ", ".join(f"{precision_label(each.precision)} step {units.count(each.step)}" for each in memory)
     write(canvas, 0, 0, fitting([Phrase((Word(title),)), Phrase((Word(steps, Style.DIM),), 1)], canvas.width))
     totals = [sum(row.sizes[i] or 0 for row in rows) for i in range(len(memory))]
@@ -143,9 +143,9 @@ def _draw_bars(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence
 
 
 def _draw_stack(canvas: Canvas, parts: Sequence[tuple[str, int]], whole: int, style: int) -> None:
-    """Parts side by side, ``whole`` being the canvas's width; each to the nearest cell but for the largest.
+    """Parts side by side, ``whole`` being the canvas's width; each but the largest to the nearest cell.
 
-    So equal parts of two bars are equally long. One of less than half a cell is not seen: the table has it.
+    So equal parts of two bars are equally long. A part of less than half a cell appears in the table only.
     """
     if not parts:
         return
@@ -175,13 +175,13 @@ def _name(precision: str) -> str:
 
 
 def _first_column(width: int) -> int:
-    """Where the amounts begin: behind the dtypes, or without the room for these behind the kinds."""
+    """Where the amounts begin: after the dtypes or, without room for these, after the kinds."""
     wide = _KIND_WIDTH + _DTYPE_WIDTH
     return wide if width >= wide + 2 * _COLUMN else _KIND_WIDTH
 
 
 def _draw_table(canvas: Canvas, memory: Sequence[MemoryBreakdown], rows: Sequence[_Row]) -> int:
-    """As many rows as there are lines, the smallest left out first; return the lines that it took."""
+    """As many rows as there are lines, the smallest left out first; return the number of lines."""
     first = _first_column(canvas.width)
     columns = memory[: (canvas.width - first) // _COLUMN]
     kept = _largest(rows, canvas.height - 1)
@@ -218,7 +218,7 @@ def _draw_column(canvas: Canvas, x: int, words: Sequence[Word], *, width: int = 
 
 
 def _change(kind: str, before: int | None, after: int | None) -> Word:
-    """``-744 MiB``, what AMP took from a kind or added to it; nothing where that was not measured."""
+    """``-744 MiB``, what AMP saved or added for a kind; empty if not measured."""
     unknown = before is None or after is None
     if (before is None and after is None) or (unknown and kind in _OF_THE_PEAK):
         return Word("")

@@ -1,4 +1,4 @@
-"""Inside mixed precision: gradients against float16's range, headroom, and what the scaler makes of it."""
+"""The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui import units
 from amptui.findings import Float16Window
@@ -28,16 +28,16 @@ from amptui.tui.renderables.ribbon import draw_step_axis
 from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, Style
 
-NOTHING_YET = "no gradient measured yet"
+NOTHING_YET = "no gradients measured yet"
 
 _WIDE = 104
-"""Columns from which on words stand beside the histogram."""
+"""With fewer columns the text is below the histogram instead of beside it."""
 
 _WORDS_WIDTH = 42
-"""What those words are given; less where the histogram could not be told from."""
+"""Width of that text; less if the histogram would become unreadable."""
 
 _HIGH = 24
-"""Lines from which on a wide panel has a second row: the headroom's curve and what was found."""
+"""Lines for a second row in a wide panel: the headroom's curve and the findings."""
 
 _MIN_BARS, _MAX_BARS = 3, 18
 """Lines of bars."""
@@ -46,18 +46,18 @@ _FAIR_PART = 0.45
 """Of the lines of a narrow panel, the histogram's where there is more to say than lines."""
 
 _ROOMY = 20
-"""Lines beside the words from which on a blank one sets them apart."""
+"""With more lines than these a blank one separates the paragraphs."""
 
 _MIN_CURVE, _MAX_CURVE = 6, 14
 """Lines of the headroom's curve, its title and axis included."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """What the scaler does and how many doublings there are to overflow."""
+    """The scaler's state and the doublings to overflow."""
     state = verdicts.state_words(view.numerics.scaler)
     phrases = [Phrase((state,))] if state is not None else []
     if view.numerics.headroom is not None:
-        label = "if float16 ran: headroom " if view.numerics.hypothetical else "headroom "
+        label = "headroom in float16 " if view.numerics.hypothetical else "headroom "
         words = (Word(label, Style.DIM), *verdicts.headroom_words(view.numerics))
         phrases.append(Phrase(words, 1))
     return phrases
@@ -70,7 +70,7 @@ class NumericsPanel:
         self._plot = CurvePlot(units.doublings, band=False)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The histogram first, the words beside it or below it, the curve where there is room."""
+        """The histogram first, the text beside or below it, and the curve if there is room."""
         if not _anything(view.numerics):
             words = waiting_words(view, screen)
             quiet(canvas, f"{NOTHING_YET}: {words}" if words else NOTHING_YET)
@@ -84,7 +84,7 @@ class NumericsPanel:
             self._draw_wide(canvas, view, screen)
 
     def _draw_stacked(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Everything in one column: the words get what a histogram of a fair height leaves over."""
+        """Everything in one column: the text gets what a histogram of a fair height leaves."""
         fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
         blocks = _all_blocks(view.numerics, canvas.width)
         lines = fitting_lines(blocks, max(0, canvas.height - fair))
@@ -109,7 +109,7 @@ class NumericsPanel:
         _write_blocks(right, _found_blocks(view.numerics, right.width))
 
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """The headroom of each measured step, at the scale of its time."""
+        """The headroom of each measured step, at the loss scale of that step."""
         series = view.numerics.headrooms
         if canvas.height < _MIN_CURVE or not series.count:
             return
@@ -137,7 +137,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
     """A title that says whether float16 ran, above the histogram."""
     window = view.numerics.window
     if window is None:
-        quiet(canvas, "the float16 window was not measured yet")
+        quiet(canvas, "float16 window not measured yet")
         return
     write(canvas, 0, 0, fitting(_window_title(window), canvas.width))
     draw_exponents(canvas.rows(1), window)
@@ -145,7 +145,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
 
 def _window_title(window: Float16Window) -> list[Phrase]:
     scale = units.count(window.loss_scale)
-    at = f"if float16 ran at {scale}" if window.hypothetical else f"at scale {scale}"
+    at = f"if in float16 at {scale}" if window.hypothetical else f"at scale {scale}"
     cost = _cost(window)
     return [
         Phrase((Word("float16 window"),), 2),
@@ -156,7 +156,7 @@ def _window_title(window: Float16Window) -> list[Phrase]:
 
 
 def _cost(window: Float16Window) -> str:
-    """``every 32 steps, 0.9% of the time``; only what of it was measured."""
+    """``every 32 steps, 0.9% of the time``, as far as measured."""
     if not window.steps_since:
         return "" if window.seconds is None else f"took {units.milliseconds(window.seconds)}"
     often = "every step" if window.steps_since == 1 else f"every {units.count(window.steps_since)} steps"
@@ -166,7 +166,7 @@ def _cost(window: Float16Window) -> str:
 
 
 def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
-    """The headroom large, over its gauge and what comes next; return the lines it took."""
+    """The headroom in large digits above its gauge; return the number of lines."""
     canvas.text(0, 0, f"headroom {verdicts.at_which_scale(numerics).text}", Style.DIM)
     value = units.doublings(numerics.headroom)
     words = verdicts.headroom_words(numerics)
@@ -191,14 +191,14 @@ def _all_blocks(numerics: NumericsView, width: int) -> list[Block]:
 
 
 def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
-    """What holds for the newest steps."""
+    """The state of the newest steps."""
     return [verdicts.scaler(numerics.scaler, width), verdicts.gradients(numerics, width)]
 
 
 def _found_blocks(numerics: NumericsView, width: int) -> list[Block]:
-    """What was found in single steps: what float16 loses, and what a person asked for."""
+    """Findings of single steps: what float16 loses, and the probes that a user asked for."""
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
-    # Of a step that ran in float16 the window knows less than it would have to, to be good news.
+    # The window of a step that ran in float16 shows too little to be good news.
     foretells = window is not None and window.hypothetical
     return [
         *verdicts.verdict("float16", numerics.window_verdict, width, rank=3, good=foretells),

@@ -23,7 +23,7 @@ _MEMORY_WIDTH = 40
 """A GPU's name, bar and amount; with little room the bar gives way."""
 
 _MIN_AMOUNT = 21
-"""The same without a bar."""
+"""Without a bar."""
 
 
 def loss(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
@@ -36,7 +36,7 @@ def loss(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """Samples a second and the time of a step, in the style of the precision that runs."""
+    """Samples a second and the time of a step, in the style of the current precision."""
     samples = units.rate(view.samples_per_second, "samples")
     phrases = [
         Phrase((Word(f"{samples:<16}", ab_comparison.steady_style(view) | BOLD),)),
@@ -46,7 +46,7 @@ def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 
 
 def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """The loss scale, what is wrong with it, how far its next doubling is, and the skips."""
+    """The loss scale, its problems, the progress to its next doubling, and the skipped steps."""
     if view.scaler.scale is None:
         _line(canvas, "loss scale", [Phrase((Word(scales.NEVER_USED, Style.DIM),))])
         return
@@ -57,7 +57,7 @@ def scale(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
 
 
 def memory(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
-    """The GPU that trains, or the first one, or the host; a held-down clock of any GPU."""
+    """The training GPU, or the first one, or the host; and whether any GPU is throttled."""
     if view.device is None:
         _line(canvas, "memory", [Phrase((Word(memories.NO_SAMPLE, Style.DIM),))])
         return
@@ -80,7 +80,7 @@ def _room_beside(phrases: list[Phrase], room: int) -> int:
 
 
 def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """What AMP gave, how far a comparison in turns is, or why that cannot be said yet."""
+    """What AMP gained, a comparison's progress, or why there is no result yet."""
     runs = ab_comparison.running(view)
     room = canvas.width - 2 - _LABEL_WIDTH
     if runs is not None:
@@ -97,7 +97,7 @@ def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def _gain(view: SessionView, room: int) -> list[Phrase]:
-    """Speed, memory and the medians behind them; the reason while there is no ratio."""
+    """Speed, memory and the medians behind them, or why there is no ratio."""
     compared = view.comparison
     speed = comparing.speed_words(compared) or comparing.provisional_words(compared)
     words = [speed, comparing.memory_words(compared)]

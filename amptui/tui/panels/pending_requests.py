@@ -1,4 +1,4 @@
-"""What was asked of the run, on any screen, in words: what it has not done yet, and what it refused."""
+"""Requests to the run from any screen, in words: what is pending, and what was refused."""
 
 from amptui.answers import RequestKind, RequestMade, RequestRefused
 from amptui.telemetry.labels import precision_label
@@ -9,28 +9,28 @@ _NAMES: dict[RequestKind, str] = {"x-ray": "X-ray", "trace": "trace", "checkpoin
 
 
 def newest(view: SessionView, kind: RequestKind) -> RequestMade | None:
-    """The last request of that kind that waits for its answer."""
+    """The last request of that kind that has no answer yet."""
     return next((made for made in reversed(view.pending) if made.kind == kind), None)
 
 
 def wanted_precision(view: SessionView) -> str | None:
-    """The precision that was asked for last and does not run yet."""
+    """The last precision requested that is not running yet."""
     made = newest(view, "precision")
     return None if made is None or made.precision == view.precision else made.precision
 
 
 def pending_words(view: SessionView) -> list[str]:
-    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``; all that is waited for."""
+    """``comparing: round  3/24, c ends it``, ``X-ray with the next step …``: all pending requests."""
     runs, comparison = ab_comparison.running(view), newest(view, "comparison")
     words = []
     if runs is not None:
         words.append(f"comparing: {ab_comparison.short_round_words(runs)}, c ends it")
     elif comparison is not None and comparison.precisions:
-        words.append("comparing from the next step on …")
+        words.append("comparison starts at the next step …")
     kinds = [made.kind for made in view.pending]
     probes = dict.fromkeys(_NAMES[kind] for kind in kinds if kind in ("x-ray", "trace"))
     if probes:
-        when = "when training goes on" if view.state == "paused" else "with the next step"
+        when = "when training resumes" if view.state == "paused" else "with the next step"
         words.append(f"{' and '.join(probes)} {when} …")
     if "checkpoint" in kinds:
         words.append("checkpoint after this step …")
@@ -38,12 +38,12 @@ def pending_words(view: SessionView) -> list[str]:
 
 
 def refusal_words(refused: RequestRefused) -> str:
-    """``no X-ray: CUDA out of memory``; empty where another request overruled it: that one is shown."""
+    """``no X-ray: CUDA out of memory``; empty if another request overruled it: that one is shown."""
     request, detail = refused.request, refused.detail
     if refused.reason == "overruled":
         return ""
     if refused.reason == "comparison running":
-        return "a comparison runs already: c ends it"
+        return "already comparing: c ends it"
     if request.kind in _NAMES:
         return f"no {_NAMES[request.kind]}: {detail}"
     if request.precision is not None and refused.reason == "unavailable":

@@ -1,4 +1,4 @@
-"""What the run waits for while no step can be shown, in words."""
+"""What the run is doing while there are no steps to show, in words."""
 
 from amptui import units
 from amptui.records import PhaseChanged
@@ -13,11 +13,11 @@ _WORDS = {
     "validating": "validating",
     "stopping": "stopping",
 }
-"""What to say where a phase has no detail."""
+"""What to say if a phase has no detail."""
 
 
 def waiting_words(view: SessionView, screen: ScreenState) -> str:
-    """``downloading train-images 3.10 / 9.50 MiB``, ``validating 12/40``; "" while steps run or none will."""
+    """``downloading train-images 3.10 / 9.50 MiB``; "" while steps run or once the run has ended."""
     if view.state in ("finished", "failed") or screen.lost or screen.silence:
         return ""
     if view.phase is None:
@@ -28,13 +28,13 @@ def waiting_words(view: SessionView, screen: ScreenState) -> str:
 
 
 def is_stopping(view: SessionView) -> bool:
-    """Whether the run says that it is about to end: whoever asked for that, it writes what is to be kept."""
+    """Whether the run says that it is stopping, for whatever reason."""
     over = view.state in ("finished", "failed")
     return not over and view.phase is not None and view.phase.phase == "stopping"
 
 
 def waiting_fraction(view: SessionView) -> float | None:
-    """How far the phase has come, a fraction of one; None where that is not known."""
+    """The progress of the phase, from 0 to 1; None if unknown."""
     phase = view.phase
     if phase is None or phase.done is None or not phase.total:
         return None

@@ -1,4 +1,4 @@
-"""Lines of words in several styles, and which of them are left out where a line is too narrow."""
+"""Lines of words in several styles, and what to leave out if a line is too narrow."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class Word(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """A bar within a line: blocks for how full something is, a thin line for how far it has come."""
+    """A bar within a line: blocks for a fill level, a thin line for progress."""
 
     width: int
     fraction: float | None
@@ -29,12 +29,12 @@ class Gauge(NamedTuple):
 
 
 class Phrase(NamedTuple):
-    """Words that are shown together or not at all; of several, the lowest ``rank`` matters most."""
+    """Words that are shown together or not at all; the lowest ``rank`` matters most."""
 
     words: tuple[Word | Gauge, ...]
     rank: int = 0
     goes_on: bool = False
-    """Whether its sentence goes on in the next line."""
+    """Whether its sentence continues on the next line."""
 
     @property
     def width(self) -> int:
@@ -47,7 +47,7 @@ Line: TypeAlias = list[Phrase]
 
 
 class Block(NamedTuple):
-    """Lines on one matter, ``least`` of them or none; of several, the lowest ``rank`` matters most."""
+    """Lines on one subject, at least ``least`` of them or none; the lowest ``rank`` matters most."""
 
     lines: list[Line]
     rank: int
@@ -63,7 +63,7 @@ def fitting(phrases: Iterable[Phrase], width: int) -> Line:
     """Those that fit in ``width`` cells, chosen by rank and shown in the order given; one always stays."""
     kept: dict[int, Phrase] = {}
     used = -GAP
-    # Of equal ranks the first goes in first: phrases are written in the order in which they matter.
+    # Among equal ranks the first wins: phrases are in order of importance.
     for i, each in sorted(enumerate(phrases), key=lambda item: item[1].rank):
         needed = GAP + each.width
         if not kept or used + needed <= width:
@@ -73,7 +73,7 @@ def fitting(phrases: Iterable[Phrase], width: int) -> Line:
 
 
 def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:
-    """The lines to show in ``height``, in the order given: as many blocks as can be, then more of each."""
+    """The lines to show in ``height``, in the order given: as many blocks as fit, then more of each."""
     taken: dict[int, int] = {}
     ranked = sorted(range(len(blocks)), key=lambda i: blocks[i].rank)
     for i in ranked:
@@ -86,7 +86,7 @@ def fitting_lines(blocks: Sequence[Block], height: int) -> list[Line]:
 
 
 def _cut(lines: list[Line], count: int) -> list[Line]:
-    """The first ``count`` lines; a sentence that would go on ends in ``…``."""
+    """The first ``count`` lines; a sentence that is cut ends in ``…``."""
     kept = lines[:count]
     if 0 < count < len(lines) and kept[-1][-1].goes_on:
         *phrases, last = kept[-1]
@@ -125,7 +125,7 @@ def wrapped_phrases(
 
 
 def end_of(name: str, width: int) -> str:
-    """``name`` cut at its front, where all names are alike: ``…ures.12.conv``."""
+    """``name`` cut at its front, where names are alike: ``…ures.12.conv``."""
     return name if text_width(name) <= width else "…" + name[len(name) - max(0, width - 1) :]
 
 
@@ -140,7 +140,7 @@ def write(canvas: Canvas, x: int, y: int, phrases: Iterable[Phrase]) -> int:
 
 
 def write_lines(canvas: Canvas, y: int, lines: Iterable[Line]) -> None:
-    """Write lines below each other from line ``y`` on, of each what fits."""
+    """Write lines from line ``y`` on, as much of each as fits."""
     for at, line in enumerate(lines, y):
         write(canvas, 0, at, fitting(line, canvas.width))
 
@@ -161,7 +161,7 @@ def write_right(canvas: Canvas, y: int, phrases: Sequence[Phrase], *, margin: in
 
 
 def quiet(canvas: Canvas, text: str) -> None:
-    """A few words in the middle of ``canvas``: what is waited for, or why there is nothing to see."""
+    """A few words in the middle of ``canvas``: why there is nothing to see yet."""
     lines = wrapped(text, canvas.width, lines=canvas.height)
     for y, line in enumerate(lines, (canvas.height - len(lines)) // 2):
         canvas.text((canvas.width - text_width(line)) // 2, y, line, Style.DIM)

@@ -1,4 +1,4 @@
-"""The precisions of this run side by side, and what AMP gave."""
+"""The precisions of this run side by side, and what AMP gained."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -20,21 +20,21 @@ _LABEL_WIDTH = 8
 _NARROWEST_COLUMN, _WIDEST_COLUMN = 11, 16
 """A blank, then room for ``▲ AMP fp16``."""
 
-NOTHING_YET = "no step counted yet"
+NOTHING_YET = "no steps counted yet"
 
 _UNFAIR = "mid-run losses start where the other precision left off"
 
 _Row: TypeAlias = tuple[str, int, Callable[[PrecisionStats], str]]
-"""Label, rank (the highest is left out first) and cell of a line of the table."""
+"""Label, rank (the highest is dropped first) and cell of a line of the table."""
 
 
 def is_provisional(stats: PrecisionStats) -> bool:
-    """Whether its figures are of warm-up steps."""
+    """Whether its figures come from warm-up steps."""
     return stats.provisional_steps > 0
 
 
 def _of_steps(stats: PrecisionStats, figure: str) -> str:
-    """A figure that steps have to be measured for; none of a single warm-up step, which loads kernels."""
+    """A figure from measured steps; none from a single warm-up step, which loads kernels."""
     if not is_provisional(stats):
         return figure
     if stats.provisional_steps < MIN_PROVISIONAL_STEPS:
@@ -43,7 +43,7 @@ def _of_steps(stats: PrecisionStats, figure: str) -> str:
 
 
 def _steps_cell(stats: PrecisionStats) -> str:
-    """``580``; ``12/20`` while that is too few for a ratio."""
+    """``580``, or ``12/20`` while there are too few for a ratio."""
     counted = units.count(stats.steps)
     return counted if stats.steps >= MIN_STEPS else f"{counted}/{MIN_STEPS}"
 
@@ -57,10 +57,10 @@ _ROWS: tuple[_Row, ...] = (
     ("skipped", 4, lambda stats: units.count(stats.skipped)),
     ("steps", 5, _steps_cell),
 )
-"""The lines of the table; that of the energy only where a GPU counts it."""
+"""The lines of the table; energy only if a GPU measures it."""
 
 _UNCERTAIN = ("median", "samples", "steps")
-"""The lines that are dim while they are provisional."""
+"""The lines that are dim while provisional."""
 
 _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
     ("median step", lambda stats: None if is_provisional(stats) else stats.median_step_seconds),
@@ -69,12 +69,12 @@ _BARS: tuple[tuple[str, Callable[[PrecisionStats], float | None]], ...] = (
 
 
 def headline(_view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """Nothing: the verdict stands under the table that it comes from."""
+    """Nothing: the verdict is below its table."""
     return []
 
 
 def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """The table, the verdict or how far a comparison is, and bars where there is room for them."""
+    """The table, the verdict or a comparison's progress, and bars if there is room."""
     comparison = view.comparison
     if not comparison.rows:
         quiet(canvas, NOTHING_YET)
@@ -99,7 +99,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def speed_words(comparison: Comparison) -> Word | None:
-    """``AMP 1.94× faster``, or slower, said as plainly; None while it cannot be said.
+    """``AMP 1.94× faster``, or slower; None while unknown.
 
     Without an interval, a difference that may be chance is not coloured.
     """
@@ -112,18 +112,18 @@ def speed_words(comparison: Comparison) -> Word | None:
 
 
 def interval_hint(view: SessionView, screen: ScreenState) -> str:
-    """How to get an interval for the running tally's ratio; empty where there is no ratio, or no such key."""
+    """How to get an interval for the running tally's ratio; empty without a ratio or without that key."""
     known = view.comparison.speedup is not None
     return "press c for an interval" if known and _takes(view, screen, "c") else ""
 
 
 def _takes(view: SessionView, screen: ScreenState, key: str) -> bool:
-    """Whether a run would do what ``key`` asks of it: a replay and one that is over do not."""
+    """Whether the run responds to ``key``: a replay and a run that has ended do not."""
     return view.state in ("running", "paused") and any(label == key for label, _ in screen.hints)
 
 
 def provisional_words(comparison: Comparison) -> Word | None:
-    """``AMP ~1.94× faster``, dim, while that is no more than a first impression; None otherwise."""
+    """``AMP ~1.94× faster``, dim, while it is only a first impression; None otherwise."""
     speedup = comparison.provisional_speedup
     if speedup is None or speedup <= 0:
         return None
@@ -132,7 +132,7 @@ def provisional_words(comparison: Comparison) -> Word | None:
 
 
 def step_words(comparison: Comparison) -> tuple[Word, ...]:
-    """``3.91 ms → 2.02 ms``, each in the style of its precision; nothing while either is missing."""
+    """``3.91 ms → 2.02 ms``, each in the style of its precision; empty while either is missing."""
     by_name = {stats.precision: stats for stats in comparison.rows}
     before, after = by_name.get(comparison.baseline or ""), by_name.get(comparison.amp or "")
     if before is None or after is None or None in (before.median_step_seconds, after.median_step_seconds):
@@ -146,7 +146,7 @@ def _step_word(stats: PrecisionStats) -> Word:
 
 
 def memory_words(comparison: Comparison) -> Word | None:
-    """``38% less peak memory``, or more, said as plainly; None while it cannot be said."""
+    """``38% less peak memory``, or more; None while unknown."""
     saving = comparison.memory_saving
     if saving is None:
         return None
@@ -159,20 +159,20 @@ def memory_words(comparison: Comparison) -> Word | None:
 
 
 def _rows_of(columns: list[PrecisionStats]) -> list[_Row]:
-    """The lines that the table of these precisions has."""
+    """The lines of a table of these precisions."""
     has_energy = any(stats.joules_per_1000_samples is not None for stats in columns)
     return [row for row in _ROWS if has_energy or row[0] != "energy"]
 
 
 def _table_height(columns: list[PrecisionStats]) -> int:
-    """Lines of the whole table with its head and a blank line below it."""
+    """The number of lines of the whole table, with its head and a blank line below it."""
     return len(_rows_of(columns)) + 2
 
 
 def _verdict_lines(
     view: SessionView, screen: ScreenState, width: int, spare_lines: int
 ) -> list[list[Phrase]]:
-    """What AMP gave and why not more, or why that cannot be said; then the steps that no figure counts.
+    """What AMP gained and why not more, or why that is unknown; then the steps that no figure counts.
 
     The explanations take no more than ``spare_lines``, so that the table stays whole.
     """
@@ -190,7 +190,7 @@ def _verdict_lines(
 
 
 def _warm_up_lines(comparison: Comparison) -> list[str]:
-    """How many warm-up steps are in no figure, and of how many those are that ``~`` marks."""
+    """How many warm-up steps are in no figure, and how many are behind those marked ``~``."""
     left_out = sum(stats.warm_up_steps for stats in comparison.rows if not is_provisional(stats))
     shown = sum(stats.provisional_steps for stats in comparison.rows)
     lines = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
@@ -198,7 +198,7 @@ def _warm_up_lines(comparison: Comparison) -> list[str]:
 
 
 def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:
-    """Speed and memory over all steps so far, or why there is no ratio yet."""
+    """Speed and memory over all steps, or why there is no ratio yet."""
     speed = speed_words(comparison) or provisional_words(comparison)
     words = [word for word in (speed, memory_words(comparison)) if word is not None]
     lines = [line for word in words for line in ab_comparison.speed_lines(word, width)]
@@ -208,7 +208,7 @@ def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:
 
 
 def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
-    """Why AMP gave little, and the losses after as many steps; the first matters most."""
+    """Why AMP gained little, and the losses after as many steps; the first matters most."""
     explanations = list(view.comparison.explanations)
     if view.comparison.breakdown_missing and _takes(view, screen, "x"):
         explanations[-1] += "; press x for the breakdown"
@@ -241,7 +241,7 @@ def _draw_table(canvas: Canvas, columns: list[PrecisionStats], lines: int) -> in
 
 
 def _draw_bars(canvas: Canvas, columns: list[PrecisionStats], y: int) -> None:
-    """The same figures as lengths, for the eye: a shorter bar is a smaller cost."""
+    """The same figures as bars: a shorter bar is a smaller cost."""
     for title, measure in _BARS:
         known = [(stats.precision, value) for stats in columns if (value := measure(stats)) is not None]
         if len(known) < 2 or y + 1 + len(known) > canvas.height:

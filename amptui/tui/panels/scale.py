@@ -1,4 +1,4 @@
-"""The loss scale: its value, its moves, and how far the next doubling is."""
+"""The loss scale: its value, its changes, and the progress to the next doubling."""
 
 from amptui import units
 from amptui.telemetry.labels import precision_label
@@ -14,23 +14,23 @@ from amptui.tui.style import Style, precision_style
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
 
 _MIN_SAFE = 1.0
-"""Below this the scale shrinks gradients instead of lifting them: skips did not stop by halving."""
+"""Below this the scale shrinks gradients instead of raising them: backing off did not stop the skips."""
 
 _NARROWEST_BAR = 4
 
 _MIN_CURVE = 4
-"""Lines of curve that the words for state and last move leave over."""
+"""Lines of curve that the text leaves."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """Doublings to overflow where there is room, and the scale itself, dim while no step uses it."""
+    """Doublings to overflow if there is room, and the scale itself, dim while no step uses it."""
     if view.scaler.scale is None:
         return []
     return [*_headroom(view), value(view)]
 
 
 def value(view: SessionView) -> Phrase:
-    """The scale as of the last fp16 step."""
+    """The scale after the last fp16 step."""
     scale = view.scaler.scale
     if scale is not None and scale < _MIN_SAFE:
         return Phrase((Word(units.count(scale), Style.ERROR),))
@@ -38,7 +38,7 @@ def value(view: SessionView) -> Phrase:
 
 
 def kept_words(view: SessionView) -> str:
-    """``kept while FP32 runs``; "" while the scale is in use or there is none."""
+    """``kept while FP32 runs``; "" if the scale is in use or there is none."""
     if view.scaler.scale is None or view.precision in (None, "fp16"):
         return ""
     return f"kept while {precision_label(view.precision)} runs"
@@ -55,7 +55,7 @@ def growth(scaler: ScalerView, bar_width: int) -> Phrase:
 
 
 def counts(scaler: ScalerView) -> list[Phrase]:
-    """Steps that changed the weights, and steps the scaler dropped."""
+    """Steps that changed the weights, and steps that the scaler skipped."""
     skipped_style = Style.WARNING if scaler.skipped else Style.TEXT
     return [
         Phrase((Word("skipped ", Style.DIM), Word(f"{units.count(scaler.skipped)}", skipped_style)), 1),
@@ -64,7 +64,7 @@ def counts(scaler: ScalerView) -> list[Phrase]:
 
 
 def trouble(view: SessionView) -> list[Phrase]:
-    """What the scaler does, if it is used and not healthy."""
+    """The scaler's state, if it is in use and not healthy."""
     state = state_words(view.numerics.scaler)
     return [] if state is None or view.numerics.scaler.state == "healthy" else [Phrase((state,))]
 
@@ -97,7 +97,7 @@ class ScalePanel:
 
 
 def _lines(view: SessionView, width: int, height: int) -> list[Line]:
-    """How far the next doubling is and what was skipped; what the scaler does; where there is room, more."""
+    """Progress to the next doubling and skipped steps, the scaler's state, and more if there is room."""
     scaler, kept = view.scaler, kept_words(view)
     if kept:
         first = Phrase((Word(kept, Style.DIM),))

@@ -14,20 +14,20 @@ class ScreenState:
     zoom: int = 0
     """How far the curves are zoomed in; 0 shows the whole run."""
     steps_ahead: int = 0
-    """For how many steps the curves leave room at their right end."""
+    """How many future steps the curves leave room for at their right end."""
     focus: str | None = None
-    """The panel that has the screen to itself, one of ``layout.PANELS``."""
+    """The enlarged panel, one of ``layout.PANELS``."""
     frames_per_second: float | None = None
     frame_cpu_percent: float | None = None
     """What drawing costs, in percent of one core."""
     now: float = 0.0
     """Unix seconds, on the clock of the records."""
     stopping: bool = False
-    """Whether an end was asked for from this screen and is waited for."""
+    """Whether this screen asked the run to stop and waits for that."""
     lost: str = ""
-    """What to say of a run that went without a last word; empty while it is there or has told its end."""
+    """What to say of a run that ended without its last record; empty otherwise."""
     silence: str = ""
-    """What to say of a run that is there and has told nothing for seconds; empty while it tells."""
+    """What to say of a live run that has sent nothing for seconds; empty otherwise."""
     hints: tuple[tuple[str, str], ...] = ()
     """Keys and what they do, the most important first, help and quit at the end."""
     message: str = ""
@@ -35,4 +35,4 @@ class ScreenState:
     severity: Severity = "warning"
     """The notice's."""
     waiting: str = ""
-    """What was asked for and has not come yet, in words; the hints make room for it."""
+    """Pending requests in words; the hints make room for them."""

@@ -1,4 +1,4 @@
-"""Where a step's time goes, precision by precision: stacked bars, what they wait for, what AMP can give."""
+"""Where a step's time goes in each precision: stacked bars, the bottleneck, and what AMP can gain."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -51,7 +51,7 @@ _PARTS = (
     _Part("clip", "▞", "c"),
     _Part("optimizer", "▒", "o"),
 )
-"""In one style, the precision's, they differ by how much of the cell is filled."""
+"""All have the precision's style and differ by how much of the cell is filled."""
 
 
 class _Row(NamedTuple):
@@ -69,10 +69,10 @@ class _Row(NamedTuple):
 
 
 def draw(canvas: Canvas, view: SessionView) -> int:
-    """Draw what there is room for at the foot of ``canvas``; return how many lines it took.
+    """Draw what fits at the bottom of ``canvas``; return the number of lines.
 
-    Bars and legend matter most, then the verdict on the precision that runs and on those that are compared,
-    then the table.
+    Bars and legend matter most, then the verdicts on the current precision and on those compared, then the
+    table.
     """
     rows = [row for timing in view.timings for row in _rows(timing)]
     labels: list[Line] = [[Phrase(_row_label(row))] for row in rows]
@@ -98,7 +98,7 @@ def _rank(precision: str, view: SessionView) -> int:
 
 
 def _rows(timing: PrecisionTiming) -> list[_Row]:
-    """The host's clock, and below it the device's where there is one."""
+    """The host's clock and below it the device's, if there is one."""
     on_host: dict[str, float] = {phase.name: phase.host_seconds for phase in timing.phases}
     on_device: dict[str, float] = {
         phase.name: phase.device_seconds for phase in timing.phases if phase.device_seconds is not None
@@ -118,7 +118,7 @@ def _title(timings: Sequence[PrecisionTiming]) -> Line:
 
 
 def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
-    """A line each, with its sum behind it. The longest step fills the width: what is faster is shorter."""
+    """A line each, followed by its sum. The longest step fills the width: faster ones are shorter."""
     longest = max(row.whole for row in rows)
     room = max(0, canvas.width - _LABEL_WIDTH - _TOTAL_WIDTH)
     for y, row in enumerate(rows):
@@ -135,7 +135,7 @@ def _draw_bars(canvas: Canvas, rows: Sequence[_Row]) -> None:
 def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
     """The cells of each of ``parts`` in a bar of which ``whole`` fills ``width`` cells.
 
-    Their edges are rounded, not they themselves: together they are as long as their sum is.
+    Their edges are rounded, not their lengths, so that the bar is as long as their sum.
     """
     if whole <= 0 or width <= 0:
         return [0] * len(parts)
@@ -148,13 +148,13 @@ def segments(parts: Sequence[float], whole: float, width: int) -> list[int]:
 
 
 def _legend(*, ascii_only: bool) -> Line:
-    """What each filling means; the table has its columns here."""
+    """What each fill means; the columns of the table are below it."""
     columns = [f"{' ' * _COLUMN_GAP}{part.sign(ascii_only)} {part.name}" for part in _PARTS]
     return [Phrase((Word(" " * _LABEL_WIDTH + "".join(columns)),))]
 
 
 def _table_line(row: _Row) -> Line:
-    """The same as figures, each below its part's name."""
+    """The same in numbers, each below its part's name."""
     cells = []
     for part in _PARTS:
         seconds = row.seconds.get(part.name)
@@ -164,7 +164,7 @@ def _table_line(row: _Row) -> Line:
 
 
 def _row_label(row: _Row) -> tuple[Word, Word]:
-    """What stands left of a bar."""
+    """The label left of a bar."""
     return (
         Word(f"{precision_glyph(row.precision)} ", precision_style(row.precision)),
         Word(f"{row.clock:<{_LABEL_WIDTH - 2}}", Style.DIM),
@@ -172,7 +172,7 @@ def _row_label(row: _Row) -> tuple[Word, Word]:
 
 
 def _verdict(timing: PrecisionTiming, width: int, *, rank: int) -> Block:
-    """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can give."""
+    """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can gain."""
     sign, style = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
     bound = f"{timing.bound}-bound: " if timing.bound else ""
     head = (

@@ -1,4 +1,4 @@
-"""How fast training goes: samples a second over the run, what one step takes, and where its time goes."""
+"""The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
 from amptui import units
 from amptui.telemetry.view import SessionView
@@ -11,20 +11,20 @@ from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import Style
 
 _LARGE = (74, 16)
-"""Columns and lines from which on there is room below the curve for where the time goes."""
+"""With fewer columns or lines there is no room for the time breakdown below the curve."""
 
 _MIN_CURVE = 5
-"""Lines of the curve at least."""
+"""At least so many lines for the curve."""
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """Samples a second and the time of a step, each over the last steps that were measured."""
+    """Samples a second and the time of a step, each over the last measured steps."""
     samples = units.rate(view.samples_per_second, "samples")
     return [Phrase((Word(f"{samples:>16}", Style.STRONG),)), step_time(view)]
 
 
 def step_time(view: SessionView) -> Phrase:
-    """``2.02 ms/step``; without a measurement no unit either, and the same width."""
+    """``2.02 ms/step``; as wide, but without a unit, if there is no measurement."""
     if view.step_seconds is None:
         return Phrase((Word(f"{units.NOT_AVAILABLE:<12}"),), 1)
     return Phrase((Word(f"{units.milliseconds(view.step_seconds):>7}"), Word("/step", Style.DIM)), 1)
@@ -37,10 +37,7 @@ class ThroughputPanel:
         self._plot = CurvePlot(units.short_count)
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Samples a second over the run, in the colour of the precision; below it, where a step's time goes.
-
-        The latter in large panels only, as one is that has the screen to itself.
-        """
+        """Samples a second over the run, coloured by precision; in a large panel, the time breakdown too."""
         if not view.samples_rate.count:
             quiet(canvas, "no step yet")
             return
@@ -50,7 +47,7 @@ class ThroughputPanel:
 
 
 def _draw_timing(canvas: Canvas, view: SessionView) -> int:
-    """At the foot of ``canvas``; return the lines it took, a blank one above it included."""
+    """Draw it at the bottom of ``canvas``; return the number of lines, with a blank one above it."""
     if canvas.width < _LARGE[0] or canvas.height < _LARGE[1] or not view.timings:
         return 0
     foot = canvas.height - _MIN_CURVE - 1

@@ -1,4 +1,4 @@
-"""What is said of the numerics in words: headroom, verdicts with their signs, who loses most."""
+"""The numerics in words: headroom, verdicts with their signs, and the worst parameters."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
 DOUBLINGS = 16
-"""The range of the gauge: so many doublings lie between 1 and the largest float16."""
+"""The range of the gauge: the doublings between 1 and the largest float16."""
 
 _LABEL_WIDTH = 9
 """Room for ``gradients``."""
@@ -25,7 +25,7 @@ _SHARE_WIDTH = 9
 """A column's head is ``subnormal`` at most, a share has seven cells."""
 
 _ALL_COLUMNS = 50
-"""Cells from which on a name has room beside all columns; with fewer, subnormal ones are not told."""
+"""With fewer cells the subnormal column is left out, so that names have room."""
 
 
 def state_words(verdict: ScalerVerdict) -> Word | None:
@@ -39,7 +39,7 @@ def state_words(verdict: ScalerVerdict) -> Word | None:
 
 
 def headroom_style(headroom: float | None) -> int:
-    """Green with room for the next doubling; a warning without it; an error where float16 overflows."""
+    """Green with room for the next doubling, a warning without it, an error if float16 overflows."""
     if headroom is None:
         return Style.DIM
     if not headroom >= 0:
@@ -48,7 +48,7 @@ def headroom_style(headroom: float | None) -> int:
 
 
 def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
-    """``3.2 doublings``; that NaN and Inf leave none."""
+    """``3.2 doublings``, or that NaN and Inf leave none."""
     headroom, style = numerics.headroom, headroom_style(numerics.headroom)
     if headroom is not None and not math.isfinite(headroom):
         return (Word("none", style), Word(": NaN or Inf"))
@@ -57,21 +57,21 @@ def headroom_words(numerics: NumericsView) -> tuple[Word, ...]:
 
 
 def headroom_gauge(headroom: float | None, width: int) -> Gauge:
-    """How many of ``DOUBLINGS`` there are to overflow; empty where float16 overflows."""
+    """The fraction of ``DOUBLINGS`` that is left; empty if float16 overflows."""
     fraction = None if headroom is None else max(0.0, headroom / DOUBLINGS)
     return Gauge(width, fraction, headroom_style(headroom), "full")
 
 
 def at_which_scale(numerics: NumericsView) -> Word:
-    """``at scale 65,536``, or ``if float16 ran at 65,536``."""
+    """``at scale 65,536``, or ``if in float16 at 65,536``."""
     if numerics.headroom_scale is None:
         return Word("")
-    at = "if float16 ran at" if numerics.hypothetical else "at scale"
+    at = "if in float16 at" if numerics.hypothetical else "at scale"
     return Word(f"{at} {units.count(numerics.headroom_scale)}", Style.DIM)
 
 
 def min_words(numerics: NumericsView) -> tuple[Word, ...]:
-    """The least headroom of the last steps that were measured; nothing while none was."""
+    """The least headroom of the last measured steps; empty if there are none."""
     least = numerics.min_headroom
     if least is None:
         return ()
@@ -82,14 +82,14 @@ def min_words(numerics: NumericsView) -> tuple[Word, ...]:
 
 
 def headroom(numerics: NumericsView, width: int) -> Block:
-    """Value, gauge and least, then what comes next."""
+    """Value, gauge and least, then the next change of the scale."""
     words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), min_words(numerics)
     flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
     return Block(_labelled("headroom", flow + _prose(numerics.outlook, Style.TEXT, width)), 0)
 
 
 def scaler(verdict: ScalerVerdict, width: int) -> Block:
-    """State and sentence, then the rule by which that is said."""
+    """State and sentence, then the rule behind them."""
     state = state_words(verdict)
     if state is None:
         told = _prose(verdict.text or "not used", Style.DIM, width)
@@ -99,7 +99,7 @@ def scaler(verdict: ScalerVerdict, width: int) -> Block:
 
 
 def gradients(numerics: NumericsView, width: int) -> Block:
-    """Norm, largest and how many elements are not finite, of the newest step that was measured."""
+    """Norm, maximum and number of non-finite elements, of the newest measured step."""
     bad = numerics.nonfinite_gradients
     phrases = [
         Phrase((Word("norm ", Style.DIM), _gradient(numerics.grad_norm))),
@@ -116,9 +116,9 @@ def gradients(numerics: NumericsView, width: int) -> Block:
 def verdict(
     label: str, judged: Verdict | None, width: int, *, rank: int, good: bool = True, step: int | None = None
 ) -> list[Block]:
-    """A sign and a sentence, with the step that it is about; nothing where nothing was judged.
+    """A sign and a sentence, with the step that it is about; empty without a verdict.
 
-    ``good`` tells whether it is good news when it is neither warning nor error.
+    ``good``: whether a verdict without warning or error is good news.
     """
     if judged is None:
         return []
@@ -130,7 +130,7 @@ def verdict(
 
 
 def worst(window: Float16Window | None, width: int) -> list[Block]:
-    """The parameters that float16 takes most from: shares of what is not zero in them, and their names."""
+    """The parameters that lose most in float16: their names and the shares of nonzero elements lost."""
     if window is None or not window.worst:
         return []
     columns = _COLUMNS if width >= _ALL_COLUMNS else (_COLUMNS[0], _COLUMNS[-1])
@@ -153,7 +153,7 @@ _COLUMNS: tuple[tuple[str, Callable[[ParameterWindow], int], int], ...] = (
     ("subnormal", lambda parameter: parameter.subnormal, Style.TEXT),
     ("overflow", lambda parameter: parameter.overflowing, Style.ERROR | BOLD),
 )
-"""What float16 does to elements of a parameter, how many, and their style."""
+"""What float16 does to a parameter's elements, how many, and the style."""
 
 
 def _gradient(value: float | None) -> Word:

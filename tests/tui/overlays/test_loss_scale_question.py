@@ -65,13 +65,13 @@ def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
     for choice in ("b  ● AMP bf16", "f  ■ FP32", "g  ▲ AMP fp16", "d    detach", "q    quit"):
         assert choice in shown
     assert "held at 0.000977" in shown
-    assert "esc leaves it paused" in shown
+    assert "esc: stay paused" in shown
 
 
 def test_on_a_small_screen_the_choices_outlast_the_causes() -> None:
     shown = text(LossScaleQuestion(), at_the_floor(), 40, 12)
     assert "✖ The loss scale fell to 9.8e-04" in shown
-    for key in ("b  ●", "f  ■", "g  ▲", "d    detach", "q    quit", "esc leaves it paused"):
+    for key in ("b  ●", "f  ■", "g  ▲", "d    detach", "q    quit", "esc: stay paused"):
         assert key in shown
 
 

@@ -39,7 +39,7 @@ def test_the_question_names_the_step_and_all_answers(size: tuple[int, int], *, a
     shown = text(QuitQuestion(attached=attached), views.compared(), *size)
     for words in ("step 1,204", "Stop it", "checkpoint and journal are kept", "esc  go back"):
         assert words in shown
-    assert "detach: leave the screen, training goes on" in shown
+    assert "detach: close the screen, training continues" in shown
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_enter_means_stands_first_and_strong(first: str, second: str, *, at
 def test_the_question_in_a_pause_promises_no_training(*, attached: bool) -> None:
     shown = text(QuitQuestion(attached=attached), views.paused())
     assert "the run stays paused" in shown
-    assert "training goes on" not in shown
+    assert "training continues" not in shown
 
 
 @pytest.mark.parametrize(

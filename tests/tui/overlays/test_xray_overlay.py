@@ -52,9 +52,9 @@ def test_the_verdict_stands_first_in_its_ink(size: tuple[int, int]) -> None:
 @both_sizes
 def test_losses_memory_and_cost_are_said(size: tuple[int, int]) -> None:
     shown = text(XRay(), with_xray(), *size)
-    assert "X-ray of step 1,204: FP32 beside AMP fp16 at loss scale 65,536" in shown
+    assert "X-ray of step 1,204: FP32 and AMP fp16 at loss scale 65,536" in shown
     assert "■ FP32 0.031214  ▲ AMP fp16 0.0312295  0.050% apart  took 412 ms" in shown
-    assert "■ FP32 236 MiB  ▲ AMP fp16 121 MiB  kept for backward, 49% less" in shown
+    assert "■ FP32 236 MiB  ▲ AMP fp16 121 MiB  saved for backward, 49% less" in shown
     for part in ("weights 56.0 MiB", "gradients 56.0 MiB", "optimizer 112 MiB", "buffers 12.0 KiB"):
         assert part in shown
     assert "dropout" not in shown
@@ -62,14 +62,14 @@ def test_losses_memory_and_cost_are_said(size: tuple[int, int]) -> None:
 
 def test_what_was_not_measured_is_not_said() -> None:
     shown = text(XRay(), with_xray(saved_bytes_fp32=None, saved_bytes_amp=None, loss_scale=None))
-    assert "kept for backward" not in shown
+    assert "saved for backward" not in shown
     assert "loss scale" not in shown
     assert "weights" in shown
 
 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
-    [(0, 0, "kept for backward "), (200, 200, "the same"), (100, 150, "50% more"), (100, 50, "50% less")],
+    [(0, 0, "saved for backward "), (200, 200, "the same"), (100, 150, "50% more"), (100, 50, "50% less")],
 )
 def test_saved_memory_may_also_grow(before: int, after: int, words: str) -> None:
     view = with_xray(saved_bytes_fp32=before, saved_bytes_amp=after)
@@ -266,7 +266,7 @@ def test_a_fresh_one_is_asked_for_and_the_edge_says_so() -> None:
     for screen, words in (
         (ScreenState(waiting="X-ray with the next step …"), "X-ray with the next step …"),
         (ScreenState(message="no X-ray: out of memory", waiting="x"), "no X-ray: out of memory"),
-        (ScreenState(), "esc goes back"),
+        (ScreenState(), "esc back"),
     ):
         assert words in drawn(XRay(), with_xray(), screen=screen).lines()[-1]
 

@@ -41,7 +41,7 @@ def panel(view: SessionView, width: int = 34, height: int = 22) -> list[str]:
 
 def test_while_it_runs_the_round_the_ratio_and_its_interval_are_shown() -> None:
     lines = panel(in_turns())
-    first = lines.index("in turns: round  3 of at most 24")
+    first = lines.index("A/B test: round  3 of at most 24")
     bar, ratio, interval, marks, labels = lines[first + 1 : first + 6]
     assert bar.startswith("━━")
     assert (ratio, interval) == ("AMP fp16 1.71× faster", "(1.68 to 1.74)")
@@ -54,7 +54,7 @@ def test_while_it_runs_the_round_the_ratio_and_its_interval_are_shown() -> None:
 def test_before_the_first_pair_no_ratio_is_claimed() -> None:
     text = " ".join(panel(in_turns(rounds=0, rows=BEGUN)))
     assert "round  1 of at most 24" in text
-    assert "its first two blocks run" in text
+    assert "running the first two blocks" in text
     assert "×" not in text
 
 
@@ -116,7 +116,7 @@ def test_a_run_that_ended_in_the_middle_of_it_compares_no_more() -> None:
         ),
         (in_turns(), 40, "comparison round 3 of at most 24"),
         (in_turns(0, BEGUN), 80, "comparison round 1 of at most 24"),
-        (over(), 100, "comparison AMP fp16 1.71× faster (1.68 to 1.74) 12 blocks of 20 steps in turns"),
+        (over(), 100, "comparison AMP fp16 1.71× faster (1.68 to 1.74) 12 alternating blocks of 20 steps"),
         (over(), 60, "comparison AMP fp16 1.71× faster (1.68 to 1.74)"),
     ],
 )

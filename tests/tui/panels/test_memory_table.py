@@ -78,7 +78,7 @@ def test_a_bar_ends_in_its_peak() -> None:
 
 def test_without_a_peak_nothing_is_shown_of_activations() -> None:
     text = lines(with_memory(taken("fp32"), taken("bf16", copies=28 * MIB), before=views.no_nvml()))
-    assert text[0].startswith("memory of a step but for activations")
+    assert text[0].startswith("memory of a step without activations")
     assert not any(line[2:].startswith(("activations  ", "other")) for line in text)
     assert text[1].endswith("224 MiB")
     assert any("not measured on a CPU; press x" in line for line in text)
@@ -108,7 +108,7 @@ def test_what_the_xray_found_stands_below() -> None:
 
 def test_kinds_are_explained_where_there_is_room() -> None:
     view = with_memory(FP32, FP16)
-    assert any(line.startswith("activations: what autograd keeps") for line in lines(view, 110, 30))
+    assert any(line.startswith("activations: saved for the backward") for line in lines(view, 110, 30))
     assert not any(line.startswith("activations: ") for line in lines(view, 76, 14))
 
 

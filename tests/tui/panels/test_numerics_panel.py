@@ -68,9 +68,9 @@ def test_the_headroom_is_seen_at_every_size(name: str, width: int, height: int) 
 @sizes
 def test_what_did_not_run_in_float16_is_named_hypothetical(width: int, height: int) -> None:
     hypothetical = text_of(drawn(numerics_views.in_fp32(), width, height))
-    assert "if float16 ran at 65,536" in hypothetical
+    assert "if in float16 at 65,536" in hypothetical
     assert "at scale" not in hypothetical
-    assert "if float16 ran" not in text_of(drawn(numerics_views.healthy(), width, height))
+    assert "if in float16" not in text_of(drawn(numerics_views.healthy(), width, height))
 
 
 @sizes
@@ -83,19 +83,19 @@ def test_flushed_and_overflowing_gradients_are_seen_by_ink_and_number(width: int
 def test_the_headline_has_the_state_and_the_headroom() -> None:
     assert headline(numerics_views.healthy()) == ["✔ healthy", "headroom 3.6 doublings"]
     assert headline(numerics_views.collapsing()) == ["✖ collapsing", "headroom none: NaN or Inf"]
-    assert headline(numerics_views.in_bf16()) == ["if float16 ran: headroom -1.3 doublings"]
+    assert headline(numerics_views.in_bf16()) == ["headroom in float16 -1.3 doublings"]
     assert headline(views.starting()) == []
 
 
 def test_before_the_first_measurement_it_says_what_is_waited_for() -> None:
-    assert "no gradient measured yet: importing torch" in text_of(drawn(views.starting()))
+    assert "no gradients measured yet: importing torch" in text_of(drawn(views.starting()))
     assert text_of(drawn(views.compared())).strip() == numerics_panel.NOTHING_YET
 
 
 @sizes
 def test_what_is_known_is_shown_before_the_first_window(width: int, height: int) -> None:
     text = text_of(drawn(numerics_views.calibrating(), width, height))
-    assert "was not measured yet" in " ".join(text.split())
+    assert "not measured yet" in " ".join(text.split())
     assert "0.2" in text or "▄" in text
 
 
@@ -115,7 +115,7 @@ def test_the_cost_is_said_as_far_as_it_was_measured(changes: dict[str, object], 
 
 def test_a_narrow_title_keeps_the_scale() -> None:
     title = drawn(numerics_views.in_bf16(), 36, 8).lines()[0]
-    assert title.strip() == "if float16 ran at 65,536  step 1,184"
+    assert title.strip() == "if in float16 at 65,536  step 1,184"
 
 
 def test_a_wide_panel_has_the_headroom_large() -> None:

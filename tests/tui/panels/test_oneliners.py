@@ -50,7 +50,7 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
             "comparison AMP ~1.84× faster ~583 ms → ~316 ms",
         ),
         (oneliners.comparison, views.fp32_only(), "comparison AMP has not run yet: press p"),
-        (oneliners.comparison, views.starting(), "comparison no step counted yet"),
+        (oneliners.comparison, views.starting(), "comparison no steps counted yet"),
         (oneliners.loss, views.starting(), "loss waiting: importing torch"),
     ],
 )
@@ -66,7 +66,7 @@ def test_memory_shows_the_gpu_that_trains() -> None:
 
 def test_a_held_clock_takes_the_place_of_the_bar() -> None:
     line = words(oneliners.memory, views.two_gpus(), 68)
-    assert line == "memory ▸GPU1 3.10 / 139 GiB ⚠ clocks held: thermal (sw) +1"
+    assert line == "memory ▸GPU1 3.10 / 139 GiB ⚠ throttled: thermal (sw) +1"
 
 
 def test_without_a_gpu_the_host_has_the_line() -> None:

@@ -236,7 +236,7 @@ def test_a_first_impression_has_no_bars() -> None:
 
 def test_before_any_counted_step_nothing_is_claimed() -> None:
     text = "".join(draw_alone(precision_table.draw, views.starting(), 30, 9).lines())
-    assert text.strip() == "no step counted yet"
+    assert text.strip() == "no steps counted yet"
 
 
 def test_a_narrow_panel_shows_as_many_columns_as_fit() -> None:

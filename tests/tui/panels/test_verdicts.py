@@ -92,7 +92,7 @@ def test_the_least_headroom_says_over_how_many(least: float | None, text: str) -
 def test_the_scale_is_real_or_hypothetical_and_says_so() -> None:
     real = NumericsView(headroom_scale=65536.0)
     assert verdicts.at_which_scale(real).text == "at scale 65,536"
-    assert verdicts.at_which_scale(replace(real, hypothetical=True)).text == "if float16 ran at 65,536"
+    assert verdicts.at_which_scale(replace(real, hypothetical=True)).text == "if in float16 at 65,536"
 
 
 def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
