@@ -53,7 +53,7 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["bench"], "the following arguments are required: MODEL"),
         (["bench", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
         (["bench", "mnist-deep", "--precisions", "fp32,fp8"], "'fp8' is not one of fp32, ieee, tf32, fp16"),
-        (["bench", "mnist-deep", "--precisions", "bf16", "--device", "cpu"], "nothing to compare; give two"),
+        (["bench", "mnist-deep", "--precisions", "bf16", "--device", "cpu"], "nothing to compare; name two"),
         (["bench", "mnist-deep", "--batch-size", "32,0"], "'0' is not a whole number above 0"),
         (["bench", "mnist-deep", "--rounds", "25"], "argument --rounds: '25' is more than 24"),
         (["bench", "mnist-deep", "--set", "width"], "--set width has no value; write --set NAME=VALUE"),
@@ -137,7 +137,7 @@ def test_nan_from_step_1_on_is_told_with_the_mend(tmp_path: Path, capsys: pytest
         (["--set", "stepms=3"], "Knobs has no option 'stepms'; did you mean step_ms?"),
         (["--set", "at=soon"], "option at: 'soon' is not a whole number"),
         (["--set", "trouble=fire"], "option trouble: 'fire' is not one of none, build"),
-        (["--precision", "tf32"], "precision tf32: TF32 is a format of NVIDIA GPUs; use one of"),
+        (["--precision", "tf32"], "precision tf32: TF32 needs an NVIDIA GPU; use one of"),
         (["--batch-size", "900"], "the training set has 800 samples, fewer than one batch of 900"),
     ],
 )

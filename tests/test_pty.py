@@ -73,7 +73,7 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
         terminal.wait_for("logarithmic or linear axis")
         terminal.press("?")
         terminal.press("m")
-        terminal.wait_for("TF32 is a format of NVIDIA GPUs")
+        terminal.wait_for("TF32 needs an NVIDIA GPU")
         terminal.press("4")
         terminal.wait_for("AMP fp16")
         terminal.press(" ")

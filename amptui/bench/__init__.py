@@ -1,4 +1,4 @@
-"""Which precision pays here: a model's precisions measured in turns, with progress, tables and reasons."""
+"""Benchmarks a model in every precision, in alternation, with progress, tables and reasons."""
 
 from amptui.bench.measure import bench, plan_precisions
 

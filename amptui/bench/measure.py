@@ -1,4 +1,4 @@
-"""Measures a model's precisions in turns, each batch size in a fresh training of the same process."""
+"""Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
 import gc
 import json
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     import torch
 
 _WITHOUT_END = 1_000_000
-"""Epochs of a training that ends when its precisions are compared."""
+"""Epochs of a training that ends with its comparison."""
 
 SLOW = 2.0
-"""Float16 that is slower than float32 by that is not waited for unless it was asked for."""
+"""If float16 is slower than float32 by this factor, it is measured only if asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +50,19 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ended:
-    """How one batch size came out; ``error`` is what ended its training early."""
+    """The result of one batch size; ``error`` is what ended its training early."""
 
     measured: Measured
     error: AmptuiError | None
     hangs: bool
-    """The trainer did not stop when asked: nothing can follow in this process."""
+    """The trainer did not stop when asked: this process can measure no more."""
 
 
 def bench(request: BenchRequest, *, json: bool) -> int:
-    """Measure, print what was found, and return the exit status.
+    """Measure, print the results, and return the exit status.
 
-    0 when at least one batch size was measured to its end, otherwise the status of what went wrong; 128 + the
-    number of the signal that ended it. With ``json`` standard output is one JSON object, and progress goes to
+    0 if at least one batch size was measured completely, otherwise the status of the first error, or 128 +
+    the number of the signal that ended it. With ``json`` standard output is one JSON object; progress goes to
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
     spec = parse_model(request.training.model)
@@ -91,9 +91,9 @@ def bench(request: BenchRequest, *, json: bool) -> int:
 
 
 def plan_precisions(asked: Sequence[str] | None, device: "torch.device") -> Plan:
-    """What ``device`` can run of ``asked``, or all that pays to be looked at there; the rest with its reason.
+    """The precisions of ``asked``, or all worth measuring, that ``device`` supports; and why not the others.
 
-    Raises ``UsageError`` where fewer than two are left.
+    Raises ``UsageError`` if fewer than two are left.
     """
     from amptui.engine.precision import unsupported_precisions
 
@@ -101,12 +101,12 @@ def plan_precisions(asked: Sequence[str] | None, device: "torch.device") -> Plan
     if asked is not None:
         left_out = {name: left_out[name] for name in asked if name in left_out}
     elif device.type == "cpu":
-        left_out = {"ieee": "on a CPU the same as FP32"} | left_out | _slow_float16()
+        left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | _slow_float16()
     wanted = tuple(dict.fromkeys(PRECISIONS if asked is None else asked))
     precisions = tuple(name for name in wanted if name not in left_out)
     if len(precisions) < 2:
         why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
-        raise UsageError(f"nothing to compare{why}", hint="give two precisions or more with --precisions")
+        raise UsageError(f"nothing to compare{why}", hint="name two or more with --precisions")
     return Plan(precisions=precisions, left_out=left_out)
 
 
@@ -128,7 +128,7 @@ def float16_slowdown(size: int = 512) -> float:
 
 def _make_plan(request: BenchRequest) -> Plan:
     try:
-        import torch  # noqa: F401 - of a second attempt torch would say something else
+        import torch  # noqa: F401 - a second attempt would raise another error
     except Exception as error:
         raise torch_failed(error) from error
     from amptui.engine.setup import choose_device
@@ -142,12 +142,12 @@ def _slow_float16() -> dict[str, str]:
         return {}
     return {
         "fp16": f"a float16 matrix product takes {times:.0f} times as long as a float32 one on this CPU; "
-        "--precisions names it all the same"
+        "use --precisions to include it"
     }
 
 
 def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Watch") -> list[_Ended]:
-    """One training after the other; what fails for want of memory or data does not end the list."""
+    """Run one training after the other; lack of memory or data does not end the list."""
     ended: list[_Ended] = []
     with TemporaryDirectory(prefix="amptui-bench-", ignore_cleanup_errors=True) as scratch:
         for batch_size in request.batch_sizes:
@@ -177,7 +177,7 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
 
 
 def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, watch: "_Watch") -> _Ended:
-    """Train until the precisions are compared, as any run is trained."""
+    """Train like any run, until the precisions are compared."""
     from amptui.engine.precision import Tf32Flags
 
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
@@ -189,7 +189,7 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
         follow(training, lock.renew, partial(watch.look, training))
         in_time = training.wait_for_end(patient=lambda: not watch.stop.stop_reason)
         training.close()
-    # A run leaves the flags of its last precision: the next one would take them for torch's own.
+    # A run leaves the flags of its last precision, which the next one would take for torch's defaults.
     flags.apply()
     watch.progress.clear()
     error = training.thread.error
@@ -203,14 +203,14 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """What is looked at while a training runs."""
+    """Watches a training while it runs."""
 
     progress: Progress
     stop: Control
-    """Whoever measures was asked to stop."""
+    """Whether the benchmark was asked to stop."""
 
     def look(self, training: Training) -> None:
-        """Tell how far it is; end the training when its precisions are compared, or when asked to."""
+        """Show the progress; end the training once its precisions are compared, or when asked to."""
         view = training.session.view()
         self.progress.update(view)
         if self.stop.stop_reason:
@@ -220,7 +220,7 @@ class _Watch:
 
 
 def _free_memory() -> None:
-    """Give back what the training before held."""
+    """Free the memory of the previous training."""
     import torch
 
     gc.collect()
@@ -234,7 +234,7 @@ def _told(batch_size: int | None, error: AmptuiError) -> str:
 
 def _tell(found: Bench, out: TextIO, *, json: bool) -> None:
     put(_as_json(found) if json else _as_text(found, out), out)
-    if json:  # the stream is our own
+    if json:  # the stream is not shared
         with suppress(OSError):
             out.close()
 

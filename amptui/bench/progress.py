@@ -1,4 +1,4 @@
-"""How far a measurement is: a line rewritten on a terminal, lines now and then elsewhere."""
+"""The progress of a benchmark: a line that is rewritten on a terminal, occasional lines elsewhere."""
 
 import shutil
 import time
@@ -14,12 +14,12 @@ from amptui.telemetry.view import SessionView
 from amptui.text import printable, write_line
 
 _LINE_INTERVAL_SECONDS = 5.0
-"""How often a line is written where lines stay."""
+"""How often a line is written if it is not a terminal."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """One line that is rewritten on a terminal, now and then a new one elsewhere."""
+    """One line that is rewritten on a terminal, and an occasional new line elsewhere."""
 
     out: TextIO
     _told: str = ""
@@ -32,15 +32,15 @@ class Progress:
         self._on_terminal = self.out.isatty()
 
     def begin(self) -> None:
-        """Another training begins, whose events are counted anew."""
+        """Start with a new training, whose events count from 0."""
         self._warned, self._told, self._due = 0, "", 0.0
 
     def update(self, view: SessionView) -> None:
-        """Say how far it is; to be called a few times a second."""
+        """Show the progress; to be called a few times a second."""
         fresh = [event for event in reversed(view.events) if event.number > self._warned]
         self._warned = max((event.number for event in fresh), default=self._warned)
         for event in fresh:
-            if event.severity != "info" and event.kind != "failed":  # that one is told as what it is
+            if event.severity != "info" and event.kind != "failed":  # that one is reported as an error
                 self.line(event_line(event))
         text = progress_text(view)
         if not text or text == self._told:
@@ -49,7 +49,7 @@ class Progress:
             columns = shutil.get_terminal_size().columns
             self._rewrite(f"\r{_cut(printable(text), columns - 1)}\x1b[K")
         elif time.monotonic() >= self._due:
-            # What comes before the first step changes seldom, and is told each time.
+            # Before the first step the text changes rarely: print each change.
             self._due = time.monotonic() + _LINE_INTERVAL_SECONDS if view.step else 0.0
             self._gone = self._gone or not write_line(self.out, text)
         self._told = text
@@ -60,7 +60,7 @@ class Progress:
         self._gone = self._gone or not write_line(self.out, text)
 
     def clear(self) -> None:
-        """Take the rewritten line away."""
+        """Clear the rewritten line."""
         if self._on_terminal and self._told:
             self._rewrite("\r\x1b[K")
         self._told = ""
@@ -73,17 +73,17 @@ class Progress:
             self.out.write(text.encode(encoding, "replace").decode(encoding))
             self.out.flush()
         except OSError:
-            self._gone = True  # nobody reads it; the measurement goes on
+            self._gone = True  # nobody reads it; the benchmark continues
 
 
 def _cut(text: str, cells: int) -> str:
-    """As much of ``text`` as stands in so many cells: a line that wraps cannot be rewritten."""
+    """As much of ``text`` as fits in so many cells: a line that wraps cannot be rewritten."""
     ends = accumulate(2 if east_asian_width(character) in "WF" else 1 for character in text)
     return text[: sum(end <= cells for end in ends)]
 
 
 def progress_text(view: SessionView) -> str:
-    """``batch 256  round 3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; the wait before, nothing after."""
+    """``batch 256  round 3 of at most 24  AMP bf16 1.61× (1.55 to 1.68)``; before that the phase."""
     compared = view.compared
     if compared is None or view.step == 0:
         return view.phase.detail if view.phase is not None else ""

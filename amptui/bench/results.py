@@ -1,4 +1,4 @@
-"""What a measurement of precisions found, as lines for a person and as one JSON object."""
+"""The results of a benchmark, as lines to read and as one JSON object."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,33 +19,31 @@ from amptui.telemetry.view import PrecisionTiming, SessionView
 _COLUMNS = ("precision", "median step", "samples/s", "speed-up", "peak allocated", "losses", "skipped")
 
 _ENDINGS = {
-    "narrow": "every interval is narrow",
-    "limit": "as many as were allowed",
+    "narrow": "all intervals are narrow",
+    "limit": "stopped at the limit of rounds",
     "stopped": "ended early",
     "running": "ended early",
 }
 
 REFERENCES: Mapping[str, tuple[str, ...]] = {
-    "mnist-deep": (
-        "the tutorial that it comes from, GPU not named: FP32 22.1 s an epoch, AMP 12.95 s, 1.71 times",
-    ),
+    "mnist-deep": ("the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times",),
     "resnet50": (
         "NVIDIA DeepLearningExamples, A100-80G: TF32 938 images/s, AMP 2,470, 2.63 times",
         "NVIDIA DeepLearningExamples, V100-16G: FP32 367 images/s, AMP 1,200, 3.26 times",
     ),
 }
-"""What others measured, by the name in the catalogue: a model file of the same name is another model."""
+"""Published results by name in the catalogue; a model file of the same name is a different model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What became of one batch size."""
+    """The result of one batch size."""
 
     batch_size: int | None
-    """None where the training failed before that was known."""
+    """None if the training failed before it was known."""
     view: SessionView
     error: str
-    """What ended it early; empty when nothing did."""
+    """What ended it early; empty if nothing did."""
 
     @property
     def rows(self) -> tuple[PrecisionMeasured, ...]:
@@ -55,17 +53,17 @@ class Measured:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The precisions that could not be entered, each with the error."""
+        """The precisions whose first step failed, each with the error."""
         return self.view.compared.failed if self.view.compared is not None else {}
 
     @property
     def cards(self) -> list[str]:
-        """What there is to quote."""
+        """The sentences to quote."""
         return result_cards(self.view.compared, self.view.run) if self.view.compared is not None else []
 
     @property
     def reasons(self) -> list[str]:
-        """Why AMP gave little, a sentence each; none where it gave enough."""
+        """Why AMP gained little, a sentence each; empty if it gained enough."""
         told = [*self.view.comparison.explanations]
         little = [row for row in self.rows if row.precision in AMP_PRECISIONS and _is_little(row)]
         if not little or self.view.compared is None:
@@ -80,19 +78,19 @@ class Measured:
         if baseline is not None:
             others = [timings[row.precision] for row in little if row.precision in timings]
             slower = [why for other in others if (why := why_slower(baseline, other))]
-            # What a precision that is slower could give at most is not what anybody asks.
+            # Nobody asks what a slower precision could gain at most.
             told += slower or [baseline.limit, *(_phase_words(baseline, other) for other in others)]
         names = " and ".join(precision_label(row.precision) for row in little)
-        unknown = f"{names} did not pay here, and nothing that was measured says why; see `amptui doctor`"
+        unknown = f"{names} gained little, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(told) if text] or [unknown]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """All that was measured, and what was not."""
+    """Everything measured, and what was not."""
 
     model: str
-    """As it was asked for."""
+    """The request."""
     asked: BenchRequest
     left_out: Mapping[str, str]
     """The precisions that did not run, each with the reason."""
@@ -101,12 +99,12 @@ class Bench:
 
     @property
     def run(self) -> RunStarted | None:
-        """What a training said of itself as it began; the machine is the same for all."""
+        """The first record of a training; the machine is the same for all."""
         return next((size.view.run for size in self.sizes if size.view.run is not None), None)
 
 
 def report_lines(found: Bench) -> list[str]:
-    """A table and sentences for each batch size, then what was not measured here."""
+    """A table and sentences for each batch size, then published results."""
     lines = _heading(found)
     for size in found.sizes:
         lines += ["", *_size_lines(size)]
@@ -114,12 +112,12 @@ def report_lines(found: Bench) -> list[str]:
         lines += ["", *_not_measured(found.left_out)]
     references = REFERENCES.get(found.model, ())
     if references and any(size.rows for size in found.sizes):
-        lines += ["", "to stand beside, not measured here:", *(f"  {line}" for line in references)]
+        lines += ["", "for comparison, not measured here:", *(f"  {line}" for line in references)]
     return lines
 
 
 def report_json(found: Bench) -> dict[str, Any]:
-    """The same in JSON's types; numbers that are not finite are strings, those not measured null."""
+    """The same as JSON values; non-finite numbers are strings, those not measured null."""
     run, asked = found.run, found.asked
     machine = {"device": run.device, "name": run.device_name, **run.hardware} if run is not None else None
     content = {
@@ -164,9 +162,7 @@ def _size_lines(size: Measured) -> list[str]:
     if compared is None or not size.rows:
         return [f"{name}: {size.error or 'nothing was measured'}"]
     rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
-    how = (
-        f"{rounds} of {compared.block_steps} steps each, in turns on the same weights, warm-up steps left out"
-    )
+    how = f"{rounds} of {compared.block_steps} steps each, alternating on the same weights, without warm-up"
     lines = [f"{name}: {how}; {_ENDINGS[compared.reason]}"]
     lines += table(_COLUMNS, [_cells(row, compared) for row in compared.rows])
     if size.error:

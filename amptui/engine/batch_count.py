@@ -1,4 +1,4 @@
-"""Counts the batches of an epoch: what a loader leaves out is told, and none at all is an error."""
+"""Counts the batches of an epoch: reports skipped ones, and raises an error if there are none."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +18,13 @@ class BatchCount:
         self._told_none = self._told_length = False
 
     def watch(self, left: Iterator[Batch], *, epoch: int = 0, passed: int = 0) -> Iterator[Batch]:
-        """``left`` as it is: what there is of ``epoch`` after its first ``passed`` batches.
+        """Yield the batches of ``left``: the rest of ``epoch`` after its first ``passed`` batches.
 
-        The epochs of validation data have no number. Raises DataError at the end of a training epoch that had
-        no batch.
+        The epochs of validation data have no number. Raises DataError at the end of a training epoch without
+        batches.
         """
         found = passed
-        # Those among the passed ones were told by the process that trained on them.
+        # The process that trained on the passed batches has reported those among them.
         self._told_none = self._told_none or self._batches.dropped > 0
         for batch in left:
             found += 1
@@ -36,34 +36,32 @@ class BatchCount:
     def _tell_none(self) -> None:
         if self._batches.dropped and not self._told_none:
             self._told_none = True
-            self._say(
-                "warning", f"a {self._role} batch was None (from collate_fn, say): left out and counted"
-            )
+            self._say("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
 
     def _tell_end(self, epoch: int, found: int) -> None:
         dropped, length = self._batches.dropped, self._batches.batches_per_epoch
         if not found:
             self._refuse_empty(epoch, dropped)
         elif dropped:
-            what = f"{dropped:,} of {found + dropped:,} {self._role} batches were None and left out"
+            what = f"{dropped:,} of {found + dropped:,} {self._role} batches were None and were skipped"
             self._say("warning", f"epoch {epoch}: {what}" if epoch else what)
         if length is None or self._told_length or found + dropped in (0, length):
             return
         self._told_length = True
         if found + dropped < length:
-            what = f"ended after {found + dropped:,} batches, and their length says {length:,}"
+            what = f"ended after {found + dropped:,} batches, but len() is {length:,}"
             self._say("warning", f"the {self._role} data {what}")
         else:
-            what = f"have more batches than their length says ({found + dropped:,}, not {length:,})"
+            what = f"has {found + dropped:,} batches, but len() is {length:,}"
             self._say("info", f"the {self._role} data {what}")
 
     def _refuse_empty(self, epoch: int, dropped: int) -> None:
-        what = f"all {dropped:,} {self._role} batches were None" if dropped else f"no {self._role} batch"
-        hint = "let collate_fn return some of them" if dropped else "let each iter() yield a batch or more"
+        what = f"all {dropped:,} {self._role} batches were None" if dropped else f"no {self._role} batches"
+        hint = "let collate_fn return batches" if dropped else "each iter() must yield at least one batch"
         if self._role == "training":
             raise DataError(f"epoch {epoch}: {what}", hint=hint)
-        # The epoch that was trained is worth more than its validation.
-        self._say("error", f"not validated: {what}; {hint}")
+        # Losing a validation is better than losing the trained epoch.
+        self._say("error", f"no validation: {what}; {hint}")
 
     def _say(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))

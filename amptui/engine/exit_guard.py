@@ -27,7 +27,7 @@ def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> It
             return original(*args)
         what = f"os.{name}({', '.join(map(repr, args))})"[:200]
         if name in _CLOSING:
-            warn(f"{what} is not done: files of the run itself are among those")
+            warn(f"{what} was ignored: it would close the run's own files")
             return None
         leave(what)
         raise SystemExit(what)

@@ -38,9 +38,10 @@ def materialise(
         before.restore()
     left = _shapeless(model)
     if left:
+        more = f" and {len(left) - 1} more" if left[1:] else ""
         raise ExperimentError(
-            f"the first batch gives {left[0]}{f' and {len(left) - 1} more' if left[1:] else ''} no shape",
-            hint="write the sizes down instead of using a lazy layer",
+            f"the first batch leaves {left[0]}{more} uninitialized",
+            hint="use a layer with explicit sizes instead of a lazy one",
         )
     for module in lazy:
         reset = getattr(module, "reset_parameters", None)

@@ -232,13 +232,13 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
 def unsupported_precisions(device: torch.device) -> dict[str, str]:
     """The precisions ``device`` cannot run, each with the reason in a few words."""
     if device.type != "cuda":
-        return {"tf32": "TF32 is a format of NVIDIA GPUs"}
+        return {"tf32": "TF32 needs an NVIDIA GPU"}
     if torch.cuda.get_device_capability(device) >= (8, 0):
         return {}
     name = torch.cuda.get_device_name(device)
     return {
-        "tf32": f"{name} has no TF32; compute capability 8.0 or newer has",
-        "bf16": f"{name} has no bfloat16 arithmetic; compute capability 8.0 or newer has",
+        "tf32": f"{name} does not support TF32, which needs compute capability 8.0",
+        "bf16": f"{name} does not support bfloat16, which needs compute capability 8.0",
     }
 
 

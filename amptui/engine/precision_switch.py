@@ -92,7 +92,7 @@ class PrecisionSwitch:
         self._alternation: ABTest | None = None
         self._trial: _Trial | None = None
         self._tried_for: list[Asked[PrecisionRequest]] = []
-        """Whom the step on trial will answer."""
+        """The request that the trial step will answer."""
         self.precision: Precision = prepared.precisions[prepared.precision]
         """What the next step runs in."""
         self.held_scale: float | None = None
@@ -231,10 +231,10 @@ class PrecisionSwitch:
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            why = f"no memory to try {name} and come back from it; still in {previous}"
+            why = f"not enough memory to try {name} safely; staying in {previous}"
             self._say("error", why)
             self._control.answer(asked, why)
-            self._leave_out(name, "no memory to try it and come back from it", step)
+            self._leave_out(name, "not enough memory to try it safely", step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, before, counters)
@@ -274,7 +274,7 @@ class PrecisionSwitch:
         trial.before.restore()
         trial.counters.restore()
         self._allocator.free_unused()
-        trouble = f"{failed} failed in its first step, back in {trial.previous}: {why}"
+        trouble = f"{failed} failed in its first step; back to {trial.previous}: {why}"
         self._say("error", trouble)
         self._answer_tried(trouble)
         self._leave_out(failed, why, step)
@@ -351,7 +351,7 @@ class PrecisionSwitch:
         )
         self._say(
             "info",
-            f"each {self.precision.name} step waits for the GPU, as the optimizer is not fused; {hint}",
+            f"each {self.precision.name} step waits for the GPU because the optimizer is not fused; {hint}",
         )
 
     def _say(self, severity: Severity, text: str) -> None:

@@ -101,7 +101,7 @@ class Trainer:
         """Train until done or asked to stop."""
         engine = self._engine
         engine.switch.precision.enter()
-        self._enter_phase("first step", "kernels load, memory is allocated")
+        self._enter_phase("first step", "loading kernels, allocating memory")
         engine.begin_interval()
         try:
             outcome = self._epochs()

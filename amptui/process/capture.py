@@ -1,4 +1,4 @@
-"""Keeps the terminal to the screen: what code prints, in Python or in C, becomes records and a log file."""
+"""Reserves the terminal for the screen: what Python or C code prints goes to records and a log file."""
 
 import codecs
 import os
@@ -14,7 +14,7 @@ from amptui.records import Note, Printed, Record
 from amptui.runfiles import open_to_append
 
 MAX_LINES_A_SECOND = 20
-"""Lines that become records; all of them go to the file."""
+"""Limit of lines that become records; all lines go to the file."""
 
 _MAX_LINE_CHARACTERS = 500
 
@@ -24,9 +24,8 @@ _READ_BYTES = 65536
 class OutputCapture:
     """While entered, file descriptors 1 and 2 are pipes, and ``sys.__stdout__`` is the terminal.
 
-    Pipes rather than a file: printing to a full disk would raise in the person's code. A thread reads
-    them without pause, so that no print ever waits. A standard error that was redirected to where somebody
-    may read it stays so.
+    Pipes rather than a file: printing to a full disk would raise in the user's code. A thread reads them
+    constantly, so that no print ever waits. A standard error that was redirected to a file or pipe stays.
     """
 
     def __init__(self, emit: Callable[[Record], object], log_path: Path) -> None:
@@ -63,7 +62,7 @@ class OutputCapture:
         _close_quietly(terminal)
 
     def reclaim(self) -> None:
-        """Take Python's own prints back from a screen library that put itself in ``sys.stdout``."""
+        """Restore ``sys.stdout`` and ``sys.stderr`` after a screen library has replaced them."""
         sys.stdout, sys.stderr = self._own_streams
 
     def _redirect(self, descriptor: int, name: Literal["stdout", "stderr"]) -> None:
@@ -77,7 +76,7 @@ class OutputCapture:
 
 
 def _is_null_device(descriptor: int) -> bool:
-    found, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path of ours
+    found, null = os.fstat(descriptor), os.stat(os.devnull)  # noqa: PTH116 - a device, not a path
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev
 
 
@@ -103,29 +102,29 @@ class _OutputLog:
         self._lines = 0
 
     def write(self, data: bytes) -> None:
-        """Append to the file, made at the first byte; a disk that refuses is told once."""
+        """Append to the file, created at the first byte; an error of the disk is reported once."""
         with self._lock:
             if self._broken or not data:
                 return
             try:
                 self._file = self._file or open_to_append(self._path)
                 left = memoryview(data)
-                while left:  # a disk that is nearly full takes a part
+                while left:  # a nearly full disk accepts a part
                     left = left[self._file.write(left) :]
             except OSError as error:
                 self._broken = True
-                text = f"output is no longer kept in {self._path}: {error.strerror}"
+                text = f"output is no longer saved in {self._path}: {error.strerror}"
                 self._emit(Note(time=time.time(), severity="warning", text=text))
 
     def close(self) -> None:
-        """Close the file; what a child that lives on still prints opens it again."""
+        """Close the file; output of a surviving child opens it again."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
                 self._file = None
 
     def line(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        """Emit one line, unless this second has had its share."""
+        """Emit one line, unless this second's limit is reached."""
         now = time.time()
         with self._lock:
             if int(now) != self._second:
@@ -165,8 +164,8 @@ class _PipeReader(threading.Thread):
 
 
 def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """What can be written so that no line of the other stream comes to stand within one of this; the rest."""
+    """Split off whole lines, so that lines of the two streams do not mix; and the rest."""
     end = 1 + max(data.rfind(b"\n"), data.rfind(b"\r"))
-    if len(data) - end >= _READ_BYTES:  # no line is that long: it is not waited for
+    if len(data) - end >= _READ_BYTES:  # no line is that long: do not wait for its end
         end = len(data)
     return data[:end], data[end:]

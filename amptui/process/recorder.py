@@ -30,22 +30,22 @@ from amptui.runs.server import Server
 from amptui.telemetry.session import Session
 
 INTERVAL_SECONDS = 0.1
-"""Ten times a second: quicker than a person reads, slow enough to cost the trainer nothing."""
+"""Ten times a second: faster than anyone reads, slow enough to cost the trainer nothing."""
 
 _Shown = TypeVar("_Shown")
 
 _KEEPING_SECONDS = 5.0
-"""A checkpoint waits no longer for the journal: on a full disk that may never have room again."""
+"""How long a checkpoint waits for the journal: a full disk may never have room again."""
 
 Listener = Callable[[Sequence[Record]], None]
 
 
 class Recorder:
-    """Moves records from the threads that emit them to where they are kept and shown.
+    """Moves records from the threads that emit them to the session, the viewers and the journal.
 
-    ``emit`` is all that the trainer and the sampler see: an append to a deque, which never waits. Session and
-    viewers are fed before the journal, so that a slow disk delays the file and not the screen. Of a run that
-    ``goes_on`` nothing is written before :meth:`cut_after` made room for it.
+    The trainer and the sampler only call ``emit``, an append to a deque that never waits. Session and viewers
+    come before the journal, so that a slow disk delays the file and not the screen. If the run ``goes_on``
+    from a checkpoint, nothing is written before :meth:`cut_after`.
     """
 
     def __init__(
@@ -63,52 +63,52 @@ class Recorder:
         self._journal = Journal(run_dir.journal_path)
         self._listeners = listeners
         self._failed: list[Callable[..., None]] = []
-        self._outbox: deque[Record | threading.Event] = deque()  # an event is set when all before it is kept
+        self._outbox: deque[Record | threading.Event] = deque()  # an event: set once all before it is written
         self._marks: list[threading.Event] = []
         self._over = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
         self._trouble = self._cause = ""
         self._server: Server | None = None
-        self._keeping = threading.Lock()  # guards the journal's file and what follows
+        self._keeping = threading.Lock()  # guards the journal's file and the attributes below
         self._held: list[Record] | None = [] if goes_on else None
         self._run_json: dict[str, Any] = {}
         self.emit: Callable[[Record], object] = self._outbox.append
-        """Takes a record from any thread; costs a tenth of a microsecond."""
+        """Takes a record from any thread, in a tenth of a microsecond."""
 
     def start(self) -> None:
-        """Begin to drain."""
+        """Start draining."""
         self._thread.start()
 
     def close(self, timeout_seconds: float) -> bool:
-        """Drain what is left and close the journal; false where that took longer than ``timeout_seconds``."""
+        """Drain the rest and close the journal; False if that takes longer than ``timeout_seconds``."""
         self._stopping.set()
         self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
 
     @property
     def trouble(self) -> str:
-        """What is not being kept, in one line; empty when all is."""
+        """What cannot be saved at present, in one line; empty if everything can."""
         return self._trouble
 
     def show_to(self, server: Server) -> None:
-        """Let ``server``'s viewers see what is drained from now on; to be called before :meth:`start`."""
+        """Send the viewers of ``server`` what is drained from now on; to be called before :meth:`start`."""
         self._server = server
 
     def wait_until_kept(self, _step: int) -> None:
-        """Wait until the journal holds all that was emitted so far, or for as long as a disk may be slow."""
+        """Wait until the journal contains all that was emitted so far, within the time of a slow disk."""
         mark = threading.Event()
         self._outbox.append(mark)
         mark.wait(_KEEPING_SECONDS)
-        # A checkpoint that outlives a power cut needs the steps before it.
+        # A checkpoint that survives a power cut needs the steps before it.
         with suppress(OSError):
             _sync(self._run_dir.journal_path)
 
     def cut_after(self, step: int) -> int | None:
-        """Let the journal and the session end with ``step``, as a run does that goes on from there.
+        """Cut the journal and the session after ``step``, from which a run resumes.
 
-        Returns how many steps were cut off; they are done again. None where no journal says what run it is.
-        What is emitted while this runs comes after.
+        Returns how many steps were cut off: they are repeated. None if the journal does not contain the run's
+        first record. What is emitted meanwhile comes after.
         """
         with self._keeping:
             lost_steps = cut_after(self._run_dir.journal_path, step)
@@ -126,9 +126,9 @@ class Recorder:
     def _pump(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
             self._drain()
-        while self._outbox:  # what was found out on the way is told too
+        while self._outbox:  # includes what was emitted meanwhile
             self._drain()
-        # What is held still was said by a process that never got to go on: the journal stays as it was.
+        # The records still held are of a process that could not resume: the journal stays as it was.
         self._journal.close()
         self._tell_trouble()
         self._drain_to_viewers()
@@ -146,13 +146,13 @@ class Recorder:
         self._tell_trouble()
 
     def _drain_to_viewers(self) -> tuple[list[Record], list[bytes]]:
-        """Show what is in the outbox to everybody but the journal; the records, and each one's line."""
+        """Drain the outbox to all but the journal; return the records, and each one's line."""
         batch: list[Record] = []
         for _ in range(len(self._outbox)):
             taken = self._outbox.popleft()
             if isinstance(taken, threading.Event):
                 self._marks.append(taken)
-            # These are the process's, and no longer the run's.
+            # These belong to the process, and no longer to the run.
             elif not (self._over and isinstance(taken, DeviceSample | RequestMade)):
                 batch.append(taken)
                 self._over |= isinstance(taken, RunFinished | RunFailed)
@@ -177,15 +177,15 @@ class Recorder:
     def _show(self, show: Callable[[Sequence[_Shown]], None], batch: Sequence[_Shown]) -> None:
         try:
             show(batch)
-        except Exception as error:  # noqa: BLE001 - what shows records must never cost what keeps them
+        except Exception as error:  # noqa: BLE001 - showing records must never affect saving them
             if show in self._failed:
-                return  # a note a batch, on a trouble that notes only make worse
+                return  # one note per batch: more would make it worse
             self._failed.append(show)
-            text = f"some records are not shown: {type(error).__name__}: {error}"
+            text = f"some records could not be shown: {type(error).__name__}: {error}"
             self._outbox.append(Note(time=time.time(), severity="error", text=text))
 
     def _describe(self, record: RunStarted | RunResumed) -> None:
-        """Let ``run.json`` say what was asked and found; of a run that goes on, what is new of it."""
+        """Write the request and the run's description to ``run.json``; on resume only what changed."""
         if isinstance(record, RunResumed):
             with suppress(RunFolderError):
                 self._run_json = read_run_json(self._run_dir.path)
@@ -212,14 +212,14 @@ class Recorder:
             self._outbox.append(Note(time=time.time(), severity="warning", text=str(error)))
 
     def _tell_trouble(self) -> None:
-        """A change of the journal's state becomes a record: on the screen now, in the file when it can."""
+        """Emit changes of the journal's state: on the screen at once, in the file when possible."""
         cause, self._trouble = self._journal.cause, self._journal.trouble
         if cause != self._cause:
             self._cause = cause
             trouble = f"journal: {self._trouble}" if cause else ""
             self._outbox.append(KeepingChanged(time=time.time(), what="journal", trouble=trouble))
             if not cause and self._run_json and not self._run_dir.run_json_path.exists():
-                self._write_run_json()  # the folder had gone, and is there again
+                self._write_run_json()  # the folder was gone, and exists again
 
 
 def _line(record: Record) -> bytes:

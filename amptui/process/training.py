@@ -1,4 +1,4 @@
-"""One training in this process: its threads, its recorder and its socket, wired, and ended cleanly."""
+"""One training in this process: connects its threads, recorder and socket, and ends them cleanly."""
 
 import gc
 import os
@@ -34,12 +34,12 @@ from amptui.runs.server import Server
 from amptui.telemetry.session import Session
 
 STOP_PATIENCE_SECONDS = 5.0
-"""How long a trainer may take to stop when asked; then we say so and leave anyway."""
+"""How long a trainer may take to stop when asked; after that the process reports it and leaves anyway."""
 
 _CLOSING_SECONDS = 5.0
 
 _LOOK_INTERVAL_SECONDS = 0.5
-"""How often lines are written where there is no screen."""
+"""How often lines are written without a screen."""
 
 _SWITCH_INTERVAL_SECONDS = 0.0005
 """How long one thread may hold the interpreter: a tenth of the default lets the pump and the socket through
@@ -48,7 +48,7 @@ beside a trainer that never lets go, at no measured cost to it."""
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Training:
-    """One training's parts, wired."""
+    """The connected parts of one training."""
 
     session: Session
     control: Control
@@ -70,9 +70,9 @@ class Training:
         self.thread.start()
 
     def wait_for_end(self, *, patient: Callable[[], bool] = lambda: False) -> bool:
-        """Wait as long as a trainer may take to stop, and for what it is writing; whether it did.
+        """Wait for the trainer to stop, within a limit, and for a checkpoint; return whether it stopped.
 
-        While ``patient`` says so, it may take as long as it likes.
+        No limit applies while ``patient`` returns True.
         """
         while not self.thread.join(STOP_PATIENCE_SECONDS):
             if not (self.thread.saving or patient()):
@@ -80,7 +80,7 @@ class Training:
         return True
 
     def close(self) -> None:
-        """Stop sampling, drain the records, close the journal, and let every viewer have the last word."""
+        """Stop sampling, drain the records, close the journal, and send every viewer the last record."""
         self.sampler.stop(timeout=1.0)
         self.recorder.close(_CLOSING_SECONDS)
         self.server.close(_CLOSING_SECONDS)
@@ -118,12 +118,12 @@ def wire(
 
 
 def run_for_viewers(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, viewer: socket.socket) -> int:
-    """Train in a process without a terminal, watched by ``viewer`` and whoever attaches; the exit status."""
+    """Train in a process without a terminal, watched by ``viewer`` and others; return the exit status."""
     try:
         with RunLock.take(run_dir.path, new=not request.resume) as lock:
             return _run_for_viewers(wire(request, spec, run_dir), lock, viewer)
     except Exception as error:
-        # This process has no terminal: what it cannot do is told where there is one.
+        # This process has no terminal: its viewers report what it cannot do.
         with suppress(OSError):
             viewer.sendall(protocol.error_line(str(error)))
         if isinstance(error, AmptuiError):
@@ -159,7 +159,7 @@ def _stop_signals(training: Training) -> StopSignals:
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def hung_up() -> None:
-        text = "the terminal was closed (SIGHUP); training goes on without it"
+        text = "the terminal was closed (SIGHUP); training continues"
         training.recorder.emit(Note(time=time.time(), severity="info", text=text))
         _lead_to(training.run_dir.path / "output.log", terminals)
 
@@ -167,7 +167,7 @@ def _stop_signals(training: Training) -> StopSignals:
 
 
 def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
-    """Keep what is printed from now on: to a terminal that is gone every print fails, in anybody's code."""
+    """Capture output from now on: on a closed terminal every print would fail."""
     try:
         file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError:
@@ -178,14 +178,14 @@ def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
 
 
 def follow(training: Training, *looks: Callable[[], object]) -> None:
-    """Look now and then until the trainer has ended, or was asked to: then somebody waits for it."""
+    """Poll until the trainer has ended or was asked to stop."""
     while not training.thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not training.control.stop_reason:
         for look in looks:
             look()
 
 
 def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
-    """Wait for the trainer, close everything, tell how it ended; leave hard if the trainer will not end."""
+    """Wait for the trainer, close everything and report how it ended; exit hard if it does not end."""
     ended = training.wait_for_end(patient=lambda: signals.patient)
     if not ended:
         training.thread.tell_what_is_known()
@@ -196,13 +196,13 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
     tell()
     if not ended:
         complain(text)
-        # A thread inside torch would abort the interpreter's own way out.
+        # Exiting the interpreter while a thread is inside torch aborts the process.
         os._exit(1)
     error = training.thread.error
     if error is not None:
         complain(str(error))
         if isinstance(error, DeviceLostError):
-            # torch would abort where it frees pinned memory, which the interpreter's own way out does too.
+            # torch would abort when it frees pinned memory, as a normal exit does.
             with suppress(OSError):
                 sys.stdout.flush()
             os._exit(error.exit_status)

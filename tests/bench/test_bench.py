@@ -82,12 +82,12 @@ def test_the_table_has_every_precision_and_says_why_the_others_have_no_row(
     lines = out.splitlines()
     heads = [line.split("  ")[0] for line in lines]
     assert any(line.startswith("limits on ") and line.endswith("noise (synthetic data)") for line in lines)
-    how = "2 rounds of 20 steps each, in turns on the same weights, warm-up steps left out"
-    assert f"batch 8: {how}; as many as were allowed" in lines
+    how = "2 rounds of 20 steps each, alternating on the same weights, without warm-up"
+    assert f"batch 8: {how}; stopped at the limit of rounds" in lines
     assert "FP32" in heads
     assert "AMP bf16" in heads
-    assert "not measured: FP32 ieee: on a CPU the same as FP32" in lines
-    assert "not measured: TF32: TF32 is a format of NVIDIA GPUs" in lines
+    assert "not measured: FP32 ieee: the same as FP32 on a CPU" in lines
+    assert "not measured: TF32: TF32 needs an NVIDIA GPU" in lines
     (card,) = [line for line in lines if "2 blocks of 20 steps, limits, batch 8" in line]
     assert card.startswith("AMP bf16 ")
     assert list(scratch.glob("amptui-*")) == []
@@ -246,8 +246,8 @@ def test_how_slow_float16_is_here_can_be_measured() -> None:
 def test_what_was_asked_for_and_cannot_run_is_left_out_with_its_reason() -> None:
     plan = plan_precisions(("bf16", "tf32", "ieee"), CPU)
     assert plan.precisions == ("bf16", "ieee")
-    assert plan.left_out == {"tf32": "TF32 is a format of NVIDIA GPUs"}
-    with pytest.raises(UsageError, match="nothing to compare; tf32: TF32 is a format"):
+    assert plan.left_out == {"tf32": "TF32 needs an NVIDIA GPU"}
+    with pytest.raises(UsageError, match="nothing to compare; tf32: TF32 needs an NVIDIA"):
         plan_precisions(("fp32", "tf32"), CPU)
 
 

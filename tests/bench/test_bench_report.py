@@ -96,11 +96,11 @@ def lines(*sizes: Measured, **options: Any) -> list[str]:
 
 
 def test_a_measurement_reads_like_this() -> None:
-    how = "12 rounds of 20 steps each, in turns on the same weights, warm-up steps left out"
+    how = "12 rounds of 20 steps each, alternating on the same weights, without warm-up"
     assert lines(measured(amp()), channels_last=True)[:6] == [
         "mnist-deep on NVIDIA H200, MNIST, channels last",
         "",
-        f"batch 256: {how}; every interval is narrow",
+        f"batch 256: {how}; all intervals are narrow",
         "precision  median step  samples/s              speed-up  peak allocated         losses  skipped",
         "FP32           20.0 ms   12.8 k/s              baseline        1.00 GiB  2.30 to 0.100        0",
         "AMP fp16       12.5 ms   20.5 k/s  1.60× (1.58 to 1.62)         512 MiB  2.30 to 0.100        2",
@@ -155,7 +155,7 @@ def test_where_amp_is_slower_the_report_says_in_what_and_promises_nothing() -> N
 
 def test_where_nothing_explains_it_that_is_said() -> None:
     (why,) = measured(amp(0.9)).reasons
-    assert why == "AMP fp16 did not pay here, and nothing that was measured says why; see `amptui doctor`"
+    assert why == "AMP fp16 gained little, and no measurement shows why; see `amptui doctor`"
 
 
 def test_a_precision_that_failed_is_named_with_its_error() -> None:
@@ -180,8 +180,8 @@ def test_each_size_has_its_table_and_one_that_failed_its_error() -> None:
 
 def test_what_others_measured_stands_beside_ours_and_is_marked_as_theirs() -> None:
     assert lines(measured(amp()))[-2:] == [
-        "to stand beside, not measured here:",
-        "  the tutorial that it comes from, GPU not named: FP32 22.1 s an epoch, AMP 12.95 s, 1.71 times",
+        "for comparison, not measured here:",
+        "  the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times",
     ]
     assert any("A100-80G: TF32 938 images/s" in line for line in lines(measured(amp()), model="resnet50"))
     assert not any("not measured here" in line for line in lines(measured(amp()), model="mine/resnet50.py"))
@@ -194,7 +194,7 @@ def test_json_keeps_numbers_that_are_none_or_not_finite() -> None:
     assert size["rows"][1]["last_loss"] == "nan"
     assert size["rows"][1]["peak_allocated_bytes"] is None
     assert found["not_measured_here"] == [
-        "the tutorial that it comes from, GPU not named: FP32 22.1 s an epoch, AMP 12.95 s, 1.71 times"
+        "the original tutorial, unknown GPU: FP32 22.1 s per epoch, AMP 12.95 s, 1.71 times"
     ]
 
 

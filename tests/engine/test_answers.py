@@ -126,7 +126,7 @@ def test_a_precision_that_another_one_replaces_in_a_pause_was_overruled() -> Non
 def test_a_precision_that_the_device_cannot_run_is_unavailable() -> None:
     log = trained({4: (PrecisionRequest("tf32"),)})
     refused = only(log.answers)
-    assert (refused.reason, refused.detail) == ("unavailable", "TF32 is a format of NVIDIA GPUs")
+    assert (refused.reason, refused.detail) == ("unavailable", "TF32 needs an NVIDIA GPU")
 
 
 class Unautocastable(Tiny):
@@ -244,7 +244,7 @@ def test_a_checkpoint_that_cannot_be_written_says_why(
     monkeypatch.setattr("amptui.engine.checkpoint.writer.write", failing)
     log = trained({4: (CheckpointRequest(),)}, checkpoints=tmp_path)
     refused = only(log.answers)
-    assert (refused.reason, refused.detail) == ("failed", "No space left on device (make room there)")
+    assert (refused.reason, refused.detail) == ("failed", "No space left on device (free some space)")
 
 
 def test_a_run_that_keeps_no_checkpoints_says_so() -> None:

@@ -138,7 +138,7 @@ def test_steps_alone_take_as_many_epochs_as_they_need_where_batches_are_none() -
 @pytest.mark.parametrize("stream", [lambda pairs: Stream(pairs, 0), lambda pairs: Stream(pairs, 7), Once])
 def test_a_stream_that_yields_no_batch_is_an_error(stream: Callable[[Any], Source]) -> None:
     epoch = 2 if stream is Once else 1
-    with pytest.raises(DataError, match=f"epoch {epoch}: no training batch"):
+    with pytest.raises(DataError, match=f"epoch {epoch}: no training batches"):
         train(prepare(Loaded(stream)), Log())
 
 
@@ -150,8 +150,8 @@ def test_an_epoch_that_ends_before_its_length_says_so_once(loader: Callable[[Any
     assert train(prepare(Loaded(loader, loader)), log) == "done"
     assert len(losses(log)) == 10
     assert [(note.severity, note.text) for note in log.of(Note)] == [
-        ("warning", "the training data ended after 5 batches, and their length says 8"),
-        ("warning", "the validation data ended after 5 batches, and their length says 8"),
+        ("warning", "the training data ended after 5 batches, but len() is 8"),
+        ("warning", "the validation data ended after 5 batches, but len() is 8"),
     ]
     assert [epoch.validation and epoch.validation.samples for epoch in log.of(EpochFinished)] == [40, 40]
 
@@ -169,7 +169,7 @@ def test_an_epoch_that_goes_on_past_its_length_is_trained_to_its_end() -> None:
     assert prepared.schedule.steps == 10
     assert train(prepared, log) == "done"
     assert [record.epoch for record in log.of(StepRecord)] == [1] * 8 + [2] * 8
-    assert told(log) == ["the training data have more batches than their length says (8, not 5)"]
+    assert told(log) == ["the training data has 8 batches, but len() is 5"]
 
 
 def test_steps_that_were_asked_for_end_a_run_past_the_length() -> None:

@@ -137,7 +137,9 @@ def test_a_lazy_layer_that_no_batch_reaches_is_told_by_its_name() -> None:
         def build_model(self) -> nn.Module:
             return Spare()
 
-    with pytest.raises(ExperimentError, match=r"the first batch gives spare.weight and 1 more no shape; "):
+    with pytest.raises(
+        ExperimentError, match=r"the first batch leaves spare.weight and 1 more uninitialized; "
+    ):
         prepare(Forgetful())
 
 

@@ -165,5 +165,5 @@ def test_what_the_device_cannot_run_is_told_and_compared_with_nothing() -> None:
     control = Control()
     log = Log(on_step(5, lambda: control.ask(ComparisonRequest(("fp32", "tf32")))))
     train(prepare(Lasting(), steps=200), log, control)
-    assert log.of(Note)[0].text == "no tf32 here: TF32 is a format of NVIDIA GPUs"
+    assert log.of(Note)[0].text == "no tf32 here: TF32 needs an NVIDIA GPU"
     assert log.of(PrecisionsCompared) == []

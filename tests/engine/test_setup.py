@@ -162,7 +162,7 @@ def test_a_cpu_s_amp_is_bf16_unless_asked_otherwise(
 
 @pytest.mark.parametrize("options", [{"precision": "tf32"}, {"amp_precision": "tf32"}])
 def test_what_the_device_cannot_run_is_refused_before_anything_is_loaded(options: dict[str, str]) -> None:
-    with pytest.raises(UsageError, match="TF32 is a format of NVIDIA GPUs"):
+    with pytest.raises(UsageError, match="TF32 needs an NVIDIA GPU"):
         setup.choose(request(device="cpu", **options))
 
 

@@ -137,11 +137,11 @@ def test_an_unsupported_precision_is_refused_and_training_goes_on() -> None:
     log = Log(switching(control, {3: "tf32"}))
     assert train(prepare(Tiny()), log, control) == "done"
     assert log.of(PrecisionChanged) == []
-    assert [note.text for note in log.of(Note)] == ["no tf32 here: TF32 is a format of NVIDIA GPUs"]
+    assert [note.text for note in log.of(Note)] == ["no tf32 here: TF32 needs an NVIDIA GPU"]
 
 
 def test_beginning_in_an_unsupported_precision_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="tf32: TF32 is a format of NVIDIA GPUs; use one of fp32, ieee"):
+    with pytest.raises(UsageError, match="tf32: TF32 needs an NVIDIA GPU; use one of fp32, ieee"):
         prepare(Tiny(), precision="tf32")
 
 

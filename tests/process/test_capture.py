@@ -242,7 +242,7 @@ def test_a_log_that_cannot_be_written_is_told_once_and_never_raises_into_a_print
     assert found.printed("stdout") == [f"line {i}" for i in range(5)]
     assert found.printed("stderr") == ["error"] * 5
     (note,) = found.notes
-    assert note == f"output is no longer kept in {tmp_path / 'output.log'}: {reason}"
+    assert note == f"output is no longer saved in {tmp_path / 'output.log'}: {reason}"
     assert len(found.log) in (0, 10)  # a disk takes what still fits
 
 

@@ -99,7 +99,7 @@ def test_a_listener_that_raises_costs_nobody_else_a_record_and_is_told_once(tmp_
     kept = texts(pump.close())
     assert [text for text in kept if text.isdecimal()] == ["0", "1", "2"]
     assert [text for text in kept if not text.isdecimal()] == [
-        "some records are not shown: ValueError: no pipe"
+        "some records could not be shown: ValueError: no pipe"
     ]
     assert sorted(texts(shown)) == sorted(kept)
 
@@ -118,7 +118,7 @@ def test_a_session_that_raises_stops_neither_journal_nor_listeners(tmp_path: Pat
     recorder.emit(note(1))
     assert recorder.close(ENOUGH_SECONDS)
     kept = list(read(tmp_path / "journal.jsonl"))
-    assert texts(kept) == ["1", "some records are not shown: ZeroDivisionError: in a fold"]
+    assert texts(kept) == ["1", "some records could not be shown: ZeroDivisionError: in a fold"]
     assert shown == kept
 
 

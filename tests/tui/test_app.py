@@ -175,7 +175,7 @@ async def test_a_precision_that_another_screen_asked_for_is_switching_on_this_on
 async def test_a_precision_that_failed_is_told_where_it_was_asked_for() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
-        await screen.answer(PrecisionRequest, "failed", "bf16 failed in its first step, back in fp32")
+        await screen.answer(PrecisionRequest, "failed", "bf16 failed in its first step; back to fp32")
         assert "bf16 failed in its first step" in screen.footer
         assert "switching" not in screen.header
         screen.control.ask(PrecisionRequest("tf32"))

@@ -164,7 +164,7 @@ class DataPosition:
                 PhaseChanged(
                     time=time.time(),
                     phase="data",
-                    detail="going back to the checkpoint's place in the epoch",
+                    detail="skipping batches up to the checkpoint",
                     done=done,
                     total=self.batches,
                     unit="batches",

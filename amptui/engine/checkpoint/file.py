@@ -146,10 +146,10 @@ def read(path: Path) -> Checkpoint:
         raise DamagedError(str(error).strip().partition("\n")[0] or type(error).__name__) from error
     found = content.pop("format", None) if isinstance(content, dict) else None
     if found != FORMAT:
-        raise DamagedError(f"its format is {found}, and this amptui reads {FORMAT}")
+        raise DamagedError(f"its format is {found}, but this amptui reads {FORMAT}")
     names = {each.name for each in fields(Checkpoint)}
     if content.keys() != names:
-        raise DamagedError(f"not as it should be: {_listed(content.keys() ^ names)}")
+        raise DamagedError(f"unexpected or missing entries: {_listed(content.keys() ^ names)}")
     return Checkpoint(**content)
 
 
@@ -211,7 +211,7 @@ def _check(file: BinaryIO) -> None:
     with zipfile.ZipFile(file) as archive:
         wrong = archive.testzip()
     if wrong is not None:
-        raise DamagedError(f"{wrong} in it does not match its checksum")
+        raise DamagedError(f"checksum mismatch in {wrong}")
 
 
 def _step(name: str) -> int:

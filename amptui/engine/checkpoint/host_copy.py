@@ -108,7 +108,7 @@ def _rebuilt(state: object, name: str, copied: Callable[[Tensor], Tensor]) -> An
     for kind in (list, tuple, set):
         if isinstance(state, kind):
             return kind(_rebuilt(part, f"{name}[{index}]", copied) for index, part in enumerate(state))
-    raise NotPlainError(f"{name} is a {type(state).__name__}, which no checkpoint can keep")
+    raise NotPlainError(f"{name} is a {type(state).__name__}, which a checkpoint cannot store")
 
 
 def _tensors(state: object) -> Iterator[Tensor]:

@@ -18,7 +18,7 @@ from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
 from amptui.engine.setup import Prepared
 from amptui.errors import RunFolderError, UsageError
 
-_BEGIN_ANEW = "resume with what the run began with, or begin a new one without --resume"
+_BEGIN_ANEW = "resume with the run's original options, or start a new run without --resume"
 
 Say = Callable[[str], object]
 """Told what a person should know, in one line."""
@@ -107,10 +107,10 @@ def newest_checkpoint(folder: Path, say: Say) -> Checkpoint:
         try:
             return read(path)
         except DamagedError as error:
-            before = "; trying the one before it" if number < len(paths) else ""
-            say(f"checkpoint {path.name} cannot be used: {error}{before}")
+            before = "; trying the previous one" if number < len(paths) else ""
+            say(f"cannot use checkpoint {path.name}: {error}{before}")
     what = f"no checkpoint in {folder} can be used" if paths else f"there is no checkpoint in {folder}"
-    raise RunFolderError(what, hint="begin a new run without --resume")
+    raise RunFolderError(what, hint="start a new run without --resume")
 
 
 def restore(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Start:
@@ -129,7 +129,7 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Start:
         _restore_extras(checkpoint, prepared, say)
     except (RuntimeError, ValueError, KeyError) as error:
         what = " ".join(str(error).split())[:500]
-        raise UsageError(f"checkpoint {name} is another model's: {what}", hint=_BEGIN_ANEW) from error
+        raise UsageError(f"checkpoint {name} is of a different model: {what}", hint=_BEGIN_ANEW) from error
     return Start(
         checkpoint=name,
         step=checkpoint.step,
@@ -148,18 +148,18 @@ def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
     different = next((each for each in {**then, **now} if then.get(each) != now.get(each)), None)
     if different is not None:
         was, is_now = (_told(values, different) for values in (then, now))
-        what = f"checkpoint {name} was written with {different} {was}, and it is {is_now} now"
+        what = f"checkpoint {name} was written with {different} {was}, but now it is {is_now}"
         raise UsageError(what, hint=_BEGIN_ANEW)
     was_shaped, is_shaped = _shapes(checkpoint.model), _shapes(prepared.model.state_dict())
     for each in {**is_shaped, **was_shaped}:
         if was_shaped.get(each) != is_shaped.get(each):
             was, is_now = was_shaped.get(each, "absent"), is_shaped.get(each, "absent")
-            what = f"checkpoint {name} is another model's: {each} was {was}, and is {is_now} now"
+            what = f"checkpoint {name} is of a different model: {each} was {was}, but now is {is_now}"
             raise UsageError(what, hint=_BEGIN_ANEW)
 
 
 def _told(values: Mapping[str, Any], name: str) -> str:
-    return str(values[name]) if name in values else "not there"
+    return str(values[name]) if name in values else "absent"
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
@@ -189,7 +189,7 @@ def _kept_extras(
         try:
             yield name, copy.of(state, f"the state of the experiment's {name}")
         except NotPlainError as error:
-            say(f"checkpoints leave out the experiment's {name}: {error}")
+            say(f"checkpoints do not include the experiment's {name}: {error}")
 
 
 def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> None:
@@ -198,7 +198,7 @@ def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Non
         if name in there:
             there[name].load_state_dict(own(state))
         else:
-            say(f"the experiment's {name} begins anew: it was in the checkpoint, and is not there yet")
+            say(f"the experiment's {name} was not restored: it does not exist yet")
 
 
 def _plain(value: Any) -> Any:

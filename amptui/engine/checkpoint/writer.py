@@ -124,8 +124,8 @@ class CheckpointWriter:
         asked = self._control.take(CheckpointRequest)
         if not self.keeps:
             if asked is not None:
-                self._say("warning", "no checkpoint: this run keeps none")
-                self._control.refuse(asked, "unavailable", "this run keeps none")
+                self._say("warning", "no checkpoint: this run does not write any")
+                self._control.refuse(asked, "unavailable", "this run does not write any")
             return None
         self._asked += () if asked is None else (asked,)
         interval = self._every and step % self._every == 0 and step != self._taken_step
@@ -233,7 +233,7 @@ class CheckpointWriter:
             self._control.answer(each, why)
         if kind not in self._troubles or reason == "asked":
             self._troubles.add(kind)
-            trouble = f"no checkpoint in {self._folder}: {why}; training goes on without it"
+            trouble = f"no checkpoint in {self._folder}: {why}; training continues without it"
             self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=trouble))
 
     def _say(self, severity: Severity, text: str) -> None:
@@ -247,13 +247,13 @@ def _refuse_nan(state: Mapping[str, Any]) -> None:
     """
     for name, value in state.items():
         if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
-            raise ValueError(f"{name} holds NaN (those from before are kept)")
+            raise ValueError(f"{name} contains NaN (earlier checkpoints are kept)")
 
 
 def _explained(error: Exception) -> tuple[str, str]:
     """The kind of trouble, and what to tell of it."""
     if isinstance(error, OSError) and error.errno is not None:
         why = error.strerror or str(error)
-        return str(error.errno), f"{why} (make room there)" if error.errno in _NO_ROOM else why
+        return str(error.errno), f"{why} (free some space)" if error.errno in _NO_ROOM else why
     text = " ".join(str(error).split())[:500]
     return type(error).__name__, text or type(error).__name__

@@ -10,7 +10,7 @@ _NAME = "binary_cross_entropy"
 
 _SENTENCE = (
     "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast: it raises an error there; "
-    "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) and leave the sigmoid out"
+    "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) and remove the sigmoid"
 )
 
 

@@ -224,7 +224,7 @@ class Probes:
             if told is not None:
                 self._emit(told)
             if campaign.over:
-                campaign.end("" if told is not None else "its numbers were lost")
+                campaign.end("" if told is not None else "its results were lost")
 
         self._readback.push([trace.values(), *([] if scale is None else [scale])], deliver, timed=False)
 

@@ -124,7 +124,7 @@ def test_what_no_file_can_keep_is_named_with_its_place(value: object) -> None:
     kind = type(value).__name__
     with pytest.raises(NotPlainError) as raised:
         copied({"groups": [{"lr": 1.0}, {"hook": value}]})
-    assert str(raised.value) == f"it['groups'][1]['hook'] is a {kind}, which no checkpoint can keep"
+    assert str(raised.value) == f"it['groups'][1]['hook'] is a {kind}, which a checkpoint cannot store"
 
 
 def test_one_s_own_copy_does_not_hold_on_to_the_rest() -> None:

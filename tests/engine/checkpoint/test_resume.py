@@ -345,7 +345,7 @@ def test_what_else_an_experiment_holds_goes_on_too_and_what_cannot_be_kept_is_to
     assert again.mean.n_averaged == 16
     (said,) = notes(log)
     assert said.startswith(
-        "checkpoints leave out the experiment's odd: the state of the experiment's odd['self']"
+        "checkpoints do not include the experiment's odd: the state of the experiment's odd['self']"
     )
     assert list(newest_checkpoint(tmp_path, print).extras) == ["mean"]
 
@@ -357,7 +357,7 @@ def test_what_was_held_and_is_not_there_yet_is_told(tmp_path: Path) -> None:
     prepared = prepare(later)
     del later.mean
     restore(newest_checkpoint(tmp_path, said.append), prepared, said.append)
-    assert said == ["the experiment's mean begins anew: it was in the checkpoint, and is not there yet"]
+    assert said == ["the experiment's mean was not restored: it does not exist yet"]
 
 
 @pytest.mark.gpu

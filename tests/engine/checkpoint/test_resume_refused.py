@@ -32,19 +32,19 @@ def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_taken(tmp_path: P
     resume(prepare(Tiny()), tmp_path, log)
     assert losses(log) == losses(whole)[8:]
     assert [record.text for record in log.of(Note)] == [
-        "checkpoint step-000000013.pt cannot be used: File is not a zip file; trying the one before it"
+        "cannot use checkpoint step-000000013.pt: File is not a zip file; trying the previous one"
     ]
     assert (tmp_path / "step-000000013.pt.old").read_bytes() == b"garbage"
 
 
 def test_without_a_whole_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match=r"there is no checkpoint in .*; begin a new run"):
+    with pytest.raises(RunFolderError, match=r"there is no checkpoint in .*; start a new run"):
         newest_checkpoint(tmp_path / "absent", print)
     trained(tmp_path)
     said = list[str]()
     for path in checkpoints(tmp_path):
         path.write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"no checkpoint in .* can be used; begin a new run"):
+    with pytest.raises(RunFolderError, match=r"no checkpoint in .* can be used; start a new run"):
         newest_checkpoint(tmp_path, said.append)
     assert len(said) == 2
     assert "trying" in said[0]
@@ -76,14 +76,14 @@ class Renamed(Tiny):
 @pytest.mark.parametrize(
     ("experiment", "options", "difference"),
     [
-        (Other(), {}, "with experiment Tiny, and it is Other now"),
-        (Tiny(batch_size=4), {}, "with batch_size 8, and it is 4 now"),
-        (Tiny(learning_rate=0.5), {}, "with learning_rate 0.01, and it is 0.5 now"),
-        (Tiny(), {"clip_norm": 1.0}, "with clip_norm None, and it is 1.0 now"),
-        (Tiny(), {"seed": 5}, "with seed 0, and it is 5 now"),
-        (Renamed(), {}, "with data noise (synthetic), and it is noise now"),
-        (Wider(), {}, "1.weight was 16x16, and is 17x16 now"),
-        (Deeper(), {}, "5.weight was absent, and is 4x4 now"),
+        (Other(), {}, "with experiment Tiny, but now it is Other"),
+        (Tiny(batch_size=4), {}, "with batch_size 8, but now it is 4"),
+        (Tiny(learning_rate=0.5), {}, "with learning_rate 0.01, but now it is 0.5"),
+        (Tiny(), {"clip_norm": 1.0}, "with clip_norm None, but now it is 1.0"),
+        (Tiny(), {"seed": 5}, "with seed 0, but now it is 5"),
+        (Renamed(), {}, "with data noise (synthetic), but now it is noise"),
+        (Wider(), {}, "1.weight was 16x16, but now is 17x16"),
+        (Deeper(), {}, "5.weight was absent, but now is 4x4"),
     ],
     ids=str,
 )

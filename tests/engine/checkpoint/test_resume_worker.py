@@ -106,9 +106,9 @@ def test_the_batch_size_that_the_device_brought_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "status", "said"),
     [
-        ({"batch_size": 4}, UsageError, 2, "was written with batch_size 8, and it is 4 now"),
-        ({"seed": 1}, UsageError, 2, "was written with seed 0, and it is 1 now"),
-        ({"settings": {"at": "7"}}, UsageError, 2, "was written with at 5, and it is 7 now"),
+        ({"batch_size": 4}, UsageError, 2, "was written with batch_size 8, but now it is 4"),
+        ({"seed": 1}, UsageError, 2, "was written with seed 0, but now it is 1"),
+        ({"settings": {"at": "7"}}, UsageError, 2, "was written with at 5, but now it is 7"),
     ],
     ids=str,
 )
@@ -132,7 +132,7 @@ def test_nothing_to_go_on_from_is_an_error_with_its_mend(tmp_path: Path) -> None
     worker = Worker(checkpoint_dir=tmp_path, resume=True)
     last = worker.end()
     assert isinstance(last, RunFailed)
-    assert last.error == f"there is no checkpoint in {tmp_path}; begin a new run without --resume"
+    assert last.error == f"there is no checkpoint in {tmp_path}; start a new run without --resume"
     assert isinstance(worker.thread.error, RunFolderError)
     assert worker.thread.error.exit_status == 1
 
@@ -145,7 +145,7 @@ def test_a_precision_that_is_not_here_gives_way_and_is_told(tmp_path: Path) -> N
     worker.end()
     assert {record.precision for record in worker.log.of(StepRecord)} == {"fp32"}
     (note,) = worker.log.of(Note)
-    assert note.text == "tf32 is not supported here: TF32 is a format of NVIDIA GPUs; continuing in fp32"
+    assert note.text == "tf32 is not supported here: TF32 needs an NVIDIA GPU; continuing in fp32"
 
 
 def test_a_stop_before_a_resumed_run_goes_on_ends_it_where_it_was(tmp_path: Path) -> None:

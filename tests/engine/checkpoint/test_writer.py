@@ -124,7 +124,7 @@ def test_a_run_that_keeps_none_says_so_and_does_not_spin_when_one_is_asked_for()
 
     log = Log(ask)
     train(prepare(Tiny()), log, control)
-    assert notes(log) == [("warning", "no checkpoint: this run keeps none")]
+    assert notes(log) == [("warning", "no checkpoint: this run does not write any")]
     assert control.take(CheckpointRequest) is None
 
 
@@ -213,9 +213,9 @@ def test_a_full_disk_is_told_once_the_training_goes_on_and_its_end_is_told_too(
     log = Log()
     assert train(prepare(Unhurried(epochs=6)), log, checkpoints=tmp_path) == "done"
     assert written(log) == [(40, "epoch"), (48, "epoch")]
-    begin, end = f"no checkpoint in {tmp_path}: ", "; training goes on without it"
+    begin, end = f"no checkpoint in {tmp_path}: ", "; training continues without it"
     assert troubles(log) == [
-        f"{begin}No space left on device (make room there){end}",
+        f"{begin}No space left on device (free some space){end}",
         f"{begin}Input/output error{end}",
         "",
     ]
@@ -280,7 +280,7 @@ def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_
     log = Log(go_on)
     train(prepare(Lost(epochs=6)), log, control, interactive=True, checkpoints=tmp_path)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000000008.pt"]
-    assert "holds NaN (those from before are kept)" in troubles(log)[0]
+    assert "contains NaN (earlier checkpoints are kept)" in troubles(log)[0]
     assert len(log.of(StepRecord)) == 48
 
 
@@ -292,7 +292,9 @@ def test_a_journal_that_fails_costs_the_checkpoint_and_not_the_run(tmp_path: Pat
     log = Log()
     train(prepare(Unhurried()), log, checkpoints=tmp_path, journaled=journaled)
     assert written(log) == [(16, "epoch")]
-    assert troubles(log)[0] == f"no checkpoint in {tmp_path}: no journal at all; training goes on without it"
+    assert (
+        troubles(log)[0] == f"no checkpoint in {tmp_path}: no journal at all; training continues without it"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000016.pt"]
 
 

@@ -237,7 +237,7 @@ def test_a_switch_whose_first_step_fails_is_undone_and_nothing_is_lost() -> None
     assert train(prepare(Unautocastable()), log, control) == "done"
     (note,) = log.of(Note)
     assert note.severity == "error"
-    assert "bf16 failed in its first step, back in fp32: RuntimeError: no kernel" in note.text
+    assert "bf16 failed in its first step; back to fp32: RuntimeError: no kernel" in note.text
     changes = [(change.step, change.current) for change in log.of(PrecisionChanged)]
     assert changes == [(6, "bf16"), (6, "fp32")]
     assert {record.precision for record in log.of(StepRecord)} == {"fp32"}
