@@ -1,4 +1,4 @@
-"""What can be asked of a run: the requests, and the place where its trainer finds them between two steps."""
+"""The requests to a run, and the queue from which its trainer takes them between two steps."""
 
 import os
 import threading
@@ -15,7 +15,7 @@ MAX_REASON_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRequest:
-    """The steps to come shall run in ``precision``. Raises ValueError for one that does not exist."""
+    """Run the next steps in ``precision``. Raises ValueError if there is no such precision."""
 
     precision: str
 
@@ -25,26 +25,26 @@ class PrecisionRequest:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequest:
-    """The trainer shall stand still after the current step, or go on."""
+    """Pause after the current step, or resume."""
 
     paused: bool
 
 
 @dataclass(frozen=True, slots=True)
 class XRayRequest:
-    """The next step's batch shall be looked at in FP32 and in AMP, layer by layer."""
+    """Compare the next step's batch in FP32 and in AMP, layer by layer."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """The next steps shall run with hooks on every module."""
+    """Run the next steps with hooks on every module."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRequest:
-    """These precisions shall run in turns until their speeds are known; none of them ends a comparison.
+    """Alternate between these precisions until their speeds are known; without any, end the comparison.
 
-    The first is what the others are compared with. Raises ValueError for one alone, or one twice.
+    The first is the baseline. Raises ValueError for a single precision, or a duplicate.
     """
 
     precisions: tuple[str, ...] = ()
@@ -58,12 +58,12 @@ class ComparisonRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """A checkpoint shall be written after the current step."""
+    """Write a checkpoint after the current step."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """The run shall come to a clean end after the current step. Raises ValueError for a long reason."""
+    """Stop the run after the current step. Raises ValueError if the reason is too long."""
 
     reason: str
 
@@ -81,7 +81,7 @@ Request = (
     | CheckpointRequest
     | StopRequest
 )
-"""What somebody can ask of a run."""
+"""Any request to a run."""
 
 REQUESTS: Mapping[RequestKind, type[Request]] = {
     "precision": PrecisionRequest,
@@ -92,7 +92,7 @@ REQUESTS: Mapping[RequestKind, type[Request]] = {
     "checkpoint": CheckpointRequest,
     "stop": StopRequest,
 }
-"""Each by the name that it has in records and on its way to a run."""
+"""Each request type by its name in records and in the protocol."""
 
 KINDS: Mapping[type[Request], RequestKind] = {request: kind for kind, request in REQUESTS.items()}
 
@@ -105,7 +105,7 @@ def new_number() -> int:
 
 
 def record_of(request: Request, number: int) -> RequestMade:
-    """The record that somebody asks for this now."""
+    """The record of a request made now."""
     facts: dict[str, Any] = asdict(request)
     return RequestMade(time=time.time(), number=number, kind=KINDS[type(request)], **facts)
 
@@ -116,19 +116,19 @@ def _check_precision(precision: str) -> None:
 
 
 class Asker(Protocol):
-    """Asks a run, in this process or in another one."""
+    """Sends requests to a run, in this process or in another one."""
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run was asked to end, by way of this; None while it was not."""
+        """The reason with which this asker asked the run to stop; None if it did not."""
 
     def ask(self, request: Request) -> int:
-        """Ask without waiting; the number that the request's records have."""
+        """Send a request without waiting; return the number that its records have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[R]):
-    """A request as the trainer takes it: what is asked for, and the records of all who ask for just that."""
+    """A request as the trainer takes it, with the records of everyone who made the same request."""
 
     request: R
     made: tuple[RequestMade, ...]
@@ -139,11 +139,11 @@ def _tell_nobody(_record: Record) -> None:
 
 
 class Control:
-    """Requests that cross to the trainer's thread, and its answers, which ``emit`` gets as records.
+    """Passes requests to the trainer's thread, and its answers, as records, to ``emit``.
 
-    Asking never waits. The trainer takes requests only between two optimizer steps, so that none cuts a step
-    in half, and answers each once; a stop is answered by the end. Of two that wait and differ, both for a
-    precision say, the later one counts, and the earlier one is refused at once.
+    Asking never waits. The trainer takes requests only between two optimizer steps and answers each once; the
+    answer to a stop is the end of the run. If two pending requests contradict each other, for example two for
+    a precision, the later one counts and the earlier one is refused at once.
     """
 
     def __init__(self, emit: Callable[[Record], object] = _tell_nobody) -> None:
@@ -154,18 +154,18 @@ class Control:
         self._stop_reason: str | None = None
         self._step = 0
         self.attention = False
-        """Whether anything was asked for since the trainer last looked; it clears this before it reads."""
+        """Whether there were requests since the trainer last looked; it clears this before it reads them."""
         self.is_copy = False
-        """Whether this process was forked off the one that trains: it must not train on."""
+        """Whether this process was forked from the one that trains: it must not continue training."""
 
     def become_copy(self) -> None:
-        """In a forked process: what is asked for is asked of the other one."""
-        self._changed = threading.Condition()  # somebody may have held it, who is not here
+        """In a forked process: requests belong to the parent."""
+        self._changed = threading.Condition()  # a thread that does not exist here may have held it
         self.is_copy = self.attention = True
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the run should end, or None while it should go on; the first reason is kept."""
+        """Why the run should stop, or None if it should continue; the first reason counts."""
         return self._stop_reason
 
     def ask(self, request: Request, number: int | None = None) -> int:
@@ -183,7 +183,7 @@ class Control:
         return made.number
 
     def _put(self, request: Request, made: RequestMade) -> Asked[Any] | None:
-        """Let ``request`` wait; what it overrules."""
+        """Queue ``request``; return what it overrules."""
         self._unanswered.add(made.number)
         before = self._waiting.get(type(request))
         same = before is not None and before.request == request
@@ -192,40 +192,40 @@ class Control:
         return None if same else before
 
     def wake(self) -> None:
-        """Have the trainer look at the next step boundary, or now where it stands still."""
+        """Make the trainer look at the next step boundary, or now if it is paused."""
         with self._changed:
             self.attention = True
             self._changed.notify_all()
 
-    # What the trainer's side calls.
+    # Called by the trainer.
 
     def look(self, step: int) -> None:
-        """The trainer looks after ``step``: what is asked for from now on brings its next look."""
+        """Note that the trainer looks after ``step``: later requests trigger its next look."""
         self.attention = False
         self._step = step
 
     def wait(self) -> None:
-        """Block until something is asked for, or :meth:`wake` is called, and count that as a look."""
+        """Block until there is a request, or :meth:`wake` is called; this counts as a look."""
         with self._changed:
             self._changed.wait_for(lambda: self.attention)
             self.attention = False
 
     def newest(self, kind: type[R]) -> R | None:
-        """The request of that kind that waits to be taken; None without one."""
+        """The pending request of that kind, or None."""
         asked = self._waiting.get(kind)
         return None if asked is None else cast("R", asked.request)
 
     def take(self, kind: type[R]) -> Asked[R] | None:
-        """The request of that kind that waits; whoever takes it answers it."""
+        """Take the pending request of that kind, or None; the caller answers it."""
         if kind not in self._waiting:
             return None
         with self._changed:
             return self._waiting.pop(kind, None)
 
     def answer(self, asked: Asked[Any] | None, trouble: str = "") -> None:
-        """It is done, or was tried and came to ``trouble``; from any thread.
+        """Answer that a request is done, or that it failed with ``trouble``. From any thread.
 
-        Does nothing for None, or for what has its answer.
+        Does nothing for None or for a request that has its answer.
         """
         if trouble:
             self.refuse(asked, "failed", trouble)
@@ -234,7 +234,7 @@ class Control:
             self._emit(RequestTaken(time=time.time(), step=self._step, request=made))
 
     def refuse(self, asked: Asked[Any] | None, reason: Refusal, detail: str = "") -> None:
-        """It will not be done; otherwise as :meth:`answer`."""
+        """Answer that a request will not be done; otherwise like :meth:`answer`."""
         for made in self._open(asked):
             self._emit(
                 RequestRefused(time=time.time(), step=self._step, request=made, reason=reason, detail=detail)

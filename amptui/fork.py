@@ -1,4 +1,4 @@
-"""Starts a piece of work as a process of its own that no terminal can reach, and learns how it ended."""
+"""Runs a function in a child process without a terminal, and reports how it ended."""
 
 import os
 import signal
@@ -16,11 +16,11 @@ _HELPERS = (
     ("multiprocessing.forkserver", "_forkserver"),
     ("multiprocessing.resource_tracker", "_resource_tracker"),
 )
-"""The processes beside the workers; Python's own tests end them with the method that is called here."""
+"""multiprocessing's helper processes; Python's own tests stop them with the method called here."""
 
 
 class Offspring:
-    """The process that does the work; a child of this one for as long as this one lives."""
+    """The child process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -28,14 +28,14 @@ class Offspring:
 
     @property
     def status(self) -> int | None:
-        """Its exit status, negative for a signal as in :mod:`subprocess`; None while it runs."""
+        """The exit status, negative for a signal as in :mod:`subprocess`; None while it runs."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if pid else None
         return self._status
 
     def wait(self, timeout_seconds: float) -> int | None:
-        """Its exit status; None if it runs for longer than that."""
+        """Wait for at most so long; return the exit status, or None if it is still running."""
         limit = time.monotonic() + timeout_seconds
         while self.status is None and time.monotonic() < limit:
             time.sleep(_LOOK_INTERVAL_SECONDS)
@@ -53,10 +53,10 @@ def how_ended(status: int) -> str:
 
 
 def end_workers(patience_seconds: float = 1.0) -> None:
-    """End the daemons that :mod:`multiprocessing` started here, and its two helpers where nobody needs them.
+    """Terminate the daemons that :mod:`multiprocessing` started here, and its two helpers if unused.
 
-    A loader's workers that a fork server started would outlive this process for good, and the helpers hold
-    copies of its standard output.
+    DataLoader workers started by a fork server would outlive this process, and the helpers hold copies of its
+    standard output.
     """
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
@@ -72,14 +72,14 @@ def end_workers(patience_seconds: float = 1.0) -> None:
         for module, name in _HELPERS:
             stop = getattr(getattr(sys.modules.get(module), name, None), "_stop", None)
             if stop is not None:
-                # It waits for the helper's end, which whoever got a copy of its pipe can hold up.
+                # It waits for the helper's end, which any process with a copy of its pipe can delay.
                 stopping = threading.Thread(target=stop, daemon=True)
                 stopping.start()
                 stopping.join(patience_seconds)
 
 
 def in_forks(method: Callable[[], object]) -> None:
-    """Have a bound method called in every process that this one forks, while its object lives."""
+    """Call a bound method in every process that this one forks, as long as its object lives."""
     found = weakref.WeakMethod(method)
 
     def call() -> None:
@@ -91,15 +91,15 @@ def in_forks(method: Callable[[], object]) -> None:
 
 
 def fork(work: Callable[[], int]) -> Offspring:
-    """Call ``work`` in a child that leads a session without a terminal, and exits with what that returns.
+    """Call ``work`` in a child that leads a session without a terminal; its return value is the exit status.
 
-    To be called while there is one thread only. The child reads nothing; what it writes to standard output,
-    or to a standard error that is no file, goes nowhere until somebody captures it: a terminal or the reader
-    of a pipe may go before the child does, and would else wait for its end.
+    Call it while there is only one thread. The child's standard input is empty. Its standard output, and its
+    standard error unless that is a file, are discarded until they are captured: a terminal or the reader of a
+    pipe may close before the child ends, and would otherwise wait for it.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    # Where whoever started us ignores it, the system forgets how a child ended.
+    # If SIGCHLD was ignored by our parent, the kernel discards how a child ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
@@ -118,12 +118,12 @@ def _live_as_child(work: Callable[[], int]) -> NoReturn:
         status = work()
         _remove_files()
     finally:
-        # Not sys.exit: what the parent would do on its way out is not the child's to do.
+        # Not sys.exit: the parent's exit handlers must not run in the child.
         os._exit(status)
 
 
 def _remove_files() -> None:
-    """Let :mod:`multiprocessing` remove its folders, as where Python exits, if it would wait for nobody."""
+    """Let :mod:`multiprocessing` remove its folders, as at Python's exit, if that waits for nothing."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is not None and not multiprocessing.active_children():
         multiprocessing.util._exit_function()

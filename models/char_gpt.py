@@ -15,7 +15,7 @@ from amptui.errors import ExperimentError
 
 
 class Attention(nn.Module):
-    """Causal self-attention: each character looks at itself and those before it; [N, T, width] in and out."""
+    """Causal self-attention: each character attends to itself and earlier ones; [N, T, width] in and out."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class Attention(nn.Module):
             part.view(samples, length, self.heads, -1).transpose(1, 2)
             for part in self.query_key_value(features).chunk(3, dim=2)
         )
-        # One fused kernel in float16 and bfloat16; the [T, T] weights never lie in memory.
+        # One fused kernel in float16 and bfloat16; the [T, T] weights are never stored.
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed: Tensor = self.output(seen.transpose(1, 2).reshape(samples, length, width))
         return mixed
 
 
 class Block(nn.Module):
-    """Attention, then a perceptron of four times the width, each normed before and added to what was."""
+    """Attention, then an MLP of four times the width, each after a norm and a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor) -> Tensor:
-        # Autocast leaves this sum in float32, and with it what flows past all blocks.
+        # Autocast leaves this sum in float32, and with it the residual stream.
         features = features + self.dropout(self.attention(self.norm1(features)))
         hidden = functional.gelu(self.expand(self.norm2(features)))
         added: Tensor = features + self.dropout(self.contract(hidden))
@@ -56,7 +56,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Embeddings of character and position, blocks, a norm, and the first embedding again as the output.
+    """Embeddings of character and position, blocks, a norm, and an output layer tied to the embedding.
 
     Input [N, T] character numbers with T up to ``context``, output [N, T, characters] logits of the next one.
     """
@@ -89,7 +89,7 @@ class Gpt(nn.Module):
 
 
 def draw_weights(module: nn.Module) -> None:
-    """Normal with a spread of 0.02, as GPT-2's; norms keep their ones."""
+    """Normal with a standard deviation of 0.02, as in GPT-2; norms keep their ones."""
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
     if isinstance(module, nn.Linear) and module.bias is not None:
@@ -97,16 +97,16 @@ def draw_weights(module: nn.Module) -> None:
 
 
 class CharGpt(Experiment):
-    """Matrix products, norms and attention: where mixed precision pays on a GPU that is kept busy.
+    """Matrix products, norms and attention: mixed precision is faster here if the GPU is kept busy.
 
-    The text is the reference of the language that comes with Python, or any other: ``--set text=PATH``.
+    The text is Python's language reference, or any other: ``--set text=PATH``.
     """
 
     epochs: int = 20
     batch_size: int = 256
     learning_rate: float = 3e-4
     text: Path | None = None
-    """A file in UTF-8; None takes Python's own reference."""
+    """A UTF-8 file; None for Python's language reference."""
     context: int = 128
     """How many characters the model sees at once."""
     layers: int = 4
@@ -120,10 +120,10 @@ class CharGpt(Experiment):
         """3.2 million parameters at the default sizes; as many characters as the text has."""
         if self.width % self.heads:
             raise ExperimentError(
-                f"width {self.width} cannot be shared by {self.heads} heads",
+                f"width {self.width} is not divisible by {self.heads} heads",
                 hint=f"use --set width={self.heads * math.ceil(self.width / self.heads)}",
             )
-        # Tensor Cores take matrices whose sizes are multiples of 8; the few unused numbers never occur.
+        # Tensor Cores take matrices whose sizes are multiples of 8; the few extra classes never occur.
         characters = 8 * math.ceil(len(read_text(self.text).characters) / 8)
         return Gpt(
             characters,
@@ -148,12 +148,12 @@ class CharGpt(Experiment):
         return text_data(request, self.text, context=self.context)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Cross entropy of each next character, in nats: ln(characters), some 4.6, for who knows nothing."""
+        """Cross entropy of each next character, in nats: ln(characters), some 4.6, if untrained."""
         characters, following = batch
         return functional.cross_entropy(model(characters).flatten(0, 1), following.flatten())
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """``accuracy`` of the likeliest next character, and the loss in bits per character."""
+        """``accuracy`` of the most likely next character, and the loss in bits per character."""
         characters, following = batch
         logits = model(characters)
         loss = functional.cross_entropy(logits.flatten(0, 1), following.flatten())

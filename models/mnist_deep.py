@@ -1,4 +1,4 @@
-"""mnist-deep: a far too large CNN for MNIST, so that there is work for mixed precision to speed up."""
+"""mnist-deep: a CNN far too large for MNIST, so that mixed precision has work to speed up."""
 
 from collections import OrderedDict
 

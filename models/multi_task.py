@@ -1,4 +1,4 @@
-"""multi-task: one trunk, two heads, and two losses added up and scaled as one: which digit, and is it odd."""
+"""multi-task: one trunk, two heads (the digit, and whether it is odd), and one scaled sum of two losses."""
 
 from collections import OrderedDict
 from typing import Any
@@ -12,7 +12,7 @@ WIDTH = 64
 
 
 class TwoHeads(nn.Module):
-    """A trunk of two convolutions that two linear heads read from.
+    """A trunk of two convolutions with two linear heads.
 
     Input [N, 1, 28, 28] in [0, 1], output [N, 10] logits of the digit and [N] logits of its being odd.
     """
@@ -41,13 +41,13 @@ class TwoHeads(nn.Module):
 
 
 class MultiTask(Experiment):
-    """Two tasks in one backward pass: a single loss scale has to suit the gradients of both."""
+    """Two tasks in one backward pass: a single loss scale must suit the gradients of both."""
 
     epochs: int = 5
     batch_size: int = 256
     learning_rate: float = 1e-3
     parity_weight: float = 0.5
-    """How much the second task counts beside the first."""
+    """The weight of the second task relative to the first."""
 
     cpu_batch_size = 64
 
@@ -56,16 +56,16 @@ class MultiTask(Experiment):
         return TwoHeads()
 
     def loss(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """Digit's cross entropy + ``parity_weight`` times parity's; both parts as they are, unweighted."""
+        """The digit's cross entropy + ``parity_weight`` times the parity's; both parts unweighted."""
         images, digits = batch
         digit_logits, parity_logits = model(images)
         digit = functional.cross_entropy(digit_logits, digits)
-        # With logits: autocast on CUDA refuses binary_cross_entropy behind a sigmoid.
+        # With logits: autocast on CUDA rejects binary_cross_entropy after a sigmoid.
         parity = functional.binary_cross_entropy_with_logits(parity_logits, (digits % 2).float())
         return {"loss": digit + self.parity_weight * parity, "digit": digit, "parity": parity}
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
-        """How often each head is right: ``accuracy`` is the digit's."""
+        """The accuracy of each head: ``accuracy`` is the digit's."""
         images, digits = batch
         digit_logits, parity_logits = model(images)
         return {

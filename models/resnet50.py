@@ -1,4 +1,4 @@
-"""resnet50: the network that mixed precision is measured with, on images in folders or on random ones."""
+"""resnet50: the usual network for mixed-precision benchmarks, on image folders or on random images."""
 
 from collections import OrderedDict
 
@@ -12,7 +12,7 @@ from amptui.data.folder import ImageBatches, image_folder
 
 
 class Normalize(nn.Module):
-    """Images to mean 0 and variance 1 a colour, by ImageNet's statistics.
+    """Normalizes each colour channel to mean 0 and variance 1, with ImageNet's statistics.
 
     Input [N, 3, H, W], uint8 or float32 in [0, 1]; output float32.
     """
@@ -34,17 +34,17 @@ class ResNet50(Experiment):
     """ResNet-50 as torchvision has it (v1.5: the 3x3 convolution has the stride), from random weights.
 
     Batch size, learning rate, momentum and decay are those of torchvision's reference training and of
-    Goyal et al. (arXiv:1706.02677), here without their schedule: the learning rate stays as it is.
+    Goyal et al. (arXiv:1706.02677), here with a constant learning rate.
     """
 
     epochs: int = 90
     batch_size: int = 256
     learning_rate: float = 0.1
     image_size: int = 224
-    """Height and width in pixels; 32 at least."""
+    """Height and width in pixels; at least 32."""
     classes: int = 1000
     workers: int | None = None
-    """Processes that read images from a folder; none: one less than there are processors, 16 at most."""
+    """Processes that read images from a folder; None: one less than the CPU cores, at most 16."""
 
     cpu_batch_size = 8  # some 12 billion multiplications an image: a step takes seconds on a CPU
 

@@ -1,7 +1,7 @@
-"""selective: a small CNN whose last operation leaves float16's range, and is kept in FP32 for that.
+"""selective: a small CNN whose last operation exceeds float16's range, and is therefore kept in FP32.
 
-Everything runs in autocast but one island: squared distances of features that count in hundreds. Train it
-with ``--precision fp16``, then again with ``--set island=false``, and see what breaks and what does not.
+Everything runs in autocast except one island: squared distances of features with values in the hundreds.
+Train it with ``--precision fp16``, then with ``--set island=false``, and see what breaks.
 """
 
 from collections import OrderedDict
@@ -14,11 +14,11 @@ from amptui import Experiment
 
 FEATURES = 16 * 7 * 7
 TEMPERATURE = 300.0
-"""Brings squared distances of millions down to logits."""
+"""Scales squared distances of millions down to logits."""
 
 
 class Brightness(nn.Module):
-    """From [0, 1] back to 0 to 255, as images are that nobody normalised. Why the distances grow so large."""
+    """From [0, 1] back to 0 to 255, as in images without normalization. This makes the distances so large."""
 
     def forward(self, images: Tensor) -> Tensor:
         return images * 255
@@ -36,7 +36,7 @@ class PrototypeDistance(nn.Module):
         self.island = island
 
     def forward(self, features: Tensor) -> Tensor:
-        # Switching autocast off stops further casts; what is float16 already has to be cast back by hand.
+        # Switching autocast off stops further casts; float16 tensors must be cast back by hand.
         with torch.autocast(features.device.type, enabled=False) if self.island else nullcontext():
             return self.logits(features.float() if self.island else features)
 
@@ -49,14 +49,14 @@ class PrototypeDistance(nn.Module):
 
 
 def halving_convolution(inputs: int, outputs: int) -> nn.Conv2d:
-    """3x3 with stride 2, its weights drawn so that numbers keep their size (He et al., arXiv:1502.01852)."""
+    """3x3 with stride 2, initialized so that activations keep their size (He et al., arXiv:1502.01852)."""
     convolution = nn.Conv2d(inputs, outputs, kernel_size=3, stride=2, padding=1)
     nn.init.kaiming_normal_(convolution.weight, nonlinearity="relu")
     return convolution
 
 
 class Selective(Experiment):
-    """Mixed precision with one sensitive operation left out of it."""
+    """Mixed precision with one sensitive operation excluded."""
 
     epochs: int = 3
     batch_size: int = 256

@@ -1,4 +1,4 @@
-"""simple-cnn: two convolutions on CIFAR-10, so small that launching kernels outlasts running them."""
+"""simple-cnn: two convolutions on CIFAR-10, so small that launching kernels takes longer than they do."""
 
 from torch import nn
 
@@ -7,7 +7,7 @@ from amptui.data.vision import cifar10
 
 
 class SimpleCnn(Experiment):
-    """A small CNN on 32x32 colour images: where mixed precision has little to give."""
+    """A small CNN on 32x32 colour images, on which mixed precision gains little."""
 
     learning_rate: float = 1e-3
 

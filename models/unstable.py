@@ -1,4 +1,4 @@
-"""unstable: a small model with one of float16's troubles built in; FP32 and bfloat16 do not notice."""
+"""unstable: a small model with one of float16's problems built in; FP32 and bfloat16 are not affected."""
 
 from collections import OrderedDict
 from typing import Any, Literal

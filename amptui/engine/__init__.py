@@ -1,1 +1,1 @@
-"""The training itself: precisions, the loop, readback. Knows no screen, no file and no NVML."""
+"""The training itself: precisions, the loop, readback. Independent of screens, files and NVML."""

@@ -1,4 +1,4 @@
-"""Precisions compared in turns: which one runs next, and what their blocks amount to so far."""
+"""Compares precisions in alternating blocks: which one runs next, and the result so far."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MAX_ROUNDS = 24
 
 @dataclass(slots=True)
 class _Ledger:
-    """What one precision's blocks have come to."""
+    """The blocks of one precision so far."""
 
     medians: list[float] = field(default_factory=list)
     block_seconds: list[float] = field(default_factory=list)
@@ -37,10 +37,10 @@ class _Ledger:
 
 
 class ABTest:
-    """Runs every precision for a block in each round, in turns: A B C, then C B A, and so on.
+    """Runs every precision for one block in each round: A B C, then C B A, and so on.
 
-    What drifts over minutes falls on all of them. ``chosen`` is the precision to go back to at the end. It is
-    over when every interval is narrow, after ``most_rounds``, or when somebody stops it.
+    Slow drifts affect all of them alike. ``chosen`` is the precision to return to at the end. It ends when
+    every interval is narrow, after ``most_rounds``, or when a user stops it.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ABTest:
 
     @property
     def wanted(self) -> str:
-        """The precision that the next step shall run in."""
+        """The precision of the next step."""
         return self.chosen if self.over else self._left[0]
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be measured."""
+        """Whether there is nothing more to measure."""
         return self._reason != "running"
 
     @property
@@ -86,12 +86,12 @@ class ABTest:
         return self._block_steps - len(self._ledgers[self._left[0]].block_seconds)
 
     def stop(self) -> None:
-        """End it with what is known."""
+        """End it with the result so far."""
         if not self.over:
             self._reason = "stopped"
 
     def leave_out(self, precision: str, error: str) -> None:
-        """Begin anew without a precision that cannot be entered; end where fewer than two are left."""
+        """Start again without a precision that failed; end if fewer than two are left."""
         self._failed[precision] = error
         others = tuple(name for name in self._precisions if name != precision)
         if len(others) < 2:
@@ -125,7 +125,7 @@ class ABTest:
             ledger.peak_bytes = max(peak_bytes, ledger.peak_bytes or 0)
 
     def record(self, step: int) -> PrecisionsCompared:
-        """How far it is, or its result."""
+        """Its progress, or its result."""
         baseline = self._precisions[0]
         return PrecisionsCompared(
             time=time.time(),

@@ -1,4 +1,4 @@
-"""One class a precision: how a step computes its loss, goes backward and changes the weights in it.
+"""A class for each precision: how a step computes the loss, runs backward and updates the weights.
 
 Precisions change only between two optimizer steps. One GradScaler lives for the whole run and only
 ``fp16`` touches it: run through other steps it would grow without limit, disabled it would forget.
@@ -112,11 +112,11 @@ class Precision:
         return None
 
     def enter(self) -> None:
-        """Make the process ready for this precision's steps."""
+        """Set the process's flags for steps in this precision."""
         self.default_flags.apply()
 
     def forward_context(self) -> AbstractContextManager[object]:
-        """What the forward pass and the loss run in; not to be entered twice at once."""
+        """The context for the forward pass and the loss; not reentrant."""
         return self._forward_context
 
     def _new_forward_context(self) -> AbstractContextManager[object]:
@@ -127,13 +127,13 @@ class Precision:
         loss.backward()
 
     def unscale(self, optimizer: Optimizer) -> None:
-        """Bring the gradients to their true size, so that they may be clipped."""
+        """Unscale the gradients, so that they can be clipped."""
 
     def hold_scale(self, least: float | None) -> None:
-        """Let the loss scale, if there is one, fall to ``least`` and no further; None takes that back."""
+        """Do not let the loss scale, if there is one, fall below ``least``; None removes the limit."""
 
     def restart_collapsed_scale(self) -> None:
-        """Begin the search for the loss scale anew if it had fallen to where no gradient survives."""
+        """Restart the search for the loss scale if it had fallen so low that no gradient survives."""
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
         """Change the weights, unless the scaler skips the step; its state as of this step, if it has one."""
@@ -230,7 +230,7 @@ def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Prec
 
 
 def unsupported_precisions(device: torch.device) -> dict[str, str]:
-    """The precisions ``device`` cannot run, each with the reason in a few words."""
+    """The precisions that ``device`` does not support, each with a short reason."""
     if device.type != "cuda":
         return {"tf32": "TF32 needs an NVIDIA GPU"}
     if torch.cuda.get_device_capability(device) >= (8, 0):
@@ -243,7 +243,7 @@ def unsupported_precisions(device: torch.device) -> dict[str, str]:
 
 
 def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
-    """Raise UsageError where the device cannot run ``precision``."""
+    """Raise UsageError if the device does not support ``precision``."""
     if precision in unsupported:
         others = ", ".join(name for name in PRECISIONS if name not in unsupported)
         raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")

@@ -1,4 +1,4 @@
-"""Which precision the steps run in: switches at step boundaries, and the stretches of steps between them."""
+"""The precision of the steps: switches between two steps, and the stretches of steps in between."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ _FAR_STEPS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A precision's first step after a switch: what to go back to should it fail."""
+    """A precision's first step after a switch: what to return to if it fails."""
 
     previous: str
     before: Snapshot
@@ -73,9 +73,9 @@ def _copied(value: Any) -> Any:
 
 
 class PrecisionSwitch:
-    """The precision that runs, changed by a person's request or by a comparison in turns.
+    """The current precision, changed by a user's request or by a comparison.
 
-    A precision whose first step fails is left again: a switch is a question, and must not cost the run.
+    If the first step in a precision fails, the run returns to the previous one: a switch must not end it.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PrecisionSwitch:
         self._tried_for: list[Asked[PrecisionRequest]] = []
         """The request that the trial step will answer."""
         self.precision: Precision = prepared.precisions[prepared.precision]
-        """What the next step runs in."""
+        """The precision of the next step."""
         self.held_scale: float | None = None
         """What the loss scale may not fall below in this stretch."""
         self._first_step = 1
@@ -180,7 +180,7 @@ class PrecisionSwitch:
         self.precision.hold_scale(least)
 
     def between_steps(self, step: int) -> None:
-        """Obey what was asked for; ``step`` is the last one that was sent to the device."""
+        """Handle the requests; ``step`` is the last one sent to the device."""
         asked = self._control.take(PrecisionRequest)
         if asked is not None:
             self._stop_comparing(step)
@@ -243,7 +243,7 @@ class PrecisionSwitch:
         self._tried_for = [] if asked is None else [asked]
 
     def _is_unsupported(self, name: str, asked: Asked[Any] | None) -> bool:
-        """Whether the device cannot run ``name``, which is then told."""
+        """Whether the device does not support ``name``, which is then reported."""
         why = self._prepared.unsupported.get(name)
         if why is not None:
             self._say("warning", f"no {name} here: {why}")
@@ -251,7 +251,7 @@ class PrecisionSwitch:
         return why is not None
 
     def _answer_tried(self, trouble: str = "") -> None:
-        """The first step in a precision was made, or failed."""
+        """Answer once the first step in a precision has succeeded or failed."""
         for asked in self._tried_for:
             self._control.answer(asked, trouble)
         self._tried_for.clear()
@@ -313,7 +313,7 @@ class PrecisionSwitch:
                 self._emit(self._alternation.record(step))
 
     def _stop_comparing(self, step: int) -> None:
-        """End a comparison, if one runs, and tell its result."""
+        """End the comparison, if one is running, and report its result."""
         alternation, self._alternation = self._alternation, None
         if alternation is not None:
             alternation.take_peak(

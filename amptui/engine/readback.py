@@ -1,4 +1,4 @@
-"""Device numbers on the host without ever waiting for the device.
+"""Brings numbers from the device to the host without ever waiting for the device.
 
 Each step pushes one row of float32 values. On CUDA the row is copied to pinned memory behind the step's
 kernels and an event is recorded after it; ``drain`` delivers the rows whose event has passed. A ring that is

@@ -25,13 +25,13 @@ from amptui.records import AllocatorSample, PauseChanged, Phase, PhaseChanged, R
 Outcome = Literal["done", "stopped"]
 
 _END: Any = object()
-"""What an epoch's iterator gives that has no more batches."""
+"""What an epoch's iterator returns after its last batch."""
 
 
 class Trainer:
-    """One run of the loop; made and used in the trainer's thread.
+    """One run of the loop; created and used in the trainer's thread.
 
-    ``keeper`` keeps checkpoints, none without; ``start`` is where a run goes on that another process began.
+    ``keeper`` writes the checkpoints, if any; ``start`` is where a resumed run continues.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Trainer:
         self._xray_wanted = False
         self._doing = ""
         self.saving = False
-        """Whether the run is over but for a checkpoint that is being written."""
+        """Whether only a checkpoint remains to be written."""
         if start is not None:
             self._engine.restore(start.loop)
 
@@ -76,7 +76,7 @@ class Trainer:
 
     @property
     def precision(self) -> str:
-        """What steps run in now."""
+        """The current precision."""
         return self._engine.switch.precision.name
 
     @property
@@ -163,7 +163,7 @@ class Trainer:
     # -------------------------------------------------------------------------- the look
 
     def _look(self) -> bool:
-        """Between two steps: tell what arrived, obey requests; false when the run shall end."""
+        """Between two steps: report what arrived and handle requests; return False to end the run."""
         engine, control = self._engine, self._control
         if control.is_copy:
             return False
@@ -183,12 +183,12 @@ class Trainer:
         return control.stop_reason is None
 
     def _pause(self, asked: Asked[PauseRequest] | None) -> None:
-        """Stand still until asked to go on; precisions may be switched meanwhile."""
+        """Pause until asked to resume; precisions may be switched meanwhile."""
         engine, control = self._engine, self._control
         engine.flush()
         found = engine.guard.take_found()
         if found.cause == "loss scale":
-            # Should the person go on, the scale stays here: at 0 a step would turn every weight into NaN.
+            # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
             engine.switch.hold_scale(engine.reporter.loss_scale)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, **asdict(found)))
         control.answer(asked)
@@ -207,7 +207,7 @@ class Trainer:
         engine.begin_interval()
 
     def _finish_epoch(self, epoch: int) -> Outcome | None:
-        """Validate, and report the epoch as soon as its last steps were delivered."""
+        """Validate, and report the epoch once its last steps are delivered."""
         self._doing = f"in the validation of epoch {epoch}"
         if self._prepared.validation is not None:
             self._enter_phase("validating", "validating")

@@ -1,1 +1,1 @@
-"""The processes of a run and its screens: started, wired, watched, recorded, ended."""
+"""The processes of a run and its screens: starting, connecting, watching, recording and ending them."""

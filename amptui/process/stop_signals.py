@@ -1,4 +1,4 @@
-"""Signals that end: the first asks for a clean end, a second leaves at once; a hangup may mean otherwise."""
+"""Signals that stop a run: the first asks for a clean end, the second exits at once."""
 
 import faulthandler
 import os
@@ -13,7 +13,7 @@ from amptui.control import StopRequest
 from amptui.terminal import HeldTerminal
 
 LEAVE_AFTER_SECONDS = 15.0
-"""After SIGINT or SIGTERM the process is gone by then, even if its terminal blocks every write."""
+"""The process exits within that time after SIGINT or SIGTERM, even if its terminal blocks every write."""
 
 _BY_HAND = (signal.SIGINT, signal.SIGTERM)
 """Somebody waits: the second leaves at once."""
@@ -34,7 +34,7 @@ _leave_at_once = os._exit
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Within, what stops or hangs up waits for :class:`StopSignals`, here and in what is forked."""
+    """Within it, stop signals and hangups wait for :class:`StopSignals`, here and in forked processes."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     try:
         yield
@@ -70,7 +70,7 @@ class StopSignals:
         self._urged = False
         self._last_resort: threading.Timer | None = None
         self.received: int | None = None
-        """The number of the first signal that stops."""
+        """The number of the first stop signal."""
 
     @property
     def patient(self) -> bool:

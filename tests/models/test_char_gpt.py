@@ -95,5 +95,5 @@ def test_only_matrices_decay_and_each_parameter_once() -> None:
 
 
 def test_a_width_that_the_heads_cannot_share_is_refused_with_one_they_can() -> None:
-    with pytest.raises(ExperimentError, match="width 100 cannot be shared by 3 heads; use --set width=102"):
+    with pytest.raises(ExperimentError, match="width 100 is not divisible by 3 heads; use --set width=102"):
         CharGpt(width=100, heads=3).build_model()

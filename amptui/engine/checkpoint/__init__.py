@@ -1,1 +1,1 @@
-"""Checkpoints: what a run needs to go on from a step, copied beside the training and written whole."""
+"""Checkpoints: what a run needs to resume from a step, copied and written while it trains."""

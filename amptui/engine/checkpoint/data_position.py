@@ -1,4 +1,4 @@
-"""Where in its data a training is, and how another process comes to the same place."""
+"""A run's position in its data, and how a resumed run gets there again."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Checkpoints as files: what they hold, written whole or not at all, read without running code."""
+"""Checkpoint files: their contents, written completely or not at all, read without running code."""
 
 import errno
 import os
@@ -36,7 +36,7 @@ Place = tuple[int, int, int, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checkpoint:
-    """All that training needs to go on after ``step``: plain values, and tensors in host memory."""
+    """Everything needed to resume after ``step``: plain values, and tensors in host memory."""
 
     step: int
     epoch: int
@@ -70,7 +70,7 @@ class Checkpoint:
 
 
 class DamagedError(Exception):
-    """A file that is no whole checkpoint; the message says why in a few words."""
+    """A damaged or incomplete checkpoint; the message says briefly why."""
 
 
 def checkpoint_name(step: int) -> str:

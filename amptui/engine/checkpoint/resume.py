@@ -1,4 +1,4 @@
-"""A training's state taken into a checkpoint, and brought back from one into a new process."""
+"""Captures a run's state for a checkpoint, and restores it in a new process."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""When a checkpoint is due, and the thread that writes it while the training goes on."""
+"""When a checkpoint is due, and the thread that writes it while training continues."""
 
 import errno
 import threading
@@ -35,7 +35,7 @@ class _Job:
     """When the step boundary was reached, by ``perf_counter``."""
     blocked_seconds: float
     asked: tuple[Asked[CheckpointRequest], ...]
-    """Whom it answers."""
+    """The requests that it answers."""
 
 
 class CheckpointWriter:
@@ -70,13 +70,13 @@ class CheckpointWriter:
         self._troubles: set[str] = set()
         self._warned: set[str] = set()
         self._asked: tuple[Asked[CheckpointRequest], ...] = ()
-        """Whom the next one answers."""
+        """The requests that the next one answers."""
         self._lock = threading.Lock()  # guards the next two
         self._wanted: Reason | None = None
         self._writing = False
         self._thread: threading.Thread | None = None
         self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
-        """What a person types to go on with the run."""
+        """The command that resumes the run."""
         self._job: _Job | None = None
         """Held until the next is taken: a device that has failed allows no pinned memory to be freed."""
         if folder is not None:
