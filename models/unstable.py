@@ -29,15 +29,15 @@ class Edges(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         gx, gy = self.slopes(images).chunk(2, dim=1)
-        # Products, since autocast computes powers in float32 on CUDA: there gx**2 would hide the trouble.
+        # Products, since autocast computes powers in float32 on CUDA: there gx**2 would hide the problem.
         strength: Tensor = (gx * gx + gy * gy + self.epsilon).sqrt()
         return strength
 
 
 class Amplifier(nn.Module):
-    """Multiplies what flows through by a gain; any shape, which is kept.
+    """Multiplies its input, of any shape, by a gain.
 
-    The norm behind it takes the gain out again: nothing depends on it but how large the numbers are.
+    The norm after it removes the gain again: it only changes how large the numbers are.
     ``growth`` is the gain's factor from one training step to the next, up to a gain of a million; ``burst``
     comes on top at step 50, and at every 2,000th after it, for that step alone.
     """
@@ -47,7 +47,7 @@ class Amplifier(nn.Module):
 
     def __init__(self, gain: float = 1.0, *, growth: float = 1.0, burst: float = 1.0) -> None:
         super().__init__()
-        # Buffers, which live on the device: reading a number there would make the host wait for it.
+        # Buffers on the device: reading a number there would make the host wait for it.
         self.register_buffer("gain", torch.tensor(gain, dtype=torch.float32))
         self.register_buffer("steps", torch.tensor(0))
         self.growth, self.burst = growth, burst

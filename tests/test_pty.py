@@ -70,7 +70,7 @@ def test_every_key_does_what_the_help_says(warm: WarmSource, tmp_path: Path) -> 
     with train(warm, tmp_path / "run", size=(80, 24)) as terminal:
         terminal.wait_for(r"step\s+[1-9]")
         terminal.press("?")
-        terminal.wait_for("logarithmic or linear axis")
+        terminal.wait_for("between logarithmic and linear")
         terminal.press("?")
         terminal.press("m")
         terminal.wait_for("TF32 needs an NVIDIA GPU")

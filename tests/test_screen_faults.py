@@ -174,7 +174,7 @@ def test_no_byte_ends_the_screen(warm: WarmSource, tmp_path: Path) -> None:
         for sent in HOSTILE_BYTES:
             os.write(terminal.master, sent + b"\x1b[201~\x1b\\")
             # The help opens and closes: keys are heard.
-            for key, shown in (("?", "logarithmic or linear axis"), ("?", "╭ loss")):
+            for key, shown in (("?", "between logarithmic and linear"), ("?", "╭ loss")):
                 terminal.press(key)
                 terminal.wait_for(shown)
         survived("input bytes", len(HOSTILE_BYTES), len(HOSTILE_BYTES))

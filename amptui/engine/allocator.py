@@ -12,7 +12,7 @@ _INTERVAL_SECONDS = 0.5
 
 
 class AllocatorWatch:
-    """Looks at the allocator for the one thread that uses it."""
+    """Samples the allocator, for the one thread that uses it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -23,7 +23,7 @@ class AllocatorWatch:
         """As last looked at; another thread may read it."""
 
     def look(self, precision: str, *, settled: bool) -> None:
-        """Refresh ``sample`` now and then: a look costs about a tenth of a millisecond."""
+        """Refresh ``sample`` occasionally: it costs about a tenth of a millisecond."""
         if self._on_cuda and (now := time.monotonic()) >= self._due:
             self._due = now + _INTERVAL_SECONDS
             self.sample = self._measure(precision, settled=settled)
@@ -48,7 +48,7 @@ class AllocatorWatch:
 
     @contextmanager
     def left_out(self) -> Iterator[None]:
-        """Keep what runs within, which is no part of the training, out of the peak."""
+        """Exclude what runs within from the peak: it is not part of the training."""
         if not self._on_cuda:
             yield
             return

@@ -1,4 +1,4 @@
-"""Gives lazy layers their shapes before anything asks for them: by one forward pass that leaves no trace."""
+"""Initializes lazy layers before the first step, with one forward pass that is undone."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""From one step's delivered numbers to its records; knows no tensor."""
+"""Makes records from a step's delivered numbers; handles no tensors."""
 
 import math
 import time
@@ -65,7 +65,7 @@ class StepFacts(NamedTuple):
 
 @dataclass(slots=True)
 class _EpochSums:
-    """What an epoch's delivered steps add up to."""
+    """Sums over an epoch's delivered steps."""
 
     loss: float = 0.0
     losses: int = 0
@@ -127,7 +127,7 @@ class StepReporter:
         return {name: getattr(self, name) for name in _COUNTED} | {"epoch": asdict(self._epoch)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from another's :meth:`state`."""
+        """Continue from the :meth:`state` of another reporter."""
         for name in _COUNTED:
             setattr(self, name, state[name])
         self._epoch = _EpochSums(**state["epoch"])
@@ -281,7 +281,7 @@ def _kind(value: float) -> Literal["nan", "inf"]:
 
 
 def _unmeasured(facts: StepFacts, now: float) -> StepRecord:
-    """The record of a step whose numbers were dropped rather than waited for."""
+    """The record of a step whose numbers were dropped to avoid waiting."""
     return StepRecord(
         time=now,
         step=facts.step,

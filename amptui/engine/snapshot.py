@@ -1,4 +1,4 @@
-"""What a forward pass changes although no step is made, kept so that it can be undone."""
+"""Saves what a forward pass changes even without an optimizer step, so that it can be undone."""
 
 import random
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The step engine: one optimizer step in the precision that runs, and what is looked at around it.
+"""The step engine: one optimizer step in the current precision, and the measurements around it.
 
 A loop drives it. Between two looks, some ten a second, a step does what training needs, pushes its numbers
 and nothing else; records, budgets, probes and switches are worked off at the look. ``Control.attention``,
@@ -67,7 +67,7 @@ class _Made(NamedTuple):
 
 
 class StepEngine:
-    """Makes optimizer steps, and knows what is known of them; used by the one thread that trains.
+    """Makes optimizer steps and keeps track of them; used by the one thread that trains.
 
     The loop calls :meth:`train_step` for each batch. Before it, whenever :meth:`look_is_due`, it calls
     :meth:`deliver`, then :meth:`obey`, and :meth:`plan` as the last thing before it asks for the batch.
@@ -107,7 +107,7 @@ class StepEngine:
         self.step = first_step - 1
         """Steps sent to the device."""
         self.in_step = False
-        """Whether one is being made: what a traceback interrupted."""
+        """Whether a step is being made: tells what an exception interrupted."""
         self.allocator = AllocatorWatch(prepared.device)
         self.reporter = StepReporter(self._take_reported, self._gradients)
         self.guard = DivergenceGuard(self.reporter, control, self._readback, keeper, interactive=interactive)
@@ -280,7 +280,7 @@ class StepEngine:
         )
 
     def deliver(self) -> None:
-        """Tell what has arrived, and look at what it says.
+        """Report the numbers that have arrived, and check them.
 
         Raises ExperimentError where going on would be a waste.
         """
@@ -296,7 +296,7 @@ class StepEngine:
         )
 
     def obey(self) -> None:
-        """Switch precisions as asked for."""
+        """Switch precisions as requested."""
         self.switch.between_steps(self.step)
 
     def plan(self, *, look_by: int | None = None) -> None:

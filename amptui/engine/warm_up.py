@@ -1,4 +1,4 @@
-"""When the steps after a start or a switch have settled, by their own times rather than by a fixed number."""
+"""Decides from step times, not from a fixed number, when the warm-up after a start or a switch ends."""
 
 from collections import deque
 from statistics import median
@@ -20,7 +20,7 @@ _MAD_TO_SPREAD = 1.4826
 
 
 class WarmUp:
-    """Watches the step times of one stretch until its median stands still.
+    """Watches the step times of one stretch until their median is stable.
 
     Settled are the steps after the first ten if the last ten tell of no trend: the median of their older
     half and that of their newer one differ by 3% at most, or by no more than their noise explains.

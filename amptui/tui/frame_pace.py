@@ -11,10 +11,10 @@ CPU_BUDGET = 0.01
 the same cores to load its batches and to launch its kernels."""
 
 MAX_INTERVAL_SECONDS = 0.5
-"""However dear a frame is, a person sees that the screen lives."""
+"""The slowest rate: however expensive a frame is, the screen visibly updates."""
 
 _FRAMES_REMEMBERED = 9
-"""The median over these sets the pace, so that one dear frame (an import beside it, a resize) does not."""
+"""The median over these sets the pace, so that one expensive frame (an import, a resize) does not."""
 
 
 class Pace:

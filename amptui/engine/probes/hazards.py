@@ -1,4 +1,4 @@
-"""What works in FP32 and fails under autocast, noticed before a person switches."""
+"""Detects code that works in FP32 but fails under autocast, before a user switches."""
 
 from types import TracebackType
 from typing import Any
@@ -30,7 +30,7 @@ class HazardWatch:
         self.found: tuple[str, ...] = ()
 
     def __enter__(self) -> "HazardWatch":
-        """Begin to notice."""
+        """Start watching."""
         self._original = torch._C._nn.binary_cross_entropy
         setattr(torch._C._nn, _NAME, self._binary_cross_entropy)
         return self
@@ -38,7 +38,7 @@ class HazardWatch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Put torch's own function back."""
+        """Restore torch's own function."""
         setattr(torch._C._nn, _NAME, self._original)
 
     def _binary_cross_entropy(self, *args: Any, **options: Any) -> Tensor:

@@ -40,8 +40,8 @@ def break_down(
     functions hide casts, there is no kind ``cast copies``.
 
     ``peak_allocated_bytes`` is torch's peak of the steps of this precision, None on a CPU. Activations are
-    what the peak has above all that lives on after a step (and above the cast copies): tensors that autograd
-    keeps and temporary ones. It is the least they took, as not all gradients live at the peak. What the peak
+    the part of the peak above all that persists after a step (and above the cast copies): tensors saved by
+    autograd and temporary ones. It is a lower bound, as not all gradients exist at the peak. What the peak
     has beyond all kinds is the batch, a data set on the device and workspaces.
     """
     parameters = _parameters(model, optimizer)

@@ -1,4 +1,4 @@
-"""Who overflowed first: the largest absolute value of each module's output and of the gradient to it.
+"""Which module overflowed first: the largest absolute value of each output and of its gradient.
 
 Tensors are looked at where they lie and when they are made; the host learns of it through the readback.
 """
