@@ -78,6 +78,52 @@ class PrecisionLedger:
 
 
 @dataclass(slots=True, eq=False)
+class WarmUpSteps:
+    """The newest warm-up steps of one precision, used until it has other steps.
+
+    The first step of each stretch, which loads kernels and allocates, is left out once there is another.
+    """
+
+    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    _first_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    """Of the first step of each stretch."""
+    _first_samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
+    _timed: int = 0
+    _next_step: int | None = None
+    """The step that would continue the stretch that was added last."""
+    _last_loss: float | None = None
+
+    def add(self, stretch: Stretch) -> None:
+        """Add warm-up steps, in order."""
+        first_seconds = stretch.records[0].step_seconds
+        begins = stretch.first_step != self._next_step and stretch.timed_seconds[:1] == [first_seconds]
+        self._next_step = stretch.first_step + len(stretch)
+        self._timed += len(stretch.timed_seconds)
+        self._first_seconds.extend(stretch.timed_seconds[:begins])
+        self._first_samples.extend(stretch.timed_samples[:begins])
+        self._seconds.extend(stretch.timed_seconds[begins:])
+        self._samples.extend(stretch.timed_samples[begins:])
+        measured = (loss for loss in reversed(stretch.losses) if loss is not None)
+        self._last_loss = next(measured, self._last_loss)
+
+    def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
+        """``stats``, which has at most one counted step, with the figures of these steps."""
+        if not self._timed:
+            return replace(stats, last_loss=self._last_loss) if stats.last_loss is None else stats
+        seconds, samples = self._seconds, self._samples
+        if not seconds:
+            seconds, samples = self._first_seconds, self._first_samples
+        return replace(
+            stats,
+            median_step_seconds=median(seconds),
+            samples_per_second=samples_per_second(samples, seconds),
+            last_loss=self._last_loss if stats.last_loss is None else stats.last_loss,
+            provisional_steps=self._timed,
+        )
+
+
+@dataclass(slots=True, eq=False)
 class _Account:
     """One precision's sums."""
 
@@ -95,7 +141,7 @@ class _Account:
     _percents: float = 0.0
     _looks: int = 0
     _energy: EnergySum = field(default_factory=EnergySum)
-    _warm_up: "WarmUpSteps" = field(default_factory=lambda: WarmUpSteps())  # noqa: PLW0108 - it stands below
+    _warm_up: WarmUpSteps = field(default_factory=WarmUpSteps)
     _stats: PrecisionStats | None = field(default=None, init=False)
 
     def add(self, stretch: Stretch) -> None:
@@ -144,52 +190,6 @@ class _Account:
             enough = self._steps >= MIN_PROVISIONAL_STEPS
             self._stats = stats if enough else self._warm_up.stand_in(stats)
         return self._stats
-
-
-@dataclass(slots=True, eq=False)
-class WarmUpSteps:
-    """The newest warm-up steps of one precision, used until it has other steps.
-
-    The first step of each stretch, which loads kernels and allocates, is left out once there is another.
-    """
-
-    _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    _samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    _first_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    """Of the first step of each stretch."""
-    _first_samples: deque[int] = field(default_factory=lambda: deque(maxlen=_WARM_UP_WINDOW))
-    _timed: int = 0
-    _next_step: int | None = None
-    """The step that would continue the stretch that was added last."""
-    _last_loss: float | None = None
-
-    def add(self, stretch: Stretch) -> None:
-        """Add warm-up steps, in order."""
-        first_seconds = stretch.records[0].step_seconds
-        begins = stretch.first_step != self._next_step and stretch.timed_seconds[:1] == [first_seconds]
-        self._next_step = stretch.first_step + len(stretch)
-        self._timed += len(stretch.timed_seconds)
-        self._first_seconds.extend(stretch.timed_seconds[:begins])
-        self._first_samples.extend(stretch.timed_samples[:begins])
-        self._seconds.extend(stretch.timed_seconds[begins:])
-        self._samples.extend(stretch.timed_samples[begins:])
-        measured = (loss for loss in reversed(stretch.losses) if loss is not None)
-        self._last_loss = next(measured, self._last_loss)
-
-    def stand_in(self, stats: PrecisionStats) -> PrecisionStats:
-        """``stats``, which has at most one counted step, with the figures of these steps."""
-        if not self._timed:
-            return replace(stats, last_loss=self._last_loss) if stats.last_loss is None else stats
-        seconds, samples = self._seconds, self._samples
-        if not seconds:
-            seconds, samples = self._first_seconds, self._first_samples
-        return replace(
-            stats,
-            median_step_seconds=median(seconds),
-            samples_per_second=samples_per_second(samples, seconds),
-            last_loss=self._last_loss if stats.last_loss is None else stats.last_loss,
-            provisional_steps=self._timed,
-        )
 
 
 def median(values: deque[float]) -> float | None:

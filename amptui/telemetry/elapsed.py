@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from amptui.records import Record, RunResumed, RunStarted
+
 LATE_SECONDS = 60.0
 """How much older a record may be than the one before it: several threads emit them, and some wait for a
 device. A record that is older still was written after the clock had been set back."""
@@ -21,6 +23,15 @@ class RunningTime:
 
     seconds: float = 0.0
     _newest: float | None = None
+
+    def take(self, record: Record) -> None:
+        """Count the time until ``record``."""
+        if isinstance(record, RunStarted):
+            self.start(record.time)
+        elif isinstance(record, RunResumed):
+            self.resume(record.time)
+        else:
+            self.see(record.time)
 
     def start(self, time: float) -> None:
         """A run begins at ``time``, Unix seconds."""

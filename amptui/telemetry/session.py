@@ -7,39 +7,8 @@ from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
-from amptui.answers import RequestMade, RequestRefused, RequestTaken
+from amptui import answers, findings, records
 from amptui.codec import Codec
-from amptui.findings import (
-    Float16Window,
-    MemoryBreakdown,
-    ModulesTraced,
-    PrecisionsCompared,
-    StepTimed,
-    XRayTaken,
-)
-from amptui.records import (
-    AllocatorSample,
-    BlockFinished,
-    CheckpointWritten,
-    DeviceSample,
-    EpochFinished,
-    KeepingChanged,
-    LossScaleChanged,
-    NonFinite,
-    Note,
-    PauseChanged,
-    PhaseChanged,
-    PrecisionChanged,
-    Printed,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    StepRecord,
-    StepSkipped,
-    ViewersChanged,
-)
 from amptui.strictjson import JsonError
 from amptui.telemetry import events
 from amptui.telemetry.comparison import PrecisionLedger
@@ -70,6 +39,11 @@ _OTHER_VERSION = "the run was started by another version of amptui; attach with 
 MAX_AT_ONCE = 4096
 """Records folded per lock: a view can be taken while a long journal is read."""
 
+_BETWEEN_STEPS = (
+    *(records.RunStarted, records.RunResumed, records.PrecisionChanged),
+    *(records.LossScaleChanged, records.DeviceSample),
+)
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -81,19 +55,19 @@ class Session:
 
     _run_dir: str = ""
     _state: Literal["starting", "running", "paused", "finished", "failed"] = "starting"
-    _run: RunStarted | None = None
-    _phase: PhaseChanged | None = None
-    _outcome: RunFinished | RunFailed | None = None
+    _run: records.RunStarted | None = None
+    _phase: records.PhaseChanged | None = None
+    _outcome: records.RunFinished | records.RunFailed | None = None
     _running_time: RunningTime = field(default_factory=RunningTime)
     _keeping: Keeping = field(default_factory=Keeping)
     _epoch: EpochPlace = field(default_factory=EpochPlace)
-    _last: StepRecord | None = None
-    _last_epoch: EpochFinished | None = None
-    _device: DeviceSample | None = None
-    _allocator: AllocatorSample | None = None
-    _pending: list[StepRecord] = field(default_factory=list)
-    _pause: PauseChanged | None = None
-    _compared: PrecisionsCompared | None = None
+    _last: records.StepRecord | None = None
+    _last_epoch: records.EpochFinished | None = None
+    _device: records.DeviceSample | None = None
+    _allocator: records.AllocatorSample | None = None
+    _pending: list[records.StepRecord] = field(default_factory=list)
+    _pause: records.PauseChanged | None = None
+    _compared: findings.PrecisionsCompared | None = None
     _samples_trained: int = 0
     _tracks: Tracks = field(default_factory=Tracks)
     _losses: LossSummary = field(default_factory=LossSummary)
@@ -111,9 +85,9 @@ class Session:
     _view: SessionView | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def fold(self, records: Iterable[Record]) -> None:
+    def fold(self, told: Iterable[records.Record]) -> None:
         """Add records, in the order in which they were emitted."""
-        iterator = iter(records)
+        iterator = iter(told)
         while batch := list(islice(iterator, MAX_AT_ONCE)):
             with self._lock:
                 self._fold_batch(batch)
@@ -159,33 +133,31 @@ class Session:
                     setattr(self, each.name, getattr(other, each.name))
             self._run_dir, self._view = run_dir, None
 
-    def _fold_batch(self, records: Sequence[Record]) -> None:
+    def _fold_batch(self, batch: Sequence[records.Record]) -> None:
         self._view = None
-        for record in records:
-            if isinstance(record, StepRecord):
+        for record in batch:
+            if isinstance(record, records.StepRecord):
                 self._running_time.see(record.time, record.step_seconds)
                 self._pending.append(record)
                 continue
             # These separate the steps before them from those after them. All other records name their step,
             # so the steps around them are folded in one piece. The changed scale is the one that float16
             # would use from then on; a device sample counts the samples trained before it.
-            if isinstance(
-                record, RunStarted | RunResumed | PrecisionChanged | LossScaleChanged | DeviceSample
-            ):
+            if isinstance(record, _BETWEEN_STEPS):
                 self._fold_pending()
             if isinstance(record, INTERRUPTIONS):
                 self._energy.interrupt()
-            self._see_time(record)
+            self._running_time.take(record)
             _FOLDS[type(record)](self, record)
         self._fold_pending()
 
     def _fold_pending(self) -> None:
-        records, self._pending = self._pending, []
-        if not records:
+        steps, self._pending = self._pending, []
+        if not steps:
             return
         if self._state == "starting":
             self._state = "running"
-        for stretch in stretches(records):
+        for stretch in stretches(steps):
             self._ledger.add(stretch)
             self._scaler.add(stretch)
             self._samples_trained += sum(record.samples for record in stretch.records)
@@ -205,17 +177,9 @@ class Session:
                 self._losses.add(stretch)
                 self._pace.add(stretch)
                 self._epoch.add(stretch, self._run.steps_per_epoch if self._run else None)
-        self._last = next((record for record in reversed(records) if record.loss is not None), self._last)
+        self._last = next((record for record in reversed(steps) if record.loss is not None), self._last)
 
-    def _see_time(self, record: Record) -> None:
-        if isinstance(record, RunStarted):
-            self._running_time.start(record.time)
-        elif isinstance(record, RunResumed):
-            self._running_time.resume(record.time)
-        else:
-            self._running_time.see(record.time)
-
-    def _start(self, record: RunStarted) -> None:
+    def _start(self, record: records.RunStarted) -> None:
         self._run = record
         self._scaler.growth_interval = record.growth_interval
         self._begin()
@@ -229,15 +193,15 @@ class Session:
             self._compared = None
         self._tracks.expect_resume()
 
-    def _change_phase(self, record: PhaseChanged) -> None:
+    def _change_phase(self, record: records.PhaseChanged) -> None:
         self._phase = record
 
-    def _sample_device(self, record: DeviceSample) -> None:
+    def _sample_device(self, record: records.DeviceSample) -> None:
         self._device = record
         if record.allocator is not None:
             self._allocator = record.allocator
             self._ledger.add_peak(record.allocator.precision, record.allocator.peak_allocated_bytes)
-        training = self._is_training()
+        training = self._state == "running" and (self._phase is None or self._phase.phase == "training")
         found = self._utilization.add(record, self._run, training=training)
         if found is not None:
             self._ledger.add_utilization(*found)
@@ -245,64 +209,59 @@ class Session:
         if spent is not None:
             self._ledger.add_energy(spent)
 
-    def _is_training(self) -> bool:
-        """Whether steps run, and nothing else."""
-        return self._state == "running" and (self._phase is None or self._phase.phase == "training")
-
-    def _change_precision(self, record: PrecisionChanged) -> None:
+    def _change_precision(self, record: records.PrecisionChanged) -> None:
         self._switches.switch(record.step, record.current)
-        comparing = self._compared is not None and not self._compared.over
-        if not (comparing and self._outcome is None):
+        if self._compared is None or self._compared.over or self._outcome is not None:
             self._log.add(events.precision_changed(record))
 
-    def _change_loss_scale(self, record: LossScaleChanged) -> None:
+    def _change_loss_scale(self, record: records.LossScaleChanged) -> None:
         self._scaler.add_change(record)
         self._log.add_scale_change(record, self._scaler.growth_interval)
 
-    def _skip(self, record: StepSkipped) -> None:
+    def _skip(self, record: records.StepSkipped) -> None:
         self._scaler.add_skip(record)
         self._log.add_skip(record)
 
-    def _trace(self, record: ModulesTraced) -> None:
+    def _trace(self, record: findings.ModulesTraced) -> None:
         self._numerics.add_trace(record)
         self._log.add_trace(record)
 
-    def _take_xray(self, record: XRayTaken) -> None:
+    def _take_xray(self, record: findings.XRayTaken) -> None:
         self._numerics.add_xray(record)
         self._memory.add_xray(record)
         self._ledger.explain_memory(self._memory.why_little())
         self._log.add(events.xray_taken(record))
 
-    def _break_down_memory(self, record: MemoryBreakdown) -> None:
+    def _break_down_memory(self, record: findings.MemoryBreakdown) -> None:
         self._memory.add(record)
         self._ledger.explain_memory(self._memory.why_little())
 
-    def _compare(self, record: PrecisionsCompared) -> None:
+    def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._compared = record
         if record.over:
             self._log.add(events.precisions_compared(record, self._run))
 
-    def _find_nonfinite(self, record: NonFinite) -> None:
+    def _find_nonfinite(self, record: records.NonFinite) -> None:
         precision = self._switches.at(record.step) or self._precision()
         if precision is None and self._pending:
             precision = self._pending[-1].precision
         self._log.add_nonfinite(record, precision)
 
-    def _finish_epoch(self, record: EpochFinished) -> None:
+    def _finish_epoch(self, record: records.EpochFinished) -> None:
         self._last_epoch = record
         self._log.add(events.epoch_finished(record))
 
-    def _change_pause(self, record: PauseChanged) -> None:
+    def _change_pause(self, record: records.PauseChanged) -> None:
         if self._outcome is None:
             self._state = "paused" if record.paused else "running"
             self._pause = record if record.paused else None
         self._log.add(events.pause_changed(record))
 
-    def _write_checkpoint(self, record: CheckpointWritten) -> None:
+    def _write_checkpoint(self, record: records.CheckpointWritten) -> None:
         self._keeping.checkpoint = record
         self._log.add(events.checkpoint_written(record))
 
-    def _resume(self, record: RunResumed) -> None:
+    def _resume(self, record: records.RunResumed) -> None:
         """Another process continues after a step, perhaps on another device; later steps no longer count."""
         before = self._run.device_name if self._run is not None else record.device_name
         self._begin()
@@ -334,17 +293,17 @@ class Session:
         if self._last_epoch is not None and self._last_epoch.step > step:
             self._last_epoch = None
 
-    def _change_keeping(self, record: KeepingChanged) -> None:
+    def _change_keeping(self, record: records.KeepingChanged) -> None:
         self._keeping.change(record)
         self._log.add(events.keeping_changed(record))
 
-    def _change_viewers(self, record: ViewersChanged) -> None:
+    def _change_viewers(self, record: records.ViewersChanged) -> None:
         self._keeping.change_viewers(record)
         self._log.add(events.viewers_changed(record))
 
-    def _end(self, record: RunFinished | RunFailed) -> None:
+    def _end(self, record: records.RunFinished | records.RunFailed) -> None:
         self._outcome, self._pause = record, None
-        self._state = "finished" if isinstance(record, RunFinished) else "failed"
+        self._state = "finished" if isinstance(record, records.RunFinished) else "failed"
         self._log.add(events.run_ended(record))
 
     def _precision(self) -> str | None:
@@ -352,10 +311,8 @@ class Session:
         return self._switches.current or (self._run.precision if self._run else None)
 
     def _eta_seconds(self) -> float | None:
-        total_steps = self._run.total_steps if self._run else None
-        if self._state != "running" or total_steps is None:
-            return None
-        return self._pace.eta_seconds(total_steps - self._tracks.last_step)
+        total_steps = self._run.total_steps if self._run and self._state == "running" else None
+        return None if total_steps is None else self._pace.eta_seconds(total_steps - self._tracks.last_step)
 
     def _compose(self) -> SessionView:
         step = self._tracks.last_step
@@ -406,35 +363,35 @@ class Session:
 
 
 _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
-    RunStarted: Session._start,
-    PhaseChanged: Session._change_phase,
-    DeviceSample: Session._sample_device,
-    PrecisionChanged: Session._change_precision,
-    BlockFinished: lambda session, record: session._ledger.add_peak(
+    records.RunStarted: Session._start,
+    records.PhaseChanged: Session._change_phase,
+    records.DeviceSample: Session._sample_device,
+    records.PrecisionChanged: Session._change_precision,
+    records.BlockFinished: lambda session, record: session._ledger.add_peak(
         record.precision, record.peak_allocated_bytes
     ),
-    LossScaleChanged: Session._change_loss_scale,
-    StepSkipped: Session._skip,
-    Float16Window: lambda session, record: session._numerics.add_window(record),
-    ModulesTraced: Session._trace,
-    XRayTaken: Session._take_xray,
-    PrecisionsCompared: Session._compare,
-    StepTimed: lambda session, record: session._timing.add(record),
-    MemoryBreakdown: Session._break_down_memory,
-    NonFinite: Session._find_nonfinite,
-    EpochFinished: Session._finish_epoch,
-    PauseChanged: Session._change_pause,
-    Note: lambda session, record: session._log.add(events.note(record)),
-    Printed: lambda session, record: session._log.add_print(record),
-    CheckpointWritten: Session._write_checkpoint,
-    RunResumed: Session._resume,
-    KeepingChanged: Session._change_keeping,
-    ViewersChanged: Session._change_viewers,
-    RequestMade: lambda session, record: session._requests.make(record),
-    RequestTaken: lambda session, record: session._requests.answer(record),
-    RequestRefused: lambda session, record: session._requests.answer(record),
-    RunFinished: Session._end,
-    RunFailed: Session._end,
+    records.LossScaleChanged: Session._change_loss_scale,
+    records.StepSkipped: Session._skip,
+    findings.Float16Window: lambda session, record: session._numerics.add_window(record),
+    findings.ModulesTraced: Session._trace,
+    findings.XRayTaken: Session._take_xray,
+    findings.PrecisionsCompared: Session._compare,
+    findings.StepTimed: lambda session, record: session._timing.add(record),
+    findings.MemoryBreakdown: Session._break_down_memory,
+    records.NonFinite: Session._find_nonfinite,
+    records.EpochFinished: Session._finish_epoch,
+    records.PauseChanged: Session._change_pause,
+    records.Note: lambda session, record: session._log.add(events.note(record)),
+    records.Printed: lambda session, record: session._log.add_print(record),
+    records.CheckpointWritten: Session._write_checkpoint,
+    records.RunResumed: Session._resume,
+    records.KeepingChanged: Session._change_keeping,
+    records.ViewersChanged: Session._change_viewers,
+    answers.RequestMade: lambda session, record: session._requests.make(record),
+    answers.RequestTaken: lambda session, record: session._requests.answer(record),
+    answers.RequestRefused: lambda session, record: session._requests.answer(record),
+    records.RunFinished: Session._end,
+    records.RunFailed: Session._end,
 }
 
 
