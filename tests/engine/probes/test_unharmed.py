@@ -55,5 +55,5 @@ def test_without_memory_to_come_back_a_switch_is_refused(monkeypatch: pytest.Mon
     control = Control()
     log = Log(switching(control, {3: "bf16"}))
     assert train(prepare(Tiny()), log, control) == "done"
-    assert "still in fp32" in log.of(Note)[0].text
+    assert "staying in fp32" in log.of(Note)[0].text
     assert log.of(PrecisionChanged) == []
