@@ -50,7 +50,9 @@ class LossPanel:
         """The curve, below it the ribbon of precisions and skips, then the axis of steps."""
         if not view.loss.count:
             words = waiting_words(view, screen)
-            quiet(canvas, f"waiting for the first step: {words}" if words else "no step yet")
+            if words and not (view.phase is not None and view.phase.phase == "first step"):
+                words = f"waiting for the first step: {words}"
+            quiet(canvas, words or "no step yet")
             return
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)

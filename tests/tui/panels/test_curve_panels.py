@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from amptui.records import Validation
+from amptui.records import PhaseChanged, Validation
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import loss, throughput
 from amptui.tui.panels.phrases import Phrase, Word
@@ -50,6 +50,10 @@ def test_a_validation_without_accuracy_has_none() -> None:
 def test_before_the_first_step_the_loss_panel_says_what_is_waited_for() -> None:
     text = "".join(draw_alone(loss.LossPanel().draw, views.downloading(), 80, 5).lines())
     assert text.strip() == "waiting for the first step: downloading train-images 3.10 / 9.50 MiB"
+    phase = PhaseChanged(time=1.0, phase="first step", detail="loading kernels")
+    begun = replace(views.starting(), phase=phase)
+    text = "".join(draw_alone(loss.LossPanel().draw, begun, 80, 5).lines())
+    assert text.strip() == "first step: loading kernels"
     ended = replace(SessionView(), state="failed")
     assert "".join(draw_alone(loss.LossPanel().draw, ended, 80, 5).lines()).strip() == "no step yet"
 
