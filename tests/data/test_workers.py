@@ -24,9 +24,6 @@ from amptui.fork import end_workers
 from amptui.modelfile import import_file
 from tests.survival import survived
 
-# torch advises against more workers than there are cores; here they are few and idle.
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
-
 RECEIVE = """
 import pickle, sys
 sys.path[:] = eval(sys.argv[1])
