@@ -17,6 +17,7 @@ from amptui.findings import (
     StepTimed,
     XRayTaken,
 )
+from amptui.samples import DeviceSample
 
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
 """Every precision a step can run in, in the order in which tables show them."""
@@ -50,44 +51,6 @@ class Validation:
     accuracy: float | None
     samples: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuSample:
-    """What NVML says of one GPU; every field but the UUID may be missing."""
-
-    uuid: str
-    name: str | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    utilization_percent: float | None = None
-    power_watts: float | None = None
-    temperature_c: float | None = None
-    sm_clock_mhz: float | None = None
-    clocks_event_reasons: tuple[str, ...] | None = None
-    """Why clocks are held down, in NVML's words; empty when they are not."""
-    energy_joules: float | None = None
-    """Since the driver was loaded; differences count."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorSample:
-    """What torch's CUDA allocator holds; the peak counts from the end of ``precision``'s warm-up."""
-
-    precision: str
-    allocated_bytes: int
-    reserved_bytes: int
-    peak_allocated_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSample:
-    """What the operating system says of this machine and of this process."""
-
-    cpu_percent: float | None = None
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
-    process_rss_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +129,6 @@ class StepRecord:
     """The largest absolute value in all gradients, unscaled, before clipping; measured with the norm."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """The parts of the loss by name, where the experiment names them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSample:
-    """One look at GPUs, torch's allocator and the host; ``note`` says why GPUs are missing."""
-
-    time: float
-    gpus: tuple[GpuSample, ...]
-    host: HostSample
-    allocator: AllocatorSample | None = None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from amptui.records import (
     CheckpointWritten,
     DataInfo,
     EpochFinished,
-    GpuSample,
     KeepingChanged,
     Note,
     PauseChanged,
@@ -28,6 +27,7 @@ from amptui.records import (
     Validation,
     ViewersChanged,
 )
+from amptui.samples import GpuSample
 from tests.telemetry import record_samples as samples
 
 STEERING = (

@@ -18,18 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui import codec
-from amptui.records import (
-    AllocatorSample,
-    DataInfo,
-    DeviceSample,
-    GpuSample,
-    HostSample,
-    Note,
-    Printed,
-    Record,
-    RunStarted,
-    StepRecord,
-)
+from amptui.records import DataInfo, Note, Printed, Record, RunStarted, StepRecord
+from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.strictjson import (
     MAX_COUNT,
     MAX_ITEMS,

@@ -9,7 +9,7 @@ from typing import TypeVar
 import psutil
 
 from amptui.cores import control_groups
-from amptui.records import HostSample
+from amptui.samples import HostSample
 
 _Value = TypeVar("_Value")
 

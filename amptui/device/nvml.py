@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
-from amptui.records import GpuSample
+from amptui.samples import GpuSample
 
 _Value = TypeVar("_Value")
 

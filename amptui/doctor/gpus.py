@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from amptui.device.nvml import Probe, open_probe
 from amptui.doctor.check import Check, broken, fine, poor
 from amptui.doctor.cuda import usable_gpus
-from amptui.records import GpuSample
+from amptui.samples import GpuSample
 from amptui.units import bytes_of, number_of_bytes
 
 _PATIENCE_SECONDS = 2.0

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from amptui.records import AllocatorSample
+from amptui.samples import AllocatorSample
 
 _INTERVAL_SECONDS = 0.5
 

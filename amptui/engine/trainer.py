@@ -20,7 +20,8 @@ from amptui.engine.failure import is_device_lost, never_free
 from amptui.engine.setup import Prepared
 from amptui.engine.step import LOOK_INTERVAL_SECONDS, StepEngine
 from amptui.engine.validation import Validator
-from amptui.records import AllocatorSample, PauseChanged, Phase, PhaseChanged, Record
+from amptui.records import PauseChanged, Phase, PhaseChanged, Record
+from amptui.samples import AllocatorSample
 
 Outcome = Literal["done", "stopped"]
 

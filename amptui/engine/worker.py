@@ -17,18 +17,9 @@ from amptui.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.fork import in_forks
 from amptui.modelspec import ModelSpec
 from amptui.prompt import complain
-from amptui.records import (
-    AllocatorSample,
-    Note,
-    Phase,
-    PhaseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-)
+from amptui.records import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.request import TrainRequest
+from amptui.samples import AllocatorSample
 
 if TYPE_CHECKING:
     from amptui.data.sources import DataRequest, Progress

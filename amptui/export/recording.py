@@ -3,7 +3,8 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from amptui.records import DeviceSample, EpochFinished, Record, RunStarted, StepRecord
+from amptui.records import EpochFinished, Record, RunStarted, StepRecord
+from amptui.samples import DeviceSample
 from amptui.telemetry.history import Track
 from amptui.telemetry.session import Session
 from amptui.telemetry.stretch import stretches

@@ -8,15 +8,8 @@ from amptui import strictjson, units
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
-from amptui.records import (
-    AMP_PRECISIONS,
-    DeviceSample,
-    EpochFinished,
-    LossScaleChanged,
-    Record,
-    RunStarted,
-    StepRecord,
-)
+from amptui.records import AMP_PRECISIONS, EpochFinished, LossScaleChanged, Record, RunStarted, StepRecord
+from amptui.samples import DeviceSample
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.view import Event
 from amptui.text import printable

@@ -12,21 +12,13 @@ from typing import Any, TypeVar
 from amptui import codec
 from amptui.answers import RequestMade
 from amptui.errors import RunFolderError
-from amptui.records import (
-    DeviceSample,
-    KeepingChanged,
-    Note,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-)
+from amptui.records import KeepingChanged, Note, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runfiles import open_file
 from amptui.runs.journal import Journal, read
 from amptui.runs.repair import cut_after
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
+from amptui.samples import DeviceSample
 from amptui.telemetry.session import Session
 
 INTERVAL_SECONDS = 0.1

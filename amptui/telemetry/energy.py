@@ -4,14 +4,8 @@ import math
 from dataclasses import dataclass
 
 from amptui.findings import ModulesTraced, XRayTaken
-from amptui.records import (
-    DeviceSample,
-    PauseChanged,
-    PhaseChanged,
-    PrecisionChanged,
-    RunResumed,
-    RunStarted,
-)
+from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunResumed, RunStarted
+from amptui.samples import DeviceSample
 from amptui.telemetry.view import SessionView
 
 INTERRUPTIONS = (

@@ -7,7 +7,7 @@ from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
-from amptui import answers, findings, records
+from amptui import answers, findings, records, samples
 from amptui.codec import Codec
 from amptui.strictjson import JsonError
 from amptui.telemetry import events
@@ -41,7 +41,7 @@ MAX_AT_ONCE = 4096
 
 _BETWEEN_STEPS = (
     *(records.RunStarted, records.RunResumed, records.PrecisionChanged),
-    *(records.LossScaleChanged, records.DeviceSample),
+    *(records.LossScaleChanged, samples.DeviceSample),
 )
 
 
@@ -63,8 +63,8 @@ class Session:
     _epoch: EpochPlace = field(default_factory=EpochPlace)
     _last: records.StepRecord | None = None
     _last_epoch: records.EpochFinished | None = None
-    _device: records.DeviceSample | None = None
-    _allocator: records.AllocatorSample | None = None
+    _device: samples.DeviceSample | None = None
+    _allocator: samples.AllocatorSample | None = None
     _pending: list[records.StepRecord] = field(default_factory=list)
     _pause: records.PauseChanged | None = None
     _compared: findings.PrecisionsCompared | None = None
@@ -196,7 +196,7 @@ class Session:
     def _change_phase(self, record: records.PhaseChanged) -> None:
         self._phase = record
 
-    def _sample_device(self, record: records.DeviceSample) -> None:
+    def _sample_device(self, record: samples.DeviceSample) -> None:
         self._device = record
         if record.allocator is not None:
             self._allocator = record.allocator
@@ -365,7 +365,7 @@ class Session:
 _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.RunStarted: Session._start,
     records.PhaseChanged: Session._change_phase,
-    records.DeviceSample: Session._sample_device,
+    samples.DeviceSample: Session._sample_device,
     records.PrecisionChanged: Session._change_precision,
     records.BlockFinished: lambda session, record: session._ledger.add_peak(
         record.precision, record.peak_allocated_bytes

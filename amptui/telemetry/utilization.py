@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from amptui.records import DeviceSample, RunStarted
+from amptui.records import RunStarted
+from amptui.samples import DeviceSample
 from amptui.telemetry.view import SessionView
 
 

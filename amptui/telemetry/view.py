@@ -16,11 +16,8 @@ from amptui.findings import (
     XRayTaken,
 )
 from amptui.records import (
-    AllocatorSample,
     CheckpointWritten,
-    DeviceSample,
     EpochFinished,
-    GpuSample,
     PauseCause,
     PhaseChanged,
     RunFailed,
@@ -29,6 +26,7 @@ from amptui.records import (
     Severity,
     StepRecord,
 )
+from amptui.samples import AllocatorSample, DeviceSample, GpuSample
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

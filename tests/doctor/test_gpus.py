@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amptui.doctor.check import Check
 from amptui.doctor.gpus import Gpu, check_gpu, check_nvml, read_gpus, runs_on
-from amptui.records import GpuSample
+from amptui.samples import GpuSample
 from tests.doctor.conftest import Look
 
 GIB = 2**30

@@ -17,7 +17,7 @@ from amptui.doctor.report import _JsonReport, _PlainReport, examine
 from amptui.doctor.storage import check_data_folder
 from amptui.doctor.terminal_checks import Terminal as Described
 from amptui.doctor.terminal_checks import check_kind
-from amptui.records import GpuSample
+from amptui.samples import GpuSample
 from tests import poison
 from tests.terminal import Terminal
 from tests.test_imports import loaded_by

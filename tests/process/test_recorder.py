@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from amptui.process.recorder import Recorder
-from amptui.records import DeviceSample, HostSample, KeepingChanged, Note, Record, RunFailed
+from amptui.records import KeepingChanged, Note, Record, RunFailed
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
+from amptui.samples import DeviceSample, HostSample
 from amptui.telemetry.session import Session
 from tests.tui import views
 

@@ -10,19 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui import codec
-from amptui.records import (
-    DeviceSample,
-    HostSample,
-    PauseChanged,
-    PrecisionChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-)
+from amptui.records import PauseChanged, PrecisionChanged, Record, RunFailed, RunFinished
 from amptui.runs import kept_run
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base, kept_runs
+from amptui.samples import DeviceSample, HostSample
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import CheckpointWritten, DeviceSample, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import CheckpointWritten, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.samples import DeviceSample
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of

@@ -15,11 +15,7 @@ from amptui.findings import (
     XRayTaken,
 )
 from amptui.records import (
-    AllocatorSample,
     DataInfo,
-    DeviceSample,
-    GpuSample,
-    HostSample,
     LossScaleChanged,
     NonFinite,
     RunResumed,
@@ -27,6 +23,7 @@ from amptui.records import (
     StepRecord,
     StepSkipped,
 )
+from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 
 _STEP = StepRecord(
     time=0.0,

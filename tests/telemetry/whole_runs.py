@@ -10,7 +10,6 @@ from amptui.findings import OperatorCount, PhaseSeconds, StepTimed
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
-    HostSample,
     Note,
     PauseChanged,
     PhaseChanged,
@@ -21,6 +20,7 @@ from amptui.records import (
     Validation,
     ViewersChanged,
 )
+from amptui.samples import HostSample
 from amptui.telemetry.session import Session
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (

@@ -7,18 +7,15 @@ from functools import cache
 import numpy as np
 
 from amptui.records import (
-    AllocatorSample,
     DataInfo,
-    DeviceSample,
     EpochFinished,
-    GpuSample,
-    HostSample,
     PhaseChanged,
     RunFailed,
     RunFinished,
     RunStarted,
     Validation,
 )
+from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import (
     Comparison,
