@@ -1,4 +1,4 @@
-"""Detects a diverged run, and ends it, or pauses it and asks the user."""
+"""Detects a diverged run and ends it, or pauses it and asks the user."""
 
 import math
 from collections.abc import Sequence
@@ -11,19 +11,18 @@ from amptui import units
 from amptui.control import Control, PrecisionRequest
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.precision import Precision
-from amptui.engine.probes.gradients import dense_elements, together
+from amptui.engine.probes.gradients import dense_elements, norm_of_each
 from amptui.engine.readback import Readback
 from amptui.engine.reporting import StepReporter
 from amptui.errors import ExperimentError
 from amptui.records import PauseCause
 
 HOPELESS_STEPS = 10
-"""A run whose first steps, this many and all applied, have a non-finite loss will not learn anything."""
+"""A run does not learn if its first losses, this many and all of applied steps, are not finite."""
 
 SUSPECT_STEPS = 5
-"""Non-finite losses in a row after which the weights are checked, and again after as many more. A single one
-may be a bad batch. Meanwhile the modules of the steps after the first are traced, so that a run does not end
-before it is known where the NaN starts."""
+"""The weights are checked after this many non-finite losses in a row, and again after as many more. A single
+one may be a bad batch. Meanwhile the modules are traced, to find where the NaN starts before the run ends."""
 
 MIN_LOSS_SCALE = 2.0**-24
 """40 halvings below the initial scale. After 126 more it is 0, and the next step makes every weight NaN."""
@@ -31,14 +30,14 @@ MIN_LOSS_SCALE = 2.0**-24
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """Why a run paused by itself; a pause by the user has neither cause nor reason."""
+    """Why a run paused by itself; both are empty for a pause by the user."""
 
     cause: PauseCause = ""
     reason: str = ""
 
 
 class DivergenceGuard:
-    """Checks the reporter's losses and loss scale between two steps, and the weights if those look bad."""
+    """Checks losses and loss scale between two steps, and the weights if losses are not finite."""
 
     def __init__(
         self,
@@ -60,12 +59,12 @@ class DivergenceGuard:
         self._lost_parameters = 0
         """Parameters that contained NaN at the last check."""
         self._loss_accepted = False
-        """Whether the user was asked about that."""
+        """Whether the user was asked about them."""
         self.floor_accepted = False
-        """Whether the user was asked about a collapsed loss scale that has not recovered since."""
+        """Whether the user was asked about the collapsed loss scale."""
 
     def look(self, precision: Precision) -> None:
-        """Find a reason to pause, or raise ExperimentError, if training in ``precision`` cannot continue."""
+        """If training in ``precision`` cannot continue, find a reason to pause or raise ExperimentError."""
         if self._reporter.nonfinite_losses:
             self._look_at_weights()
         else:
@@ -74,21 +73,21 @@ class DivergenceGuard:
             self._look_at_scale()
 
     def look_last(self) -> None:
-        """Raise ExperimentError if the last steps made weights NaN and the user does not know yet."""
+        """Raise ExperimentError if weights became NaN in the last steps and the user was not asked."""
         if self._reporter.nonfinite_losses and not self._loss_accepted:
             self._suspect_at = self._reporter.nonfinite_losses
-            self._interactive = False  # the run is over: there is nothing to ask
+            self._interactive = False  # the run is over: it is too late to ask
             self._look_at_weights()
             self._readback.flush()
             self._look_at_weights()
 
     @property
     def wants_pause(self) -> bool:
-        """Whether it found a reason that was not taken yet."""
+        """Whether :meth:`take_found` has a reason to return."""
         return self._found.cause != ""
 
     def take_found(self) -> Standstill:
-        """Why it wants a pause; told once."""
+        """Return the reason to pause, and forget it."""
         found, self._found = self._found, Standstill()
         return found
 
@@ -98,20 +97,20 @@ class DivergenceGuard:
         if reporter.nonfinite_losses >= self._suspect_at:
             self._suspect_at = reporter.nonfinite_losses + SUSPECT_STEPS
             self._readback.push([_count_nan(self._parameters)], self._take_count, timed=False)
-            self._readback.drain()  # on a CPU the result is there at once
+            self._readback.drain()  # a CPU has the result at once
         if reporter.bad_applied_steps >= HOPELESS_STEPS or (
             self._lost_parameters and not reporter.finite_losses
         ):
             raise ExperimentError(
-                f"the loss has been {reporter.last_loss} since step 1{self._told_weights()}",
+                f"the loss has been {reporter.last_loss} since step 1{self._nan_weights()}",
                 hint="check the inputs and the loss, or use a smaller --lr",
             )
         if not self._lost_parameters or self._loss_accepted:
             return
         since = reporter.trouble_step - reporter.nonfinite_losses + 1
-        what = f"the loss has been {reporter.last_loss} since step {units.count(since)}{self._told_weights()}"
+        what = f"the loss has been {reporter.last_loss} since step {units.count(since)}{self._nan_weights()}"
         if not self._interactive:
-            self._keeper.wait()  # for an earlier checkpoint that is still being written
+            self._keeper.wait()  # an earlier checkpoint may still be being written
             way_back = self._keeper.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
         self._loss_accepted = True
@@ -136,21 +135,19 @@ class DivergenceGuard:
         if row is not None and self._reporter.nonfinite_losses:
             self._lost_parameters = int(row[0])
 
-    def _told_weights(self) -> str:
+    def _nan_weights(self) -> str:
         lost, parameters = self._lost_parameters, len(self._parameters)
         return f", and {lost:,} of {parameters:,} parameters contain NaN" if lost else ""
 
 
 @torch.no_grad()
 def _count_nan(parameters: Sequence[Tensor]) -> Tensor:
-    """How many of ``parameters`` contain NaN, as a tensor on their device; the host does not wait.
+    """How many of ``parameters`` contain NaN, 0-d on their device; the host does not wait.
 
-    A parameter without a gradient has no part in the loss: it may never have been initialized.
+    Parameters without a gradient do not count: they may never have been initialized.
     """
-    taught = [dense_elements(p.detach()) for p in parameters if p.grad is not None]
-    present = [elements for elements in taught if elements is not None]
+    trained = [dense_elements(p.detach()) for p in parameters if p.grad is not None]
+    present = [elements for elements in trained if elements is not None]
     if not present:
         return torch.zeros(())
-    dtype = torch.float64 if any(p.dtype is torch.float64 for p in present) else torch.float32
-    largest = together(torch._foreach_norm(present, math.inf, dtype=dtype), present[0].device)
-    return torch.stack(largest).isnan().sum()
+    return torch.stack(norm_of_each(present, math.inf)).isnan().sum()

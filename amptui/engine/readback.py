@@ -1,9 +1,8 @@
 """Brings numbers from the device to the host without ever waiting for the device.
 
 Each step pushes one row of float32 values. On CUDA the row is copied to pinned memory behind the step's
-kernels and an event is recorded after it; ``drain`` delivers the rows whose event has passed. A ring that is
-full drops its newest row rather than wait, and says so by delivering None, as it does where the row found
-no memory.
+kernels and an event is recorded after it; ``drain`` delivers the rows whose event has passed. If the ring is
+full, or there is no memory for the row, the row is dropped and None is delivered instead.
 """
 
 from collections import deque
@@ -14,43 +13,43 @@ import torch
 from torch import Tensor
 
 Deliver = Callable[[Sequence[float] | None, float | None], object]
-"""Takes a row (None: its values were dropped) and the step's seconds (None: not measured)."""
+"""Takes a row (None: it was dropped) and the step's seconds (None: not measured)."""
 
 RING_ROWS = 256
-"""Steps under way at most before rows are dropped: a host with tiny steps is that far ahead of its looks."""
+"""Rows in flight before new ones are dropped: how many tiny steps the host may run ahead of a drain."""
 
 _SPARE_VALUES = 16
-"""Room in a row for values that later steps add, so that the ring is not made anew at once."""
+"""Extra values per row, so that the ring is not reallocated when a later step adds a few."""
 
 
 class Readback(Protocol):
-    """Where a step leaves its numbers."""
+    """Takes a step's tensors and delivers their values later."""
 
     def begin_interval(self) -> None:
-        """The device's clock starts here: the next push measures from this moment, not from the last one."""
+        """Measure the next timed row from this moment instead of from the previous row."""
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> Sequence[float] | None:
-        """Send the 0- or 1-dimensional ``values``, concatenated, to ``deliver`` at a later :meth:`drain`.
+        """Pass the 0- or 1-dimensional ``values``, concatenated, to ``deliver`` at a later :meth:`drain`.
 
-        ``timed``: the row ends a step, whose seconds are wanted. Returns the row where it is known at once.
+        ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
         """
 
     def drain(self) -> None:
         """Deliver what has arrived; never waits."""
 
     def flush(self) -> None:
-        """Deliver everything; waits for the device. For pauses and the run's end."""
+        """Deliver everything; waits for the device."""
 
 
 def open_readback(device: torch.device, *, clock: Callable[[], float], capacity: int = RING_ROWS) -> Readback:
-    """The ring for CUDA, and for a CPU its trivial counterpart timed by ``clock`` (seconds)."""
+    """A ring of ``capacity`` rows on CUDA; on a CPU a queue timed by ``clock`` (seconds)."""
     if device.type == "cuda":
         return CudaReadback(device, capacity=capacity)
     return HostReadback(clock)
 
 
 class HostReadback:
-    """On a CPU the values are there when the step is; they only wait for the next look."""
+    """Keeps the rows of a CPU, which are known at once, until the next :meth:`drain`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -58,13 +57,11 @@ class HostReadback:
         self._pending: deque[tuple[Deliver, list[float], float | None]] = deque()
 
     def begin_interval(self) -> None:
-        """See :class:`Readback`."""
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
-        """See :class:`Readback`."""
         row: list[float] = []
-        for value in values:  # quicker than one tensor of them, where the host computes anyway
+        for value in values:  # faster than concatenating them first
             if value.dim() == 0:
                 row.append(value.item())
             else:
@@ -77,30 +74,27 @@ class HostReadback:
         return row
 
     def drain(self) -> None:
-        """See :class:`Readback`."""
         while self._pending:
             deliver, row, seconds = self._pending.popleft()
             deliver(row, seconds)
 
-    def flush(self) -> None:
-        """See :class:`Readback`."""
-        self.drain()
+    flush = drain
 
 
 class _Pending(NamedTuple):
     deliver: Deliver
     slot: int | None
-    """None: the ring was full, or no memory was left, and the values were dropped."""
+    """None: the row was dropped."""
     length: int
     start: torch.cuda.Event | None
-    """Where the step's time counts from; None if it is not wanted."""
+    """Where the step's time starts; None if it is not measured."""
 
 
 class CudaReadback:
-    """A ring of pinned rows and events; used by the one thread that talks to CUDA.
+    """A ring of rows in pinned memory, with an event for each; used by the one thread that talks to CUDA.
 
-    A step's time is the device's, from the end of the step before to the end of this one. Its start is
-    therefore the event of another slot, and a slot is free again only when the one after it is delivered.
+    A step is timed on the device, from the end of the previous step to its own end. It starts at the event of
+    another slot, so a slot is free again only when the row after it has been delivered.
     """
 
     def __init__(self, device: torch.device, *, capacity: int) -> None:
@@ -108,9 +102,9 @@ class CudaReadback:
         self._capacity = capacity
         self._rows: Tensor | None = None
         self._row_values: Any = None
-        """The same memory as a numpy array: reading a row of it takes no torch call."""
+        """The same memory as a numpy array: reading a row needs no torch call."""
         self._slots: dict[int, list[Tensor]] = {}
-        """Slices of the ring by their length, cut once."""
+        """Slices of the ring by length, made once."""
         self._ends = [torch.cuda.Event(enable_timing=True) for _ in range(capacity)]
         self._next_slot = 0
         self._pending: deque[_Pending] = deque()
@@ -118,41 +112,37 @@ class CudaReadback:
         self._last_end: torch.cuda.Event | None = None
 
     def begin_interval(self) -> None:
-        """See :class:`Readback`."""
-        # An event of its own, not a slot's: gaps (validation, pauses) are rare.
+        # A new event, not a slot's: intervals (validation, pauses) are rare.
         self._last_end = torch.cuda.Event(enable_timing=True)
         self._last_end.record(self._stream())
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> None:
-        """See :class:`Readback`."""
         if self._occupied >= self._capacity - 1:
             self._drop(deliver)
             return
         try:
             row = _concatenate(values, self._device)
         except torch.OutOfMemoryError:
-            self._drop(deliver)  # a step that was made must not end the run for want of a row
+            self._drop(deliver)  # the step itself succeeded: a missing row must not end the run
             return
         slot = self._next_slot
         self._next_slot = (slot + 1) % self._capacity
         self._occupied += 1
-        # Copy and event go to the stream that computed the values, whichever the loop made current.
+        # Copy and record on the stream that computed the values: the current one.
         stream = self._stream()
         self._slot(slot, row.numel()).copy_(row, non_blocking=True)
         end = self._ends[slot]
         end.record(stream)
         self._pending.append(_Pending(deliver, slot, row.numel(), self._last_end if timed else None))
-        # A slot's event serves as a start only if the next push is its own slot's neighbour in time. What is
-        # not timed leaves none: its event would be recorded anew while a later row still counts from it.
+        # The next timed row may start at this event only if it takes the next slot. An untimed row sets no
+        # start: its event could be recorded again while a later row still needs it.
         self._last_end = end if timed else None
 
     def drain(self) -> None:
-        """See :class:`Readback`."""
         while self._pending and self._arrived(self._pending[0]):
             self._deliver_next()
 
     def flush(self) -> None:
-        """See :class:`Readback`."""
         self._wait()
         while self._pending:
             self._deliver_next()
@@ -165,9 +155,8 @@ class CudaReadback:
         self._last_end = None  # the next step's start was not recorded either
 
     def _wait(self) -> None:
-        """Until the device has done all it was given."""
-        # An event's wait, unlike the stream's, is no fault under torch's sync debug mode, with which
-        # people look for waits in steps.
+        """Wait until the device has finished all work in the stream."""
+        # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
         done = torch.cuda.Event()
         done.record(self._stream())
         done.synchronize()
@@ -188,12 +177,12 @@ class CudaReadback:
         pending.deliver(values, seconds)
 
     def _slot(self, slot: int, length: int) -> Tensor:
-        """The pinned memory of a slot; the ring is made anew for rows longer than there is room for."""
+        """The pinned memory of a slot; reallocates the ring if its rows are shorter than ``length``."""
         if self._rows is None or self._rows.shape[1] < length:
             self._lengthen(length + _SPARE_VALUES)
         slices = self._slots.get(length)
         if slices is None:
-            assert self._rows is not None, "made above"
+            assert self._rows is not None, "allocated above"
             slices = self._slots[length] = list(self._rows[:, :length].unbind())
         return slices[slot]
 
@@ -201,13 +190,13 @@ class CudaReadback:
         shape = self._capacity, room
         longer = torch.empty(shape, dtype=torch.float32, device="cpu", pin_memory=True)
         if self._rows is not None:
-            self._wait()  # for what is on its way to the old ring
+            self._wait()  # copies to the old ring may be in flight
             longer[:, : self._rows.shape[1]] = self._rows
         self._rows, self._row_values, self._slots = longer, longer.numpy(), {}
 
 
 def _concatenate(values: Sequence[Tensor], device: torch.device) -> Tensor:
-    """One float32 row on ``device``; nothing at all is an empty row. A value on the host is sent along."""
+    """One float32 row on ``device``, empty without values; values on the host are copied there."""
     if len(values) == 1 and values[0].is_cuda and values[0].dtype is torch.float32:
         return values[0].detach().reshape(-1)
     if not values:
@@ -221,5 +210,5 @@ def _on_device(value: Tensor, device: torch.device) -> Tensor:
         return flat
     if flat.is_cuda:
         return flat.to(device, non_blocking=True)
-    # A metric that was computed on the host: from pinned memory the copy waits for nothing.
+    # A metric computed on the host: a copy from pinned memory does not wait.
     return flat.pin_memory().to(device, non_blocking=True)

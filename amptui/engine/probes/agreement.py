@@ -1,4 +1,4 @@
-"""How far two sets of gradients of the same weights agree, layer by layer."""
+"""How well two sets of gradients of the same weights agree, layer by layer."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from amptui.engine.checkpoint.host_copy import HostCopy
 from amptui.findings import LayerAgreement
 
 Gradients = Mapping[Tensor, Tensor]
-"""What a backward pass left, by parameter; those that it did not reach are missing."""
+"""Gradients by parameter; those that the backward pass did not reach are missing."""
 
 _CHUNK_ELEMENTS = 1 << 20
-"""Elements that are held in float64 at a time."""
+"""Elements that are converted to float64 at a time."""
 
 _SUMS = 6
 """full.full, half.half, full.half, |half - full|^2, nonzero in full, of these zero in half."""
@@ -43,39 +43,29 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def layer_sums(
-    layers: Sequence[Layer], full: Gradients, half: Gradients, *, loss_scale: float
-) -> list[Tensor]:
-    """The rows that :func:`agreements` compares layers by, on their devices.
-
-    ``half`` are AMP's gradients, multiplied by ``loss_scale``. All sums are float64's, so that millions of
-    elements cost no digit. The host waits for nothing but sparse gradients.
-    """
-    return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
-
-
 def agreements(
     layers: Sequence[Layer],
-    sums: Sequence[Sequence[float]],
     full: Gradients,
     half: Gradients,
     *,
+    loss_scale: float,
     output_dtypes: Mapping[str, str],
 ) -> tuple[LayerAgreement, ...]:
-    """Compare AMP's gradients in ``half`` with those in ``full`` by their :func:`layer_sums` on the host.
+    """Compare AMP's gradients ``half``, which are multiplied by ``loss_scale``, with FP32's in ``full``.
 
-    Where AMP's or FP32's gradient holds NaN or Inf, cosine and relative error are NaN: not comparable. Where
-    AMP's is all zero and FP32's is not the cosine, which has no value, is 0. Parameters with a gradient in
-    one pass only had zeros in the other.
+    If a layer's gradients contain NaN or Inf in either, its cosine and relative error are NaN. If AMP's are
+    all zero and FP32's are not, the cosine is 0. A parameter that has a gradient in only one of them has
+    zeros in the other. Sums are float64, a wait for each device and one for each sparse gradient.
     """
+    rows = on_host([_layer_sums(layer, full, half, loss_scale) for layer in layers])
     return tuple(
         _agreement(layer, row, _elements(layer, full, half), output_dtypes.get(layer.name, ""))
-        for layer, row in zip(layers, sums, strict=True)
+        for layer, row in zip(layers, rows, strict=True)
     )
 
 
 def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """The numbers in each of ``tensors``, of 0 or 1 dimensions, after one wait for each of their devices."""
+    """The numbers in each 0- or 1-dimensional tensor; waits once for each device."""
     rows = [tensor.detach().as_subclass(Tensor).reshape(-1) for tensor in tensors]
     copy = HostCopy((rows,))
     copy.wait()
@@ -83,7 +73,7 @@ def on_host(tensors: Sequence[Tensor]) -> list[list[float]]:
 
 
 def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, over all of the layer's gradients; nothing if it has none."""
+    """[_SUMS] float64 on the device, over all of the layer's gradients; empty if it has none."""
     pairs = [_pair(full.get(p), half.get(p)) for p in layer.parameters]
     sums = [_sums(*pair, loss_scale) for pair in pairs if pair is not None]
     if not sums:
@@ -92,13 +82,13 @@ def _layer_sums(layer: Layer, full: Gradients, half: Gradients, loss_scale: floa
 
 
 def _pair(full: Tensor | None, half: Tensor | None) -> tuple[Tensor, Tensor] | None:
-    """Both gradients' elements in the same order, flat; zeros for one that is missing."""
+    """Both gradients, flat and in the same order; zeros for one that is missing."""
     present = half if full is None else full
     if present is None:
         return None
     full, half = (torch.zeros_like(present) if g is None else g for g in (full, half))
     if full.is_sparse and half.is_sparse:
-        # The rows are those of the same batch, unless random numbers chose them.
+        # The same batch has the same rows, unless they are chosen at random.
         full, half = full.coalesce(), half.coalesce()
         if torch.equal(full.indices(), half.indices()):
             return _flat(full.values()), _flat(half.values())
@@ -111,13 +101,13 @@ def _flat(gradient: Tensor) -> Tensor:
 
 
 def _sums(full: Tensor, half: Tensor, loss_scale: float) -> Tensor:
-    """[_SUMS] float64 on the device, a chunk at a time: temporaries stay small."""
+    """[_SUMS] float64 on the device, chunk by chunk to keep temporaries small."""
     sums = torch.zeros(_SUMS, dtype=torch.float64, device=full.device)
-    for narrow in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
-        f, h = narrow[0].double(), narrow[1].double() / loss_scale
-        d, there, gone = h - f, f != 0, h == 0
-        counts = (there.count_nonzero().double(), (gone & there).count_nonzero().double())
-        sums += torch.stack([f.dot(f), h.dot(h), f.dot(h), d.dot(d), *counts])
+    for full_chunk, half_chunk in zip(full.split(_CHUNK_ELEMENTS), half.split(_CHUNK_ELEMENTS), strict=True):
+        f, h = full_chunk.double(), half_chunk.double() / loss_scale
+        difference, nonzero = h - f, f != 0
+        counts = (nonzero.count_nonzero().double(), ((h == 0) & nonzero).count_nonzero().double())
+        sums += torch.stack([f.dot(f), h.dot(h), f.dot(h), difference.dot(difference), *counts])
     return sums
 
 
@@ -129,8 +119,7 @@ def _agreement(layer: Layer, row: Sequence[float], elements: int, output_dtype: 
     cosine = relative_error = lost = None
     if row:
         full_square, half_square, product, difference_square, nonzero, zeroed = row
-        finite = math.isfinite(full_square) and math.isfinite(half_square)
-        if not finite:
+        if not (math.isfinite(full_square) and math.isfinite(half_square)):
             cosine = relative_error = math.nan
         elif full_square:
             cosine = _cosine(full_square, half_square, product)
@@ -148,7 +137,7 @@ def _agreement(layer: Layer, row: Sequence[float], elements: int, output_dtype: 
 
 
 def _cosine(full_square: float, half_square: float, product: float) -> float:
-    """Rounding may lead a hair's breadth beyond 1; equal gradients give exactly 1."""
+    """Clamped against rounding errors; exactly 1 for equal gradients."""
     if not half_square:
         return 0.0
     return min(1.0, max(-1.0, product / math.sqrt(full_square * half_square)))

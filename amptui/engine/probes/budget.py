@@ -1,4 +1,4 @@
-"""How often a measurement may be taken so that all of them together stay a small part of the time."""
+"""Limits how often a measurement is taken, so that all of them together take a small part of the time."""
 
 import time
 from collections import deque
@@ -8,17 +8,17 @@ GRADIENTS_BUDGET = 0.0012
 WINDOW_BUDGET = 0.001
 TIMELINE_BUDGET = 0.0006
 BUFFERS_BUDGET = 0.0002
-"""The parts of the time that gradient norms, float16 windows, timed steps and looks at buffers may take:
-together 0.3%, so that what watches a training is not what slows it."""
+"""The fractions of the time that gradient norms, float16 histograms, timed steps and buffer checks may take:
+together 0.3%, so that watching a training does not slow it down."""
 
 
 class Cadence:
-    """Allows a measurement whenever ``budget`` of the time has paid for it.
+    """Allows a measurement as soon as ``budget``, a fraction of the time, covers its cost.
 
-    The first ``free``, one or two, cost nothing: code is cold then. From there on time earns credit, and a
-    measurement is due when the credit covers what it is expected to cost, the cheaper of the last two. What
-    it really costs is taken off: a dear one is paid for before the next. Credit is not saved up over a
-    pause. A cost that is known only later, a device's, is charged when it is; until then none is due.
+    The first ``free`` (one or two) are not charged: code is cold then. After that, time earns credit, and a
+    measurement is due when the credit covers the expected cost, the lower of the last two. Its real cost is
+    deducted, so an expensive one delays the next. Credit does not accumulate beyond one measurement. A
+    device's cost is known only later: it is charged then, and no measurement is due before.
     """
 
     def __init__(
@@ -33,32 +33,30 @@ class Cadence:
         self._uncharged = False
 
     def due(self) -> bool:
-        """Whether the next measurement is paid for."""
+        """Whether a measurement may be taken now."""
         if self._uncharged:
             return False
         return self._free > 0 or self._credit_at(self._clock()) >= min(self._costs_seconds)
 
     def measured(self, began: float) -> None:
-        """Account for a measurement that ``began`` at that time of the clock and ends now."""
+        """Charge a measurement that ``began`` at that time of the clock and ends now."""
         now = self._clock()
         self._credit_seconds, self._last = self._credit_at(began), now
-        self._pay(now - began)
+        self.charge(now - began)
 
     def begin(self) -> None:
-        """A measurement begins whose cost will be charged."""
+        """Begin a measurement; :meth:`charge` follows later."""
         now = self._clock()
         self._credit_seconds, self._last = self._credit_at(now), now
         self._uncharged = True
 
     def charge(self, seconds: float | None) -> None:
-        """Account for the measurement that began last; None if its cost was not measured."""
+        """Charge the last measurement; None if its cost was not measured."""
         self._uncharged = False
-        if seconds is not None:
-            self._pay(seconds)
-        elif self._costs_seconds:
-            self._pay(min(self._costs_seconds))
-
-    def _pay(self, seconds: float) -> None:
+        if seconds is None:
+            if not self._costs_seconds:
+                return
+            seconds = min(self._costs_seconds)
         if self._free:
             self._free -= 1
         else:

@@ -1,7 +1,7 @@
 """The float16 window: how many gradient elements, by binary exponent, float16 would flush, round or overflow.
 
-A non-negative float32 orders as its bits do read as an integer, so that one binary search puts an element
-into its bin: one for each exponent, parted further where float16's own range ends within one.
+The bits of a non-negative float32, read as an integer, sort like its values. So one binary search puts an
+element into its bin. There is a bin for each exponent, split where a limit of float16 lies inside it.
 """
 
 import math
@@ -15,22 +15,22 @@ from amptui.engine.probes.gradients import GradientProbe, dense_elements, in_mem
 from amptui.findings import Float16Window, ParameterWindow
 
 MAX_PARAMETERS = 8
-"""Parameters told apart in one record."""
+"""Parameters named in one record."""
 
 _MIN_EXPONENT, _MAX_EXPONENT = -60, 40
-"""Exponents counted apart; what lies beyond is piled into the bins at the ends."""
+"""Exponents counted separately; smaller and larger ones go into the first and last bin."""
 
 _SHOWN_MIN, _SHOWN_MAX = -30, 17
-"""Exponents that a record always has: float16's range and a little more, so that the picture keeps still."""
+"""Exponents that a record always has, float16's range and a little more, so that the histogram stays put."""
 
 _SEGMENT_ELEMENTS = 1 << 22
-"""Elements counted at once: float32 holds their number exactly, and the temporaries take 48 MiB at most."""
+"""Elements counted at once: float32 holds their number exactly, and temporaries take at most 48 MiB."""
 
 _CHUNK_ELEMENTS = 1 << 18
-"""The same on a CPU for large gradients, so that the temporaries stay in its cache."""
+"""The same for large gradients on a CPU, so that temporaries stay in its cache."""
 
 _SMALL_ELEMENTS = 1 << 13
-"""Parameters below this are counted together, by search; from here on a CPU counts quicker by halves."""
+"""Smaller parameters are counted together; from here on a CPU counts faster by upper halves."""
 
 _GROUP_PARAMETERS = 64
 """Small parameters counted together: their bins fit into the 48 KiB of shared memory of a CUDA block."""
@@ -46,9 +46,10 @@ def _value(bits: int) -> float:
 
 
 _NONZERO = 1
-# IEEE 754 rounds to nearest, ties to even. float16's least subnormal is 2^-24: half of it is a tie with 0 and
-# vanishes, all above does not. The last subnormal is 2^-14 - 2^-24: halfway from there to 2^-14, the tie
-# included, values begin to become that normal number. 65504 is the largest: 65520, halfway to 2^16, is Inf.
+# IEEE 754 rounds to nearest, ties to even. The smallest float16 subnormal is 2^-24: half of it is a tie and
+# becomes 0, everything above becomes a subnormal. The largest subnormal is 2^-14 - 2^-24: from halfway
+# between it and 2^-14 on, the tie included, values become normal. The largest float16 is 65504: from 65520,
+# halfway between it and 2^16, they become Inf.
 _KEPT = _bits(2.0**-25) + 1
 _NORMAL = _bits(2.0**-14 - 2.0**-25)
 _OVERFLOWS = _bits(65520.0)
@@ -60,24 +61,24 @@ _EDGES = (
     *sorted({*_WITHIN_EXPONENT, *(_bits(2.0**e) for e in range(_MIN_EXPONENT + 1, _MAX_EXPONENT + 1))}),
     _NONFINITE,
 )
-"""Where the bins begin, zeros being the first bin, before all of these."""
+"""Where the bins begin; before all of these is the bin of zeros."""
 
 _BINS = len(_EDGES) + 1
 _FLUSHED = slice(1, _EDGES.index(_KEPT) + 1)
 _SUBNORMAL = slice(_FLUSHED.stop, _EDGES.index(_NORMAL) + 1)
 _OVERFLOWING = slice(_EDGES.index(_OVERFLOWS) + 1, _BINS - 1)
 _EXPONENTS = tuple(max(_MIN_EXPONENT, math.frexp(_value(edge))[1] - 1) for edge in _EDGES[:-1])
-"""Of the bins between zeros and NaN."""
+"""Of the bins between zeros and non-finite values."""
 
 _HALVES = 1 << 15
 """Upper halves of a non-negative float32."""
 
 
 class Float16WindowProbe:
-    """Counts of gradient exponents against float16's range, per parameter.
+    """Counts gradient elements by exponent against float16's range, per parameter.
 
-    A row holds the bins of one segment after the other: of each small parameter, and of each piece of a large
-    one. Gradients in float64 are rounded to float32 first.
+    A row holds the bins of one segment after the other: one for each small parameter, one or more for each
+    large one. float64 gradients are rounded to float32 first.
     """
 
     def __init__(self, gradients: GradientProbe) -> None:
@@ -104,18 +105,17 @@ class Float16WindowProbe:
         self._halves = _HalfCounter() if self._large and on_cpu else None
 
     @torch.no_grad()
-    def measure(self, factor: Tensor | float) -> Tensor:
-        """One float32 row on the device: the gradients times ``factor``, counted.
+    def measure(self, factor: float) -> Tensor:
+        """One float32 row on the device: counts of the gradients times ``factor``.
 
-        ``factor`` makes the present gradients scaled ones; it is 1.0 where they are already.
+        ``factor`` is the loss scale, or 1.0 if the gradients are scaled already.
         """
-        factors = {device: _on_device(factor, device) for device in self._edges}
-        rows = [self._count_group(group, factors[group[0].device]) for group in self._groups]
+        rows = [self._count_group(group, factor) for group in self._groups]
         for _, parameter in self._large:
-            rows += self._count_large(parameter, factors[parameter.device])
-        return torch.cat(together(rows, self._device)) if rows else self._nothing(0, self._device)
+            rows += self._count_large(parameter, factor)
+        return torch.cat(together(rows, self._device)) if rows else torch.zeros(0, device=self._device)
 
-    def window(  # noqa: PLR0913 - what the record holds beside the counts, by keyword
+    def window(  # noqa: PLR0913 - the fields of the record, by keyword
         self,
         row: Sequence[float],
         *,
@@ -128,7 +128,7 @@ class Float16WindowProbe:
         steps_since: int | None,
         seconds_since: float | None = None,
     ) -> Float16Window:
-        """The record of a delivered ``row``; the keywords go into it as they are."""
+        """The record of a delivered ``row``; the keywords are fields of it."""
         counts = self._by_parameter(row)
         total = [math.fsum(column) for column in zip(*counts, strict=True)] or [0.0] * _BINS
         whole = _parameter_window("", total)
@@ -154,57 +154,54 @@ class Float16WindowProbe:
         )
 
     def _by_parameter(self, row: Sequence[float]) -> list[Sequence[float]]:
-        """The bins of each parameter, in the model's order: whole numbers, as are all sums of them."""
+        """The bins of each parameter, in the model's order; all counts are whole numbers."""
         counts: list[Sequence[float]] = [()] * len(self._names)
         for number, owner in enumerate(self._owners):
             segment = row[number * _BINS : (number + 1) * _BINS]
             counts[owner] = [*map(float.__add__, counts[owner], segment)] if counts[owner] else segment
         return [bins or [0.0] * _BINS for bins in counts]
 
-    def _count_group(self, group: Sequence[nn.Parameter], factor: Tensor | float) -> Tensor:
-        """[len(group) * bins] float32: small parameters, one after the other."""
+    def _count_group(self, group: Sequence[nn.Parameter], factor: float) -> Tensor:
+        """[len(group) * bins] float32: the bins of small parameters, one after the other."""
         found = ((number, dense_elements(p.grad)) for number, p in enumerate(group))
         present = [(number, in_memory_order(g)) for number, g in found if g is not None]
         bins = len(group) * _BINS
         if not present:
-            return self._nothing(bins, group[0].device)
+            return torch.zeros(bins, device=group[0].device)
         keys = self._binned(_magnitudes(torch.cat([g for _, g in present]).float(), factor))
         torch._foreach_add_(keys.split([len(g) for _, g in present]), [i * _BINS for i, _ in present])
         return count_keys(keys, bins)
 
-    def _count_large(self, parameter: nn.Parameter, factor: Tensor | float) -> list[Tensor]:
-        """[bins] float32 for each segment of one parameter; a sparse gradient may fill fewer."""
+    def _count_large(self, parameter: nn.Parameter, factor: float) -> list[Tensor]:
+        """[bins] float32 for each segment of one parameter; a sparse gradient may fill fewer of them."""
         gradient = dense_elements(parameter.grad)
         pieces = () if gradient is None else in_memory_order(gradient).split(_SEGMENT_ELEMENTS)
         count = self._halves.count if self._halves and not parameter.is_cuda else self._count_piece
-        missing = _segments(parameter) - len(pieces)
-        return [*(count(piece, factor) for piece in pieces), self._nothing(missing * _BINS, parameter.device)]
+        empty = torch.zeros((_segments(parameter) - len(pieces)) * _BINS, device=parameter.device)
+        return [*(count(piece, factor) for piece in pieces), empty]
 
-    def _count_piece(self, values: Tensor, factor: Tensor | float) -> Tensor:
+    def _count_piece(self, values: Tensor, factor: float) -> Tensor:
         return count_keys(self._binned(_magnitudes(values.float(), factor)), _BINS)
 
     def _binned(self, bits: Tensor) -> Tensor:
         """[n] int32: the bin of each element."""
         return torch.bucketize(bits, self._edges[bits.device], right=True, out_int32=True)
 
-    def _nothing(self, bins: int, device: torch.device) -> Tensor:
-        return torch.zeros(bins, device=device)
-
 
 class _HalfCounter:
-    """Counts large gradients on a CPU by the upper half of each float32, several times as fast as a search.
+    """Counts large gradients on a CPU by the upper half of each float32, several times faster than a search.
 
-    The upper 16 bits are the exponent and 7 bits more. Only where elements fall into one of the four halves
-    that hold an edge within, such as the ends of float16's range, are the elements compared with that edge.
+    The upper 16 bits are the exponent and 7 bits more. Four of these halves have an edge inside, such as an
+    end of float16's range. Only if elements fall into one of them are all elements compared with that edge.
     """
 
     def __init__(self) -> None:
         halves = torch.arange(_HALVES, dtype=torch.int32)
         self._bins = torch.bucketize(halves << 16, torch.tensor(_EDGES, dtype=torch.int32), right=True)
-        # Kept: memory that comes new from the system with each use costs more than what is done in it.
+        # Kept, because fresh memory from the system costs more than the computation.
         self._scratch = torch.empty(4, _CHUNK_ELEMENTS)
 
-    def count(self, values: Tensor, factor: Tensor | float) -> Tensor:
+    def count(self, values: Tensor, factor: float) -> Tensor:
         """[bins] float32 of [n] ``values`` times ``factor``."""
         counts = torch.zeros(_BINS, dtype=torch.int64)
         for chunk in values.split(_CHUNK_ELEMENTS):
@@ -216,7 +213,7 @@ class _HalfCounter:
             for edge in _WITHIN_EXPONENT:
                 half = edge >> 16
                 if halves[half]:
-                    # Compared into floats, which torch compares and sums many at a time.
+                    # The result is float because torch vectorizes that.
                     beyond = torch.ge(bits, edge, out=spare).sum().long() - halves[half + 1 :].sum()
                     above = _EDGES.index(edge) + 1
                     counts[above] += beyond
@@ -234,20 +231,16 @@ def count_keys(keys: Tensor, bins: int) -> Tensor:
 
 
 def count_in_kernel(keys: Tensor, bins: int) -> Tensor:
-    """:func:`count_keys` in one kernel, which torch refuses in deterministic mode, exact as counts are."""
-    # With its ends given it need not ask the device for them, as bincount does. A key is its bin's middle.
+    """:func:`count_keys` in one kernel. The counts are exact, but torch refuses it in deterministic mode."""
+    # Unlike bincount, histc knows its range and need not ask the device. A key is the middle of its bin.
     return torch.histc(keys.float(), bins, -0.5, bins - 0.5)
 
 
 def count_by_sorting(keys: Tensor, bins: int) -> Tensor:
-    """:func:`count_keys` with nothing that is not deterministic."""
+    """:func:`count_keys` with deterministic operators only."""
     numbers = torch.arange(bins, dtype=keys.dtype, device=keys.device)
     up_to = torch.searchsorted(keys.sort().values, numbers, right=True)
     return up_to.diff(prepend=up_to.new_zeros(1)).float()
-
-
-def _on_device(factor: Tensor | float, device: torch.device) -> Tensor | float:
-    return factor.to(device, non_blocking=True) if isinstance(factor, Tensor) else factor
 
 
 def _segments(parameter: nn.Parameter) -> int:
@@ -256,15 +249,15 @@ def _segments(parameter: nn.Parameter) -> int:
 
 
 def _magnitudes(
-    values: Tensor, factor: Tensor | float, scratch: Iterable[Tensor | None] = (None, None, None)
+    values: Tensor, factor: float, scratch: Iterable[Tensor | None] = (None, None, None)
 ) -> Tensor:
-    """[n] int32: |g s| as the bits of a float32, of [n] float32; ``scratch`` holds three of the same length.
+    """[n] int32: ``|values * factor|`` as the bits of a float32; ``scratch`` holds three tensors of [n].
 
-    What the product alone drives out of float32 stays the least or the largest there is: an element is zero,
-    or not finite, only if it was before.
+    An element is zero, or not finite, only if it was so before the product: a product beyond float32's range
+    becomes the smallest or largest float32.
     """
     product, own, least = scratch
-    if isinstance(factor, float) and factor == 1.0:
+    if factor == 1.0:
         return torch.abs(values, out=own).view(torch.int32)
     bits = torch.mul(values, factor, out=product).abs_().view(torch.int32)
     most = torch.abs(values, out=own).view(torch.int32)
@@ -284,19 +277,16 @@ def _parameter_window(name: str, counts: Sequence[float]) -> ParameterWindow:
 
 
 def _worst(parameters: Iterable[ParameterWindow]) -> tuple[ParameterWindow, ...]:
-    """By the share that is lost, then by the share that keeps fewer bits."""
+    """Parameters that lose the largest fraction of their elements first, then those with most subnormals."""
     losing = [p for p in parameters if p.flushed or p.overflowing or p.subnormal]
-    losing.sort(key=_shares, reverse=True)
+    losing.sort(
+        key=lambda p: ((p.flushed + p.overflowing) / p.elements, p.subnormal / p.elements), reverse=True
+    )
     return tuple(losing[:MAX_PARAMETERS])
 
 
-def _shares(parameter: ParameterWindow) -> tuple[float, float]:
-    lost = parameter.flushed + parameter.overflowing
-    return lost / parameter.elements, parameter.subnormal / parameter.elements
-
-
 def _by_exponent(counts: Sequence[float]) -> tuple[int, tuple[int, ...]]:
-    """The first exponent, and the counts from there on; empty ends are cut off beyond those always shown."""
+    """The first exponent and the counts from there on, without empty ends beyond those always shown."""
     found = dict.fromkeys(range(_MIN_EXPONENT, _MAX_EXPONENT + 1), 0)
     for exponent, count in zip(_EXPONENTS, counts[1:-1], strict=True):
         found[exponent] += int(count)

@@ -1,8 +1,8 @@
-"""Gradient health in about one pass: the norm, the largest value, and which gradients hold NaN or Inf.
+"""Measures gradients in about one pass: norm, largest absolute value, and which of them hold NaN or Inf.
 
-On CUDA two fused kernel groups give the L2 norm and the largest absolute value of every gradient, and the
-host attributes later what it was sent, with no second wait. On a CPU one pass over all gradients together
-is cheaper than one look at each; only where it finds NaN or Inf is each looked at.
+On CUDA two fused kernels give the L2 norm and the largest absolute value of every gradient; the host finds
+NaN and Inf later, in the row it receives. On a CPU one pass over all gradients together is cheaper; each
+gradient is measured only if that pass finds NaN or Inf.
 """
 
 import math
@@ -15,37 +15,37 @@ from torch import Tensor, nn
 from amptui.records import NonFiniteKind
 
 MAX_NAMES = 8
-"""Parameters named in one record; the rest are counted."""
+"""Parameters named in one record; the rest are only counted."""
 
 SMALL_ELEMENTS = 1 << 15
-"""Gradients below this are copied together before a CPU looks at them. Two calls for one tensor take 4.5 us;
-copying it takes 0.4 us at 256 elements and 4 us at 32,768, where torch also begins to use more threads."""
+"""A CPU concatenates smaller gradients first. Two calls for one tensor take 4.5 us; copying it takes 0.4 us
+at 256 elements and 4 us at 32,768, where torch also begins to use more threads."""
 
 _CHUNK_ELEMENTS = 1 << 20
-"""A float32 dot product of 15 million normal values was off by 1e-4, in pieces of a million by 1e-6."""
+"""A float32 dot product of 15 million normal values was off by 1e-4, in chunks of a million by 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientHealth:
-    """One step's gradients as the host sees them; None for what was not looked at."""
+    """The gradients of one step; None for what was not measured."""
 
     norm: float
-    """L2 over all gradients, unscaled: NaN if any holds NaN, else Inf if any holds Inf. On CUDA it is Inf too
-    where squares leave float32, with values from 1.8e19 on."""
+    """L2 over all gradients, unscaled: NaN if any holds NaN, else Inf if any holds Inf. On CUDA it is also
+    Inf if squares overflow float32, from values of 1.8e19 on."""
     largest: float | None
     """The largest absolute value, unscaled: NaN if any gradient holds NaN, else Inf if any holds Inf."""
     nonfinite_count: int | None
     nonfinite_names: tuple[str, ...]
     """NaN before Inf, in the model's order, at most ``MAX_NAMES``."""
     nonfinite_kinds: tuple[NonFiniteKind, ...]
-    """What each of ``nonfinite_names`` holds: NaN, or Inf and no NaN."""
+    """For each of ``nonfinite_names``: ``nan``, or ``inf`` if it holds Inf and no NaN."""
 
 
 class GradientProbe:
     """Measures the gradients of one model's parameters.
 
-    A row holds the L2 norm of all gradients, then the largest absolute value: one for each parameter, or on
-    a CPU, where all are finite, one for them together. A value beyond float32's range counts as Inf.
+    A row is the L2 norm of all gradients, then largest absolute values: one per parameter, or on a CPU, if
+    all are finite, one for all. A value beyond float32's range counts as Inf.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -69,7 +69,7 @@ class GradientProbe:
         return _measure_each(gradients)
 
     def health(self, row: Sequence[float], scale: float) -> GradientHealth:
-        """What a delivered ``row``, measured on gradients multiplied by ``scale``, says."""
+        """Interpret a delivered ``row`` of gradients that were multiplied by ``scale``."""
         norm, *largest = row
         if math.isfinite(sum(largest)):
             return GradientHealth(norm / scale, max(largest, default=0.0) / scale, 0, (), ())
@@ -81,42 +81,56 @@ class GradientProbe:
         return GradientHealth(worst, worst, len(nans) + len(infs), names, kinds)
 
 
-def dense_elements(gradient: Tensor | None) -> Tensor | None:
-    """The elements that a gradient stores, real and strided; None if there are none.
+def dense_elements(tensor: Tensor | None) -> Tensor | None:
+    """The elements that a tensor stores, real and strided; None if there are none.
 
-    Those of a sparse gradient are its coalesced values, which on CUDA the host waits for.
+    For a sparse tensor these are its coalesced values, for which CUDA makes the host wait.
     """
-    if gradient is None:
+    if tensor is None:
         return None
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    if gradient.is_complex():
-        gradient = torch.view_as_real(gradient.resolve_conj())
-    return gradient if gradient.numel() else None
+    if tensor.is_sparse:
+        tensor = tensor.coalesce().values()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor if tensor.numel() else None
+
+
+def in_memory_order(values: Tensor) -> Tensor:
+    """All elements in one dimension, in memory order; a copy only if they are not dense."""
+    if values.is_contiguous():
+        return values.view(-1)
+    return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True)).reshape(-1)
 
 
 def together(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """``tensors`` on one device, where a model lies on several."""
+    """``tensors`` on one device, for models that are spread over several."""
     return [each if each.device == device else each.to(device, non_blocking=True) for each in tensors]
 
 
+def norm_of_each(tensors: list[Tensor], order: float) -> list[Tensor]:
+    """The norm of each tensor, 0-d, on the first one's device: a few kernels on CUDA, no wait."""
+    # A half-precision norm could overflow. float64 tensors cannot be reduced in float32.
+    dtype = torch.float64 if any(each.dtype is torch.float64 for each in tensors) else torch.float32
+    return together(torch._foreach_norm(tensors, order, dtype=dtype), tensors[0].device)
+
+
+def row_with_gaps(measured: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
+    """[n] float32: a value for each of n ``tensors``, 0 for those that are None."""
+    values, absent = iter(measured), torch.zeros_like(measured[0])
+    return torch.stack([absent if each is None else next(values) for each in tensors]).float()
+
+
 def measure_fused(gradients: Sequence[Tensor | None]) -> Tensor:
-    """[1 + n]: the row of n gradients, at least one of them there; a few kernels on CUDA and no wait."""
+    """[1 + n]: the row of n gradients, at least one of them not None."""
     present = [g for g in gradients if g is not None]
-    # In half precision norms may leave its range; float64 cannot be narrowed on the way.
-    dtype = torch.float64 if any(g.dtype is torch.float64 for g in present) else torch.float32
-    device = present[0].device
-    norms = together(torch._foreach_norm(present, 2, dtype=dtype), device)
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    measured = iter(together(torch._foreach_norm(present, math.inf, dtype=dtype), device))
-    absent = torch.zeros_like(norm)
-    return torch.stack([norm, *(absent if g is None else next(measured) for g in gradients)]).float()
+    norm = torch.linalg.vector_norm(torch.stack(norm_of_each(present, 2)))
+    return row_with_gaps([norm, *norm_of_each(present, math.inf)], [norm, *gradients])
 
 
 def _measure_together(present: list[Tensor]) -> tuple[float, float]:
     """L2 norm and largest absolute value of all gradients on a CPU.
 
-    The norm is not finite if a gradient is not, and the largest value then means nothing.
+    If a gradient is not finite, neither is the norm, and the largest value has no meaning.
     """
     small = [g for g in present if g.numel() < SMALL_ELEMENTS]
     flat = [in_memory_order(g) for g in present if g.numel() >= SMALL_ELEMENTS]
@@ -131,9 +145,9 @@ def _measure_together(present: list[Tensor]) -> tuple[float, float]:
 
 
 def _measure_each(gradients: Sequence[Tensor | None]) -> Tensor:
-    """The row of gradients on a CPU, told apart; here the norm does not leave its range."""
+    """The row of gradients on a CPU, one value per parameter; the norm is summed in float64."""
     largest = [0.0 if g is None else _largest(g) for g in gradients]
-    norm = sum(largest)  # NaN or Inf as they are
+    norm = sum(largest)  # passes NaN and Inf on
     if math.isfinite(norm):
         present = (g for g in gradients if g is not None)
         norm = math.hypot(*(torch.linalg.vector_norm(g, dtype=torch.float64).item() for g in present))
@@ -142,17 +156,10 @@ def _measure_each(gradients: Sequence[Tensor | None]) -> Tensor:
 
 def _largest(gradient: Tensor) -> float:
     least, most = torch.aminmax(_widened(in_memory_order(gradient)))
-    # max() drops or keeps a NaN by its place; torch puts it in both.
+    # With NaN both are NaN. Python's max() alone would keep or lose a NaN by its position.
     return max(-least.item(), most.item())
 
 
 def _widened(values: Tensor) -> Tensor:
-    """Half precision as float32, whose sums of squares it has no range for."""
+    """Half precision as float32, which can hold the sum of squares."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
-def in_memory_order(values: Tensor) -> Tensor:
-    """All elements in one dimension, in the order of their memory: not copied if dense, channels-last say."""
-    if values.is_contiguous():
-        return values.view(-1)
-    return values.permute(sorted(range(values.dim()), key=values.stride, reverse=True)).reshape(-1)

@@ -31,20 +31,20 @@ def break_down(
 ) -> MemoryBreakdown:
     """Sizes of what a step of ``precision`` keeps on the model's device; waits for no device.
 
-    To be called after an optimizer step whose gradients still live. Storages are counted, each once: tied
-    parameters and views cost nothing, and a small view of a large storage costs all that it keeps alive.
-    Weights are the parameters of the model and those of the optimizer.
+    Call it after an optimizer step, while its gradients still exist. Each storage counts once: tied
+    parameters and views cost nothing, and a small view of a large storage counts all of it. Weights are the
+    parameters of the model and of the optimizer.
 
-    ``loss`` is what the step went backward from: its graph, also when its tensors are freed, tells which
-    parameters autocast cast, so what its weight cache held. Without it, and where compiled or custom autograd
-    functions hide casts, there is no kind ``cast copies``.
+    ``loss`` is the step's loss. Its graph, even if its tensors are freed, says which parameters autocast
+    cast, and so what its weight cache held. Without it, or if compiled or custom autograd functions hide
+    casts, the kind ``cast copies`` is left out.
 
-    ``peak_allocated_bytes`` is torch's peak of the steps of this precision, None on a CPU. Activations are
-    the part of the peak above all that persists after a step (and above the cast copies): tensors saved by
-    autograd and temporary ones. It is a lower bound, as not all gradients exist at the peak. What the peak
-    has beyond all kinds is the batch, a data set on the device and workspaces.
+    ``peak_allocated_bytes`` is torch's peak in steps of this precision, None on a CPU. Activations are what
+    the peak has beyond everything that persists after a step and the cast copies: tensors saved by autograd
+    and temporary ones. They are a lower bound, as not all gradients exist at the peak. The rest of the peak
+    is the batch, data on the device and workspaces.
     """
-    parameters = _parameters(model, optimizer)
+    parameters = parameters_of(model, optimizer)
     device = parameters[0].device
     kinds = _resident(model, optimizer, parameters, device)
     copies = _cast_copies(loss) if loss is not None and precision in AMP_PRECISIONS else None
@@ -61,19 +61,30 @@ def break_down(
     )
 
 
-def _parameters(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
-    """Those of the model, then those that only the optimizer knows; each once."""
+def parameters_of(model: nn.Module, optimizer: Optimizer) -> list[nn.Parameter]:
+    """The parameters of the model, then those that only the optimizer has; each once."""
     optimized = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return list(dict.fromkeys((*model.parameters(), *optimized)))
 
 
-# --------------------------------------------------------------------------- what lives on
+def parts_of(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensors with storage behind ``tensor``: a sparse tensor or a wrapper subclass has none itself."""
+    if tensor.is_sparse:
+        yield from (tensor._indices(), tensor._values())
+    elif is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from parts_of(getattr(tensor, name))
+    else:
+        yield tensor
+
+
+# --------------------------------------------------------------------------- between steps
 
 
 def _resident(
-    model: nn.Module, optimizer: Optimizer, parameters: list[Tensor], device: torch.device
+    model: nn.Module, optimizer: Optimizer, parameters: list[nn.Parameter], device: torch.device
 ) -> list[MemoryKind]:
-    """What lives on from step to step on ``device``; a storage that is of two kinds is of the first."""
+    """What stays on ``device`` between steps; a storage of two kinds counts as the first."""
     gradients = (parameter.grad for parameter in parameters if parameter.grad is not None)
     counted: set[int] = set()
     return [
@@ -87,10 +98,10 @@ def _resident(
 def _by_dtype(
     kind: _Stored, tensors: Iterable[Tensor], device: torch.device, counted: set[int]
 ) -> list[MemoryKind]:
-    """One entry a dtype, the largest first; the storages go into ``counted``."""
+    """One entry per dtype, the largest first; adds the storages to ``counted``."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
-        for part in _parts(tensor):
+        for part in parts_of(tensor):
             storage = part.untyped_storage()
             if part.device == device and storage.data_ptr() not in counted:
                 counted.add(storage.data_ptr())
@@ -99,43 +110,32 @@ def _by_dtype(
     return _entries(kind, sizes)
 
 
-def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors with storages that ``tensor`` is made of: a sparse or a wrapped one has none of its own."""
-    if tensor.is_sparse:
-        yield from (tensor._indices(), tensor._values())
-    elif is_traceable_wrapper_subclass(tensor):
-        for name in tensor.__tensor_flatten__()[0]:
-            yield from _parts(getattr(tensor, name))
-    else:
-        yield tensor
-
-
 def _entries(kind: _Stored, sizes: dict[str, int]) -> list[MemoryKind]:
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
     return [MemoryKind(kind=kind, dtype=dtype, size_bytes=size) for dtype, size in ordered]
 
 
-# ------------------------------------------------------------------------- what a step adds
+# --------------------------------------------------------------------------- within a step
 
 
 def _activations(peak_bytes: int, kinds: Iterable[MemoryKind], device: torch.device) -> MemoryKind:
     known = sum(kind.size_bytes for kind in kinds)
     copies = sum(kind.size_bytes for kind in kinds if kind.kind == "cast copies")
-    # The allocator also holds what belongs to no kind: a data set on the device, cuBLAS workspaces.
+    # The allocator also holds what is of no kind: data on the device, cuBLAS workspaces.
     held = torch.cuda.memory_allocated(device) + copies if device.type == "cuda" else known
     return MemoryKind(kind="activations", dtype="", size_bytes=max(0, peak_bytes - max(held, known)))
 
 
 def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
-    """What autocast's weight cache held, from the graph behind ``loss``; None where that hides casts.
+    """What autocast's weight cache held, from the graph of ``loss``; None if that hides casts.
 
-    The cache keeps half-precision copies of float32 leaves that need gradients, made by ``to``, one of each
+    The cache holds one half-precision copy, made by ``to``, of each float32 leaf that requires gradients
     (``cached_cast`` in ATen/autocast_mode.cpp).
     """
     sizes = {dtype_name(dtype): 0 for dtype in _HALVES}
     seen: set[tuple[Tensor, torch.dtype]] = set()
     for node in _graph(loss):
-        # Python's own functions, compiled graphs among them, run autocast's operators out of sight.
+        # Functions written in Python, compiled graphs among them, hide autocast's operators.
         if isinstance(node, BackwardCFunction):
             return None
         copy = _cast_parameter(node)
@@ -148,7 +148,7 @@ def _cast_copies(loss: Tensor) -> list[MemoryKind] | None:
 
 
 def _graph(loss: Tensor) -> Iterator[Node]:
-    """Every node of the graph that made ``loss``, once."""
+    """Every node of the graph of ``loss``, once."""
     waiting = [loss.grad_fn]
     seen: set[Node] = set()
     while waiting:
@@ -160,7 +160,7 @@ def _graph(loss: Tensor) -> Iterator[Node]:
 
 
 def _cast_parameter(node: Node) -> tuple[Tensor, torch.dtype] | None:
-    """The float32 leaf that ``node`` made a half-precision copy of, and the copy's dtype."""
+    """The float32 leaf that ``node`` cast to half precision, and that dtype; None for other nodes."""
     if node.name() != "ToCopyBackward0":
         return None
     leaf = getattr(node.next_functions[0][0], "variable", None)

@@ -1,7 +1,4 @@
-"""Which module overflowed first: the largest absolute value of each output and of its gradient.
-
-Tensors are looked at where they lie and when they are made; the host learns of it through the readback.
-"""
+"""Finds the module that overflows first: the largest absolute value of each output and of its gradient."""
 
 import math
 import time
@@ -16,19 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from amptui.engine.probes.gradients import dense_elements, in_memory_order
+from amptui.engine.probes.gradients import dense_elements, in_memory_order, together
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.findings import ModuleRange, ModulesTraced
 
 MAX_NEAREST = 8
-"""Modules named in one record as the nearest to an overflow."""
+"""Modules that one record names as nearest to an overflow."""
 
 _Way = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Look:
-    """One tensor as it passed a hook."""
+class _Measured:
+    """One output or gradient."""
 
     name: str
     kind: str
@@ -40,58 +37,57 @@ class _Look:
 class ModuleTrace:
     """Hooks on every module for one step: the largest absolute value of each output and of its gradient.
 
-    A context manager for the forward and the backward pass of one step, once; neither losses nor gradients
-    change by a bit. A container that hands on its last child's tensor is not looked at: the child is named.
-    What a module does in place to a tensor is an output of its own. Every call of a module counts, of
-    checkpointed ones also the second run. Gradients are scaled ones where the loss was scaled.
+    A context manager, used once, for the forward and backward pass of a step. Losses and gradients stay
+    bit for bit the same. If a container returns the tensor of its last child, only the child is named; a
+    tensor that was modified in place counts as a new output. Every call of a module counts, also the second
+    run of a checkpointed one. Gradients are as backward left them: scaled if the loss was scaled.
 
-    Compiled models run eagerly meanwhile, since compiled code hides its modules: their numbers are then those
-    of eager code. Not seen are calls that bypass ``__call__``, outputs that are not in tuples, lists or
-    mappings, sparse and nested ones, those within transforms of ``torch.func`` or in TorchScript, and the
-    gradients of weights, which :class:`~amptui.engine.probes.gradients.GradientProbe` names.
+    Compiled models run eagerly meanwhile, because compiled code hides its modules. Not seen are calls that
+    bypass ``__call__``; outputs that are sparse, nested, or outside tuples, lists and mappings; code in
+    TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
+    :class:`~amptui.engine.probes.gradients.GradientProbe` measures.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = [
             (name, module)
             for name, module in model.named_modules()
-            if not isinstance(module, torch.jit.ScriptModule)  # torch puts no hooks on those
+            if not isinstance(module, torch.jit.ScriptModule)  # these accept no hooks
         ]
         self._device = next((p.device for p in model.parameters()), None)
-        # Lists, as their append is atomic: autograd runs CUDA's backward pass in threads of its own.
-        self._looks: list[_Look] = []
+        # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
+        self._measured: list[_Measured] = []
         self._seconds_spent: list[float] = []
         self._versions = WeakTensorKeyDictionary()
         self._hooks = ExitStack()
         self._entered = False
 
     def __enter__(self) -> "ModuleTrace":
-        """Put the hooks on."""
-        assert not self._entered, "a trace is of one step"
+        """Register the hooks."""
+        assert not self._entered, "one trace, one step"
         self._entered = True
         began = time.perf_counter()
         self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in self._modules:
-            handle = module.register_forward_hook(partial(self._see_output, name))
-            self._hooks.callback(handle.remove)
+            self._hooks.callback(module.register_forward_hook(partial(self._see_output, name)).remove)
         self._spent_since(began)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take all hooks off, those on tensors too: a graph may outlive the step."""
+        """Remove all hooks, those on tensors too: a graph may outlive the step."""
         began = time.perf_counter()
         self._hooks.close()
         self._spent_since(began)
 
     def values(self) -> Tensor:
-        """One float32 row on the model's device, for :meth:`traced`; to be called after the backward pass."""
-        if not self._looks:
+        """One float32 row on the model's device, for :meth:`traced`; call it after the backward pass."""
+        if not self._measured:
             return torch.zeros(0, device=self._device)
-        device = self._device or self._looks[0].largest.device
-        # nn.DataParallel's replicas put out theirs on other GPUs.
-        return torch.stack([look.largest.to(device, non_blocking=True) for look in self._looks])
+        largest = [each.largest for each in self._measured]
+        # The replicas of nn.DataParallel have theirs on other GPUs.
+        return torch.stack(together(largest, self._device or largest[0].device))
 
     def traced(
         self,
@@ -103,10 +99,10 @@ class ModuleTrace:
         loss_scale: float | None,
         asked: bool,
     ) -> ModulesTraced:
-        """What a delivered ``row`` of :meth:`values` says; ``time`` is Unix seconds."""
+        """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
         ranges = [
-            ModuleRange(name=look.name, kind=look.kind, way=look.way, dtype=look.dtype, largest=largest)
-            for look, largest in zip(self._looks, row, strict=True)
+            ModuleRange(name=each.name, kind=each.kind, way=each.way, dtype=each.dtype, largest=largest)
+            for each, largest in zip(self._measured, row, strict=True)
         ]
         return ModulesTraced(
             time=time,
@@ -127,31 +123,31 @@ class ModuleTrace:
         for tensor in tensors_in(output):
             if not is_measurable(tensor) or self._has_seen(tensor):
                 continue
-            self._look(name, kind, "forward", tensor)
+            self._measure(name, kind, "forward", tensor)
             if tensor.requires_grad:
-                # A full backward hook on the module would make a view of its output, which no module behind
-                # it may change in place.
+                # A module's full backward hook would return a view, which later modules may not change in
+                # place.
                 handle = tensor.register_hook(partial(self._see_gradient, name, kind))
                 self._hooks.callback(handle.remove)
         self._spent_since(began)
 
     def _see_gradient(self, name: str, kind: str, gradient: Tensor) -> None:
-        """The hook of a tensor that the module called ``name`` put out."""
+        """The hook of an output's gradient."""
         began = time.perf_counter()
         if is_measurable(gradient):
-            self._look(name, kind, "backward", gradient)
+            self._measure(name, kind, "backward", gradient)
         self._spent_since(began)
 
-    def _look(self, name: str, kind: str, way: _Way, tensor: Tensor) -> None:
+    def _measure(self, name: str, kind: str, way: _Way, tensor: Tensor) -> None:
         try:
             largest = largest_absolute(tensor)
         except RuntimeError:
-            return  # no memory for a look, or a tensor that allows none: no step may fail for that
+            return  # out of memory, or an unusual tensor: the step must not fail
         dtype = dtype_name(tensor.dtype)
-        self._looks.append(_Look(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
+        self._measured.append(_Measured(name=name, kind=kind, way=way, dtype=dtype, largest=largest))
 
     def _has_seen(self, tensor: Tensor) -> bool:
-        """Whether an inner module put out this very tensor, unchanged since."""
+        """Whether an inner module returned this tensor and nothing has modified it since."""
         version = 0 if tensor.is_inference() else tensor._version
         if self._versions.get(tensor) == version:
             return True
@@ -163,28 +159,28 @@ class ModuleTrace:
 
 
 def is_measurable(tensor: Tensor) -> bool:
-    """Whether :func:`largest_absolute` can tell anything: strided elements, floating-point or complex."""
+    """Whether :func:`largest_absolute` takes ``tensor``: strided, floating-point or complex, not empty."""
     return (
         (tensor.is_floating_point() or tensor.is_complex())
         and tensor.layout is torch.strided
         and not tensor.is_nested
-        # Within torch.func.vmap a tensor stands for many, and may not be kept.
+        # A tensor inside torch.func.vmap stands for many and must not be kept.
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and tensor.numel() > 0
     )
 
 
 def largest_absolute(tensor: Tensor) -> Tensor:
-    """The largest absolute value, float32 and 0-d, on the device: NaN if there is a NaN, else Inf if an Inf.
+    """The largest absolute value, 0-d float32 on the device: NaN if there is a NaN, else Inf if an Inf.
 
-    Of complex numbers both parts count. A float64 beyond float32's range becomes Inf.
+    Both parts of a complex number count. A float64 beyond float32's range becomes Inf.
     """
     elements = dense_elements(tensor.detach())
     assert elements is not None, "only tensors with elements are measurable"
     if elements.itemsize == 1:
-        elements = elements.float()  # torch compares no float8
+        elements = elements.float()  # float8 has no comparison
     if elements.is_cuda:
-        # One kernel. The dtype given keeps autocast from casting all elements to float32 before it.
+        # One kernel. Without a dtype autocast would cast all elements to float32 first.
         wide = torch.float64 if elements.dtype is torch.float64 else torch.float32
         largest: Tensor = torch.linalg.vector_norm(elements, math.inf, dtype=wide)
         return largest.float()
@@ -193,13 +189,13 @@ def largest_absolute(tensor: Tensor) -> Tensor:
 
 
 def _first(ranges: Sequence[ModuleRange]) -> ModuleRange | None:
-    """The first output that is not finite, else the first such gradient."""
+    """The first non-finite output, else the first non-finite gradient."""
     bad = [found for found in ranges if not math.isfinite(found.largest)]
     return min(bad, key=lambda found: found.way == "backward", default=None)
 
 
 def _nearest(ranges: Sequence[ModuleRange]) -> tuple[ModuleRange, ...]:
-    """The largest finite ones, each module once a way: one called in a loop leaves room for others."""
+    """The largest finite values, one for each module and way: a module may be called in a loop."""
     finite = [found for found in ranges if math.isfinite(found.largest)]
     best: dict[tuple[str, str], ModuleRange] = {}
     for found in sorted(finite, key=lambda found: found.largest, reverse=True):

@@ -1,4 +1,4 @@
-"""Which operators ran, how often and in which dtype; and the tensors in what operators take and give."""
+"""Counts the operators that run, by dtype; and finds the tensors in what operators take and return."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -14,27 +14,26 @@ from amptui.findings import OperatorCount
 _UNCOUNTED = frozenset(
     {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 )
-"""A view that its schema does not call one, and memory that nothing has been written to yet."""
+"""A view whose schema does not say so, and allocations that nothing is written to."""
 
 
 class OperatorCounter(TorchDispatchMode):
     """Counts the operators that run below autograd and autocast, casts (``_to_copy``) included.
 
-    An operator's dtype is that of the first floating-point tensor that it puts out, else that it takes, else
-    of the first tensor of any kind. So a cast counts where it leads, a factory as what it makes, a sum over
-    float16 that adds in float32 as float32, batch norm of float16 with float32 statistics as float16, and a
-    comparison as what it compares. Views, bare allocations and what touches no tensor do not count.
+    An operator's dtype is that of its first floating-point output, else of its first floating-point input,
+    else of its first tensor. So a cast counts as its result, a sum of float16 that accumulates in float32 as
+    float32, batch norm of float16 with float32 statistics as float16, and a comparison as its inputs. Views,
+    bare allocations and operators without tensors do not count.
 
-    Backward passes count too. Modes belong to a thread, and autograd runs CUDA's backward pass in a thread
-    of its own, but its engine hands every worker the state of the thread that called it, modes included
-    (``at::ThreadLocalState``). The threads that ``nn.DataParallel`` starts get none of it.
+    Backward passes count too: autograd runs CUDA's in a thread of its own, but passes the modes of the
+    calling thread on (``at::ThreadLocalState``). The threads of ``nn.DataParallel`` do not get them.
     """
 
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        # A list, as its append is atomic: with several GPUs several threads run the backward pass.
+        # A list, because append is atomic: with several GPUs several threads run the backward pass.
         self._ran: list[tuple[str, str]] = []
 
     def __torch_dispatch__(
@@ -44,12 +43,13 @@ class OperatorCounter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
-        result = func(*args, **given)
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
         if isinstance(func, OpOverload) and not func.is_view and func._opname not in _UNCOUNTED:
-            dtype = _dtype(result, (args, given))
+            dtype = _dtype(result, (args, kwargs))
             if dtype is not None:
-                self._ran.append((_name(func), dtype_name(dtype)))
+                name = func._opname if func.namespace == "aten" else f"{func.namespace}.{func._opname}"
+                self._ran.append((name, dtype_name(dtype)))
         return result
 
     def counts(self) -> tuple[OperatorCount, ...]:
@@ -59,12 +59,11 @@ class OperatorCounter(TorchDispatchMode):
 
 
 def tensors_in(nest: object) -> Iterator[Tensor]:
-    """The tensors of tuples, lists and mappings, in order and however deep."""
+    """The tensors in nested tuples, lists and mappings, in order."""
     if isinstance(nest, Tensor):
         yield nest
     elif isinstance(nest, Mapping):
-        for value in nest.values():
-            yield from tensors_in(value)
+        yield from tensors_in(tuple(nest.values()))
     elif isinstance(nest, tuple | list):
         for value in nest:
             yield from tensors_in(value)
@@ -75,16 +74,8 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _dtype(result: object, taken: object) -> torch.dtype | None:
-    """What :class:`OperatorCounter` counts an operator under; None if it touched no tensor."""
-    first = None
-    for nest in (result, taken):
-        for tensor in tensors_in(nest):
-            if tensor.is_floating_point() or tensor.is_complex():
-                return tensor.dtype
-            first = first or tensor.dtype
-    return first
-
-
-def _name(func: OpOverload[..., Any]) -> str:
-    return func._opname if func.namespace == "aten" else f"{func.namespace}.{func._opname}"
+def _dtype(outputs: object, inputs: object) -> torch.dtype | None:
+    """The dtype that an operator counts under; None if it has no tensor."""
+    dtypes = [tensor.dtype for nest in (outputs, inputs) for tensor in tensors_in(nest)]
+    floating = (dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex)
+    return next(floating, dtypes[0] if dtypes else None)

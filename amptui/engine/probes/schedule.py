@@ -1,12 +1,16 @@
-"""The measurements beside the step, each within a budget: float16 window, traced modules, buffers, hazards.
+"""Measurements beside the step, each within a budget: float16 window, module traces, buffers, unsafe code.
 
-None waits for the device: their numbers come back through a readback of their own, a few steps later.
+None waits for the device: their numbers arrive a few steps later, through a readback of their own.
 """
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from amptui.engine.failure import explain
 from amptui.engine.precision import Precision
@@ -14,7 +18,6 @@ from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.hazards import HazardWatch
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.readback import open_readback
 from amptui.engine.setup import Prepared
@@ -22,36 +25,84 @@ from amptui.findings import ModulesTraced
 from amptui.records import Note, Record
 
 TRACE_STEPS = 3
-"""Steps that hooks stay on, unless the first non-finite module is found before."""
+"""Steps that are traced in a row, fewer if a non-finite module is found."""
 
 TRACE_GAP_STEPS = 200
-"""Trouble that goes on is not traced again before that many steps."""
+"""Steps before persistent trouble is traced again."""
 
 BUFFERS_GAP_STEPS = 20
-"""The same for a look at the buffers because of trouble."""
+"""Steps before persistent trouble lets the buffers be checked again."""
 
 _CAPACITY = 8
 
+_UNSAFE = "binary_cross_entropy"
+
+_UNSAFE_LOSS = (
+    "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast: it raises an error there; "
+    "use binary_cross_entropy_with_logits (BCEWithLogitsLoss) and remove the sigmoid"
+)
+
+
+@contextmanager
+def unsafe_loss_calls() -> Iterator[list[str]]:
+    """Notices calls of ``binary_cross_entropy``, the one function that CUDA's autocast rejects.
+
+    For one step; the list gets one sentence. Calls within ``torch.autocast(enabled=False)`` are
+    safe and do not count; calls in TorchScript are not seen. Results do not change.
+
+    Meanwhile the function that ``functional.binary_cross_entropy`` and ``nn.BCELoss`` call is replaced, for
+    all threads. A TorchFunctionMode would do, but torch.compile compiles anew for each set of modes: compiled
+    models would be compiled again in the second step.
+    """
+    found: list[str] = []
+    original = torch._C._nn.binary_cross_entropy
+
+    def noticed(*args: Any, **options: Any) -> Tensor:
+        given = next(value for value in (*args, *options.values()) if isinstance(value, Tensor))
+        if not _is_autocast_disabled(given.device.type):
+            found[:] = [_UNSAFE_LOSS]
+        result: Tensor = original(*args, **options)
+        return result
+
+    setattr(torch._C._nn, _UNSAFE, noticed)
+    try:
+        yield found
+    finally:
+        setattr(torch._C._nn, _UNSAFE, original)
+
+
+def _is_autocast_disabled(device_type: str) -> bool:
+    """Whether this runs within ``autocast(enabled=False)``, with or without an autocast around it."""
+    # torch has no function that only reads the nesting.
+    nesting = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return nesting > 0 and not torch.is_autocast_enabled(device_type)
+
 
 @dataclass(slots=True)
-class _Campaign:
-    """Hooks on for a few steps in a row, until something is found."""
+class _TracedSteps:
+    """A few traced steps in a row, until something is found."""
 
     answers: list[Callable[[str], object]]
-    """Each is told once, when it is over, the reason where it found nothing: somebody asked for it."""
+    """Called once at the end for each user who asked, with the reason if nothing was found."""
     steps_left: int = TRACE_STEPS
     best: ModulesTraced | None = None
     over: bool = False
 
+    @property
+    def active(self) -> bool:
+        """Whether the next step is traced."""
+        return self.steps_left > 0 and not self.over
+
     def add(self, found: ModulesTraced | None, *, last: bool) -> ModulesTraced | None:
-        """Take in one step's trace (None: its numbers were lost); what to tell, once there is something."""
-        if found is not None and (self.best is None or _range(found) > _range(self.best)):
+        """Add one step's trace (None: it was lost); the result, once there is one."""
+        if found is not None and (self.best is None or _rank(found) > _rank(self.best)):
             self.best = found
         self.over = last or (self.best is not None and self.best.first is not None)
         return self.best if self.over else None
 
     def end(self, trouble: str) -> None:
-        """It is over, and what it found is told, or it came to ``trouble``."""
+        """Answer everybody: with ``trouble``, or "" if the result was reported."""
         self.over = True
         for answer in self.answers:
             answer(trouble)
@@ -59,7 +110,7 @@ class _Campaign:
 
 
 class Probes:
-    """Decides when to look closer, and emits what was seen; used by the trainer's thread."""
+    """Decides when to measure, and emits the results; used by the trainer's thread."""
 
     def __init__(
         self, prepared: Prepared, gradients: GradientProbe, emit: Callable[[Record], object]
@@ -74,48 +125,46 @@ class Probes:
         self._buffers = BufferWatch(prepared.model)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
-        self._given_up: set[str] = set()
-        self._campaign: _Campaign | None = None
+        self._reported_failures: set[str] = set()
+        self._traced: _TracedSteps | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
 
     def arm_trace(self, answer: Callable[[str], object] | None = None) -> None:
-        """Put hooks on every module for the next steps; ``answer`` is told when that was done, or why not."""
-        campaign = self._campaign
-        if campaign is None or campaign.over or not campaign.answers:
-            campaign = self._campaign = _Campaign([])
+        """Trace the modules in the next steps; ``answer`` gets "" when that is done, or why it failed."""
+        traced = self._traced
+        if traced is None or traced.over or not traced.answers:
+            traced = self._traced = _TracedSteps([])
         if answer is not None:
-            campaign.answers.append(answer)
+            traced.answers.append(answer)
 
     @contextmanager
     def around_step(self, step: int, precision: Precision) -> Iterator[None]:
-        """What a step's forward and backward pass run in: nothing at all in nearly all of them."""
-        campaign = self._campaign
-        tracing = campaign is not None and campaign.steps_left > 0 and not campaign.over
-        if step > 1 and not tracing:
+        """The context of a step's forward and backward pass; in nearly all steps it does nothing."""
+        traced = self._traced if self._traced is not None and self._traced.active else None
+        if step > 1 and traced is None:
             yield
             return
         with ExitStack() as stack:
-            hazards = stack.enter_context(HazardWatch()) if step == 1 else None
-            trace = stack.enter_context(ModuleTrace(self._model)) if tracing else None
+            unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
+            trace = None if traced is None else stack.enter_context(ModuleTrace(self._model))
             yield
-        if hazards is not None:
-            for text in hazards.found:
-                self._emit(Note(time=time.time(), severity="warning", text=text))
-        if trace is not None and campaign is not None:
-            with self.unharmed("trace", failed=campaign.end):
-                self._send_trace(trace, campaign, step, precision)
+        for text in unsafe:
+            self._emit(Note(time=time.time(), severity="warning", text=text))
+        if trace is not None and traced is not None:
+            with self.unharmed("trace", failed=traced.end):
+                self._send_trace(trace, traced, step, precision)
 
     @property
     def steps_due(self) -> int:
-        """How many steps from the next one on are to be looked into."""
-        if self._campaign is not None and self._campaign.steps_left > 0 and not self._campaign.over:
-            return self._campaign.steps_left
+        """How many of the next steps are measured."""
+        if self._traced is not None and self._traced.active:
+            return self._traced.steps_left
         return int(self._enabled and (self._window_cadence.due() or self._buffers_cadence.due()))
 
     def after_backward(self, step: int, precision: Precision, *, assumed_scale: float) -> None:
-        """Look at gradients, as backward left them, and at buffers if it is their turn.
+        """Measure gradients, as backward left them, and buffers if they are due.
 
-        ``assumed_scale`` is the one that float16 would begin with, for the other precisions.
+        ``assumed_scale`` is the loss scale that ``fp16`` would start with, for steps in other precisions.
         """
         if not self._enabled:
             return
@@ -128,21 +177,21 @@ class Probes:
 
     @contextmanager
     def unharmed(self, what: str, *, failed: Callable[[str], object] = lambda _why: None) -> Iterator[None]:
-        """What fails within, for want of memory say, is told of once, and the run goes on without it."""
+        """Turn an error, such as a lack of memory, into a warning, once per ``what``; the run goes on."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
+        except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
             why = explain(error, doing="between two steps", batch_size=None).what
             failed(why)
-            if what not in self._given_up:
-                self._given_up.add(what)
+            if what not in self._reported_failures:
+                self._reported_failures.add(what)
                 self._emit(Note(time=time.time(), severity="warning", text=f"no {what}: {why}"))
 
     def between_steps(self, step: int, *, trouble_step: int, unexplained_step: int) -> None:
-        """Deliver what has arrived, and look closer after trouble.
+        """Deliver what has arrived, and measure more after trouble.
 
-        ``trouble_step`` is the newest step with anything not finite, ``unexplained_step`` the newest whose
-        trouble is not the scaler's everyday search for its scale; 0 where there is none.
+        ``trouble_step`` is the newest step with a non-finite value, ``unexplained_step`` the newest whose
+        trouble is not the scaler's usual search for its scale; 0 if there is none.
         """
         self._readback.drain()
         if not self._enabled:
@@ -163,85 +212,95 @@ class Probes:
         steps_since, seconds_since = self._since_last_window(step)
         self._window_cadence.begin()
         self._readback.begin_interval()
-        scale = precision.scale
-        factor = 1.0 if precision.scales else assumed_scale
         try:
-            row = self._window.measure(factor)
+            row = self._window.measure(1.0 if precision.scales else assumed_scale)
         except Exception:
-            self._window_cadence.charge(None)  # a later one may find the memory
+            self._window_cadence.charge(None)  # there may be memory for the next one
             raise
-        tail = [] if scale is None else [scale]
 
-        def deliver(values: Sequence[float] | None, seconds: float | None) -> None:
+        def deliver(counts: Sequence[float] | None, scale: float | None, seconds: float | None) -> None:
             began = time.perf_counter()
-            if values is not None:
-                tell(values, seconds)
-                # The host's time for the record falls between two steps: it is paid for like the device's.
+            if counts is not None:
+                self._emit(
+                    self._window.window(
+                        counts,
+                        time=time.time(),
+                        step=step,
+                        precision=precision.name,
+                        loss_scale=assumed_scale if scale is None else scale,
+                        hypothetical=scale is None,
+                        seconds=seconds,
+                        steps_since=steps_since,
+                        seconds_since=seconds_since,
+                    )
+                )
+                # The host makes the record between two steps: charge its time like the device's.
                 seconds = None if seconds is None else seconds + time.perf_counter() - began
             self._window_cadence.charge(seconds)
 
-        def tell(values: Sequence[float], seconds: float | None) -> None:
-            counts = values if scale is None else values[:-1]
-            self._emit(
-                self._window.window(
-                    counts,
-                    time=time.time(),
-                    step=step,
-                    precision=precision.name,
-                    loss_scale=assumed_scale if scale is None else values[-1],
-                    hypothetical=scale is None,
-                    seconds=seconds,
-                    steps_since=steps_since,
-                    seconds_since=seconds_since,
-                )
-            )
-
-        self._readback.push([row, *tail], deliver, timed=True)
+        self._push(row, precision.scale, deliver, timed=True)
 
     def _since_last_window(self, step: int) -> tuple[int | None, float | None]:
-        """Steps and seconds since the window before; this one's moment is kept for the next."""
+        """Steps and seconds since the previous window; remembers this one."""
         before, now = self._last_window, time.perf_counter()
         self._last_window = step, now
         return (None, None) if before is None else (step - before[0], now - before[1])
 
-    def _send_trace(self, trace: ModuleTrace, campaign: _Campaign, step: int, precision: Precision) -> None:
-        campaign.steps_left -= 1
-        last = campaign.steps_left == 0
-        scale = precision.scale
+    def _send_trace(self, trace: ModuleTrace, traced: _TracedSteps, step: int, precision: Precision) -> None:
+        traced.steps_left -= 1
+        last = traced.steps_left == 0
 
-        def deliver(values: Sequence[float] | None, _seconds: float | None) -> None:
+        def deliver(values: Sequence[float] | None, scale: float | None, _seconds: float | None) -> None:
             found = None
             if values is not None:
                 found = trace.traced(
-                    values if scale is None else values[:-1],
+                    values,
                     time=time.time(),
                     step=step,
                     precision=precision.name,
-                    loss_scale=None if scale is None else values[-1],
-                    asked=bool(campaign.answers),
+                    loss_scale=scale,
+                    asked=bool(traced.answers),
                 )
-            told = None if campaign.over else campaign.add(found, last=last)
-            if told is not None:
-                self._emit(told)
-            if campaign.over:
-                campaign.end("" if told is not None else "its results were lost")
+            result = None if traced.over else traced.add(found, last=last)
+            if result is not None:
+                self._emit(result)
+            if traced.over:
+                traced.end("" if result is not None else "its results were lost")
 
-        self._readback.push([trace.values(), *([] if scale is None else [scale])], deliver, timed=False)
+        self._push(trace.values(), precision.scale, deliver)
 
     def _send_buffers(self, step: int) -> None:
         began = time.perf_counter()
         row = self._buffers.measure()
 
-        def deliver(values: Sequence[float] | None, _seconds: float | None) -> None:
+        def deliver(values: Sequence[float] | None, _scale: float | None, _seconds: float | None) -> None:
             found = None if values is None else self._buffers.found(values, time=time.time(), step=step)
             if found is not None:
                 self._emit(found)
 
         if row.numel():
-            self._readback.push([row], deliver, timed=False)
+            self._push(row, None, deliver)
         self._buffers_cadence.measured(began)
 
+    def _push(
+        self,
+        row: Tensor,
+        scale: Tensor | None,
+        deliver: Callable[[Sequence[float] | None, float | None, float | None], object],
+        *,
+        timed: bool = False,
+    ) -> None:
+        """Send ``row`` and the loss ``scale``; ``deliver`` gets both (None if lost) and the seconds."""
 
-def _range(found: ModulesTraced) -> tuple[bool, float]:
-    """Traces in order of what they tell: something not finite, then the nearest to it."""
+        def split(values: Sequence[float] | None, seconds: float | None) -> None:
+            if values is None or scale is None:
+                deliver(values, None, seconds)
+            else:
+                deliver(values[:-1], values[-1], seconds)
+
+        self._readback.push([row] if scale is None else [row, scale], split, timed=timed)
+
+
+def _rank(found: ModulesTraced) -> tuple[bool, float]:
+    """Orders traces: something non-finite first, then by the largest finite value."""
     return found.first is not None, found.nearest[0].largest if found.nearest else 0.0

@@ -1,15 +1,16 @@
-"""Where a step's time goes: marks between its parts, on the host's clock and as CUDA events, in a few steps.
+"""Times the phases of a few steps, on the host's clock and with CUDA events.
 
-The host's clock tells what enqueuing a part took, an event when the device had done it. The device passes an
-event after all work enqueued before it, so that the time between two of them is the part's work and whatever
-the device waited for meanwhile.
+The host's clock tells how long it took to enqueue a phase, the events how long the device took. The device
+passes an event after all work enqueued before it, so the time between two events is the phase's work and any
+wait in between.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -19,40 +20,27 @@ from amptui.findings import PhaseSeconds, StepTimed
 PhaseName = Literal["input", "forward", "backward", "clip", "optimizer"]
 
 LONGEST_GAP_SECONDS = 0.2
-"""A step is timed at least this often, or every step. So rarely only where the interpreter's lock is waited
-for within marks: they themselves cost microseconds."""
+"""Steps are timed at least this often. The budget alone would allow fewer only if a mark waited for the
+interpreter's lock: marks themselves cost microseconds."""
 
 RECORD_SECONDS = 20e-6
-"""What becomes of a record in another thread, under the same lock: to encode it takes 15 us, to fold, write
-and forget it a few more (measured on a 2-core server)."""
+"""What a record costs another thread under the same lock: 15 us to encode it, a few more to fold and write it
+(measured on a 2-core server)."""
 
 STRAY_SECONDS = 1e-3
-"""From a boundary to the step's begin the loop only asks for the batch, of which it knows how long that took.
-Where more time than this lies between besides, something else ran, which is no input of the step."""
+"""Between ``drain`` and ``begin`` the loop only fetches the batch, whose seconds it knows. If more time than
+this passes besides, other code ran: its device work is not part of the step's input."""
 
-
-class DeviceEvent(Protocol):
-    """What is used of ``torch.cuda.Event``."""
-
-    def record(self) -> None:
-        """Enqueue the event behind the device's work."""
-
-    def query(self) -> bool:
-        """Whether the device has passed it; never waits."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has passed it."""
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds from this event to ``end_event``, both passed."""
+_NewEvent = Callable[[], Any]
+"""Makes a ``torch.cuda.Event``, or something like it in tests."""
 
 
 class StepTimer:
-    """Marks between the parts of a step; one step at a time is timed, and its events are used again.
+    """Marks the ends of a step's phases; times one step at a time and reuses its events.
 
-    Call ``drain`` as the last thing before the batch is asked for, ``begin`` when it is there, and ``mark``
-    when a part ends; the step is told once ``optimizer`` was marked. Of a step in which a part was marked
-    twice, one that failed and ran again, nothing is told. Nothing here waits for the device but ``flush``.
+    Call ``drain`` last before the batch is fetched, ``begin`` when it is there, and ``mark`` when a phase
+    ends; the step is reported after ``optimizer`` was marked. A step that marks a phase twice, because it
+    failed and ran again, is not reported. Only ``flush`` waits for the device.
     """
 
     def __init__(
@@ -61,19 +49,19 @@ class StepTimer:
         emit: Callable[[StepTimed], object],
         *,
         clock: Callable[[], float] = time.perf_counter,
-        new_event: Callable[[], DeviceEvent] | None = None,
+        new_event: _NewEvent | None = None,
     ) -> None:
         self._emit = emit
         self._clock = clock
         if new_event is None and device.type == "cuda":
-            new_event = _new_cuda_event
+            new_event = partial(torch.cuda.Event, enable_timing=True)
         self._events = None if new_event is None else _EventList(new_event)
         self._cadence = Cadence(TIMELINE_BUDGET, clock=clock)
         self._armed_at: float | None = None
         self._open: _Marks | None = None
-        """Of the step that is timed now."""
+        """Of the step that is being timed."""
         self._closed: _Marks | None = None
-        """Of the step whose events the device may not have passed yet."""
+        """Of the last timed step, until the device has passed its events."""
 
     @property
     def armed(self) -> bool:
@@ -81,7 +69,7 @@ class StepTimer:
         return self._armed_at is not None
 
     def begin(self, step: int, precision: str, settling: bool, data_seconds: float) -> None:
-        """A step begins, whose batch was waited for ``data_seconds``; it is timed if it is its turn."""
+        """Begin a step that waited ``data_seconds`` for its batch; it is timed if :attr:`armed`."""
         if self._open is not None:
             self._abandon()
         armed_at, self._armed_at = self._armed_at, None
@@ -93,39 +81,11 @@ class StepTimer:
         self._cadence.begin()
         self._open = _Marks(step, precision, settling, data_seconds, began)
 
-    def mark(self, name: PhaseName) -> None:
-        """The part just ended; of ``input`` the host's seconds are those that ``begin`` was told."""
+    def mark(self, name: PhaseName | None) -> None:
+        """A phase ended; the host's seconds of ``input`` are the ``data_seconds`` of :meth:`begin`."""
         marks = self._open
-        if marks is not None:
-            self._mark(marks, name)
-
-    def leave_out(self) -> None:
-        """What ran since the last mark is no part of the step: a measurement of ours."""
-        marks = self._open
-        if marks is not None:
-            self._mark(marks, None)
-
-    def drain(self) -> None:
-        """Tell of a timed step if the device is done with it, and see whether the next one is to be timed."""
-        marks = self._closed
-        if marks is not None and (self._events is None or self._events.passed()):
-            self._tell(marks)
-        self._armed_at = None
-        if self._cadence.due():
-            if self._events is not None:
-                self._events.restart()
-            self._armed_at = self._clock()
-
-    def flush(self) -> None:
-        """Tell of the step that is on its way; waits for the device."""
-        marks = self._closed
-        if marks is not None:
-            if self._events is not None:
-                self._events.wait()
-            self._tell(marks)
-        self._armed_at = None
-
-    def _mark(self, marks: "_Marks", name: PhaseName | None) -> None:
+        if marks is None:
+            return
         now = self._clock()
         if name is not None and name in marks.names:
             self._abandon()
@@ -139,11 +99,36 @@ class StepTimer:
         marks.resumed = self._clock()
         marks.own_seconds += marks.resumed - now
 
+    def leave_out(self) -> None:
+        """Exclude what ran since the last mark: our own measurements."""
+        self.mark(None)
+
+    def drain(self) -> None:
+        """Report a timed step if the device has finished it; arm the timer if the next step is due."""
+        marks = self._closed
+        if marks is not None and (self._events is None or self._events.last.query()):
+            self._report(marks)
+        self._armed_at = None
+        if self._cadence.due():
+            if self._events is not None:
+                self._events.restart()
+            self._armed_at = self._clock()
+
+    def flush(self) -> None:
+        """Report the step in flight; waits for the device."""
+        marks = self._closed
+        if marks is not None:
+            if self._events is not None:
+                # Unlike a stream's synchronize(), an event's is no error in torch's sync debug mode.
+                self._events.last.synchronize()
+            self._report(marks)
+        self._armed_at = None
+
     def _abandon(self) -> None:
         self._open = None
         self._cadence.charge(None)
 
-    def _tell(self, marks: "_Marks") -> None:
+    def _report(self, marks: "_Marks") -> None:
         self._closed = None
         began = self._clock()
         device_seconds: list[float] | list[None] = [None] * len(marks.names)
@@ -169,55 +154,45 @@ class StepTimer:
 
 @dataclass(slots=True)
 class _Marks:
-    """What the host saw of one step."""
+    """What the host measured in one step."""
 
     step: int
     precision: str
     settling: bool
     data_seconds: float
     resumed: float
-    """When the part that runs now began."""
+    """When the current phase began."""
     names: list[PhaseName | None] = field(default_factory=list)
-    """None for what was left out."""
+    """None for what is left out."""
     host_seconds: list[float] = field(default_factory=list)
     own_seconds: float = 0.0
-    """What the marks cost."""
+    """The cost of the marks."""
 
 
 class _EventList:
-    """Events in the order of the marks, made in the first timed steps and used again in all others."""
+    """The events of one timed step, in order; created as needed and reused."""
 
-    def __init__(self, new_event: Callable[[], DeviceEvent]) -> None:
+    def __init__(self, new_event: _NewEvent) -> None:
         self._new_event = new_event
-        self._events: list[DeviceEvent] = []
+        self._events: list[Any] = []
         self._used = 0
 
     def restart(self) -> None:
-        """Record the first event: where the device stands before the input."""
+        """Record the first event, before the input."""
         self._used = 0
         self.record()
 
     def record(self) -> None:
-        """Record the next one."""
         if self._used == len(self._events):
             self._events.append(self._new_event())
         self._events[self._used].record()
         self._used += 1
 
-    def passed(self) -> bool:
-        """Whether the device has passed all that were recorded."""
-        return self._events[self._used - 1].query()
-
-    def wait(self) -> None:
-        """Until it has."""
-        # An event's wait, unlike the stream's, is no fault under torch's sync debug mode.
-        self._events[self._used - 1].synchronize()
+    @property
+    def last(self) -> Any:
+        """The event recorded last."""
+        return self._events[self._used - 1]
 
     def seconds(self) -> list[float]:
-        """From each event to the next."""
+        """Seconds from each event to the next."""
         return [a.elapsed_time(b) / 1000 for a, b in pairwise(self._events[: self._used])]
-
-
-def _new_cuda_event() -> DeviceEvent:
-    event: DeviceEvent = torch.cuda.Event(enable_timing=True)
-    return event

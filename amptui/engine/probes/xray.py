@@ -1,4 +1,4 @@
-"""The X-ray: one batch in FP32 and in AMP from the same weights and random state, neither applied."""
+"""The X-ray: one batch in FP32 and in AMP from the same weights and random state; applies neither."""
 
 import copy
 import time
@@ -16,7 +16,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from amptui.engine.failure import is_out_of_memory
 from amptui.engine.precision import Precision, Tf32Flags
-from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
+from amptui.engine.probes.agreement import Gradients, agreements, layers_of, on_host
+from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.setup import Prepared
 from amptui.engine.snapshot import Snapshot
@@ -27,27 +28,27 @@ from amptui.findings import XRayTaken
 def take_xray(
     prepared: Prepared, batch: Any, *, step: int, precision: str, loss_scale: float | None
 ) -> XRayTaken:
-    """Forward and backward of ``batch`` in ``ieee`` and then in ``precision`` (``fp16`` or ``bf16``).
+    """Run forward and backward of ``batch`` in ``ieee`` and then in ``precision`` (``fp16`` or ``bf16``).
 
-    To be called between two steps, by the thread that trains. The AMP loss is multiplied by ``loss_scale``
-    if there is one; the scaler itself is not touched. Compiled models run eagerly: compiled code hides its
-    modules and operators, and would be compiled anew for other precision flags.
+    Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
+    is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
+    operators, and would be recompiled for other precision flags.
 
-    Weights, optimizer, scaler, gradients, buffers, random generators, flags and modes are afterwards bit for
-    bit what they were, also when something raised. It raises what the loss raises, and when memory runs out,
-    which it does earlier than in a step: two passes' gradients are held beside those of the last step.
-    What a model or a loss keeps in plain Python objects is not undone, but for the experiment's attributes.
+    Afterwards weights, optimizer, scaler, gradients, buffers, random generators, flags and modes are bit for
+    bit as before, even if something raised. What a model or a loss keeps in plain Python objects is not
+    restored, except the experiment's attributes. Errors of the loss pass through. Memory can run out earlier
+    than in a step: the gradients of two passes exist beside those of the last step.
     """
     began = time.perf_counter()
     with _returning_memory(), _restoring(prepared) as snapshot:
-        found = _both_passes(prepared, batch, snapshot, precision=precision, loss_scale=loss_scale)
-    return replace(found, time=time.time(), step=step, seconds=time.perf_counter() - began)
+        found = _both_passes(prepared, batch, snapshot, step, precision, loss_scale)
+    return replace(found, seconds=time.perf_counter() - began)
 
 
 def _both_passes(
-    prepared: Prepared, batch: Any, snapshot: Snapshot, *, precision: str, loss_scale: float | None
+    prepared: Prepared, batch: Any, snapshot: Snapshot, step: int, precision: str, loss_scale: float | None
 ) -> XRayTaken:
-    """The X-ray without when and how long."""
+    """The X-ray without its seconds."""
     model = prepared.model
     layers = layers_of(model)
     full = _run_pass(prepared, _copied(batch), prepared.precisions["ieee"], None)
@@ -57,16 +58,17 @@ def _both_passes(
     with _output_dtypes(model) as dtypes, counter:
         half = _run_pass(prepared, own_batch, prepared.precisions[precision], loss_scale)
     in_threads = _runs_in_threads(model)
-    sums = layer_sums(layers, full.gradients, half.gradients, loss_scale=loss_scale or 1.0)
-    (loss_fp32,), (loss_amp,), *rows = on_host([full.loss, half.loss, *sums])
+    scale, gradients = loss_scale or 1.0, (full.gradients, half.gradients)
+    found = agreements(layers, *gradients, loss_scale=scale, output_dtypes=dtypes)
+    (loss_fp32,), (loss_amp,) = on_host([full.loss, half.loss])
     return XRayTaken(
-        time=0.0,
-        step=0,
+        time=time.time(),
+        step=step,
         precision=precision,
         loss_scale=loss_scale,
         loss_fp32=loss_fp32,
         loss_amp=loss_amp,
-        layers=agreements(layers, rows, full.gradients, half.gradients, output_dtypes=dtypes),
+        layers=found,
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),
@@ -92,8 +94,8 @@ class _Pass:
 
 
 def _run_pass(prepared: Prepared, batch: Any, precision: Precision, loss_scale: float | None) -> _Pass:
-    """Forward and backward as a step of ``precision`` does it; takes the gradients off the parameters."""
-    experiment = copy.copy(prepared.experiment)  # it may count its calls
+    """Run forward and backward like a step of ``precision``; moves the gradients off the parameters."""
+    experiment = copy.copy(prepared.experiment)  # its loss may change its attributes
     everything = _modules(prepared)
     precision.enter()
     with _saved_tensors() as saved, precision.forward_context():
@@ -102,15 +104,15 @@ def _run_pass(prepared: Prepared, batch: Any, precision: Precision, loss_scale: 
     saved_bytes = _saved_bytes(saved, owned)
     (loss if loss_scale is None else loss.float() * loss_scale).backward()
     gradients: dict[Tensor, Tensor] = {}
-    for parameter in _parameters(prepared):
+    for parameter in parameters_of(everything, prepared.optimizer):
         if parameter.grad is not None:
             gradients[parameter], parameter.grad = parameter.grad, None
     return _Pass(loss=loss.detach(), gradients=gradients, saved_bytes=saved_bytes)
 
 
 def _copied(batch: Any) -> Any:
-    """The same nest, for a loss to write into; what is in it twice is in it twice again."""
-    # copy.deepcopy would copy the whole storage that a tensor is a view of, a data set maybe.
+    """A copy that a loss may write into; an object that occurs twice does so in the copy."""
+    # Alone, deepcopy would copy the whole storage behind a view: a data set maybe.
     memo: dict[int, Any] = {
         id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
         for tensor in tensors_in(batch)
@@ -120,7 +122,7 @@ def _copied(batch: Any) -> Any:
 
 @contextmanager
 def _output_dtypes(model: nn.Module) -> Iterator[dict[str, str]]:
-    """Note what each module puts out: the dtype of the first tensor of its last call."""
+    """Collect the dtype of each module's output: of the first tensor in its last call."""
     dtypes: dict[str, str] = {}
 
     def note(name: str, _module: nn.Module, _args: object, output: object) -> None:
@@ -139,11 +141,11 @@ def _output_dtypes(model: nn.Module) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
-    """Note the tensors that autograd saves; a reference is dead when the backward pass will not need it."""
+    """Collect the tensors that autograd saves; a reference dies if backward will not need its tensor."""
     saved: list[weakref.ref[Tensor]] = []
 
     def pack(tensor: Tensor) -> Tensor:
-        kept = tensor.detach()  # the tensor itself would make a cycle with the node that it came from
+        kept = tensor.detach()  # the tensor itself would form a cycle with its node
         saved.append(weakref.ref(kept))
         return kept
 
@@ -152,7 +154,7 @@ def _saved_tensors() -> Iterator[list[weakref.ref[Tensor]]]:
 
 
 def _saved_bytes(saved: Iterable[weakref.ref[Tensor]], owned: Iterable[Tensor]) -> int:
-    """The storages behind ``saved``, each once, without those of ``owned``."""
+    """The size of the storages of ``saved``, each once, without those of ``owned``."""
     alive = [tensor for reference in saved if (tensor := reference()) is not None]
     storages = _storages(alive)
     for address in _storages(owned):
@@ -161,31 +163,26 @@ def _saved_bytes(saved: Iterable[weakref.ref[Tensor]], owned: Iterable[Tensor]) 
 
 
 def _storages(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Address and bytes of what ``tensors`` lie in."""
-    parts = (part.untyped_storage() for tensor in tensors for part in _parts(tensor))
-    return {storage.data_ptr(): storage.nbytes() for storage in parts}
+    """The size in bytes of each tensor's storage, by address."""
+    storages = (part.untyped_storage() for tensor in tensors for part in parts_of(tensor))
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    """What all of them take, each counted once."""
+    """The size of all tensors, each counted once."""
     unique = {id(tensor): tensor for tensor in tensors}
-    return sum(part.nbytes for tensor in unique.values() for part in _parts(tensor))
+    return sum(part.nbytes for tensor in unique.values() for part in parts_of(tensor))
 
 
-def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    """The tensors that a sparse one is made of, or itself."""
-    return (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,)
-
-
-# -------------------------------------------------------------------------- as if nothing had been
+# --------------------------------------------------------------------------------- restoring
 
 
 @contextmanager
 def _restoring(prepared: Prepared) -> Iterator[Snapshot]:
-    """Set gradients aside; afterwards put back whatever two passes may have changed."""
+    """Set the gradients aside; afterwards restore everything that the passes may have changed."""
     everything, flags = _modules(prepared), Tf32Flags.current()
     training = [(module, module.training) for module in everything.modules()]
-    parameters = [(p, p.grad, p.requires_grad) for p in _parameters(prepared)]
+    parameters = [(p, p.grad, p.requires_grad) for p in parameters_of(everything, prepared.optimizer)]
     snapshot = Snapshot.take(everything, prepared.device)
     try:
         for parameter, _, _ in parameters:
@@ -203,34 +200,27 @@ def _restoring(prepared: Prepared) -> Iterator[Snapshot]:
 
 @contextmanager
 def _returning_memory() -> Iterator[None]:
-    """When memory ran out, drop what the interrupted frames hold and give the device its memory back."""
+    """If memory runs out, free what the interrupted frames hold and empty the allocator's cache."""
     try:
         yield
     except RuntimeError as error:
         if is_out_of_memory(error):
             traceback.clear_frames(error.__traceback__)
-            torch.cuda.empty_cache()  # does nothing where CUDA is not in use
+            torch.cuda.empty_cache()  # does nothing without CUDA
         raise
 
 
 def _modules(prepared: Prepared) -> nn.Module:
-    """The model and the modules that the experiment holds: a teacher, a loss with weights."""
+    """The model and the modules in the experiment's attributes: a teacher, a loss with weights."""
     held = (value for value in vars(prepared.experiment).values() if isinstance(value, nn.Module))
     return nn.ModuleList([prepared.model, *held])
-
-
-def _parameters(prepared: Prepared) -> list[nn.Parameter]:
-    """Everything that a backward pass may leave a gradient at, each once."""
-    groups = prepared.optimizer.param_groups
-    optimized = (parameter for group in groups for parameter in group["params"])
-    return list(dict.fromkeys((*_modules(prepared).parameters(), *optimized)))
 
 
 # ----------------------------------------------------------------------------- kinds of models
 
 
 def _has_recurrent_dropout(model: nn.Module) -> bool:
-    """Active dropout between the layers of an RNN, whose masks cuDNN draws from a state of its own."""
+    """Active dropout between the layers of an RNN: cuDNN draws its masks from a state of its own."""
     return any(
         isinstance(module, nn.RNNBase) and module.training and module.dropout > 0 and module.num_layers > 1
         for module in model.modules()
@@ -238,7 +228,7 @@ def _has_recurrent_dropout(model: nn.Module) -> bool:
 
 
 def _runs_in_threads(model: nn.Module) -> bool:
-    """Whether replicas run in threads, of which hooks and counters of this thread know nothing."""
+    """Whether replicas run in threads, which this thread's hooks and counters do not see."""
     return any(
         isinstance(module, nn.DataParallel) and len(module.device_ids) > 1 for module in model.modules()
     )

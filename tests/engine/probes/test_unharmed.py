@@ -33,7 +33,7 @@ def test_a_window_without_memory_is_told_once_and_taken_again(monkeypatch: pytes
     measured = Float16WindowProbe.measure
     left = [True, True]
 
-    def short_of_memory(probe: Float16WindowProbe, factor: Tensor | float) -> Tensor:
+    def short_of_memory(probe: Float16WindowProbe, factor: float) -> Tensor:
         if left:
             left.pop()
             raise torch.OutOfMemoryError("CUDA out of memory")

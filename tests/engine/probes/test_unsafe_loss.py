@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from amptui.engine.probes.hazards import HazardWatch
+from amptui.engine.probes.schedule import unsafe_loss_calls
 
 PROBABILITIES = torch.tensor([0.1, 0.6, 0.9])
 TARGETS = torch.tensor([0.0, 1.0, 1.0])
@@ -19,10 +19,10 @@ TARGETS = torch.tensor([0.0, 1.0, 1.0])
 
 def noticed(code: Callable[[], object]) -> bool:
     own = torch._C._nn.binary_cross_entropy
-    with HazardWatch() as watch:
+    with unsafe_loss_calls() as found:
         code()
     assert torch._C._nn.binary_cross_entropy is own
-    return bool(watch.found)
+    return bool(found)
 
 
 def function() -> Tensor:
@@ -35,11 +35,11 @@ def module() -> Tensor:
 
 
 @pytest.mark.parametrize("code", [function, module])
-def test_binary_cross_entropy_is_noticed_in_fp32_with_the_mend(code: Callable[[], Tensor]) -> None:
-    with HazardWatch() as watch:
+def test_binary_cross_entropy_is_noticed_in_fp32_with_the_hint(code: Callable[[], Tensor]) -> None:
+    with unsafe_loss_calls() as found:
         for _ in range(3):
             code()
-    (sentence,) = watch.found
+    (sentence,) = found
     assert "binary_cross_entropy (BCELoss) is unsafe under CUDA autocast" in sentence
     assert "BCEWithLogitsLoss" in sentence
 
@@ -58,10 +58,10 @@ def test_its_safe_siblings_are_not(code: Callable[[], object]) -> None:
 
 
 def test_a_call_after_the_step_is_not_seen() -> None:
-    with HazardWatch() as watch:
+    with unsafe_loss_calls() as found:
         pass
     function()
-    assert watch.found == ()
+    assert found == []
 
 
 def test_the_watch_is_lifted_when_the_step_raises() -> None:
@@ -69,7 +69,7 @@ def test_the_watch_is_lifted_when_the_step_raises() -> None:
         functional.binary_cross_entropy(PROBABILITIES, torch.zeros(2))
 
     own = torch._C._nn.binary_cross_entropy
-    with pytest.raises(ValueError, match="target size"), HazardWatch():
+    with pytest.raises(ValueError, match="target size"), unsafe_loss_calls():
         refused()
     assert torch._C._nn.binary_cross_entropy is own
 
@@ -117,7 +117,7 @@ def gradients_of(*, watching: bool) -> list[Tensor]:
     model = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid())
     weight = torch.tensor([1.0, 2.0, 3.0])
     own = nn.BCELoss(weight=weight)
-    with HazardWatch() if watching else torch.enable_grad():
+    with unsafe_loss_calls() if watching else torch.enable_grad():
         loss = own(model(torch.randn(5, 4)), torch.rand(5, 3))
         loss.backward()
     return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
@@ -170,10 +170,10 @@ def test_a_person_s_own_modes_work_within_the_watch_and_around_it() -> None:
 
 
 def test_watches_may_be_nested() -> None:
-    with HazardWatch() as outer:
+    with unsafe_loss_calls() as outer:
         assert noticed(function)
         module()
-    assert len(outer.found) == 1
+    assert len(outer) == 1
 
 
 def test_what_runs_in_a_thread_is_noticed_too() -> None:
