@@ -1,4 +1,4 @@
-"""Counts the batches of an epoch: reports skipped ones, and raises an error if there are none."""
+"""Counts the batches of an epoch: reports skipped ones and raises an error if there are none."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,58 +9,55 @@ from amptui.records import Note, Record, Severity
 
 
 class BatchCount:
-    """Watches the epochs of training or validation data; emits notes."""
+    """Counts the batches of training or validation data; emits notes."""
 
     def __init__(self, batches: Batches, emit: Callable[[Record], object], *, training: bool) -> None:
         self._batches = batches
         self._emit = emit
         self._role = "training" if training else "validation"
-        self._told_none = self._told_length = False
+        self._reported_none = self._reported_length = False
 
     def watch(self, left: Iterator[Batch], *, epoch: int = 0, passed: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``left``: the rest of ``epoch`` after its first ``passed`` batches.
 
-        The epochs of validation data have no number. Raises DataError at the end of a training epoch without
-        batches.
+        Validation has no ``epoch``. Raises DataError at the end of a training epoch without batches.
         """
         found = passed
-        # The process that trained on the passed batches has reported those among them.
-        self._told_none = self._told_none or self._batches.dropped > 0
+        # If one of the passed batches was None, it has been reported before the run was resumed.
+        self._reported_none = self._reported_none or self._batches.dropped > 0
         for batch in left:
             found += 1
-            self._tell_none()
+            self._report_none()
             yield batch
-        self._tell_none()
-        self._tell_end(epoch, found)
+        self._report_none()
+        self._report_end(epoch, found)
 
-    def _tell_none(self) -> None:
-        if self._batches.dropped and not self._told_none:
-            self._told_none = True
+    def _report_none(self) -> None:
+        if self._batches.dropped and not self._reported_none:
+            self._reported_none = True
             self._say("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
 
-    def _tell_end(self, epoch: int, found: int) -> None:
+    def _report_end(self, epoch: int, found: int) -> None:
         dropped, length = self._batches.dropped, self._batches.batches_per_epoch
         if not found:
             self._refuse_empty(epoch, dropped)
         elif dropped:
             what = f"{dropped:,} of {found + dropped:,} {self._role} batches were None and were skipped"
             self._say("warning", f"epoch {epoch}: {what}" if epoch else what)
-        if length is None or self._told_length or found + dropped in (0, length):
+        total = found + dropped
+        if length is None or self._reported_length or total in (0, length):
             return
-        self._told_length = True
-        if found + dropped < length:
-            what = f"ended after {found + dropped:,} batches, but len() is {length:,}"
-            self._say("warning", f"the {self._role} data {what}")
-        else:
-            what = f"has {found + dropped:,} batches, but len() is {length:,}"
-            self._say("info", f"the {self._role} data {what}")
+        self._reported_length = True
+        severity: Severity = "warning" if total < length else "info"
+        has = "ended after" if total < length else "has"
+        self._say(severity, f"the {self._role} data {has} {total:,} batches, but len() is {length:,}")
 
     def _refuse_empty(self, epoch: int, dropped: int) -> None:
         what = f"all {dropped:,} {self._role} batches were None" if dropped else f"no {self._role} batches"
         hint = "let collate_fn return batches" if dropped else "each iter() must yield at least one batch"
         if self._role == "training":
             raise DataError(f"epoch {epoch}: {what}", hint=hint)
-        # Losing a validation is better than losing the trained epoch.
+        # Without a validation the epoch still counts.
         self._say("error", f"no validation: {what}; {hint}")
 
     def _say(self, severity: Severity, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run's first record says of it: model, device, versions, hardware, what was asked for."""
+"""Describes a run for its first record: model, device, versions, hardware and settings."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ from amptui.request import TrainRequest
 
 
 def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
-    """The run's first record: everything known before the first step."""
+    """The run's first record."""
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
     return RunStarted(
@@ -43,14 +43,14 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
 
 
 def device_name(device: torch.device) -> str:
-    """As a person knows it: ``NVIDIA H200``, or the processor's name."""
+    """The product name: ``NVIDIA H200``, or that of the processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return _processor_name() or platform.machine() or "CPU"
 
 
 def versions() -> dict[str, str]:
-    """What computed: amptui, Python, torch, and CUDA and cuDNN where torch has them."""
+    """The versions of amptui, Python and torch, and those of CUDA and cuDNN if torch has them."""
     found = {"amptui": amptui.__version__, "python": platform.python_version(), "torch": torch.__version__}
     if torch.version.cuda:
         found["cuda"] = torch.version.cuda
@@ -60,7 +60,7 @@ def versions() -> dict[str, str]:
 
 
 def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
-    """The experiment's fields and what the command line added, as JSON values."""
+    """The experiment's fields and the settings of the command line, as JSON values."""
     values = {name: _plain(value) for name, value in asdict(prepared.experiment).items()}
     return values | {
         "experiment": type(prepared.experiment).__name__,
@@ -94,7 +94,7 @@ def _gpu_uuid(device: torch.device) -> str | None:
 
 
 def _processor_name() -> str:
-    """Linux's own name of the processor; empty where it does not say."""
+    """The processor's name from ``/proc/cpuinfo``; empty if it has none."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

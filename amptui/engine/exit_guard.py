@@ -1,4 +1,4 @@
-"""Keeps code of a model file from leaving the process that trains it, and from closing its files."""
+"""Keeps a model file's code from ending the process that trains it and from closing its files."""
 
 import os
 import threading
@@ -8,17 +8,18 @@ from functools import partial
 from typing import Any
 
 _LEAVING = ("_exit", "execv", "execve")
-"""What ends this process or makes another program of it; the others of their kind call these."""
+"""Functions of ``os`` that end or replace this process; its other ``exec`` functions call these."""
 
-_CLOSING = ("closerange",)
+_CLOSING = "closerange"
 
 
 @contextmanager
 def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> Iterator[None]:
-    """Within it, no thread but the main one can leave this process without a word, or close all of its files.
+    """Within it, only the main thread can end this process at once or close all of its files.
 
-    ``leave`` is told of a call that would have left, ``"os._exit(0)"`` say, and SystemExit is then raised in
-    its place. ``warn`` is told, in one line, of a call that is not obeyed. Forked processes do as they like.
+    In other threads such a call is passed to ``leave``, as ``"os._exit(0)"`` for example, and raises
+    SystemExit instead; an attempt to close all files is ignored, and ``warn`` gets one line. Forked processes
+    are not guarded.
     """
     pid, main = os.getpid(), threading.main_thread()
 
@@ -26,13 +27,13 @@ def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> It
         if os.getpid() != pid or threading.current_thread() is main:
             return original(*args)
         what = f"os.{name}({', '.join(map(repr, args))})"[:200]
-        if name in _CLOSING:
+        if name == _CLOSING:
             warn(f"{what} was ignored: it would close the run's own files")
             return None
         leave(what)
         raise SystemExit(what)
 
-    originals = {name: getattr(os, name) for name in (*_LEAVING, *_CLOSING)}
+    originals = {name: getattr(os, name) for name in (*_LEAVING, _CLOSING)}
     ours = {name: partial(instead, name, original) for name, original in originals.items()}
     for name, guard in ours.items():
         setattr(os, name, guard)
@@ -40,5 +41,5 @@ def guarded(leave: Callable[[str], object], warn: Callable[[str], object]) -> It
         yield
     finally:
         for name, original in originals.items():
-            if getattr(os, name) is ours[name]:  # unless somebody has put their own in its place
+            if getattr(os, name) is ours[name]:  # unless other code has replaced it since
                 setattr(os, name, original)

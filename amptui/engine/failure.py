@@ -1,4 +1,4 @@
-"""Explains a training error in one line: what failed, where, and a hint."""
+"""Explains an error of the training in one line: what failed, where, and a hint."""
 
 import ctypes
 import os
@@ -17,7 +17,7 @@ _OWN_FOLDER = Path(__file__).parent.parent
 _TORCH_FOLDER = Path(torch.__file__).parent
 
 _FROM_WORKER = re.compile(r"Caught \w+ in ([^\n]+)\.\nOriginal Traceback[^\n]*\n")
-"""How torch's ``ExceptionWrapper`` starts the message of an exception from a DataLoader worker."""
+"""The start of the message with which torch's ``ExceptionWrapper`` passes on a DataLoader worker's error."""
 
 _FRAME = re.compile(r'  File "(.+)", line (\d+)')
 
@@ -29,22 +29,22 @@ _LOST = re.compile(
     "unspecified launch failure|the launch timed out|uncorrectable ECC error|hardware stack error|"
     "invalid program counter|operation not supported on global/shared address space)"
 )
-"""Kernel errors after which every call fails: the CUDA runtime API calls that an inconsistent state."""
+"""Errors of kernels after which every CUDA call fails ("inconsistent state" in the CUDA runtime API)."""
 
 _BOILERPLATE = re.compile(
     r"\s*(Search for `cuda|CUDA kernel errors might be asynchronously|For debugging consider passing|"
     r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking).*",
     re.DOTALL,
 )
-"""What torch appends to the one sentence of a CUDA error (``c10/cuda/CUDAException.cpp``)."""
+"""What torch appends to every CUDA error (``c10/cuda/CUDAException.cpp``)."""
 
 
 def explain(
     error: BaseException, *, doing: str, batch_size: int | None, precision: str | None = None
 ) -> AmptuiError:
-    """The one line for ``error``, raised while the trainer was ``doing`` something: ``"in step 500"``.
+    """An error with one line and a hint for ``error``, raised while ``doing`` something: ``"in step 500"``.
 
-    ``batch_size`` and ``precision`` of the steps are for the hint when memory ran out; None before the first.
+    The hint for an out-of-memory error uses ``batch_size`` and ``precision``; None before the first step.
     """
     if isinstance(error, AmptuiError):
         return error
@@ -58,36 +58,36 @@ def explain(
     found = _FROM_WORKER.match(text)
     if found:
         # A DataLoader worker sends its traceback in the message.
-        text, frames = _of_worker(text[found.end() :], name)
+        text, frames = _from_worker(text[found.end() :], name)
         doing = f"in {found[1]}, {doing}"
-    message, hint = known_mend(" ".join(text.split()))
-    told = f"{name}: {message[:500]}" if message else name
-    return ExperimentError(f"{told} ({_place(frames)}{doing})", hint=hint)
+    message, hint = known_hint(" ".join(text.split()))
+    what = f"{name}: {message[:500]}" if message else name
+    return ExperimentError(f"{what} ({_user_line(frames)}{doing})", hint=hint)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a GPU ran out of memory, reported by torch's allocator or by a CUDA library."""
+    """Whether torch's allocator or a CUDA library ran out of GPU memory."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and _OUT_OF_MEMORY.search(_message(error)) is not None
 
 
 def is_device_lost(error: BaseException) -> bool:
-    """Whether a kernel failed: from then on every CUDA call in this process raises the same error."""
+    """Whether a kernel failed, after which every CUDA call in this process raises the same error."""
     return isinstance(error, RuntimeError) and _LOST.search(_message(error)) is not None
 
 
 def never_free(owner: object) -> None:
     """Keep ``owner`` and everything it references until the process exits.
 
-    After a kernel has failed, torch aborts the process when it frees pinned memory that was used in a copy:
-    it records an event, which raises in a destructor (``ATen/core/CachingHostAllocator.h``).
+    After a kernel has failed, freeing pinned memory that was used in a copy aborts the process: torch records
+    an event, which raises in a destructor (``ATen/core/CachingHostAllocator.h``).
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
-def known_mend(message: str) -> tuple[str, str]:
-    """The part of an error's ``message`` to show, and the hint; the whole message and "" if none is known.
+def known_hint(message: str) -> tuple[str, str]:
+    """The part of an error's ``message`` to show and its hint; the whole message and "" if it has none.
 
     CUDA's autocast rejects ``binary_cross_entropy`` in five lines (``ATen/autocast_mode.cpp``).
     """
@@ -98,18 +98,18 @@ def known_mend(message: str) -> tuple[str, str]:
     return before + refused, "use BCEWithLogitsLoss and remove the sigmoid"
 
 
-def _of_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:
-    """The message and the frames of an exception, from the text of its traceback ``trace``."""
+def _from_worker(trace: str, name: str) -> tuple[str, list[traceback.FrameSummary]]:
+    """The message and the frames of an error called ``name``, from its printed traceback."""
     lines = trace.splitlines()
     frames = [(number, found) for number, line in enumerate(lines) if (found := _FRAME.match(line))]
     last = frames[-1][0] if frames else 0
-    said = next((number for number in range(last, len(lines)) if not lines[number].startswith(" ")), last)
-    text = "\n".join(lines[said:]).removeprefix(name).removeprefix(": ")
+    start = next((number for number in range(last, len(lines)) if not lines[number].startswith(" ")), last)
+    text = "\n".join(lines[start:]).removeprefix(name).removeprefix(": ")
     return text, [traceback.FrameSummary(found[1], int(found[2]), "") for _, found in frames]
 
 
 def _text(error: BaseException) -> str:
-    """The message of ``error``; empty if getting it raises."""
+    """The message of ``error``; empty if ``str()`` raises."""
     try:
         return _BOILERPLATE.sub("", str(error))
     except Exception:  # noqa: BLE001 - a user's exception may raise anything, and the run must still end
@@ -138,11 +138,11 @@ def _out_of_host_memory(doing: str, batch_size: int | None) -> DeviceError:
 
 
 def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
-    """A kernel's error: CUDA reports it some calls later, so the traceback may point elsewhere."""
+    """A kernel's error. CUDA reports it some calls later, so the traceback may point elsewhere."""
     message = _message(error)
     ways = ["look for a label or an index out of range"] if "device-side assert" in message else []
     if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
-        at = f"{_place(traceback.extract_tb(error.__traceback__))}{doing}"
+        at = f"{_user_line(traceback.extract_tb(error.__traceback__))}{doing}"
     else:
         at = f"noticed {doing}"
         ways.append("run again with CUDA_LAUNCH_BLOCKING=1 to find the line that caused it")
@@ -150,7 +150,7 @@ def _device_lost(error: BaseException, doing: str) -> DeviceLostError:
 
 
 def _peak() -> str:
-    """The peak allocated GPU memory; empty if code on a CPU raised the error itself."""
+    """The peak allocated GPU memory; empty without a GPU."""
     if not torch.cuda.is_available():
         return ""
     peak = torch.cuda.memory_stats().get("allocated_bytes.all.peak")
@@ -158,15 +158,11 @@ def _peak() -> str:
     return f" (peak {units.number_of_bytes(peak)} allocated of {units.number_of_bytes(total)})"
 
 
-def _place(frames: Sequence[traceback.FrameSummary]) -> str:
+def _user_line(frames: Sequence[traceback.FrameSummary]) -> str:
     """``file.py:12, `` for the innermost line of the user's code, if there is one."""
-    own = [
-        frame
-        for frame in frames
-        if not Path(frame.filename).is_relative_to(_OWN_FOLDER)
-        and not Path(frame.filename).is_relative_to(_TORCH_FOLDER)
-        and not frame.filename.startswith("<")
-        and "site-packages" not in frame.filename
-        and "/lib/python" not in frame.filename
-    ]
-    return f"{own[-1].filename}:{own[-1].lineno}, " if own else ""
+    for frame in reversed(frames):
+        name = frame.filename
+        library = name.startswith("<") or "site-packages" in name or "/lib/python" in name
+        if not (library or any(map(Path(name).is_relative_to, (_OWN_FOLDER, _TORCH_FOLDER)))):
+            return f"{name}:{frame.lineno}, "
+    return ""

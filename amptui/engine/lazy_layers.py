@@ -1,4 +1,4 @@
-"""Initializes lazy layers before the first step, with one forward pass that is undone."""
+"""Initializes lazy layers before the first step, with a forward pass that is undone."""
 
 from collections.abc import Callable
 
@@ -14,20 +14,24 @@ from amptui.experiment import Experiment
 
 
 def is_lazy_model(model: nn.Module) -> bool:
-    """Whether some of its parameters or buffers have no shape yet."""
-    return bool(_shapeless(model))
+    """Whether ``model`` has uninitialized parameters or buffers."""
+    return bool(_uninitialized(model))
 
 
 def materialise(
     model: nn.Module, experiment: Experiment, device: torch.device, first_batch: Callable[[], Batch]
 ) -> None:
-    """Pass ``first_batch`` through ``model`` and its loss, so that every lazy layer learns its shape.
+    """Pass ``first_batch`` through ``model`` and its loss, which gives every lazy layer its shape.
 
-    The layers are then initialised in the model's order, from the random state before: they are as if their
-    sizes had been written down, and so is all that is drawn later. Raises ExperimentError where the batch
-    does not reach a lazy layer.
+    Then initialize the layers in the model's order, from the random state before: they and all later random
+    numbers are as if the layers had explicit sizes. Raises ExperimentError if the batch does not reach a
+    lazy layer.
     """
-    lazy = [module for module in model.modules() if _is_lazy_module(module)]
+    lazy = [
+        module
+        for module in model.modules()
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
+    ]
     generators, before = Generators.current(device), Snapshot.take(model, device)
     model.train()
     try:
@@ -36,7 +40,7 @@ def materialise(
         experiment.loss(model, batch)
     finally:
         before.restore()
-    left = _shapeless(model)
+    left = _uninitialized(model)
     if left:
         more = f" and {len(left) - 1} more" if left[1:] else ""
         raise ExperimentError(
@@ -49,10 +53,6 @@ def materialise(
             reset()
 
 
-def _is_lazy_module(module: nn.Module) -> bool:
-    return isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
-
-
-def _shapeless(model: nn.Module) -> list[str]:
-    tensors = [*model.named_parameters(), *model.named_buffers()]
+def _uninitialized(model: nn.Module) -> list[str]:
+    tensors = (*model.named_parameters(), *model.named_buffers())
     return [name for name, tensor in tensors if is_lazy(tensor)]

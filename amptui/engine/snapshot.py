@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 MAX_FROZEN_BYTES = 2**28
-"""More frozen weights are a pretrained base that adapters are trained on: no forward pass changes them, and
-copies of them would take memory that the training needs."""
+"""More frozen weights are a pretrained base with adapters: forward passes do not change them, and copies
+would take memory that the training needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Generators:
-    """The state of the process's random generators: Python's, numpy's, torch's, each GPU's."""
+    """The states of the process's random generators: of Python, numpy, torch and each GPU."""
 
     python: tuple[Any, ...]
     numpy: dict[str, Any]
@@ -26,7 +26,7 @@ class Generators:
 
     @classmethod
     def current(cls, device: torch.device) -> "Generators":
-        """As they are now; the GPUs' only if ``device`` is one. A generator's state lies on the host."""
+        """The current states, in host memory; those of GPUs only if ``device`` is one."""
         return cls(
             python=random.getstate(),
             numpy=np.random.get_state(legacy=False),
@@ -36,7 +36,7 @@ class Generators:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any], device: torch.device) -> "Generators":
-        """From what :meth:`plain` made; of the GPUs' those that are here, if ``device`` is one."""
+        """Inverse of :meth:`plain`; keeps the states of GPUs that exist here, if ``device`` is one."""
         inner = {name: np.asarray(value) for name, value in plain["numpy"]["state"].items()}
         gpus = torch.cuda.device_count() if device.type == "cuda" else 0
         return cls(
@@ -47,11 +47,11 @@ class Generators:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As numbers, texts and tensors, for a file."""
+        """Numbers, strings and tensors, for a file."""
         return {"python": self.python, "numpy": _flat(self.numpy), "cpu": self.cpu, "gpus": list(self.gpus)}
 
     def apply(self) -> None:
-        """Set all of them."""
+        """Set all generators to these states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(self.cpu)
@@ -69,12 +69,12 @@ class Generators:
 
 
 class Snapshot:
-    """Buffers and every random generator as they were: what a forward pass changes although no step is made.
+    """Copies of what a forward pass can change without an optimizer step: buffers and random generators.
 
-    With them come the weights that forward passes are known to change: frozen ones, as a momentum encoder's,
-    up to ``MAX_FROZEN_BYTES``, and embeddings with a ``max_norm``. What a model keeps in plain attributes,
-    generators of its own and cuDNN's dropout between the layers of an RNN are out of reach. Copies lie beside
-    the originals, so that nothing waits for the device.
+    Also of the weights that a forward pass can change: frozen ones, such as a momentum encoder's, up to
+    ``MAX_FROZEN_BYTES``, and embeddings with a ``max_norm``. Not of a model's plain attributes, its own
+    generators, or cuDNN's dropout state between the layers of an RNN. Copies are on the device of the
+    originals, so nothing waits.
     """
 
     def __init__(self, model: nn.Module, device: torch.device) -> None:
@@ -85,16 +85,16 @@ class Snapshot:
 
     @classmethod
     def take(cls, model: nn.Module, device: torch.device) -> "Snapshot":
-        """Copy what ``model``, which lies on ``device``, may change, and the generators' states."""
+        """Copy what ``model``, which is on ``device``, can change."""
         return cls(model, device)
 
     @property
     def drawn(self) -> bool:
-        """Whether a random number was drawn since, or since the last :meth:`restore`."""
+        """Whether a random number was drawn since this was taken or restored."""
         return not self._generators.same(Generators.current(self._device))
 
     def restore(self) -> None:
-        """Bring everything back, in place and bit for bit; may be called more than once."""
+        """Restore everything in place, bit for bit; may be called repeatedly."""
         for module, buffers in self._buffers:
             _rebind(module, buffers)
         with torch.no_grad():
@@ -105,7 +105,7 @@ class Snapshot:
 
 def _changeable(model: nn.Module) -> Iterator[Tensor]:
     """The tensors of ``model`` that a forward pass may change in place."""
-    # What is lazy has no values yet.
+    # Lazy tensors have no values yet.
     yield from (buffer for buffer in model.buffers() if not is_lazy(buffer))
     frozen = [each for each in model.parameters() if not each.requires_grad and not is_lazy(each)]
     if sum(parameter.nbytes for parameter in frozen) <= MAX_FROZEN_BYTES:
@@ -116,7 +116,7 @@ def _changeable(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _rebind(module: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
-    """Give ``module`` its former buffers where the forward pass replaced, added or removed some."""
+    """Undo the assignment, addition and removal of buffers."""
     present = module._buffers
     for name in [name for name in present if name not in buffers]:
         del present[name]
@@ -126,6 +126,6 @@ def _rebind(module: nn.Module, buffers: Mapping[str, Tensor | None]) -> None:
 
 
 def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A numpy state as values that compare with ``==``."""
+    """A numpy state without arrays, so that ``==`` compares it."""
     inner = {name: np.asarray(value).tolist() for name, value in state["state"].items()}
     return {**state, "state": inner}

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from amptui.engine.failure import explain, is_device_lost, is_out_of_memory, known_mend
+from amptui.engine.failure import explain, is_device_lost, is_out_of_memory, known_hint
 from amptui.errors import AmptuiError, DataError, DeviceError, ExperimentError
 
 
@@ -173,7 +173,7 @@ def test_what_autocast_refuses_is_told_with_the_mend_in_a_short_line() -> None:
     "message", ["", "binary_cross_entropy: wrong size", "x is unsafe to autocast. Sorry."]
 )
 def test_messages_that_nobody_knows_a_mend_for_are_told_whole(message: str) -> None:
-    assert known_mend(message) == (message, "")
+    assert known_hint(message) == (message, "")
 
 
 def test_host_memory_is_not_the_gpu_s() -> None:
