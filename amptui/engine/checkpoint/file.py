@@ -1,37 +1,37 @@
-"""Checkpoint files: their contents, written completely or not at all, read without running code."""
+"""Checkpoint files: written completely or not at all, and read without running code."""
 
 import errno
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from amptui.runfiles import FOLDER_MODE, is_still, names_in, open_new, open_to_read, opened_folder
 
 FORMAT = 1
-"""Counted up when a file's content changes its meaning."""
+"""Increased when the meaning of a file's content changes."""
 
 KEPT = 3
-"""Newest checkpoints that stay: should the disk damage one, there is one before it."""
+"""How many checkpoints are kept, in case the newest gets damaged."""
 
 WRITING = ".writing"
-"""Ends the name of a file that is not whole yet."""
+"""The suffix of an unfinished file."""
 
 SET_ASIDE = ".old"
-"""Ends the name of a file that no resume looks at."""
+"""The suffix of a file that resuming ignores."""
 
 _NAME = re.compile(r"step-(\d{9,})\.pt")
 
 _PIECE_BYTES = 2**22
 
 Place = tuple[int, int, int, str]
-"""Step, epoch, batches of it that are done, precision."""
+"""Step, epoch, finished batches of the epoch, precision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,37 +40,37 @@ class Checkpoint:
 
     step: int
     epoch: int
-    """The one that ``step`` is followed by a step or a validation of; past the last one when all is done."""
+    """The epoch that the next step or validation belongs to; the number of epochs + 1 at the end."""
     batches: int
     """How many of its batches were trained on."""
     seconds: float
     """How long the run had lasted."""
     precision: str
     identity: dict[str, Any]
-    """What tells this training from another."""
+    """Settings that distinguish this training from others."""
     model: dict[str, Any]
     """``state_dict()``."""
     model_versions: dict[str, Any]
-    """The versions of its modules' states."""
+    """The ``_metadata`` of ``model``: the versions of its modules' states."""
     optimizer: dict[str, Any]
     scaler: dict[str, Any]
     extras: dict[str, Any]
-    """The states of what else the experiment holds, a learning rate's schedule say, by attribute."""
+    """States of other objects of the experiment, such as a learning-rate scheduler, by attribute."""
     draws: dict[str, Any]
     """Every random generator after ``step``."""
     epoch_draws: dict[str, Any]
-    """The same before the epoch's first batch."""
+    """Every random generator before the epoch's first batch."""
     loop: dict[str, Any]
-    """What the loop itself has counted and been told."""
+    """The state of the training loop."""
 
     @property
-    def place(self) -> "Place":
-        """What it is the only one of."""
+    def place(self) -> Place:
+        """The point in the training; no two checkpoints of a run share it."""
         return self.step, self.epoch, self.batches, self.precision
 
 
 class DamagedError(Exception):
-    """A damaged or incomplete checkpoint; the message says briefly why."""
+    """A damaged or incomplete checkpoint; the message says why."""
 
 
 def checkpoint_name(step: int) -> str:
@@ -79,13 +79,13 @@ def checkpoint_name(step: int) -> str:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in ``folder``, the newest first; none where there is no such folder."""
+    """The checkpoints in ``folder``, newest first; empty if it does not exist."""
     names = sorted(filter(_NAME.fullmatch, names_in(folder)), key=_step, reverse=True)
     return [folder / name for name in names]
 
 
 def prune(folder: Path) -> None:
-    """Remove all but the newest ``KEPT``. Raises OSError."""
+    """Remove all but the newest ``KEPT`` checkpoints. Raises OSError."""
     with opened_folder(folder) as opened:
         for path in checkpoints(folder)[KEPT:]:
             with suppress(FileNotFoundError):
@@ -93,9 +93,9 @@ def prune(folder: Path) -> None:
 
 
 def clear(folder: Path, *, after: int) -> None:
-    """Remove what a killed process left half written, and set aside what comes after that step.
+    """Remove unfinished files of a killed process, and set aside checkpoints after step ``after``.
 
-    It is of a future that will not be: damaged, or another training's.
+    The run does not continue from those: they are damaged, or of another training.
     """
     with suppress(OSError), opened_folder(folder) as opened:
         for name in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
@@ -109,10 +109,10 @@ def clear(folder: Path, *, after: int) -> None:
 def write(
     checkpoint: Checkpoint, folder: Path, *, before_it_counts: Callable[[], object] = lambda: None
 ) -> int:
-    """Write ``checkpoint`` into ``folder``, which is made if need be; the bytes, which are on the disk.
+    """Write ``checkpoint`` into ``folder``, which is created if missing, and return its size in bytes.
 
-    ``before_it_counts`` is called when all is on the disk and the file has not got its name yet. Raises
-    OSError, and then no file is left.
+    ``before_it_counts`` is called when the file is on the disk but has not got its name yet. If this raises
+    OSError, no file is left.
     """
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     name = checkpoint_name(checkpoint.step)
@@ -125,16 +125,20 @@ def write(
         finally:
             with suppress(OSError):
                 os.unlink(unfinished, dir_fd=opened)
-        with suppress(OSError):  # not every file system can bring a new name to the disk
+        with suppress(OSError):  # not every file system can sync a folder
             os.fsync(opened)
     return size_bytes
 
 
 def read(path: Path) -> Checkpoint:
-    """The checkpoint in ``path``, its tensors in host memory; raises DamagedError."""
+    """The checkpoint in ``path``, with its tensors in host memory. Raises DamagedError."""
     try:
         with opened_folder(path.parent) as folder, open_to_read(path.name, folder=folder) as file:
-            _check(file)
+            # torch checks no checksums.
+            with zipfile.ZipFile(file) as archive:
+                wrong = archive.testzip()
+            if wrong is not None:
+                raise DamagedError(f"checksum mismatch in {wrong}")
             file.seek(0)
             content = torch.load(file, map_location="cpu", weights_only=True)
     except (DamagedError, MemoryError):
@@ -149,15 +153,16 @@ def read(path: Path) -> Checkpoint:
         raise DamagedError(f"its format is {found}, but this amptui reads {FORMAT}")
     names = {each.name for each in fields(Checkpoint)}
     if content.keys() != names:
-        raise DamagedError(f"unexpected or missing entries: {_listed(content.keys() ^ names)}")
+        different = ", ".join(sorted(map(str, content.keys() ^ names)))
+        raise DamagedError(f"unexpected or missing entries: {different}")
     return Checkpoint(**content)
 
 
 class _File:
-    """Takes torch's bytes, and keeps an error of the disk for later.
+    """A file for ``torch.save`` that keeps an error of the disk for later.
 
-    torch's writer is C++ code that is still open when an error passes through it: what it then does depends
-    on its version, up to ending the process. So it sees none.
+    torch's writer is C++ code. Depending on the version, an exception from this file may end the process, so
+    it raises none.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -166,37 +171,37 @@ class _File:
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
-        """Write all of ``data``, unless something failed before."""
+        """Write all of ``data``, unless an earlier write failed."""
         left = memoryview(data).cast("B")
         try:
             while left and self.error is None:
                 self.check()
-                # In pieces, so that a slow disk does not hold pages of the whole file at once.
+                # In pieces, so that not all pages of the file wait for a slow disk at once.
                 left = left[os.write(self._descriptor, left[:_PIECE_BYTES]) :]
         except OSError as error:
             self.error = error
         return len(data)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def check(self) -> None:
-        """Raise OSError where somebody has closed it."""
+        """Raise OSError if other code has closed the descriptor."""
         if not is_still(self._descriptor, self._opened):
             raise OSError(errno.EBADF, "other code closed the file")
 
     def close(self) -> None:
-        """Close it, and no other."""
+        """Close the descriptor, unless it is another file's by now."""
         if is_still(self._descriptor, self._opened):
             os.close(self._descriptor)
 
 
 def _write(checkpoint: Checkpoint, descriptor: int) -> int:
-    """Write to ``descriptor`` and close it; the bytes."""
+    """Write to ``descriptor``, close it, and return the size in bytes."""
     content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
     file = _File(descriptor)
     try:
-        torch.save({"format": FORMAT, **content}, file)  # type: ignore[arg-type]  # it asks for no more of a file
+        torch.save({"format": FORMAT, **content}, file)  # type: ignore[arg-type]  # torch needs no more of a file
         if file.error is not None:
             raise file.error
         file.check()
@@ -206,19 +211,7 @@ def _write(checkpoint: Checkpoint, descriptor: int) -> int:
         file.close()
 
 
-def _check(file: BinaryIO) -> None:
-    """Compare every byte with its checksum, which torch itself does not."""
-    with zipfile.ZipFile(file) as archive:
-        wrong = archive.testzip()
-    if wrong is not None:
-        raise DamagedError(f"checksum mismatch in {wrong}")
-
-
 def _step(name: str) -> int:
     found = _NAME.fullmatch(name)
-    assert found, "only files named so are asked"
+    assert found, "the name of a checkpoint"
     return int(found[1])
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(map(str, names)))

@@ -1,6 +1,6 @@
-"""Copies of states in host memory: nests of tensors and plain values, as a file can keep them."""
+"""Copies states to host memory: nested containers of tensors and plain values, as a file can store them."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,92 +8,85 @@ import torch
 from torch import Tensor
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-"""What ``torch.load(weights_only=True)`` reads besides tensors and the nests they lie in."""
+"""What ``torch.load(weights_only=True)`` reads besides tensors and containers."""
 
 _ALIGNED_BYTES = 64
-"""Where torch's own tensors begin, for the widest vectors."""
+"""The alignment of torch's own tensors, for the widest vectors."""
 
-_ROOM_BYTES = 2**26
-"""Tensors share memory up to that much: a power of two, to which torch rounds pinned memory up."""
+_BLOCK_BYTES = 2**26
+"""The most memory that tensors share: a power of two, because torch rounds pinned memory up to one."""
 
 
 class NotPlainError(TypeError):
-    """A state holds what no file can keep without running code when it is read: the message says where."""
+    """A state holds an object that a file cannot store without running code on reading it."""
 
 
 class HostCopy:
-    """Copies of all tensors in ``states``, begun at once; those of GPUs are there after :meth:`wait`.
+    """Copies all tensors in ``states`` to host memory; copies from GPUs are complete after :meth:`wait`.
 
-    They lie side by side in a few large pieces of memory, so that a file of them is written with the
-    interpreter's lock taken a few times and not five times a tensor. Tensors that are one and the same, tied
-    weights say, are so in the copy.
+    The copies share a few large blocks of memory, so writing them takes the interpreter's lock a few times
+    and not five times per tensor. Tensors that are the same, such as tied weights, are the same in the copy.
     """
 
     def __init__(self, states: Sequence[object]) -> None:
-        self._states = states  # no other tensor comes to lie where one of these does
-        tensors = {_place(tensor): tensor for state in states for tensor in _tensors(state)}
+        self._states = states  # keeps the tensors alive, so that no other gets one's address
+        tensors = {_key(tensor): tensor for state in states for tensor in _tensors(state)}
         self._devices = {tensor.device for tensor in tensors.values() if tensor.device.type == "cuda"}
-        self._copies = {place: tensor for place, tensor in tensors.items() if not _packs(tensor)}
-        self._copies = {place: tensor.detach().cpu().clone() for place, tensor in self._copies.items()}
-        packed = {place: tensor.detach() for place, tensor in tensors.items() if _packs(tensor)}
-        for (place, tensor), room in zip(packed.items(), self._rooms(list(packed.values())), strict=True):
-            self._copies[place] = room.copy_(tensor, non_blocking=True)
+        packed = {key: tensor.detach() for key, tensor in tensors.items() if _packs(tensor)}
+        self._copies = {key: tensors[key].detach().cpu().clone() for key in tensors.keys() - packed.keys()}
+        for (key, tensor), target in zip(packed.items(), self._allocate(packed.values()), strict=True):
+            self._copies[key] = target.copy_(tensor, non_blocking=True)
 
     def of(self, state: object, name: str) -> Any:
-        """The copy of one of the states, called ``name`` in messages; raises NotPlainError."""
-        return _rebuilt(state, name, self._copy)
+        """The copy of one of the states, called ``name`` in messages. Raises NotPlainError."""
+        return _rebuilt(state, name, lambda tensor: self._copies[_key(tensor)])
 
     def wait(self) -> None:
-        """Until all copies are there."""
+        """Wait until all copies are complete."""
         for device in self._devices:
-            # An event's wait, unlike a device's, is no fault under torch's sync debug mode.
+            # Unlike a device's synchronize(), an event's is no error in torch's sync debug mode.
             done = torch.cuda.Event()
             done.record(torch.cuda.current_stream(device))
             done.synchronize()
 
-    def _copy(self, tensor: Tensor) -> Tensor:
-        return self._copies[_place(tensor)]
-
-    def _rooms(self, tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Memory for each of ``tensors``, with its strides where those leave no gaps."""
-        pinned = bool(self._devices)
-        for row in _rows(tensors):
-            offsets, end = [], 0
-            for tensor in row:
-                offsets.append(end)
-                end += _room_bytes(tensor) // tensor.itemsize
-            memory = torch.empty(end, dtype=row[0].dtype, device="cpu", pin_memory=pinned)
-            for tensor, offset in zip(row, offsets, strict=True):
+    def _allocate(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Memory for each of ``tensors``, with its strides if it is dense."""
+        for block in _blocks(tensors):
+            sizes = [_aligned_bytes(tensor) // tensor.itemsize for tensor in block]
+            memory = torch.empty(
+                sum(sizes), dtype=block[0].dtype, device="cpu", pin_memory=bool(self._devices)
+            )
+            for tensor, part in zip(block, memory.split(sizes), strict=True):
                 shape = tensor.shape
                 stride = tensor.stride() if _is_dense(tensor) else torch.empty(shape, device="meta").stride()
-                yield memory.as_strided(shape, stride, offset)
+                yield part.as_strided(shape, stride)
 
 
 def own(state: Any) -> Any:
-    """A copy of a state that was read from a file, which does not hold on to the rest of the file."""
+    """A copy of a state from a file, which does not keep the rest of the file in memory."""
     return _rebuilt(state, "the state", Tensor.clone)
 
 
-def _rows(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The tensors in their order, cut where the type changes or a room is full."""
-    row: list[Tensor] = []
+def _blocks(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """The tensors in order, split where the dtype changes or a block is full."""
+    block: list[Tensor] = []
     filled_bytes = 0
     for tensor in tensors:
-        if row and (row[0].dtype != tensor.dtype or filled_bytes + _room_bytes(tensor) > _ROOM_BYTES):
-            yield row
-            row, filled_bytes = [], 0
-        row.append(tensor)
-        filled_bytes += _room_bytes(tensor)
-    if row:
-        yield row
+        if block and (block[0].dtype != tensor.dtype or filled_bytes + _aligned_bytes(tensor) > _BLOCK_BYTES):
+            yield block
+            block, filled_bytes = [], 0
+        block.append(tensor)
+        filled_bytes += _aligned_bytes(tensor)
+    if block:
+        yield block
 
 
-def _room_bytes(tensor: Tensor) -> int:
+def _aligned_bytes(tensor: Tensor) -> int:
     return -(-tensor.numel() * tensor.itemsize // _ALIGNED_BYTES) * _ALIGNED_BYTES
 
 
 def _rebuilt(state: object, name: str, copied: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest of plain containers around copied tensors; raises NotPlainError."""
+    """The same containers, as plain ones, around copied tensors. Raises NotPlainError."""
     if type(state) in _PLAIN:
         return state
     if type(state) in (Tensor, torch.nn.Parameter):
@@ -112,7 +105,7 @@ def _rebuilt(state: object, name: str, copied: Callable[[Tensor], Tensor]) -> An
 
 
 def _tensors(state: object) -> Iterator[Tensor]:
-    """All tensors in a nest, without what :func:`_rebuilt` refuses."""
+    """All tensors that :func:`_rebuilt` finds."""
     if type(state) in (Tensor, torch.nn.Parameter):
         yield state  # type: ignore[misc]  # it is a tensor
     elif isinstance(state, Mapping):
@@ -124,12 +117,12 @@ def _tensors(state: object) -> Iterator[Tensor]:
 
 
 def _packs(tensor: Tensor) -> bool:
-    """Whether it is numbers in memory and nothing else."""
+    """Whether it is nothing but strided numbers, which can share a block."""
     return tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Whether its elements fill a stretch of memory, in whatever order."""
+    """Whether its elements fill a range of memory, in any order."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
@@ -138,8 +131,8 @@ def _is_dense(tensor: Tensor) -> bool:
     return True
 
 
-def _place(tensor: Tensor) -> object:
-    """What two tensors share only if they are the same numbers at the same place."""
+def _key(tensor: Tensor) -> object:
+    """Equal for two tensors only if they are the same numbers in the same memory."""
     if not _packs(tensor) or not tensor.numel():
         return id(tensor)
     return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

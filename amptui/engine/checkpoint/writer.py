@@ -1,10 +1,11 @@
-"""When a checkpoint is due, and the thread that writes it while training continues."""
+"""Decides when a checkpoint is due and writes it in a thread while training continues."""
 
 import errno
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,14 +18,10 @@ from amptui.records import CheckpointWritten, KeepingChanged, Note, Record, Seve
 Reason = Literal["asked", "epoch", "interval", "end"]
 
 EPOCH_BUDGET = 0.003
-"""The part of the time that training may stand still for checkpoints at epochs' ends. Where a copy of the
-state takes 10 ms, not every epoch of less than 3 s has one; the run's end always has."""
+"""The fraction of the time that training may be blocked for checkpoints at the ends of epochs. If copying the
+state takes 10 ms, some epochs shorter than 3 s get none; the end of the run always does."""
 
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def _at_once(_step: int) -> None:
-    """There is no journal to wait for."""
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,15 +32,15 @@ class _Job:
     """When the step boundary was reached, by ``perf_counter``."""
     blocked_seconds: float
     asked: tuple[Asked[CheckpointRequest], ...]
-    """The requests that it answers."""
+    """The requests to answer."""
 
 
 class CheckpointWriter:
-    """Keeps checkpoints in ``folder``, one write at a time; without a folder it keeps none.
+    """Writes checkpoints into ``folder``, one at a time; without a folder it writes none.
 
-    What comes due while one is written waits for it, and the training does not. What goes wrong is told, each
-    kind of it once, and the training goes on. ``journaled`` returns when the journal holds all that was
-    emitted up to a step; ``kept`` is the place of the checkpoint that the run goes on from.
+    If one comes due during a write, it waits and training goes on. Errors are reported, each kind once, and
+    training goes on. ``journaled`` returns when the journal has everything that was emitted up to a step;
+    ``kept`` is the place of the checkpoint that the run was resumed from.
     """
 
     def __init__(
@@ -53,7 +50,7 @@ class CheckpointWriter:
         control: Control,
         emit: Callable[[Record], object],
         every: int | None = None,
-        journaled: Callable[[int], object] = _at_once,
+        journaled: Callable[[int], object] = lambda _step: None,
         kept: Place | None = None,
         epoch_budget: float = EPOCH_BUDGET,
     ) -> None:
@@ -70,7 +67,7 @@ class CheckpointWriter:
         self._troubles: set[str] = set()
         self._warned: set[str] = set()
         self._asked: tuple[Asked[CheckpointRequest], ...] = ()
-        """The requests that the next one answers."""
+        """The requests that the next checkpoint answers."""
         self._lock = threading.Lock()  # guards the next two
         self._wanted: Reason | None = None
         self._writing = False
@@ -78,33 +75,33 @@ class CheckpointWriter:
         self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
         """The command that resumes the run."""
         self._job: _Job | None = None
-        """Held until the next is taken: a device that has failed allows no pinned memory to be freed."""
+        """Kept until the next one: after the device has failed, pinned memory must not be freed."""
         if folder is not None:
             clear(folder, after=self._taken_step)
 
     @property
     def keeps(self) -> bool:
-        """Whether it keeps any; a forked copy of it never does."""
+        """Whether it writes any; a forked copy of it never does."""
         return self._folder is not None and not self._control.is_copy
 
     @property
     def writing(self) -> bool:
-        """Whether one is being written."""
+        """Whether a checkpoint is being written."""
         return self._writing
 
     @property
     def way_back(self) -> str:
-        """How a person goes on from the newest one, none of which holds NaN; empty without one."""
+        """How to resume from the newest checkpoint, which has no NaN; empty if there is none."""
         if self._folder is None or self._kept is None:
             return ""
         return f"go back to checkpoint {checkpoint_name(self._kept[0])}: {self.resume_command()}"
 
     def lacks(self, place: Place) -> bool:
-        """Whether ``place``, if any step led to it, is not that of the last checkpoint that was written."""
+        """Whether ``place``, if a step led to it, differs from that of the last written checkpoint."""
         return self.keeps and place[0] > 0 and place != self._kept
 
     def want_epoch(self) -> None:
-        """An epoch ended: one is due as soon as none is being written, if time has paid for the last one."""
+        """An epoch ended: a checkpoint is due, if ``epoch_budget`` has covered the last one."""
         earned_seconds = self._epoch_budget * (time.perf_counter() - self._last_end)
         if earned_seconds < self._last_blocked_seconds:
             return
@@ -112,14 +109,14 @@ class CheckpointWriter:
             self._wanted = "asked" if self._wanted == "asked" else "epoch"
 
     def next_step(self, step: int) -> int | None:
-        """The next step at which one comes due by its number; None if there is none."""
+        """The next step that is a multiple of ``every``; None without ``every``."""
         return step + self._every - step % self._every if self._every and self.keeps else None
 
     def due(self, step: int, *, only_asked: bool) -> Reason | None:
-        """Why one is to be taken at this boundary; None if none is.
+        """Why a checkpoint is due after ``step``; None if none is.
 
-        ``only_asked``: any other waits. A precision is on trial, or no batch of the epoch is left: its own
-        checkpoint follows the validation, and from one before it the validation would be told of twice.
+        ``only_asked``: only requested ones are, because a precision is on trial or the epoch has no batch
+        left. Its own checkpoint follows the validation; one before it would repeat the validation's record.
         """
         asked = self._control.take(CheckpointRequest)
         if not self.keeps:
@@ -140,70 +137,71 @@ class CheckpointWriter:
             return None if waits else self._wanted
 
     def keep(self, take: Callable[[], Checkpoint], reason: Reason, *, began: float) -> None:
-        """Take one, and let it be written; ``began``: when the boundary was reached, by ``perf_counter``.
+        """Call ``take`` and write its checkpoint in a thread; returns when training may go on.
 
-        Returns as soon as training may go on. Not to be called while one is being written.
+        ``began`` is when the step boundary was reached, by ``perf_counter``. Do not call it during a write.
         """
         assert not self._writing, "one at a time"
-        stood_still = time.perf_counter()
+        blocked_since = time.perf_counter()
         with self._lock:
             self._wanted = None
         self._job = None
         asked, self._asked = self._asked, ()
         try:
             checkpoint = take()
-        except Exception as error:  # noqa: BLE001 - tensors come in kinds nobody foresaw; the run must go on
-            self._tell_trouble(error, reason, asked)
+        except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
+            self._report(error, reason, asked)
             return
         self._taken_step = checkpoint.step
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = self._last_end - began
         self._writing = True
-        job = _Job(checkpoint, reason, began, time.perf_counter() - stood_still, asked)
-        self._job = job
+        job = self._job = _Job(checkpoint, reason, began, self._last_end - blocked_since, asked)
         self._thread = threading.Thread(
             target=self._write, args=(job,), name="amptui-checkpoint", daemon=True
         )
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is being written."""
+        """Wait until nothing is being written."""
         if self._thread is not None:
             self._thread.join()
 
     def last_reason(self) -> Reason:
-        """Why the run's last one is taken."""
-        asked = self._control.take(CheckpointRequest)  # no boundary came that took it
+        """Why the run's last checkpoint is written."""
+        asked = self._control.take(CheckpointRequest)  # it came after the last step boundary
         self._asked += () if asked is None else (asked,)
         return "asked" if self._asked else self._wanted or "end"
 
     def warn(self, text: str) -> None:
-        """Tell a person what is not kept, once."""
+        """Emit a warning, each text once."""
         if text not in self._warned:
             self._warned.add(text)
             self._say("warning", text)
 
     def _write(self, job: _Job) -> None:
         try:
-            self._keep_file(job)
-        except Exception as error:  # noqa: BLE001 - no disk's or journal's trouble may cost the run
-            self._tell_trouble(error, job.reason, job.asked)
+            self._write_job(job)
+        except Exception as error:  # noqa: BLE001 - the run must go on, whatever the disk or the journal does
+            self._report(error, job.reason, job.asked)
         with self._lock:
             self._writing = False
             waits = self._wanted is not None
         if waits:
             self._control.wake()
 
-    def _keep_file(self, job: _Job) -> None:
-        assert self._folder is not None, "nothing is taken without"
+    def _write_job(self, job: _Job) -> None:
+        assert self._folder is not None, "nothing is taken without a folder"
         checkpoint = job.checkpoint
         _refuse_nan(checkpoint.model)
+        write_file = partial(
+            write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)
+        )
         try:
-            size_bytes = self._write_file(checkpoint, self._folder)
-        except FileNotFoundError:  # the folder was removed under it
-            size_bytes = self._write_file(checkpoint, self._folder)
+            size_bytes = write_file()
+        except FileNotFoundError:  # the folder was removed meanwhile
+            size_bytes = write_file()
         self._kept = checkpoint.place
-        now = time.perf_counter()
         self._emit(
             CheckpointWritten(
                 time=time.time(),
@@ -212,7 +210,7 @@ class CheckpointWriter:
                 size_bytes=size_bytes,
                 reason=job.reason,
                 blocked_seconds=job.blocked_seconds,
-                seconds=now - job.began,
+                seconds=time.perf_counter() - job.began,
             )
         )
         for asked in job.asked:
@@ -222,12 +220,7 @@ class CheckpointWriter:
             self._troubles.clear()
             self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=""))
 
-    def _write_file(self, checkpoint: Checkpoint, folder: Path) -> int:
-        return write(checkpoint, folder, before_it_counts=lambda: self._journaled(checkpoint.step))
-
-    def _tell_trouble(
-        self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]
-    ) -> None:
+    def _report(self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]) -> None:
         kind, why = _explained(error)
         for each in asked:
             self._control.answer(each, why)
@@ -241,9 +234,9 @@ class CheckpointWriter:
 
 
 def _refuse_nan(state: Mapping[str, Any]) -> None:
-    """Raise ValueError for a model that is lost: its checkpoints would push out those from before it was.
+    """Raise ValueError for a model with NaN: its checkpoints would replace the earlier ones without NaN.
 
-    Inf is left alone, since masks are made of it.
+    Inf is allowed, because masks contain it.
     """
     for name, value in state.items():
         if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
@@ -251,9 +244,9 @@ def _refuse_nan(state: Mapping[str, Any]) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """The kind of trouble, and what to tell of it."""
+    """The kind of ``error``, and its message."""
     if isinstance(error, OSError) and error.errno is not None:
         why = error.strerror or str(error)
-        return str(error.errno), f"{why} (free some space)" if error.errno in _NO_ROOM else why
+        return str(error.errno), f"{why} (free some space)" if error.errno in _DISK_FULL else why
     text = " ".join(str(error).split())[:500]
     return type(error).__name__, text or type(error).__name__

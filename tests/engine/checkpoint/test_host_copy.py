@@ -66,8 +66,8 @@ def test_many_tensors_lie_in_few_pieces_of_memory() -> None:
     assert len({tensor.untyped_storage().data_ptr() for tensor in copied(state)}) == 1
 
 
-def test_a_room_that_is_full_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.checkpoint.host_copy._ROOM_BYTES", 256)
+def test_a_full_block_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amptui.engine.checkpoint.host_copy._BLOCK_BYTES", 256)
     state = [torch.full((size,), float(size)) for size in (10, 30, 100, 5, 64)]
     found = copied(state)
     assert all(map(torch.equal, found, state))
