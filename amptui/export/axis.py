@@ -1,4 +1,4 @@
-"""The vertical axis of a chart: limits, labels and the height of a value."""
+"""The vertical axis of a chart: limits, labels and the heights of values."""
 
 import math
 from dataclasses import dataclass
@@ -11,34 +11,34 @@ from amptui.telemetry.view import Floats
 Kind = Literal["linear", "log10", "log2"]
 
 _LABELS = 5
-"""Labels that an axis has at most, or one more where its ends fall badly."""
+"""The most labels of an axis, or one more, depending on where its ends are."""
 
 _LARGEST = 1e300
-"""Larger values are drawn as this one: the arithmetic of an axis stays finite."""
+"""Larger values are drawn as this one, so that the arithmetic of an axis stays finite."""
 
 _WIDE = 100.0
-"""By default an axis is logarithmic if the largest value is so many times the smallest."""
+"""An axis is logarithmic if the largest value is at least this many times the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Values from ``low`` to ``high``, in the axis's own measure: logarithms where it is logarithmic."""
+    """From ``low`` to ``high``, which are logarithms if the axis is logarithmic."""
 
     kind: Kind
     low: float
     high: float
     ticks: tuple[float, ...]
-    """Values that have a label."""
+    """The values with a label."""
 
     def heights(self, values: Floats) -> Floats:
-        """How high each value is, from 0 at the bottom to 1; NaN stays, what cannot be shown becomes it."""
+        """The height of each value, from 0 at the bottom to 1; NaN for values that cannot be shown."""
         return (_measured(values, self.kind) - self.low) / (self.high - self.low)
 
 
 def axis(values: Floats, kind: Kind | None = None) -> Axis | None:
-    """The axis for all ``values``; None if it could show none of them.
+    """The axis for all ``values``; None if it can show none of them.
 
-    Without a ``kind`` it is logarithmic for positive values over a wide range.
+    Without a ``kind``, it is logarithmic for positive values over a wide range.
     """
     values = values[np.isfinite(values)]
     if kind is None:
@@ -70,7 +70,7 @@ def _linear(low: float, high: float) -> Axis:
 
 
 def _logarithmic(low: float, high: float, kind: Kind) -> Axis:
-    """Limits at whole powers, and a label at each or at every second, fifth and so on."""
+    """Limits at whole powers, and a label at every power or every second, fifth and so on."""
     first, last = math.floor(low), math.ceil(high)
     if first == last:
         first, last = first - 1, last + 1
@@ -81,7 +81,7 @@ def _logarithmic(low: float, high: float, kind: Kind) -> Axis:
 
 
 def _power(base: float, exponent: int) -> float:
-    """``base ** exponent`` that does not overflow at the end of float64's range."""
+    """``base ** exponent``, or Inf beyond float64's range."""
     try:
         return base**exponent
     except OverflowError:
@@ -89,7 +89,7 @@ def _power(base: float, exponent: int) -> float:
 
 
 def nice(interval: float) -> float:
-    """The next 1, 2 or 5 times a power of ten from ``interval`` up."""
+    """The smallest 1, 2 or 5 times a power of ten that is not below ``interval``."""
     power = 10.0 ** math.floor(math.log10(interval))
     fits = (factor * power for factor in (1, 2, 5) if factor * power >= interval * (1 - 1e-9))
     return next(fits, 10 * power)

@@ -1,4 +1,4 @@
-"""A curve or several over the run's steps as a figure: lines and bands in SVG, axes, marks, what they say."""
+"""Draws one or more curves over the run's steps as a figure: lines and bands in SVG, axes and marks."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,22 +9,20 @@ import numpy as np
 
 from amptui import units
 from amptui.export.axis import Axis, Kind, axis
-from amptui.export.cards import css_class
-from amptui.export.markup import Markup, element
-from amptui.export.page_columns import Columns, columns
-from amptui.export.steps import Steps, marks, percent, ribbon, step_axis
+from amptui.export.markup import Markup, css_class, element, percent
+from amptui.export.steps import Columns, Steps, columns, marks, ribbon, step_axis
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
 _WIDTH = 1000
-"""The width of a drawing in its own measure; the page stretches it to the width that it has."""
+"""The width of a drawing in its own units; the page stretches it."""
 
 _MARGIN = 8
-"""Pixels that stay free above and below a curve: half a label."""
+"""Free pixels above and below a curve: half a label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One value a step."""
+    """One value per step."""
 
     name: str
     series: Series
@@ -32,7 +30,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A single value beside the curves, and what it is."""
+    """A single value beside the curves, and its description."""
 
     step: int
     value: float
@@ -45,30 +43,31 @@ class Chart:
 
     title: str
     curves: tuple[Curve, ...]
-    """One alone has the colours of the precisions, several have colours of their own and a legend."""
+    """A single one has the colours of the precisions; several have colours of their own and a legend."""
     unit: str = ""
     unit_value: float = 1.0
-    """How much one ``unit`` is of what the curves are in."""
+    """The size of one ``unit`` in the curves' own unit."""
     format_value: Callable[[float | None], str] = units.loss
     kind: Kind | None = None
-    """Of the vertical axis; None leaves the choice to the values."""
+    """Of the vertical axis; None: chosen by the values."""
     height: int = 150
     """In pixels."""
     points: tuple[Point, ...] = ()
     skips: Series = EMPTY_SERIES
-    """Steps to mark as skipped, where the chart is to show them."""
+    """Skipped steps to mark."""
     sparse: bool = False
-    """Values were measured now and then: the line passes over steps between them in other precisions too."""
+    """Not every step has a value: the line also connects values across a switch of the precision."""
     note: str = ""
-    """What one has to know to read it."""
+    """How to read it."""
 
 
 def draw(chart: Chart, steps: Steps) -> Markup | None:
-    """The chart as a figure; None where there is no finite value to show."""
+    """The chart as a figure; None without a finite value."""
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
     cuts = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
-    vertical = axis(np.concatenate([points, *_extremes(cuts)]), chart.kind)
+    extremes = (values for cut in cuts for values in (cut.minimum, cut.maximum))
+    vertical = axis(np.concatenate([points, *extremes]), chart.kind)
     if vertical is None:
         return None
     title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
@@ -93,12 +92,6 @@ def draw(chart: Chart, steps: Steps) -> Markup | None:
     return element("figure", caption, plot, legend, note, class_="chart", data_values=data)
 
 
-def _extremes(cuts: list[Columns]) -> Iterator[Floats]:
-    for cut in cuts:
-        yield cut.minimum
-        yield cut.maximum
-
-
 def _in_units(series: Series, unit: float) -> Series:
     if unit == 1.0:
         return series
@@ -112,7 +105,7 @@ def _in_units(series: Series, unit: float) -> Series:
 
 
 def _newest(chart: Chart, curves: tuple[Curve, ...]) -> str:
-    """The last values, which stand at the chart until somebody points at others."""
+    """The last values, shown until the user points at others."""
     found = []
     for curve in curves:
         known = curve.series.recent[np.isfinite(curve.series.recent)]
@@ -156,7 +149,7 @@ def _area(chart: Chart, steps: Steps, vertical: Axis, cuts: list[Columns]) -> Ma
 
 
 def _lines(chart: Chart, steps: Steps, vertical: Axis, cuts: list[Columns]) -> Iterator[Markup]:
-    """Bands from the least to the largest value where columns hold several steps, and lines of the means."""
+    """Lines of the means, and bands from minimum to maximum if columns hold several steps."""
     for number, cut in enumerate(cuts):
         x = _WIDTH * steps.shares(cut.middles())
         low, middle, high = (
@@ -172,7 +165,7 @@ def _lines(chart: Chart, steps: Steps, vertical: Axis, cuts: list[Columns]) -> I
 def _parts(chart: Chart, steps: Steps, cut: Columns) -> Iterator[tuple[slice, str]]:
     """The columns of each colour that hold a value.
 
-    A part begins with the last column of the one before, so that the line has no gap at a switch.
+    Each part begins with the last column of the previous one, so that the line has no gap at a switch.
     """
     known = np.flatnonzero(np.isfinite(cut.mean))
     begin = 0
@@ -189,7 +182,7 @@ def _parts(chart: Chart, steps: Steps, cut: Columns) -> Iterator[tuple[slice, st
 def _line(x: Floats, y: Floats) -> str:
     known = np.isfinite(y)
     places = [f"{a:.1f} {b:.1f}" for a, b in zip(x[known].tolist(), y[known].tolist(), strict=True)]
-    # A line of one point has no length and would not be seen without an end.
+    # A line of one point would be invisible.
     return f"M{'L'.join(places)}" if len(places) > 1 else "".join(f"M{place}h.1" for place in places)
 
 
@@ -229,7 +222,7 @@ def _in_words(chart: Chart, cuts: list[Columns]) -> str:
 
 
 def _values(chart: Chart, curves: tuple[Curve, ...], cuts: list[Columns]) -> dict[str, object]:
-    """What the page's script shows of the step that somebody points at."""
+    """What the page's script shows for the step that the user points at."""
     return {
         "unit": chart.unit,
         "curves": [

@@ -14,7 +14,7 @@ from amptui.text import printable
 
 
 def charts(recording: Recording) -> Iterator[Chart]:
-    """All charts, the most important first; those without a finite value are not drawn."""
+    """All charts, the most important first."""
     view = recording.view
     yield Chart(
         title="loss",

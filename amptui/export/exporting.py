@@ -1,7 +1,7 @@
-"""Writes all requested formats in one pass over a journal."""
+"""Exports a journal to all requested formats in one pass."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -24,16 +24,16 @@ _HINT = "choose another path, or free some space"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export read."""
+    """What was read from the journal."""
 
     steps: int
-    """Steps in the journal; one that was repeated after a resume counts twice."""
+    """Steps in the journal; a step that was repeated after a resume counts twice."""
     passed_over: str
-    """What could not be read, in one line; empty if everything was."""
+    """What could not be read, in one line; empty if everything was read."""
 
 
 class _Sink(Protocol):
-    """Writes one file: it gets all records in order, then the whole recording."""
+    """Writes one file from all records in order, and then the whole recording."""
 
     def add(self, records: Sequence[Record]) -> None: ...
     def finish(self, recording: Recording) -> None: ...
@@ -52,36 +52,30 @@ def export(
     path = journal_of(run)
     recording = Recording(name_of(path), str(path.parent))
     with ExitStack() as stack:
-        sinks = [
-            (out, stack.enter_context(_opened(out, make)))
-            for out, make in _sinks(recording.name, csv, tensorboard, html)
-        ]
+        sinks: dict[Path, _Sink] = {}
+        if csv is not None:
+            sinks[csv] = stack.enter_context(_opened(csv, StepTable))
+        if tensorboard is not None:
+            from amptui.export.tensorboard import FILE_NAME, EventFile
+
+            out = tensorboard / recording.name / FILE_NAME
+            sinks[out] = stack.enter_context(_opened(out, EventFile))
+        new_page = None if html is None else stack.enter_context(_replacing(html))
         _read(path, recording, sinks)
-        for out, sink in sinks:
+        for out, sink in sinks.items():
             with _writing(out):
                 sink.finish(recording)
+        if html is not None and new_page is not None:
+            with _writing(html):
+                new_page.write_text(page(recording), encoding="utf-8", errors="replace")
     return Exported(steps=recording.steps, passed_over=recording.passed_over)
-
-
-def _sinks(
-    name: str, csv: Path | None, tensorboard: Path | None, html: Path | None
-) -> Iterator[tuple[Path, Callable[[Path], _Sink]]]:
-    """The path of each file, and what writes it."""
-    if csv is not None:
-        yield csv, StepTable
-    if tensorboard is not None:
-        from amptui.export.tensorboard import FILE_NAME, EventFile
-
-        yield tensorboard / name / FILE_NAME, EventFile
-    if html is not None:
-        yield html, _PageFile
 
 
 @contextmanager
 def _opened(out: Path, make: Callable[[Path], _Sink]) -> Iterator[_Sink]:
-    with _replacing(out) as beside:
+    with _replacing(out) as temporary:
         with _writing(out):
-            sink = make(beside)
+            sink = make(temporary)
         try:
             yield sink
         finally:
@@ -89,12 +83,12 @@ def _opened(out: Path, make: Callable[[Path], _Sink]) -> Iterator[_Sink]:
                 sink.close()
 
 
-def _read(path: Path, recording: Recording, sinks: Sequence[tuple[Path, _Sink]]) -> None:
+def _read(path: Path, recording: Recording, sinks: Mapping[Path, _Sink]) -> None:
     reader, empty = journal.read(path), True
     while batch := list(islice(reader, MAX_AT_ONCE)):
         empty = False
         recording.add(batch)
-        for out, sink in sinks:
+        for out, sink in sinks.items():
             with _writing(out):
                 sink.add(batch)
     recording.passed_over = passed_over(reader)
@@ -102,59 +96,37 @@ def _read(path: Path, recording: Recording, sinks: Sequence[tuple[Path, _Sink]])
         raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
 
 
-class _PageFile:
-    """The page, written at the end."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w", encoding="utf-8", errors="replace")
-
-    def add(self, records: Sequence[Record]) -> None:
-        pass
-
-    def finish(self, recording: Recording) -> None:
-        self._file.write(page(recording))
-        self._file.close()
-
-    def close(self) -> None:
-        self._file.close()
-
-
 # ------------------------------------------------------------------------------- atomic files
 
 
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
-    """A temporary path beside ``out``, which replaces it at the end and is removed after an error.
+    """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.
 
     Creates missing folders. Raises ``AmptuiError`` if ``out`` cannot be written or is not a file.
     """
     with _writing(out):
-        place = out.resolve()
-        if place.exists() and not place.is_file():
+        target = out.resolve()
+        if target.exists() and not target.is_file():
             raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
-        place.parent.mkdir(parents=True, exist_ok=True)
-    # Without the name: TensorBoard reads every file with "tfevents" in its name.
-    beside = place.with_name(f".amptui-{os.getpid()}-{hash(place.name)}.tmp")
-    with _writing(out):
-        _make(beside)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Not named after the target: TensorBoard reads every file with "tfevents" in its name.
+        temporary = target.with_name(f".amptui-{os.getpid()}-{hash(target.name)}.tmp")
+        temporary.unlink(missing_ok=True)
+        # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
-        yield beside
+        yield temporary
         with _writing(out):
-            beside.replace(place)
+            temporary.replace(target)
     finally:
         with suppress(OSError):
-            beside.unlink()
-
-
-def _make(path: Path) -> None:
-    """Create an empty file: in a shared folder such as /tmp, somebody's link could be there already."""
-    path.unlink(missing_ok=True)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            temporary.unlink()
 
 
 @contextmanager
 def _writing(out: Path) -> Iterator[None]:
-    """Turns an ``OSError`` into an ``AmptuiError`` that names ``out``."""
+    """Turn an ``OSError`` into an ``AmptuiError`` that names ``out``."""
     try:
         yield
     except OSError as error:

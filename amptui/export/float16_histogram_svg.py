@@ -3,8 +3,7 @@
 import math
 
 from amptui import units
-from amptui.export.markup import Markup, element
-from amptui.export.steps import percent
+from amptui.export.markup import Markup, element, percent
 from amptui.findings import FLOAT16_ZONES, Float16Window
 
 _HEIGHT = 120
@@ -14,9 +13,9 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def draw(window: Float16Window) -> Markup:
-    """One bar per exponent, coloured by what float16 does with it, above a legend with fractions.
+    """One bar per exponent, coloured by what float16 does with it, above a legend with percentages.
 
-    The height is the logarithm of the count: a thousand lost elements among millions stay visible.
+    Heights are logarithms of counts: a thousand lost elements among millions stay visible.
     """
     first, stop = window.first_exponent, window.first_exponent + len(window.counts)
     highest = math.log1p(max(window.counts, default=0)) or 1.0
@@ -40,7 +39,7 @@ def draw(window: Float16Window) -> Markup:
 
 
 def zone(exponent: int) -> str:
-    """What float16 does with magnitudes from 2^exponent to its double."""
+    """What float16 does with magnitudes from 2^exponent to 2^(exponent + 1)."""
     return ["flushed", *(name for name, start in FLOAT16_ZONES.items() if exponent >= start)][-1]
 
 
@@ -59,7 +58,7 @@ def _exponents(first: int, stop: int) -> Markup:
 
 
 def _shares(window: Float16Window) -> Markup:
-    """Each zone's share of the elements that are not zero, and the zeros."""
+    """The percentage of each zone among the nonzero elements, and the zeros."""
     nonzero = window.elements - window.zeros
     parts = (
         ("flushed", "flushed to zero", window.flushed),

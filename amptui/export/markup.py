@@ -1,27 +1,30 @@
-"""The only place that builds HTML and SVG, so that no text of a run can become markup."""
+"""Builds all HTML and SVG, so that no text of a run can become markup; and the elements of the page."""
 
 import html
+from collections.abc import Iterable
 
+from amptui.records import PRECISIONS, Severity
+from amptui.telemetry.labels import signed_label
 from amptui.text import printable
+from amptui.units import SEVERITY_SIGNS
 
-_WITHOUT_END = frozenset({"meta"})
+_VOID = frozenset({"meta"})
 
 
 class Markup(str):
-    """Finished markup. Any other text is escaped when it is added."""
+    """Finished markup; any other text is escaped when it is added."""
 
     __slots__ = ()
 
 
 def element(name: str, /, *children: str | None, **attributes: object) -> Markup:
-    """``<name attributes>children</name>``; a child that is no :class:`Markup` is escaped, None left out.
+    """``<name attributes>children</name>``; text is escaped, a child or attribute that is None left out.
 
-    An attribute's name may end in ``_`` (``class_``), has ``-`` where Python has ``_`` otherwise, and is left
-    out with the value None.
+    In the names of attributes a final ``_`` is dropped (``class_``) and other ``_`` become ``-``.
     """
     words = [name, *(_attribute(key, value) for key, value in attributes.items() if value is not None)]
     start = f"<{' '.join(words)}>"
-    return Markup(start if name in _WITHOUT_END else f"{start}{joined(*children)}</{name}>")
+    return Markup(start if name in _VOID else f"{start}{joined(*children)}</{name}>")
 
 
 def joined(*children: str | None) -> Markup:
@@ -38,5 +41,62 @@ def _attribute(key: str, value: object) -> str:
 
 
 def _inert(text: str) -> str:
-    """Text without control characters except line breaks, which cannot change the reading direction."""
+    """Text without control characters, except line breaks, and without changes of the writing direction."""
     return "\n".join(map(printable, text.expandtabs(4).split("\n")))
+
+
+# -------------------------------------------------------------------------- the page's elements
+
+
+def card(title: str, *children: Markup | None) -> Markup | None:
+    """A section with a heading; None if it is empty."""
+    if all(child is None for child in children):
+        return None
+    return element("section", element("h2", title), *children)
+
+
+def paragraph(text: str, class_: str | None = None) -> Markup | None:
+    """A paragraph; None without text."""
+    return element("p", text, class_=class_) if text else None
+
+
+def verdict(severity: Severity, label: str, text: str) -> Markup:
+    """``✔ X-ray  gradients agree in all 43 layers``."""
+    sign = element("span", SEVERITY_SIGNS[severity], class_=f"sign {severity}")
+    return element("p", sign, " ", element("b", label), " ", text, class_="verdict")
+
+
+def facts(pairs: Iterable[tuple[str, str]]) -> Markup | None:
+    """Names and their values, without empty values; None if none is left."""
+    items = [element("div", element("dt", name), element("dd", value)) for name, value in pairs if value]
+    return element("dl", *items) if items else None
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
+    """A table whose first column names its rows; it scrolls horizontally on a narrow page."""
+    first, *names = head
+    lines = [element("tr", element("td", first), *(element("th", name, scope="col") for name in names))]
+    for name, *cells in rows:
+        row = [element("th", name, scope="row"), *(element("td", cell) for cell in cells)]
+        lines.append(element("tr", *row))
+    return element("div", element("table", *lines), class_="wide", tabindex=0)
+
+
+def css_class(precision: str | None) -> str:
+    """The CSS class with a precision's colour; ``other`` for unknown names in a journal."""
+    return precision if precision in PRECISIONS else "other"
+
+
+def chip(precision: str) -> Markup:
+    """Glyph and label in the precision's colour."""
+    return element("span", signed_label(precision), class_=f"chip {css_class(precision)}")
+
+
+def details(summary: str, content: Markup | None) -> Markup | None:
+    """Content that opens on a click; None if there is none."""
+    return None if content is None else element("details", element("summary", summary), content)
+
+
+def percent(share: float) -> str:
+    """A fraction as SVG writes it: ``12.34%``."""
+    return f"{100 * share:.2f}%"

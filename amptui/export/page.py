@@ -1,4 +1,4 @@
-"""A run as one self-contained HTML page: it needs no network and no other file."""
+"""A run as one self-contained HTML page, which needs no network and no other file."""
 
 import base64
 import hashlib
@@ -6,10 +6,10 @@ import json
 from importlib import resources
 
 from amptui import __version__
-from amptui.export import cards, safety, sections, story
+from amptui.export import run_details, safety, sections
 from amptui.export.chart import draw
 from amptui.export.curves import charts
-from amptui.export.markup import Markup, element
+from amptui.export.markup import Markup, card, chip, element
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
 from amptui.telemetry.labels import precision_label
@@ -50,26 +50,26 @@ def _main(recording: Recording) -> Markup:
     steps = Steps(view.loss.first_step, view.loss.last_step, view.switches)
     curves = [draw(chart, steps) for chart in charts(recording)] if view.loss.count else []
     loss, others = curves[:1], curves[1:]
-    cards_of_the_run = [
+    cards = [
         sections.figures(recording),
-        cards.card("training", *loss, _legend(view)),
+        card("training", *loss, _legend(view)),
         sections.comparison(view),
         sections.time_spent(view),
         sections.memory_spent(view),
         safety.conclusions(view),
-        cards.card("curves", element("div", *others, class_="charts") if any(others) else None),
+        card("curves", element("div", *others, class_="charts") if any(others) else None),
         safety.window(view.numerics.window),
         safety.trace(view.numerics.trace),
         safety.xray(view.numerics.xray),
-        story.happened(view),
-        story.ran(recording),
+        run_details.events(view),
+        run_details.settings(recording),
     ]
-    # JSON escapes these again, so they bypass the function that makes text inert.
+    # JSON escapes these a second time, so element() does not find their control characters.
     labels = [[switch.step, printable(precision_label(switch.precision))] for switch in view.switches]
     return element(
         "main",
         sections.header(recording),
-        *cards_of_the_run,
+        *cards,
         data_first=steps.first,
         data_last=steps.last,
         data_switches=json.dumps(labels),
@@ -81,7 +81,7 @@ def _legend(view: SessionView) -> Markup | None:
     used = dict.fromkeys(switch.precision for switch in view.switches)
     if not used:
         return None
-    items = [element("li", cards.chip(precision)) for precision in used]
+    items = [element("li", chip(precision)) for precision in used]
     items += [
         element("li", "× step skipped", class_="skip"),
         element("li", "× NaN or Inf", class_="nonfinite"),

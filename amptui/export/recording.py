@@ -1,4 +1,4 @@
-"""A journal as a whole: the session's view, and the curves that only an export draws."""
+"""A whole journal: the session's view, and the curves that only an export draws."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ _OF_STEPS: Mapping[str, Callable[[StepRecord], float | None]] = {
 
 
 class Recording:
-    """Collects the records of a journal in order; its other properties are for when all are added."""
+    """Collects the records of a journal in order; read the properties after the last one."""
 
     def __init__(self, name: str, folder: str) -> None:
         self.name = name
-        """What the run is called by its files."""
+        """The run's name, from its files."""
         self.steps = 0
-        """Steps in the journal; one that was repeated after a resume counts twice."""
+        """Steps in the journal; a step that was repeated after a resume counts twice."""
         self.started: RunStarted | None = None
         self.validations: list[EpochFinished] = []
         """The finished epochs with a validation."""
@@ -44,7 +44,7 @@ class Recording:
 
     @property
     def parts(self) -> dict[str, Series]:
-        """The parts of the loss by name, one value a step."""
+        """The parts of the loss by name, one value per step."""
         return {name: curve.series for name, curve in self._parts.items()}
 
     def curve(self, name: str) -> Series:
@@ -116,7 +116,7 @@ class _Curve:
         return EMPTY_SERIES if self._track is None else self._track.snapshot()
 
     def put(self, first_step: int, values: Sequence[float | None]) -> None:
-        """Values of the steps from ``first_step`` on; late ones are left out."""
+        """Add the values of the steps from ``first_step`` on; out-of-order ones are ignored."""
         if self._track is None:
             self._track = Track.empty(first_step=first_step)
         if self.resuming:

@@ -3,37 +3,32 @@
 import math
 
 from amptui import units
-from amptui.export import cards, float16_histogram_svg
-from amptui.export.markup import Markup, element
+from amptui.export import float16_histogram_svg
+from amptui.export.markup import Markup, card, chip, details, element, facts, paragraph, table, verdict
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
 from amptui.telemetry import health
-from amptui.telemetry.view import NumericsView, ScalerView, SessionView, Verdict
+from amptui.telemetry.view import NumericsView, ScalerView, SessionView
 
 
 def conclusions(view: SessionView) -> Markup | None:
     """The verdicts in the order of the screen, and the numbers behind them."""
     numerics = view.numerics
-    said = [
-        _scaler(numerics),
-        _verdict("float16", numerics.window_verdict),
-        _verdict("trace", numerics.trace_verdict),
-        _verdict("X-ray", numerics.xray_verdict),
-    ]
-    numbers = cards.facts([*_gradients(numerics), *_scale(view.scaler)])
-    outlook = cards.paragraph(numerics.outlook, "note")
-    return cards.card("is AMP safe?", *said, numbers, outlook)
+    found = {
+        "float16": numerics.window_verdict,
+        "trace": numerics.trace_verdict,
+        "X-ray": numerics.xray_verdict,
+    }
+    said = [verdict(each.severity, label, each.text) for label, each in found.items() if each is not None]
+    numbers = facts([*_gradients(numerics), *_scale(view.scaler)])
+    return card("is AMP safe?", _scaler(numerics), *said, numbers, paragraph(numerics.outlook, "note"))
 
 
 def _scaler(numerics: NumericsView) -> Markup | None:
     scaler = numerics.scaler
     if scaler.state == "unused":
         return None
-    said = cards.signed(scaler.severity, f"loss scaler {scaler.state}", scaler.text)
-    return element("div", said, cards.paragraph(scaler.rule, "note"))
-
-
-def _verdict(label: str, verdict: Verdict | None) -> Markup | None:
-    return None if verdict is None else cards.signed(verdict.severity, label, verdict.text)
+    said = verdict(scaler.severity, f"loss scaler {scaler.state}", scaler.text)
+    return element("div", said, paragraph(scaler.rule, "note"))
 
 
 def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
@@ -75,25 +70,21 @@ def window(found: Float16Window | None) -> Markup | None:
     """The newest float16 histogram, and the parameters that lose the most."""
     if found is None or not found.counts:
         return None
-    scale = units.count(found.loss_scale)
-    how = (
-        f"if it ran in float16 at a loss scale of {scale}"
-        if found.hypothetical
-        else f"at a loss scale of {scale}"
-    )
-    told = f"All gradients of step {found.step:,} by exponent, {how}."
+    how = "if it ran in float16 at" if found.hypothetical else "at"
+    scale = f"{how} a loss scale of {units.count(found.loss_scale)}"
+    told = f"All gradients of step {found.step:,} by exponent, {scale}."
     hidden = "" if found.hypothetical else " Gradients that float16 flushed are among the zeros."
     worst = [
         (parameter.name, *(units.share(count, parameter.elements - parameter.zeros) for count in counts))
         for parameter in found.worst
         for counts in [(parameter.flushed, parameter.subnormal, parameter.overflowing)]
     ]
-    losers = cards.table(("parameter", "flushed", "subnormal", "overflow"), worst) if worst else None
-    return cards.card(
+    losers = table(("parameter", "flushed", "subnormal", "overflow"), worst) if worst else None
+    return card(
         "gradients in float16's range",
-        cards.paragraph(told + hidden, "note"),
+        paragraph(told + hidden, "note"),
         float16_histogram_svg.draw(found),
-        cards.opened("parameters that lose the most", losers) if losers is not None else None,
+        details("parameters that lose the most", losers),
     )
 
 
@@ -103,12 +94,12 @@ def trace(found: ModulesTraced | None) -> Markup | None:
         return None
     first = health.what_overflowed_first(found)
     rows = [(health.place_of(module), health.distance(module)) for module in found.nearest]
-    nearest = cards.table(("module", "largest value"), rows) if rows else None
-    return cards.card(
+    nearest = table(("module", "largest value"), rows) if rows else None
+    return card(
         "largest values by module",
-        cards.paragraph(f"Step {found.step:,}, {units.count(found.modules)} modules.", "note"),
-        cards.signed("warning", "first", first) if first else None,
-        cards.opened("closest to 65,504", nearest) if nearest is not None else None,
+        paragraph(f"Step {found.step:,}, {units.count(found.modules)} modules.", "note"),
+        verdict("warning", "first", first) if first else None,
+        details("closest to 65,504", nearest),
     )
 
 
@@ -116,7 +107,7 @@ def xray(found: XRayTaken | None) -> Markup | None:
     """The newest X-ray: both losses, memory, and every layer."""
     if found is None:
         return None
-    losses = cards.facts(
+    losses = facts(
         [
             ("loss in FP32", units.loss(found.loss_fp32)),
             ("loss in AMP", units.loss(found.loss_amp)),
@@ -125,15 +116,13 @@ def xray(found: XRayTaken | None) -> Markup | None:
         ]
     )
     head = ("layer", "kind", "cosine", "relative error", "lost", "output")
-    layers = cards.table(head, map(_layer, found.layers)) if found.layers else None
+    layers = table(head, map(_layer, found.layers)) if found.layers else None
     note = "The same batch and weights in FP32 and in AMP: how closely each layer's gradients agree."
-    return cards.card(
+    return card(
         "X-ray",
-        element(
-            "p", f"Step {found.step:,}, FP32 and ", cards.chip(found.precision), ". ", note, class_="note"
-        ),
+        element("p", f"Step {found.step:,}, FP32 and ", chip(found.precision), ". ", note, class_="note"),
         losses,
-        cards.opened(f"layers: {units.count(len(found.layers))}", layers) if layers is not None else None,
+        details(f"layers: {units.count(len(found.layers))}", layers),
     )
 
 

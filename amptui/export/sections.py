@@ -1,10 +1,9 @@
-"""The top of the page: how the run ended, its main figures, AMP's gain, where time and memory go."""
+"""The top of the page: outcome, main figures, AMP's gain, and where time and memory go."""
 
 from collections.abc import Callable, Mapping
 
 from amptui import units
-from amptui.export import cards
-from amptui.export.markup import Markup, element
+from amptui.export.markup import Markup, card, chip, element, paragraph, table
 from amptui.export.recording import Recording
 from amptui.findings import MemoryBreakdown
 from amptui.records import RunFailed, RunFinished
@@ -34,7 +33,7 @@ def header(recording: Recording) -> Markup:
     view, run = recording.view, recording.view.run
     badges = [_ending(view)]
     if view.precision:
-        badges.append(cards.chip(view.precision))
+        badges.append(chip(view.precision))
     if run is None:
         return element("header", element("h1", recording.name), element("p", *badges, class_="badges"))
     if not run.data.real:
@@ -129,12 +128,12 @@ def comparison(view: SessionView) -> Markup | None:
     columns = ordered(found)
     rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
     measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
-    sides = cards.table(["", *(cards.chip(stats.precision) for stats in columns)], measured)
+    sides = table(["", *(chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
-    gain = [cards.paragraph(line, "verdict") for line in (*turns, *_gain(view))]
+    gain = [paragraph(line, "verdict") for line in (*turns, *_gain(view))]
     notes = [*provisional_lines(found), *_left_out(found.rows, view.unmeasured_steps)]
-    note = cards.paragraph("; ".join(notes), "note")
-    return cards.card("precisions side by side", sides, *gain, note)
+    note = paragraph("; ".join(notes), "note")
+    return card("precisions side by side", sides, *gain, note)
 
 
 def _gain(view: SessionView) -> list[str]:
@@ -169,10 +168,10 @@ def time_spent(view: SessionView) -> Markup | None:
         return None
     names = dict.fromkeys(phase.name for timing in view.timings for phase in timing.phases)
     rows = [[name, *(_phase(timing, name) for timing in view.timings)] for name in names]
-    head = ["", *(cards.chip(timing.precision) for timing in view.timings)]
+    head = ["", *(chip(timing.precision) for timing in view.timings)]
     said = [_bound(timing) for timing in view.timings]
     note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
-    return cards.card("where the time goes", cards.table(head, rows), *said, cards.paragraph(note, "note"))
+    return card("where the time goes", table(head, rows), *said, paragraph(note, "note"))
 
 
 def _phase(timing: PrecisionTiming, name: str) -> str:
@@ -185,7 +184,7 @@ def _phase(timing: PrecisionTiming, name: str) -> str:
 def _bound(timing: PrecisionTiming) -> Markup | None:
     words = [f"{timing.bound}-bound" if timing.bound else "", timing.evidence, timing.limit]
     text = "; ".join(word for word in words if word)
-    return element("p", cards.chip(timing.precision), f" {text}", class_="verdict") if text else None
+    return element("p", chip(timing.precision), f" {text}", class_="verdict") if text else None
 
 
 def memory_spent(view: SessionView) -> Markup | None:
@@ -198,8 +197,8 @@ def memory_spent(view: SessionView) -> Markup | None:
         for kind, dtype in kinds
     ]
     rows.append(["peak", *(units.number_of_bytes(found.peak_allocated_bytes) for found in view.memory)])
-    head = ["", *(cards.chip(found.precision) for found in view.memory)]
-    return cards.card("where the memory goes", cards.table(head, rows))
+    head = ["", *(chip(found.precision) for found in view.memory)]
+    return card("where the memory goes", table(head, rows))
 
 
 def _size(found: MemoryBreakdown, kind: str, dtype: str) -> str:

@@ -1,29 +1,73 @@
-"""The horizontal axis shared by all charts of a page: steps, their precisions, and marks."""
+"""The horizontal axis shared by all charts of a page: steps, their precisions and marks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-import numpy.typing as npt
 
 from amptui.export.axis import nice
-from amptui.export.cards import css_class
-from amptui.export.markup import Markup, element
-from amptui.export.page_columns import MAX_COLUMNS, columns
+from amptui.export.markup import Markup, css_class, element, percent
 from amptui.telemetry.labels import precision_label, precision_letter
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 
+MAX_COLUMNS = 600
+"""More than a phone has pixels across; on a wide screen a column is two or three pixels."""
+
 _LETTER_SHARE = 0.035
-"""The fraction of the ribbon that a stretch needs for its letter, even on a phone."""
+"""The fraction of the ribbon that a letter needs, even on a phone."""
 
 _LABEL_SHARE = 0.14
 """The fraction of the axis around a label without other labels, even on a phone."""
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """A curve in columns of ``width_steps`` steps each, from ``first_step`` on."""
+
+    first_step: int
+    width_steps: int
+    minimum: Floats
+    """Like the next two, NaN in a column without a finite value."""
+    maximum: Floats
+    mean: Floats
+    nonfinite: Floats
+    """The number of NaN and Inf in each column."""
+
+    def middles(self) -> Floats:
+        """The position of the middle of each column; step n reaches from n to n + 1."""
+        return self.first_step + (np.arange(len(self.mean), dtype=np.float64) + 0.5) * self.width_steps
+
+
+def columns(series: Series) -> Columns:
+    """``series`` in at most ``MAX_COLUMNS`` columns; no spike is lost."""
+    joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
+    with np.errstate(over="ignore"):
+        return Columns(
+            first_step=series.first_step,
+            width_steps=series.bucket_steps * joined,
+            minimum=np.fmin.reduce(_rows(series.minimum, joined), axis=1),
+            maximum=np.fmax.reduce(_rows(series.maximum, joined), axis=1),
+            mean=_means(_rows(series.mean, joined)),
+            nonfinite=np.nansum(_rows(series.nonfinite.astype(np.float64), joined), axis=1),
+        )
+
+
+def _rows(values: Floats, joined: int) -> Floats:
+    """``joined`` neighbours per row, the last row padded with NaN."""
+    return np.pad(values, (0, -len(values) % joined), constant_values=np.nan).reshape(-1, joined)
+
+
+def _means(rows: Floats) -> Floats:
+    """Means of the finite values of each row, without a sum that could overflow."""
+    known = np.isfinite(rows)
+    shares = np.where(known, rows, 0.0) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    return np.where(known.any(axis=1), shares.sum(axis=1), np.nan)
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
-    """From ``first`` to ``last``. A step's place reaches from its number to the next one's."""
+    """The steps from ``first`` to ``last``; step n reaches from n to n + 1."""
 
     first: int
     last: int
@@ -35,25 +79,25 @@ class Steps:
         """How many there are, at least one."""
         return max(1, self.last - self.first + 1)
 
-    def shares(self, places: Floats) -> Floats:
-        """Positions on the axis as fractions from 0 to 1."""
-        return (places - self.first) / self.count
+    def shares(self, positions: Floats) -> Floats:
+        """Positions as fractions of the axis, from 0 to 1."""
+        return (positions - self.first) / self.count
 
-    def precisions(self, places: Floats) -> list[str | None]:
-        """The precision at each place; None before the first that is known."""
+    def precisions(self, positions: Floats) -> list[str | None]:
+        """The precision at each position; None before the first known one."""
         begins = np.array([switch.step for switch in self.switches], np.float64)
-        found = np.searchsorted(begins, places, side="right") - 1
+        found = np.searchsorted(begins, positions, side="right") - 1
         return [self.switches[i].precision if i >= 0 else None for i in found.tolist()]
 
     def stretches(self) -> list[tuple[float, float, str | None]]:
-        """Where each stretch of one precision begins and ends, as shares, and its precision.
+        """Begin and end, as fractions of the axis, and precision of each stretch of one precision.
 
-        Those too short to be seen are left out.
+        Stretches that are too short to be seen are left out.
         """
         amount = min(MAX_COLUMNS, self.count)
-        places = self.first + (np.arange(amount) + 0.5) * self.count / amount
+        positions = self.first + (np.arange(amount) + 0.5) * self.count / amount
         found, begin = [], 0
-        for precision, group in groupby(self.precisions(places)):
+        for precision, group in groupby(self.precisions(positions)):
             end = begin + len(list(group))
             found.append((begin / amount, end / amount, precision))
             begin = end
@@ -62,41 +106,31 @@ class Steps:
 
 def ribbon(steps: Steps) -> Markup:
     """A strip in the colours of the precisions, with letters where there is room."""
-    parts = []
+    parts, labels = [], []
     for begin, end, precision in steps.stretches():
-        name = "unknown" if precision is None else precision_label(precision)
-        words = element("title", f"{name} from step {round(steps.first + begin * steps.count):,}")
+        labels.append(precision_label(precision or "unknown"))
+        title = element("title", f"{labels[-1]} from step {round(steps.first + begin * steps.count):,}")
         where = {"x": percent(begin), "width": percent(end - begin)}
-        parts.append(element("rect", words, class_=css_class(precision), height=16, **where))
+        parts.append(element("rect", title, class_=css_class(precision), height=16, **where))
         if end - begin >= _LETTER_SHARE:
             middle = percent((begin + end) / 2)
             parts.append(element("text", precision_letter(precision), x=middle, y=12, class_="letter"))
-    return element("svg", *parts, class_="ribbon", height=16, role="img", aria_label=in_words(steps))
-
-
-def in_words(steps: Steps) -> str:
-    """``precisions: FP32, AMP fp16, FP32``, for screen readers."""
-    labels = [precision_label(precision or "unknown") for _, _, precision in steps.stretches()]
-    return f"precisions: {', '.join(labels)}"
+    words = f"precisions: {', '.join(labels)}"
+    return element("svg", *parts, class_="ribbon", height=16, role="img", aria_label=words)
 
 
 def marks(steps: Steps, skips: Series, curves: Sequence[Series]) -> Markup | None:
-    """A line of crosses: over skipped steps, and over NaN or Inf in ``curves``; None if there are none."""
+    """A line of crosses at skipped steps, and at NaN or Inf in ``curves``; None if there are none."""
     skipped = columns(skips)
-    crosses = [_cross(share, "skip") for share in _where(steps, skipped.middles(), skipped.maximum > 0)]
-    for curve in curves:
-        cut = columns(curve)
-        crosses += [_cross(share, "nonfinite") for share in _where(steps, cut.middles(), cut.nonfinite > 0)]
+    crosses = _crosses(steps, skipped.middles()[skipped.maximum > 0], "skip")
+    for found in map(columns, curves):
+        crosses += _crosses(steps, found.middles()[found.nonfinite > 0], "nonfinite")
     return element("svg", *crosses, class_="marks", height=12, aria_hidden="true") if crosses else None
 
 
-def _where(steps: Steps, places: Floats, holds: npt.NDArray[np.bool_]) -> list[float]:
-    shares: list[float] = np.unique(np.round(steps.shares(places[holds]), 3)).tolist()
-    return shares
-
-
-def _cross(share: float, class_: str) -> Markup:
-    return element("text", "×", x=percent(share), y=10, class_=class_)
+def _crosses(steps: Steps, positions: Floats, class_: str) -> list[Markup]:
+    shares: list[float] = np.unique(np.round(steps.shares(positions), 3)).tolist()
+    return [element("text", "×", x=percent(share), y=10, class_=class_) for share in shares]
 
 
 def step_axis(steps: Steps) -> Markup:
@@ -110,8 +144,3 @@ def step_axis(steps: Steps) -> Markup:
     if steps.last > steps.first:
         labels.append(element("text", f"{steps.last:,}", x="100%", y=13, class_="last"))
     return element("svg", *labels, class_="steps", height=18, aria_hidden="true")
-
-
-def percent(share: float) -> str:
-    """A share of one as SVG writes it: ``12.34%``."""
-    return f"{100 * share:.2f}%"

@@ -16,24 +16,24 @@ from amptui.text import printable
 _PARTS = "losses"
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(StepRecord) if field.name != _PARTS)
-"""The columns that every table has, in the order of the record's fields; the parts of the loss follow as
+"""The columns of every table, in the order of the record's fields. Parts of the loss follow as
 ``losses.NAME``."""
 
 _VALUES = attrgetter(*COLUMNS)
 
 _LONGEST_TEXT = 1000
-"""Characters of a name; readers of such tables have limits of their own."""
+"""Characters of a name: programs that read such tables have limits."""
 
 _FORMULA = re.compile(r'(^|[;,|\s])(?="*[=+\-@＝＋－＠])')
-"""Where a spreadsheet would see a formula begin: at a cell's beginning, or after what separates cells in the
-tables of other countries, which quotes do not protect (owasp.org/www-community/attacks/CSV_Injection)."""
+"""Where a formula could begin: at the beginning of a cell, or after a separator that some countries use, also
+within quotes (owasp.org/www-community/attacks/CSV_Injection)."""
 
 
 class StepTable:
-    """Rows in the order of the journal: a resumed run may have two rows for the same step.
+    """Rows in the order of the journal; a resumed run may have two for the same step.
 
-    A number that was not measured is an empty cell, a non-finite one is ``nan``, ``inf`` or ``-inf``. Names
-    are text in every spreadsheet: an apostrophe precedes whatever would start a formula.
+    A number that was not measured is an empty cell, a non-finite one is ``nan``, ``inf`` or ``-inf``. An
+    apostrophe before whatever could start a formula keeps names as text.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +42,7 @@ class StepTable:
         self._writer = csv.writer(self._file, lineterminator="\n")
         self._parts: list[str] = []
         self._named_parts: int | None = None
-        """How many loss parts the header in the file names; None while there is no header."""
+        """The number of loss parts in the file's header; None before it is written."""
 
     def add(self, records: Sequence[Record]) -> None:
         """Write a row for each step among ``records``."""
@@ -78,7 +78,7 @@ class StepTable:
         return [*cells, *map(step.losses.get, self._parts)]
 
     def _write_again(self) -> None:
-        """Rewrite the table: a loss part that appeared late needs a column from the first row on."""
+        """Rewrite the table: a loss part that appeared late needs a column in every row."""
         head, older = self._head(), self._path.with_suffix(".older")
         self._path.replace(older)
         try:
@@ -97,9 +97,9 @@ def _text(text: str) -> str:
 
 
 _CELLS: Mapping[type, Callable[[Any], str]] = {bool: {True: "true", False: "false"}.__getitem__, str: _text}
-"""How values other than numbers are written."""
+"""How values other than numbers are written, by type."""
 
 
 def _opened(path: Path) -> TextIO:
-    # A name in a journal can contain half of a surrogate pair, which cannot be encoded.
+    # A name may contain half of a surrogate pair, which cannot be encoded.
     return path.open("w", encoding="utf-8", errors="replace", newline="")

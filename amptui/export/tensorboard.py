@@ -26,10 +26,10 @@ except ImportError as error:
     ) from error
 
 FILE_NAME = "events.out.tfevents.amptui"
-"""Always the same: a second export replaces the first. TensorBoard requires ``tfevents``."""
+"""Fixed, so that a second export replaces the first. TensorBoard requires ``tfevents``."""
 
 _FILE_VERSION = "brain.Event:2"
-"""The first record of files by TensorBoard's own writers."""
+"""The first record in files of TensorBoard's own writers."""
 
 Scalars = Mapping[str, float | None]
 
@@ -47,11 +47,11 @@ class EventFile:
         self._step = 0
         self._time = 0.0
         self._float16_scale = FIRST_SCALE
-        """The scale that float16 would use in a step in another precision."""
+        """The loss scale that ``fp16`` would use in a step in another precision."""
         self._gpus: dict[str, int] = {}
-        """Number by UUID, in the order of their appearance."""
+        """Numbers by UUID, in order of appearance."""
         self._steady: dict[str, tuple[float, int]] = {}
-        """By tag: the newest value and the step that it was written for."""
+        """The newest value by tag, and the step that it was written for."""
 
     def add(self, records: Sequence[Record]) -> None:
         """Write the curves in ``records``."""
@@ -70,7 +70,7 @@ class EventFile:
                 self._float16_scale = record.current
 
     def finish(self, recording: Recording) -> None:
-        """Write the last values of the steady curves, and the texts."""
+        """Write the last values of curves that rarely change, and the texts."""
         ends = {tag: value for tag, (value, step) in self._steady.items() if step != self._step}
         self._write(self._time, self._step, ends)
         view = recording.view
@@ -97,7 +97,7 @@ class EventFile:
             self._float16_scale = record.loss_scale
 
     def _changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
-        """Steady values up to the step before, and from this one on."""
+        """Values that rarely change: old ones up to the previous step, new ones from this step on."""
         ends, begins = {}, {}
         for tag, value in _steady_scalars(record).items():
             before = self._steady.get(tag)
@@ -125,7 +125,7 @@ class EventFile:
         self._write_values(time, step, [Summary.Value(tag=printable(t), simple_value=v) for t, v in known])
 
     def _write_text(self, tag: str, lines: Iterable[str]) -> None:
-        # Four spaces make a line code in Markdown: nothing that a model printed becomes a link.
+        # In Markdown, four spaces make a line code: nothing that a model printed becomes a link.
         text = "\n".join(f"    {printable(line)}" for line in lines)
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
         plugin = SummaryMetadata.PluginData(plugin_name="text")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from amptui.export import export
-from amptui.export.cards import chip
+from amptui.export.markup import chip
 from amptui.export.page import page
 from amptui.export.recording import Recording
 from amptui.records import Record, StepRecord

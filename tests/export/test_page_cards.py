@@ -6,8 +6,8 @@ from html import unescape
 
 import pytest
 
-from amptui.export import cards, float16_histogram_svg, safety, sections, story
-from amptui.export.markup import Markup
+from amptui.export import float16_histogram_svg, run_details, safety, sections
+from amptui.export.markup import Markup, card, facts, paragraph
 from amptui.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.telemetry.view import Comparison, Event, PrecisionTiming, SessionView
 from tests.telemetry import record_samples
@@ -155,17 +155,17 @@ def test_memory_is_told_by_kind_and_dtype() -> None:
 def test_events_are_the_newest_first_and_older_ones_open_on_request() -> None:
     events = tuple(
         Event(views.NOW - n, 100 - n, "note", "warning", f"event {n}", "more" if n == 3 else "")
-        for n in range(story.EVENTS_IN_SIGHT + 7)
+        for n in range(run_details.EVENTS_IN_SIGHT + 7)
     )
-    markup = story.happened(replace(views.compared(), events=events))
+    markup = run_details.events(replace(views.compared(), events=events))
     said = words(markup)
     assert "|0:41|step 100|⚠|event 0|" in said
-    assert f"|7 older events|0:{41 - story.EVENTS_IN_SIGHT}|" in said
+    assert f"|7 older events|0:{41 - run_details.EVENTS_IN_SIGHT}|" in said
     assert "<details><summary>event 3</summary><pre>more</pre></details>" in (markup or "")
-    assert story.happened(SessionView()) is None
+    assert run_details.events(SessionView()) is None
 
 
 def test_an_empty_card_is_none() -> None:
-    assert cards.card("title", None, None) is None
-    assert cards.facts([("a", ""), ("b", "")]) is None
-    assert cards.paragraph("") is None
+    assert card("title", None, None) is None
+    assert facts([("a", ""), ("b", "")]) is None
+    assert paragraph("") is None

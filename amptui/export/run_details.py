@@ -6,30 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amptui import strictjson, units
-from amptui.export import cards
-from amptui.export.markup import Markup, element
+from amptui.export.markup import Markup, card, details, element, facts, paragraph
 from amptui.export.recording import Recording
 from amptui.records import DataInfo, RunStarted
 from amptui.telemetry.view import Event, SessionView
 
 EVENTS_IN_SIGHT = 20
-"""So many of the newest events are visible; the others open on a click."""
+"""The newest events, which are visible at once; the others open on a click."""
 
 
-def happened(view: SessionView) -> Markup | None:
+def events(view: SessionView) -> Markup | None:
     """The events, newest first, each with details to open."""
     if not view.events:
         return None
     began = view.run.time if view.run is not None else view.events[-1].time
     first, others = view.events[:EVENTS_IN_SIGHT], view.events[EVENTS_IN_SIGHT:]
-    older = (
-        cards.opened(f"{units.count(len(others))} older events", _events(others, began)) if others else None
-    )
-    return cards.card("events", _events(first, began), older)
+    older = details(f"{units.count(len(others))} older events", _list(others, began)) if others else None
+    return card("events", _list(first, began), older)
 
 
-def _events(events: Sequence[Event], began: float) -> Markup:
-    return element("ol", *(_event(event, began) for event in events), class_="events")
+def _list(found: Sequence[Event], began: float) -> Markup:
+    return element("ol", *(_event(event, began) for event in found), class_="events")
 
 
 def _event(event: Event, began: float) -> Markup:
@@ -37,9 +34,7 @@ def _event(event: Event, began: float) -> Markup:
     when = "" if event.time < began else units.duration(event.time - began)
     step = "" if event.step is None else f"step {event.step:,}"
     sign = "" if event.severity == "info" else units.SEVERITY_SIGNS[event.severity]
-    text: Markup | str = event.text
-    if event.detail:
-        text = cards.opened(event.text, element("pre", event.detail))
+    text = details(event.text, element("pre", event.detail)) if event.detail else event.text
     return element(
         "li",
         element("time", when),
@@ -49,15 +44,15 @@ def _event(event: Event, began: float) -> Markup:
     )
 
 
-def ran(recording: Recording) -> Markup | None:
+def settings(recording: Recording) -> Markup | None:
     """Model, data, device, versions and every setting, as the run recorded them."""
     run = recording.view.run
-    passed_over = cards.paragraph(recording.passed_over, "note")
+    passed_over = paragraph(recording.passed_over, "note")
     if run is None:
-        return cards.card("run details", passed_over)
-    return cards.card(
+        return card("run details", passed_over)
+    return card(
         "run details",
-        cards.facts(_run(recording, run)),
+        facts(_run(recording, run)),
         _group("settings", run.config),
         _group("versions", run.versions),
         _group("hardware", run.hardware),
@@ -91,8 +86,7 @@ def _data(data: DataInfo) -> str:
 
 
 def _group(title: str, values: Mapping[str, Any]) -> Markup | None:
-    pairs = cards.facts((name, _text(value)) for name, value in values.items())
-    return cards.opened(title, pairs) if pairs is not None else None
+    return details(title, facts((name, _text(value)) for name, value in values.items()))
 
 
 def _text(value: object) -> str:
