@@ -1,9 +1,9 @@
-"""Dataclasses as strict JSON and back: the journal's records, a session's state, requests.
+"""Converts dataclasses to strict JSON and back: records, requests and the state of a session.
 
-A record's line is one object: ``type``, then ``time``, then the other fields; what was not measured is
-``null``. Lines are ASCII, so that whatever user code printed can be kept, and never hold a line break.
+A record is one line with one object: ``type``, ``time``, then the other fields; ``null`` for what was not
+measured. Lines are ASCII without line breaks, whatever user code printed.
 
-Annotations alone say what is made of what is read: it names no class but among the few of one annotation.
+Only annotations decide which classes are made: JSON can only choose among the classes of a union.
 """
 
 import dataclasses
@@ -29,13 +29,13 @@ _T = TypeVar("_T")
 
 def dumps(record: Record) -> str:
     """``record`` as one line of strict JSON, without the line break."""
-    return _RECORD_WRITERS[type(record)](record)  # each step is one: no call more than it needs
+    return _RECORD_WRITERS[type(record)](record)  # called for every step: no needless calls
 
 
 def loads(line: str) -> Record | None:
-    """The record in ``line``; None when its type is of a later version.
+    """The record in ``line``; None if its type is from a later version.
 
-    Unknown fields are ignored and absent ones take their defaults. Raises ``JsonError``.
+    Unknown fields are ignored, missing ones get their defaults. Raises ``JsonError``.
     """
     value = strictjson.parse(line)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
@@ -44,14 +44,14 @@ def loads(line: str) -> Record | None:
 
 
 class Codec(Generic[_T]):
-    """Writes and reads values annotated with ``hint``: a dataclass, or a union of several.
+    """Writes and reads values of the type ``hint``: a dataclass, or a union of several.
 
-    Of an object the arguments of its constructor travel, by name: what its class declares with
-    ``init=False``, a cache or a lock, is made anew. An object of a union begins with its ``type``.
+    An object is written as the arguments of its constructor; fields with ``init=False``, such as a cache or a
+    lock, are created again. Objects of a union begin with their ``type``.
 
-    Unknown fields are ignored and absent ones take their defaults. A codec that is ``exact``, for what two
-    processes of one version tell each other, refuses both; its numbers may be sums, beyond a record's bounds.
-    ``writers`` write the values of each type.
+    Unknown fields are ignored, missing ones get their defaults. An ``exact`` codec, for two processes of the
+    same version, refuses both, and allows sums beyond the bounds of a record. ``writers`` has a function for
+    each type.
     """
 
     def __init__(self, hint: Any, *, exact: bool = False) -> None:
@@ -69,7 +69,7 @@ class Codec(Generic[_T]):
 
     @property
     def classes(self) -> frozenset[type[Any]]:
-        """All dataclasses that are ever made."""
+        """All dataclasses that can be read."""
         return frozenset(self._objects)
 
     def dumps(self, value: _T) -> str:
@@ -77,12 +77,12 @@ class Codec(Generic[_T]):
         return self.writers[type(value)](value)
 
     def read(self, value: object) -> _T:
-        """What :meth:`dumps` wrote, from its parsed JSON. Raises ``JsonError``."""
+        """The value that :meth:`dumps` wrote, from parsed JSON. Raises ``JsonError``."""
         made: _T = self._read(value)
         return made
 
-    # Writing goes by a value's own type: a number may be numpy's. One StepRecord is written for each step
-    # beside the training, so the common types are told apart by identity and punctuation is laid out once.
+    # Writing depends on the value's own type, which may be numpy's. A StepRecord is written for every step,
+    # beside the training: so common types are compared by identity, and punctuation is formatted once.
 
     def _text(self, value: object) -> str:
         """Any value as JSON text."""
@@ -100,7 +100,7 @@ class Codec(Generic[_T]):
         return "[" + ",".join([self._text(item) for item in value]) + "]"
 
     def _deque(self, value: deque[Any]) -> str:
-        """Its bound, and its items: packed where all are floats."""
+        """Its maximum length and its items, packed if all are floats."""
         packs = set(map(type, value)) == {float}
         return f"[{self._text(value.maxlen)},{_packed(array('d', value)) if packs else self._array(value)}]"
 
@@ -108,12 +108,12 @@ class Codec(Generic[_T]):
         names = [field.name for field in _fields_of(cls)]
         head = [f'"type":"{cls.__name__}"'] if cls in self._of_unions else []
         layout = "{" + ",".join([*head, *(f'"{name}":%s' for name in names)]) + "}"
-        # Of one name attrgetter makes no tuple.
+        # With a single name attrgetter returns no tuple.
         values = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, n) for n in names]
         writers, text = self.writers, self._text
 
         def write(value: Any) -> str:
-            # "%s" of an int or a finite float is its JSON text: the short way for most of a StepRecord.
+            # "%s" of an int or a finite float is its JSON text: the fast path for most of a StepRecord.
             return layout % tuple(
                 [
                     each
@@ -125,13 +125,13 @@ class Codec(Generic[_T]):
 
         return write
 
-    # Reading goes by annotations: each becomes a function from the JSON value to what it stands for.
+    # Reading depends on annotations: each becomes a function that converts and checks a JSON value.
 
     def _reader(self, hint: Any, name: str) -> Reader:
-        """The reader of values that are annotated with ``hint``, in a field called ``name``."""
+        """The reader of values of the type ``hint``, in a field called ``name``."""
         origin, arguments = get_origin(hint), get_args(hint)
         if hasattr(origin, "__value__"):
-            # A `type` statement's alias, as numpy 2.5 has for NDArray from Python 3.12 on.
+            # An alias by a `type` statement: numpy 2.5 has one for NDArray from Python 3.12 on.
             return self._reader(origin.__value__[arguments], name)
         if origin in self._GENERIC:
             return self._GENERIC[origin](self, arguments, name)
@@ -220,8 +220,8 @@ class Codec(Generic[_T]):
         return lambda value: Counter(mapping(value))
 
     def _ndarray_of(self, arguments: tuple[Any, ...]) -> Reader:
-        """Of arrays of one dimension."""
-        import numpy as np  # whoever annotates arrays has it
+        """Reads one-dimensional arrays."""
+        import numpy as np  # who annotates arrays has imported it
 
         self.writers[np.ndarray] = _packed
         dtype = np.dtype(get_args(arguments[1])[0])
@@ -242,14 +242,14 @@ class Codec(Generic[_T]):
 
 
 def _fields_of(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    """Those that travel."""
+    """The fields that are written."""
     return [field for field in dataclasses.fields(cls) if field.init]
 
 
 def _object_reader(
     cls: type[Any], readers: Mapping[str, Reader], required: Set[str], known: Set[str] | None
 ) -> Reader:
-    """Reads ``cls``'s fields with ``readers``; where ``known`` is given, an object has no others."""
+    """Reads an object of ``cls`` with ``readers`` for its fields; with ``known``, other fields are errors."""
     name = cls.__name__
 
     def read(value: Any) -> Any:
@@ -268,14 +268,14 @@ def _object_reader(
                     raise JsonError(f"{name}.{key}: {error}") from None
         try:
             return cls(**fields)
-        except Exception as error:  # a class of a state checks what it is made of, or fails at it
+        except Exception as error:  # a constructor may check its arguments, or fail with them
             raise JsonError(f"{name}: {error}") from error
 
     return read
 
 
 def _row_of(readers: list[Reader]) -> Reader:
-    """Of tuples with a place for each of ``readers``."""
+    """Reads tuples with one item for each of ``readers``."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or len(value) != len(readers):
@@ -301,15 +301,15 @@ def _string(text: str) -> str:
 
 
 def _packed(numbers: Any) -> str:
-    """The bytes of an array in base64: a twentieth of the time that its numbers' texts would take.
+    """The bytes of an array in base64, 20 times faster than its numbers as text.
 
-    They are in the order of this machine, which both processes run on.
+    In this machine's byte order: both processes run on it.
     """
     return f'"{b2a_base64(numbers, newline=False).decode()}"'
 
 
 def _unpacked(value: Any, make: Callable[[bytes], _T]) -> _T:
-    """What ``make`` makes of the bytes of an array."""
+    """The array that ``make`` returns for its bytes."""
     if type(value) is not str:
         raise JsonError(f"expected base64, not {strictjson.shown(value)}")
     try:

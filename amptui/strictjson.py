@@ -1,8 +1,8 @@
-"""Strict JSON within bounds: its text parsed, any value made plain, and numbers and texts as they are read.
+"""Strict JSON within bounds: parses text, converts values to plain JSON types, and checks what is read.
 
-What is read may be damaged, or forged: what is beyond the bounds below is refused. They are wide enough for
-all that a run writes, and narrow enough that nothing which folds, draws or exports records has to doubt one.
-A number that is not finite is one of the strings ``"nan"``, ``"inf"``, ``"-inf"``.
+Input may be damaged or forged: values beyond the bounds below are refused. The bounds are wide enough for
+everything that a run writes, and narrow enough that code which uses records need not check them again.
+Non-finite numbers are the strings ``"nan"``, ``"inf"`` and ``"-inf"``.
 """
 
 import dataclasses
@@ -14,62 +14,63 @@ from types import NoneType
 from typing import Any, NoReturn
 
 MAX_LINE_BYTES = 2**24
-"""With its end. A step has some 400; an X-ray of a model with 50,000 modules has 10 million."""
+"""Including the line break. A step has about 400, an X-ray of a model with 50,000 modules 10 million."""
 
 MAX_TEXT_CHARACTERS = 2**18
-"""A longer text is cut when it is written."""
+"""Longer text is truncated when it is written."""
 
 MAX_ITEMS = 2**17
 """In one array or object."""
 
 MAX_DEPTH = 32
-"""How deep arrays and objects nest in a value that may be anything, a config's."""
+"""Nested arrays and objects in a value of any type, such as a config's."""
 
 MAX_COUNT = 2**53
-"""Of steps, bytes, elements: float64 counts no further, and sums of many are still far from int64's end."""
+"""Of steps, bytes, elements: float64 is exact up to here, and sums of many counts still fit into int64."""
 
 MAX_SECONDS = 32_503_680_000.0
-"""The year 3000 in Unix seconds, which every calendar has; no duration is longer either."""
+"""The year 3000 in Unix seconds, which every calendar can show; also the longest duration."""
 
 MAX_READING = 1e15
-"""Of watts, joules, percent and what else instruments tell: they tell no infinity."""
+"""Of watts, joules, percent and other units of instruments, whose values are finite."""
 
 _UNITS = frozenset({"watts", "joules", "percent", "c", "mhz"})
 
 MAX_EXPONENT = 1100
-"""Float64 has exponents from -1074 to 1023."""
+"""The exponents of float64 are -1074 to 1023."""
 
 _MAX_INTEGER = 2**1023
-"""Where an integer may be anything: larger ones are no float64, and are written as text."""
+"""Larger integers in a value of any type are no float64 and are written as text."""
 
 _MAX_SUM = 2**63 - 1
-"""Sums are larger than what they are of; numpy takes no more than this."""
+"""The largest int64, for sums of counts."""
 
 _MAX_DIGITS = 400
-"""Of an integer in a line. Python reads thousands in time that grows with their square."""
+"""Of an integer in a line: Python takes quadratic time to read more."""
 
 
 class JsonError(ValueError):
-    """Not strict JSON, a field absent, a value of the wrong type or out of bounds."""
+    """Not strict JSON, a missing field, or a value of the wrong type or out of bounds."""
 
 
 Reader = Callable[[Any], Any]
-"""Makes of a JSON value what it stands for. Raises ``JsonError``."""
+"""Converts and checks a JSON value. Raises ``JsonError``."""
 
 
 def parse(text: str, *, max_bytes: int | None = None) -> Any:
-    """The value of ``text``, strict JSON of at most so many bytes, or a record's. Raises ``JsonError``."""
-    if len(text) > (max_bytes or MAX_LINE_BYTES):
-        raise JsonError(f"longer than {max_bytes or MAX_LINE_BYTES:,} bytes")
+    """The value of ``text``, strict JSON of at most ``max_bytes`` (None: a record's); or ``JsonError``."""
+    limit = max_bytes or MAX_LINE_BYTES
+    if len(text) > limit:
+        raise JsonError(f"longer than {limit:,} bytes")
     try:
-        # Only a text of some length holds an integer that is long: most need no second look at each.
-        return (_PARSER if len(text) <= _MAX_DIGITS * 8 else _WARY_PARSER).decode(text)
+        # Only long text may hold an integer with too many digits; most lines need no check for them.
+        return (_PARSER if len(text) <= _MAX_DIGITS * 8 else _CHECKING_PARSER).decode(text)
     except (ValueError, RecursionError) as error:
         raise JsonError(f"not strict JSON: {error}") from error
 
 
 def plain(value: object) -> Any:
-    """``value`` in JSON's own types, non-finite numbers as strings and unknown objects as their text."""
+    """``value`` in JSON's own types: non-finite numbers as strings, unknown objects as their ``str()``."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, numbers.Real):
@@ -91,12 +92,12 @@ def _plain_number(value: numbers.Real) -> int | float | str:
 
 
 def bounded_integer(value: int) -> int | str:
-    """An integer that a float can hold, or its text."""
+    """``value``, or its hexadecimal text if it is too large for a float."""
     return value if -_MAX_INTEGER < value < _MAX_INTEGER else hex(value)
 
 
 def read_anything(value: Any, depth: int = 0) -> Any:
-    """Any JSON value that is not too large."""
+    """Read any JSON value that is not too large."""
     if isinstance(value, dict | list):
         if depth == MAX_DEPTH:
             raise JsonError("nested too deeply")
@@ -111,7 +112,7 @@ def read_anything(value: Any, depth: int = 0) -> Any:
 
 
 def read_float(value: Any) -> float:
-    """A number, or one of the words for those that are not finite."""
+    """Read a number, or one of the strings for non-finite ones."""
     if type(value) is float and value - value == 0.0:
         return value
     if type(value) is int or value in ("nan", "inf", "-inf"):
@@ -125,7 +126,7 @@ def read_float(value: Any) -> float:
 
 
 def exactly(kind: type[Any]) -> Reader:
-    """Values of one type, as they are."""
+    """Reads values of one type unchanged."""
 
     def read(value: Any) -> Any:
         if type(value) is not kind:
@@ -136,34 +137,34 @@ def exactly(kind: type[Any]) -> Reader:
 
 
 def integers(name: str) -> Reader:
-    """Integers of a record's field called ``name``: counts, or exponents."""
-    least, most = (-MAX_EXPONENT, MAX_EXPONENT) if name == "first_exponent" else (0, MAX_COUNT)
-    return _within(exactly(int), least, most)
+    """Reads the integers of a record's field called ``name``: counts, or exponents."""
+    low, high = (-MAX_EXPONENT, MAX_EXPONENT) if name == "first_exponent" else (0, MAX_COUNT)
+    return _within(exactly(int), low, high)
 
 
 def floats(name: str) -> Reader:
-    """Floats of a record's field called ``name``: most may be anything, a loss is 1e30 on its way to NaN."""
+    """Reads the floats of a record's field called ``name``; most are unbounded, such as a diverging loss."""
     if name == "time":
         return read_time
     if "seconds" in name.split("_"):
-        return _within(read_float, -MAX_SECONDS, MAX_SECONDS)  # below zero: a clock was set back meanwhile
+        return _within(read_float, -MAX_SECONDS, MAX_SECONDS)  # negative if a clock was set back
     if name.rpartition("_")[2] in _UNITS:
         return _within(read_float, -MAX_READING, MAX_READING)
     return _within(read_float, -1.0, 1.0, or_nan=True) if name == "cosine" else read_float
 
 
-def _within(reader: Reader, least: float, most: float, *, or_nan: bool = False) -> Reader:
+def _within(reader: Reader, low: float, high: float, *, or_nan: bool = False) -> Reader:
     def read(value: Any) -> Any:
         number = reader(value)
-        if least <= number <= most or (or_nan and math.isnan(number)):
+        if low <= number <= high or (or_nan and math.isnan(number)):
             return number
-        raise JsonError(f"expected a number from {least:g} to {most:g}")
+        raise JsonError(f"expected a number from {low:g} to {high:g}")
 
     return read
 
 
 def read_text(value: Any) -> str:
-    """A text that is not too long."""
+    """Read a string that is not too long."""
     if type(value) is not str:
         raise JsonError(f"expected str, not {shown(value)}")
     if len(value) > MAX_TEXT_CHARACTERS:
@@ -172,13 +173,13 @@ def read_text(value: Any) -> str:
 
 
 def check_length(value: Sized, min_items: int = 0) -> None:
-    """Raise ``JsonError`` for too many items, or too few."""
+    """Raise ``JsonError`` for too many or too few items."""
     if not min_items <= len(value) <= MAX_ITEMS:
         raise JsonError(f"{len(value):,} items")
 
 
 def one_of(choices: tuple[Any, ...]) -> Reader:
-    """Texts of a few."""
+    """Reads one of a few values."""
 
     def read(value: Any) -> Any:
         if value not in choices:
@@ -189,7 +190,7 @@ def one_of(choices: tuple[Any, ...]) -> Reader:
 
 
 def shown(value: object) -> str:
-    """A value in an error's text, cut so that it stays one short line; of what may be long, its kind."""
+    """``value`` for an error message, shortened; for types that may be long, only the type."""
     if isinstance(value, str):
         return repr(value[:40])[:40]
     return repr(value) if isinstance(value, float | bool | NoneType) else type(value).__name__
@@ -206,11 +207,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _PARSER = json.JSONDecoder(parse_constant=_refuse_constant)
-_WARY_PARSER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_digits)
+_CHECKING_PARSER = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_read_digits)
 
 
 read_sum = _within(exactly(int), -_MAX_SUM, _MAX_SUM)
-"""Reads an integer of 64 bits."""
+"""Reads a 64-bit integer."""
 
 read_time = _within(read_float, 0.0, MAX_SECONDS)
-"""Reads a time that every calendar has."""
+"""Reads Unix seconds up to the year 3000."""
