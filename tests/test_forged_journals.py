@@ -26,7 +26,7 @@ from amptui.tui.frame import Frame
 from amptui.tui.layout import PANELS
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
-from amptui.tui.overlays.precision_menu import PrecisionMenu
+from amptui.tui.overlays.menus import PrecisionMenu
 from amptui.tui.overlays.xray_overlay import XRay
 from amptui.tui.panels.screen_state import ScreenState
 from tests.forging import LINES, REAL, forged_journals

@@ -2,16 +2,15 @@
 
 import threading
 from dataclasses import replace
-from pathlib import Path
+from typing import ClassVar
 
 from amptui import units
 from amptui.control import Control
 from amptui.replay.player import Player, Position
-from amptui.tui import screen as screens
 from amptui.tui.app import WatchApp
-from amptui.tui.keys import ACTIONS, KEYS, Key
+from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key, footer_hints
 from amptui.tui.opening import Opening
-from amptui.tui.overlays.help import Help
+from amptui.tui.overlays.menus import Help
 from amptui.tui.screen import Left
 
 FRAMES_PER_SECOND = 8.0
@@ -29,37 +28,20 @@ MOVING = (
 )
 """The keys that only a replay has, or that do something else in it."""
 
-LOOKING = frozenset(
-    {
-        "focus_numerics",
-        "toggle_log",
-        "zoom_in",
-        "zoom_out",
-        "zoom_all",
-        "next_panel",
-        "all_panels",
-        "browse_events",
-        "show_help",
-    }
-)
-"""Actions that only look at a run: the same in a replay."""
-
 _QUIT = Key("q", ("q", "ctrl+q", "ctrl+c"), "ask_quit", "quit", "quit the replay")
 
-REPLAY_KEYS = (*MOVING, *(key for key in KEYS if key.action in LOOKING), _QUIT)
+REPLAY_KEYS = (*MOVING, *VIEW_KEYS, _QUIT)
 """All keys of a replay, for its footer and help; the others would control the training."""
 
 _MOVES = {press: key.action for key in MOVING for press in key.presses}
 
 _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 
-_HINTS = tuple((key.label, key.hint) for key in REPLAY_KEYS if key.hint)
-
 
 class ReplayApp(WatchApp):
     """Shows what ``player`` plays; keys control the player, not the recorded run."""
 
-    CSS_PATH = str(Path(screens.__file__).with_name("dashboard.tcss"))
+    hints: ClassVar = footer_hints(REPLAY_KEYS)
 
     def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
         super().__init__(
@@ -72,7 +54,6 @@ class ReplayApp(WatchApp):
             opening=opening,
         )
         self._player = player
-        self._state = replace(self._state, hints=_HINTS)
 
     async def action_press(self, key: str) -> None:
         """Keys of the replay work unless an overlay is open; those of a training run are refused."""
@@ -135,7 +116,7 @@ class ReplayApp(WatchApp):
 
     def action_show_help(self) -> None:
         """Open the help."""
-        self._overlay = Help("replay keys", REPLAY_KEYS, precisions=())
+        self._overlay = Help("replay keys", REPLAY_KEYS)
 
     def action_ask_quit(self) -> None:
         """Leave; nothing is lost."""

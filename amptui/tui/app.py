@@ -97,7 +97,7 @@ class WatchApp(RunScreen):
         """Close a question once the run or another screen has answered it."""
         if not self._view.pause_reason:
             self._question_answered = False
-            if self._has_open("floor"):
+            if self._has_open("loss scale"):
                 self._overlay = None
         if self._over and self._has_open("quit"):
             self._overlay = None
@@ -139,7 +139,7 @@ class WatchApp(RunScreen):
         if self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
             if answer.close:
-                self._question_answered |= self._has_open("floor")
+                self._question_answered |= self._has_open("loss scale")
                 self._overlay = None
             if answer.precision:
                 self._request(answer.precision)
@@ -194,7 +194,7 @@ class WatchApp(RunScreen):
         if self._view.run is None:
             self._say("training has not started yet")
             return
-        from amptui.tui.overlays.precision_menu import PrecisionMenu
+        from amptui.tui.overlays.menus import PrecisionMenu
 
         self._overlay = PrecisionMenu(self._view)
 
@@ -295,7 +295,7 @@ class WatchApp(RunScreen):
 
     def action_show_help(self) -> None:
         """Open the help."""
-        from amptui.tui.overlays.help import Help
+        from amptui.tui.overlays.menus import Help
 
         self._overlay = Help()
 
@@ -306,7 +306,7 @@ class WatchApp(RunScreen):
         if self._ended.is_set():
             self._leave("")
             return
-        from amptui.tui.overlays.quit_question import QuitQuestion
+        from amptui.tui.overlays.menus import QuitQuestion
 
         self._overlay = QuitQuestion(attached=self._attached)
 

@@ -1,4 +1,4 @@
-"""The one widget: paints a canvas and writes to the terminal only the cells that changed."""
+"""The only widget: draws a canvas and writes the cells that changed to the terminal."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ from amptui.tui.style import STYLES
 
 
 class Dashboard(Widget):
-    """Shows what ``paint`` draws on a canvas of the widget's size, which is the whole terminal.
+    """Shows what ``paint`` draws on a canvas of the widget's size: the whole terminal.
 
-    Textual draws it whole, at the start and after a resize; between those, ``write`` gets what changed.
-    Nothing else may be on the screen: the changed cells go past Textual's compositor.
+    Textual draws it at the start and after a resize; otherwise ``write`` gets the changes. No other widget
+    may be on the screen, because the changes bypass Textual's compositor.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Dashboard(Widget):
             self._write(self._painter.paint(canvas, spans))
 
     def render_line(self, y: int) -> Strip:
-        """Line ``y`` of the newest frame, in Textual's terms."""
+        """Line ``y`` of the newest frame, for Textual."""
         if self.size != Size(self._shown.width, self._shown.height):
             self._show(self._painted(self.size))  # a resize asks for lines before the next frame
         if y not in self._strips:

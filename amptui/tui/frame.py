@@ -1,4 +1,4 @@
-"""One whole screen: every panel in its place, framed where there is room."""
+"""Draws the whole screen: each panel in its place."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,9 +6,8 @@ from typing import NamedTuple
 from amptui import units
 from amptui.records import RunFailed
 from amptui.telemetry.view import SessionView
-from amptui.tui.backdrop import TITLES, draw_backdrop
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.layout import Layout, arrange
+from amptui.tui.layout import TITLES, Layout, arrange, draw_backdrop
 from amptui.tui.panels import (
     event_list,
     footer,
@@ -27,9 +26,9 @@ from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import BOLD, Style
 
 _BANNER_LINES = 3
-"""An error is one sentence and its hint: at most three lines at 80 columns."""
+"""Lines for an error and its hint: enough at 80 columns."""
 
-_GOING = {
+_STATE_WORDS = {
     "starting": "training is starting",
     "paused": "training is paused",
     "finished": "training is over",
@@ -40,16 +39,16 @@ Draw = Callable[[Canvas, SessionView, ScreenState], None]
 
 
 class _Framed(NamedTuple):
-    """A framed panel: the headline beside its title, and its body."""
+    """A framed panel: the headline in its upper edge, and its body."""
 
     headline: Callable[[SessionView, ScreenState], list[Phrase]]
     draw: Draw
 
 
 class _EverySecond:
-    """A panel's curves, drawn in every second frame: half of a frame's time, and most of its bytes.
+    """Draws a panel's curves in every second frame: they take half of a frame's time and most of its bytes.
 
-    More than a few new steps is drawn at once: another window or axis, a switch, a pause, the end.
+    Anything but new steps is drawn at once: another window or axis, a switch, a pause, the end.
     """
 
     def __init__(self, draw: Draw, *, even: bool) -> None:
@@ -71,7 +70,7 @@ class _EverySecond:
 
 
 class Frame:
-    """Draws each screen; in between it keeps the limits of the curves, so that these do not jump."""
+    """Draws frame after frame. It keeps the limits of the curves, so that they do not jump."""
 
     def __init__(self) -> None:
         loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
@@ -101,7 +100,7 @@ class Frame:
         self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-        """Draw one view of the session over the whole of ``canvas``."""
+        """Draw ``view`` over the whole of ``canvas``."""
         banner_lines = len(_banner(view, canvas.width))
         layout = arrange(canvas.width, canvas.height, screen.focus, banner_lines=banner_lines)
         canvas.put(self._backdrop(layout, canvas))
@@ -115,7 +114,7 @@ class Frame:
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
 
     def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:
-        """The boxes and titles of ``layout``, drawn once: they would take a third of each frame's time."""
+        """The boxes and titles of ``layout``, kept from frame to frame: they take a third of its time."""
         if self._last_backdrop is None or self._last_backdrop[0] != (layout, canvas.ascii_only):
             backdrop = Canvas(canvas.width, canvas.height, ascii_only=canvas.ascii_only)
             draw_backdrop(backdrop, layout)
@@ -133,9 +132,11 @@ def _draw_headline(canvas: Canvas, title: str, headline: list[Phrase]) -> None:
     start = canvas.width - 3 - used
     canvas.text(start - 1, 0, " " * (used + 2))
     write(canvas, start, 0, kept)
-    # Leading blanks, which keep numbers in place, become part of the edge again.
+    # Blanks that keep numbers in place become part of the edge again.
     text = canvas.line_text(0, start, start + used)
     canvas.text(start - 1, 0, "─" * (len(text) - len(text.lstrip())), Style.FRAME)
+    trailing = len(text) - len(text.rstrip())
+    canvas.text(start + used + 1 - trailing, 0, "─" * trailing, Style.FRAME)
 
 
 def _banner(view: SessionView, width: int) -> list[str]:
@@ -152,14 +153,14 @@ def _draw_banner(canvas: Canvas, view: SessionView, _screen: ScreenState) -> Non
 
 
 def _draw_event_lines(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """Draw events, with a frame's margin even without a frame."""
+    """Draw events with the margin of a frame."""
     event_list.draw(canvas.part(Rect(1, 0, max(0, canvas.width - 2), canvas.height)), view, screen)
 
 
 def _draw_notice(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
-    """The notice on a terminal too small for any panel."""
-    going = "the run has ended" if screen.lost else _GOING.get(view.state, "training continues")
+    """Draw the notice for a terminal that is too small for panels."""
+    state = "the run has ended" if screen.lost else _STATE_WORDS.get(view.state, "training continues")
     size = f"{canvas.width}x{canvas.height}"
-    text = f"amptui: the terminal is too small ({size}); {going} — step {units.count(view.step)}"
+    text = f"amptui: the terminal is too small ({size}); {state} — step {units.count(view.step)}"
     for y, line in enumerate(wrapped(text, canvas.width, lines=canvas.height)):
         canvas.text(0, y, line)

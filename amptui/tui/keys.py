@@ -1,5 +1,6 @@
-"""The one table of keys: it feeds dispatch, footer, help and the README's test."""
+"""The table of keys: dispatch, footer, help and replay read it, and a test holds the README to it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -8,32 +9,30 @@ class Key:
     """A key and what it does."""
 
     label: str
-    """How the screen shows it."""
+    """The key as the screen shows it."""
     presses: tuple[str, ...]
-    """Textual's names for the presses that count as this key."""
+    """Textual's names of the presses that count as this key."""
     action: str
     hint: str
-    """One word for the footer; empty keeps the key out of it."""
+    """One word for the footer; empty if the key is not shown there."""
     meaning: str
-    """One line for the help and the README."""
+    """One line for the help."""
 
 
-KEYS = (
+RUN_KEYS = (
     Key("p", ("p",), "toggle_precision", "AMP", "switch the running training between FP32 and AMP"),
     Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
     Key("m", ("m",), "choose_precision", "precision", "choose any precision that this device supports"),
-    Key(
-        "c",
-        ("c",),
-        "compare",
-        "compare",
-        "alternate FP32 and AMP: the speed-up with a 95% interval",
-    ),
+    Key("c", ("c",), "compare", "compare", "alternate FP32 and AMP: the speed-up with a 95% interval"),
     Key("x", ("x",), "take_xray", "X-ray", "compare the next batch in FP32 and AMP, layer by layer"),
-    Key("f", ("f",), "focus_numerics", "float16", "show how the gradients fit into float16, or all panels"),
     Key("n", ("n",), "trace_modules", "", "find the module that overflows first or comes closest to it"),
+)
+"""What needs a run that is still training."""
+
+VIEW_KEYS = (
+    Key("f", ("f",), "focus_numerics", "float16", "show how the gradients fit into float16, or all panels"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("+", ("plus", "equals_sign"), "zoom_in", "", "zoom in: show half as many steps"),
     Key("-", ("minus",), "zoom_out", "", "zoom out: show twice as many steps"),
@@ -42,17 +41,25 @@ KEYS = (
     Key("escape", ("escape",), "all_panels", "", "show all panels again"),
     Key("e", ("e",), "browse_events", "events", "list all events, with their details"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
-    Key(
-        "q",
-        ("q", "ctrl+q"),
-        "ask_quit",
-        "quit",
-        "quit; during training, choose to stop the run or detach",
-    ),
+)
+"""What changes the view only: it works in a replay and after the end too."""
+
+QUIT_KEYS = (
+    Key("q", ("q", "ctrl+q"), "ask_quit", "quit", "quit; during training, choose to stop the run or detach"),
     Key("ctrl+c", ("ctrl+c",), "interrupt", "", "stop the run and quit without asking; if attached, detach"),
 )
 
-FOOTER_HINTS = tuple((key.label, key.hint) for key in KEYS if key.hint)
+KEYS = (*RUN_KEYS, *VIEW_KEYS, *QUIT_KEYS)
 
 ACTIONS = {press: key.action for key in KEYS for press in key.presses}
-"""Press to action."""
+"""The action of each press."""
+
+
+def footer_hints(keys: Iterable[Key]) -> tuple[tuple[str, str], ...]:
+    """The footer's hints: each key with its word."""
+    return tuple((key.label, key.hint) for key in keys if key.hint)
+
+
+FOOTER_HINTS = footer_hints(KEYS)
+ENDED_HINTS = footer_hints((*VIEW_KEYS, *QUIT_KEYS))
+"""The footer's hints once the run has ended."""

@@ -1,26 +1,29 @@
-"""Where each panel stands on a screen of any size: pure arithmetic, no drawing."""
+"""The place of each panel on a screen of any size, and the boxes and titles drawn there."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from amptui.tui.canvas import Rect
+from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.style import Style
 
 PANELS = ("loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
-"""The panels that can be looked at alone, in the order in which a key walks through them."""
+"""The panels, in the order in which ``tab`` enlarges them."""
+
+TITLES = {name: name for name in PANELS} | {"scale": "loss scale"}
 
 SMALLEST = (40, 12)
-"""Columns and lines below which only a notice is shown."""
+"""Columns and lines. A smaller terminal shows only a notice."""
 
 _TWO_COLUMNS = 34
-"""The frame, labels and two columns of the comparison."""
+"""Width of the comparison with two precisions."""
 
 _EVENT_LINES = 3
-"""Events shown where panels are folded to lines."""
+"""Events shown where panels are folded to one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One panel's place; an unframed panel of ``PANELS`` is folded to the lines of ``rect``."""
+    """The place of a panel; one without a frame is folded to the lines of ``rect``."""
 
     name: str
     """One of ``PANELS``, or ``header``, ``banner``, ``footer``, ``notice``."""
@@ -29,16 +32,16 @@ class Place:
 
 
 Layout: TypeAlias = tuple[Place, ...]
-"""Every place of one screen; no two overlap and none leaves the screen."""
+"""The places of one screen. They do not overlap and lie within the screen."""
 
 
 def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0) -> Layout:
-    """Give each panel its place on a screen of ``width`` columns by ``height`` lines.
+    """Return the place of each panel on a screen of ``width`` columns by ``height`` lines.
 
-    ``focus`` is one of ``PANELS`` and then has everything between header and footer; ``banner_lines``
-    are kept free under the header. Sizes with room for curves of their own frame every panel; smaller
-    ones fold panels to one line each, the loss curve last; below ``SMALLEST`` only a notice is left. The
-    numerics stand beside the others on large screens only: elsewhere they are looked at alone.
+    ``focus``, one of ``PANELS``, fills the screen between header and footer. ``banner_lines`` stay free
+    below the header. Large screens frame every panel; smaller ones fold panels to one line each, the loss
+    last. Only the largest show the numerics beside the other panels. Below ``SMALLEST`` there is only a
+    notice.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return (Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),)
@@ -52,7 +55,7 @@ def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0
 
 
 def _middle(width: int, height: int, body: Rect) -> Layout:
-    """The fold that suits a screen of this size, laid out in ``body``."""
+    """Choose the layout for a screen of this size and apply it to ``body``."""
     if width >= 150 and height >= 50:
         return _large(body)
     if width >= 100 and height >= 30:
@@ -67,9 +70,9 @@ def _middle(width: int, height: int, body: Rect) -> Layout:
 
 
 def _large(body: Rect) -> Layout:
-    """As the wide fold, with the numerics between the loss and the curves of throughput and scale."""
+    """The wide layout with the numerics between the loss and the curves of throughput and scale."""
     inside = _between(16, round(0.32 * body.height), 24)
-    # Each takes its part of what is left, so that no line more ever costs the loss one.
+    # Each row takes its part of what is left: on a higher screen the loss is never smaller.
     curves = _between(8, round(0.28 * (body.height - inside)), 12)
     foot = _between(5, round(0.26 * (body.height - inside - curves)), 14)
     top = body.height - inside - curves - foot
@@ -84,11 +87,11 @@ def _large(body: Rect) -> Layout:
 
 
 def _wide(body: Rect) -> Layout:
-    """Loss beside comparison; throughput, scale and memory under them; events at the foot."""
+    """Loss and comparison; throughput, scale and memory below; events at the bottom."""
     middle = _between(8, round(0.22 * body.height), 14)
     foot = _between(4, round(0.16 * body.height), 16)
     top = body.height - middle - foot
-    # One width for the right column of both rows, so that their edges stand in one line.
+    # The right columns of both rows have the same width.
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     scale = _between(30, round(0.28 * body.width), 52)
     upper, lower, last = _rows(body, top, middle, foot)
@@ -100,7 +103,7 @@ def _wide(body: Rect) -> Layout:
 
 
 def _tall(body: Rect) -> Layout:
-    """For narrow, high screens: the panels two by two under the loss."""
+    """For narrow, high screens: pairs of panels below the loss."""
     curves = _between(7, round(0.18 * body.height), 12)
     tables = 13
     foot = _between(5, round(0.16 * body.height), 16)
@@ -117,7 +120,7 @@ def _tall(body: Rect) -> Layout:
 
 
 def _short(body: Rect) -> Layout:
-    """For wide, low screens: loss beside comparison, the rest in lines."""
+    """For wide, low screens: loss and comparison, the rest folded."""
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
     top = body.height - 3 - _EVENT_LINES
     upper, lower = _rows(body, top, body.height - top)
@@ -128,7 +131,7 @@ def _short(body: Rect) -> Layout:
 
 
 def _compact(body: Rect) -> Layout:
-    """The loss curve above everything else in lines."""
+    """The loss, the rest folded."""
     top = body.height - 4 - _EVENT_LINES
     upper, lower = _rows(body, top, body.height - top)
     return (
@@ -138,12 +141,12 @@ def _compact(body: Rect) -> Layout:
 
 
 def _lines(body: Rect) -> Layout:
-    """Everything in lines."""
+    """Everything folded."""
     return _folded(body, "loss", "throughput", "scale", "memory", "comparison")
 
 
 def _folded(area: Rect, *names: str) -> Layout:
-    """One line a name from the top of ``area`` on; what is left shows events."""
+    """One line for each name from the top of ``area``; events below."""
     lines = tuple(
         Place(name, line, framed=False)
         for name, line in zip(names, _rows(area, *[1] * len(names)), strict=True)
@@ -153,13 +156,13 @@ def _folded(area: Rect, *names: str) -> Layout:
 
 
 def _rows(area: Rect, *heights: int) -> list[Rect]:
-    """``area`` cut into rows of these heights, from the top."""
+    """Cut ``area`` into rows of these heights, from the top."""
     tops = [area.y + sum(heights[:i]) for i in range(len(heights))]
     return [Rect(area.x, top, area.width, height) for top, height in zip(tops, heights, strict=True)]
 
 
 def _columns(row: Rect, **widths: int) -> list[Place]:
-    """Framed panels side by side in ``row``, from the left."""
+    """Place framed panels side by side in ``row``, from the left."""
     places, x = [], row.x
     for name, width in widths.items():
         places.append(Place(name, Rect(x, row.y, width, row.height), framed=True))
@@ -169,3 +172,23 @@ def _columns(row: Rect, **widths: int) -> list[Place]:
 
 def _between(low: int, value: int, high: int) -> int:
     return max(low, min(value, high))
+
+
+def draw_backdrop(canvas: Canvas, layout: Layout) -> None:
+    """Draw the box and the title of each framed panel: all that is known before the run starts."""
+    for place in layout:
+        if place.framed:
+            box = canvas.part(place.rect)
+            draw_box(box)
+            box.text(1, 0, f" {TITLES[place.name]} ")
+
+
+def draw_box(canvas: Canvas) -> None:
+    """Draw a rounded frame along the edges of ``canvas``."""
+    right, bottom = canvas.width - 1, canvas.height - 1
+    for y in (0, bottom):
+        canvas.fill(Rect(0, y, canvas.width, 1), "─", Style.FRAME)
+    for x in (0, right):
+        canvas.fill(Rect(x, 0, 1, canvas.height), "│", Style.FRAME)
+    for x, y, corner in ((0, 0, "╭"), (right, 0, "╮"), (0, bottom, "╰"), (right, bottom, "╯")):
+        canvas.text(x, y, corner, Style.FRAME)

@@ -1,31 +1,30 @@
-"""The boxes of the panels on the terminal at once, while all that fills them is still being imported."""
+"""The first frame: empty panels, shown while Textual and the rest are still being imported."""
 
 import os
 import sys
 from contextlib import suppress
 
 from amptui.terminal import HeldTerminal, terminal_size, terminal_speaks_utf8
-from amptui.tui.backdrop import draw_backdrop
 from amptui.tui.canvas import Canvas
-from amptui.tui.layout import arrange
+from amptui.tui.layout import arrange, draw_backdrop
 from amptui.tui.painter import Painter
 from amptui.tui.style import Style
 
 _OPEN = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
-"""The alternate screen, no cursor, and nothing of what stood there where a terminal has no other screen."""
+"""Enter the alternate screen, hide the cursor, and clear: some terminals have no alternate screen."""
 
 _CLOSE = "\x1b[?1049l\x1b[?25h"
 
 
 class Opening:
-    """While entered, the terminal shows where the panels will be, until a screen takes it over.
+    """While entered, the terminal shows the empty panels, until a screen takes it over.
 
-    Imports neither Textual nor anything that reads a run: that takes longer than a person likes to wait.
+    Imports neither Textual nor anything that reads a run: the first frame must not wait for them.
     """
 
     def __init__(self, terminal: HeldTerminal) -> None:
         self.terminal = terminal
-        self._stands = False
+        self._shown = False
 
     def __enter__(self) -> "Opening":
         columns, lines = terminal_size()
@@ -33,7 +32,7 @@ class Opening:
         draw_backdrop(canvas, arrange(columns, lines, None))
         canvas.text(1, 0, "amptui", Style.DIM)
         changes = canvas.changes_since(Canvas(columns, lines))
-        self._stands = True
+        self._shown = True
         self.terminal.take()
         _write(_OPEN + Painter(no_color="NO_COLOR" in os.environ).paint(canvas, changes))
         return self
@@ -42,19 +41,19 @@ class Opening:
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back, unless a screen has it."""
-        if self._stands:
-            self._stands = False
+        """Restore the terminal, unless a screen has taken it over."""
+        if self._shown:
+            self._shown = False
             _write(_CLOSE)
             self.terminal.give()
 
     def hand_over(self) -> None:
-        """From here on the terminal is a screen's, which restores it."""
-        self._stands = False
+        """A screen takes over the terminal and will restore it."""
+        self._shown = False
 
 
 def _write(data: str) -> None:
     terminal = sys.__stdout__
     if terminal is not None:
-        with suppress(OSError):  # who comes next finds out that nobody is there
+        with suppress(OSError):  # the terminal is gone: the screen notices that itself
             os.write(terminal.fileno(), data.encode(terminal.encoding, "replace"))

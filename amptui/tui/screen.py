@@ -1,11 +1,13 @@
-"""A run on the screen: one timer draws each frame and decides whether, and how, to leave."""
+"""The screen of a run: one timer draws each frame, sets the frame rate, and decides whether to leave."""
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, Unpack
+from statistics import median
+from typing import TYPE_CHECKING, ClassVar, Literal, NotRequired, TypedDict, Unpack
 
 from textual.app import App, ComposeResult
 
@@ -17,13 +19,12 @@ from amptui.terminal import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
 from amptui.tui.dashboard import Dashboard
 from amptui.tui.frame import Frame
-from amptui.tui.frame_pace import Pace
-from amptui.tui.keys import FOOTER_HINTS
+from amptui.tui.keys import ENDED_HINTS, FOOTER_HINTS
 from amptui.tui.opening import Opening
 from amptui.tui.panels.phase import is_stopping
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
-from amptui.tui.terminal_driver import ContinuingDriver, PatientDriver
+from amptui.tui.terminal_driver import PatientDriver
 
 if TYPE_CHECKING:
     from amptui.tui.overlays.overlay import Overlay
@@ -34,14 +35,25 @@ MESSAGE_SECONDS = 4.0
 MAX_WAITING_WRITES = 2
 """Frames are skipped while more writes than this wait for a slow link."""
 
+MAX_FRAMES_PER_SECOND = 4.0
+
+CPU_BUDGET = 0.01
+"""The fraction of all cores that drawing may take: training needs them to load batches and launch kernels."""
+
+MAX_INTERVAL_SECONDS = 0.5
+"""The screen is updated this often, however expensive a frame is."""
+
+_FRAMES_REMEMBERED = 9
+"""The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
+
 LOST = "the training process exited unexpectedly: see `amptui runs`"
 
 Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
-"""How a screen ended: "" because the run had ended, otherwise what made it leave before that."""
+"""How a screen ended: "" if the run had ended, otherwise why it closed before that."""
 
 
 class Parts(TypedDict):
-    """What connects a screen to the run on one side and the terminal on the other."""
+    """What connects a screen to its run and its terminal."""
 
     look: Callable[[], SessionView]
     control: Asker
@@ -61,18 +73,60 @@ class Parts(TypedDict):
     """What the terminal shows until this screen takes it over."""
 
 
-class RunScreen(App[None]):
-    """Draws a session that is fed from elsewhere. Handles no keys: a subclass turns them into requests."""
+class Pace:
+    """Sets the interval between frames by the CPU time that the drawing thread spends on them.
 
-    CSS_PATH = "dashboard.tcss"
+    ``cores`` is how many cores this process may use. ``frames_per_second`` fixes the rate instead. To be used
+    by the drawing thread only.
+    """
+
+    def __init__(self, frames_per_second: float | None = None, *, cores: float = 1.0) -> None:
+        self._budget = CPU_BUDGET * cores
+        self._fixed = frames_per_second
+        self._cpu_seconds = time.thread_time()
+        self._wall_seconds = time.monotonic()
+        self._costs: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
+        self._intervals: deque[float] = deque(maxlen=_FRAMES_REMEMBERED)
+
+    @property
+    def frames_per_second(self) -> float | None:
+        """The rate of the last frames; None before the first."""
+        return len(self._intervals) / sum(self._intervals) if sum(self._intervals) else None
+
+    @property
+    def cpu_percent(self) -> float | None:
+        """CPU time of the drawing thread over the last frames, in percent of one core."""
+        return 100 * sum(self._costs) / sum(self._intervals) if sum(self._intervals) else None
+
+    def next_interval_seconds(self) -> float:
+        """Record the frame that was just drawn; return how long to wait until the next."""
+        cpu, wall = time.thread_time(), time.monotonic()
+        self._costs.append(cpu - self._cpu_seconds)
+        self._intervals.append(wall - self._wall_seconds)
+        self._cpu_seconds, self._wall_seconds = cpu, wall
+        if self._fixed is not None:
+            return 1 / self._fixed
+        return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / self._budget))
+
+
+class RunScreen(App[None]):
+    """Draws the view of a session. Handles no keys: a subclass does."""
+
+    CSS: ClassVar[str] = """
+        Screen { overflow: hidden; }
+        Dashboard { width: 100%; height: 100%; }
+        Screen, Dashboard { background: ansi_default; color: ansi_default; }
+    """
     ENABLE_COMMAND_PALETTE = False
     TITLE = "amptui"
+
+    hints: ClassVar = FOOTER_HINTS
+    """Keys in the footer while the run goes on."""
 
     def __init__(self, **parts: Unpack[Parts]) -> None:
         self._opening = parts.get("opening")
         self.terminal = self._opening.terminal if self._opening is not None else None
-        driver_class = PatientDriver if self._opening is None else ContinuingDriver
-        super().__init__(driver_class=driver_class, ansi_color=True)
+        super().__init__(driver_class=PatientDriver, ansi_color=True)
         self._look = parts["look"]
         self._control = parts["control"]
         self._ended = parts["ended"]
@@ -87,7 +141,7 @@ class RunScreen(App[None]):
         )
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
-        self._state = ScreenState(hints=FOOTER_HINTS)
+        self._state = ScreenState(hints=self.hints)
         self._message_until = 0.0
         self._over = False
         self._patient_since: float | None = None
@@ -96,12 +150,12 @@ class RunScreen(App[None]):
         """How the screen was left; None while it is open, and if an error ended it."""
 
     def on_load(self) -> None:
-        """Prepare to take over the terminal."""
+        """Take over the terminal from the opening."""
         if self._opening is not None:
             self._opening.hand_over()
 
     def compose(self) -> ComposeResult:
-        """Add the one widget."""
+        """Add the only widget."""
         yield self._dashboard
 
     def on_mount(self) -> None:
@@ -132,7 +186,7 @@ class RunScreen(App[None]):
         self.set_timer(self._pace.next_interval_seconds(), self._tick)
 
     def _look_again(self) -> None:
-        """Read what is new of the run, and whether it has ended, with its last record or without."""
+        """Read the newest view, and whether the run has ended, with its last record or without."""
         # In this order: once the connection has ended, the view has everything that arrived.
         over = self._ended.is_set()
         self._view = self._look()
@@ -153,13 +207,14 @@ class RunScreen(App[None]):
             now=now,
             steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, self._view.step_seconds),
             stopping=self._control.stop_reason is not None and not self._over,
+            hints=ENDED_HINTS if self._over else self.hints,
             lost=self._state.lost or self._lost_words(),
             silence="" if self._over else self._why_silent(),
             message=self._state.message if now < self._message_until else "",
         )
 
     def _lost_words(self) -> str:
-        """What to say of a run that ended without its last record."""
+        """What to say about a run that ended without its last record."""
         return (self._why_ended() or LOST) if self._over and not self._is_told_over() else ""
 
     def _paint(self, canvas: Canvas) -> None:
@@ -169,7 +224,7 @@ class RunScreen(App[None]):
             self._overlay.draw(canvas, self._view, self._state)
 
     def _redraw(self) -> None:
-        """Answer a key at once instead of at the next frame."""
+        """Show the effect of a key at once instead of at the next frame."""
         self._follow_session()
         self._refresh_state()
         self._dashboard.repaint()
@@ -189,7 +244,7 @@ class RunScreen(App[None]):
     # ------------------------------------------------------------------------------ leaving
 
     def hang_up(self, how: Left = "hung up") -> None:
-        """Leave soon, even if the terminal accepts nothing more, as when it is closed. Does not stop the run.
+        """Leave soon, even if the terminal accepts no more output. Does not stop the run.
 
         May be called from any thread and from a signal handler, before and while the screen is open.
         """
@@ -214,7 +269,7 @@ class RunScreen(App[None]):
         if isinstance(self._driver, PatientDriver) and self._driver.terminal_is_gone:
             return "hung up"
         if self._control.stop_reason is None:
-            # A run that failed before its first step, or never started, has only its one line to show.
+            # A run that failed before its first step, or never started, leaves nothing to look at.
             began = self._view.run is not None and self._view.state != "failed"
             return "" if self._over and self._view.step == 0 and not began else None
         if self._over or self._is_late():

@@ -1,4 +1,4 @@
-"""Textual's Linux driver, for a terminal that may stall or vanish under us."""
+"""Textual's Linux driver, for a terminal that may stall or disappear."""
 
 import os
 import selectors
@@ -20,16 +20,19 @@ _ALTERNATE_SCREEN = "\x1b[?1049h"
 
 _READ_BYTES = 4096
 
-_DEAF_SECONDS = 1.0
+_UNRESPONSIVE_SECONDS = 1.0
+"""If the screen has not handled a Ctrl+C for so long, the next one is sent as a signal."""
 
-_LOOK_INTERVAL_SECONDS = 0.1
-"""How soon a screen that leaves has its input thread back, and how finely silence is measured."""
+_POLL_SECONDS = 0.1
+"""How often the input thread checks for silence and for the end of the screen."""
 
 
 class PatientDriver(LinuxDriver):
-    """Never waits for a terminal that takes nothing, and takes its loss for what it is.
+    """Never waits for a terminal that accepts no output, and notices when it is closed.
 
-    The mouse stays the terminal's own: text can be selected, and moving it costs no cycles.
+    The mouse is left to the terminal, so that text can be selected. An app whose ``terminal`` is set
+    continues on the alternate screen of its opening: to enter it again would clear it, and lose the
+    position of the cursor.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -37,17 +40,18 @@ class PatientDriver(LinuxDriver):
         self._size = self._size or self._get_terminal_size()
         self._outlet: Outlet | None = None
         self._terminal: HeldTerminal | None = getattr(self._app, "terminal", None)
+        self._continues = self._terminal is not None
         self._hurried = False
-        self._interrupt_heard: threading.Event | None = None
+        self._interrupt_handled: threading.Event | None = None
 
     @property
     def waiting_writes(self) -> int:
-        """Writes that the terminal has not taken yet; frames are skipped meanwhile."""
+        """Writes that the terminal has not accepted yet."""
         return self._outlet.waiting if self._outlet is not None else 0
 
     @property
     def terminal_is_gone(self) -> bool:
-        """Whether the terminal was closed: it then reads as an endless end of file, and takes nothing."""
+        """Whether the terminal was closed."""
         if self._outlet is not None and self._outlet.broken:
             return True
         try:
@@ -63,7 +67,7 @@ class PatientDriver(LinuxDriver):
             self._outlet.hurry()
 
     def start_application_mode(self) -> None:
-        """Have a writer before the first sequence is written."""
+        """Start the writer before the first sequence is written."""
         terminal = sys.__stderr__
         assert terminal is not None, "there is a terminal"
         self._outlet = Outlet(terminal.fileno(), terminal.encoding)
@@ -73,12 +77,14 @@ class PatientDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def write(self, data: str) -> None:
-        """Past Textual's queue, which holds 30 writes and then blocks the screen's thread."""
-        if self._outlet is not None:
+        """Bypass Textual's queue, which holds 30 writes and then blocks the screen's thread."""
+        if data == _ALTERNATE_SCREEN and self._continues:
+            self._continues = False
+        elif self._outlet is not None:
             self._outlet.write(data)
 
     def close(self) -> None:
-        """Wait for what is still to be written, but not for a terminal that takes nothing."""
+        """Wait for the last writes, but not for a terminal that accepts nothing."""
         super().close()
         if self._outlet is not None:
             if self._hurried:
@@ -89,7 +95,7 @@ class PatientDriver(LinuxDriver):
             self._terminal.give()
 
     def resume_application_mode(self) -> None:
-        """Draw all anew after the process stood still, also if SIGSTOP said nothing before."""
+        """Redraw everything after the process was stopped, also by SIGSTOP, which gives no notice."""
         if self._outlet is not None:
             self.suspend_application_mode()
         super().resume_application_mode()
@@ -101,8 +107,8 @@ class PatientDriver(LinuxDriver):
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
-                heard = keyboard.settle()
-                if selector.select(_LOOK_INTERVAL_SECONDS):
+                messages = keyboard.settle()
+                if selector.select(_POLL_SECONDS):
                     try:
                         data = os.read(self.fileno, _READ_BYTES)
                     except OSError:
@@ -111,40 +117,24 @@ class PatientDriver(LinuxDriver):
                         return
                     if not data:
                         return
-                    heard += keyboard.take(data)
-                for message in heard:
+                    messages += keyboard.take(data)
+                for message in messages:
                     self.process_message(message)
 
     def process_message(self, message: Message) -> None:
-        """Hand on what was heard. A screen that no longer hears keys gets the next Ctrl+C as a signal."""
+        """Pass a message on. If the screen handles no keys any more, Ctrl+C becomes a signal."""
         if isinstance(message, Key) and message.key == "ctrl+c":
-            if self._interrupt_heard is not None and not self._interrupt_heard.wait(_DEAF_SECONDS):
+            if self._interrupt_handled is not None and not self._interrupt_handled.wait(
+                _UNRESPONSIVE_SECONDS
+            ):
                 os.kill(os.getpid(), signal.SIGINT)
                 return
-            self._interrupt_heard = threading.Event()
-            self._loop.call_soon_threadsafe(self._interrupt_heard.set)
+            self._interrupt_handled = threading.Event()
+            self._loop.call_soon_threadsafe(self._interrupt_handled.set)
         super().process_message(message)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         return terminal_size()
 
     def _query_in_band_window_resize(self) -> None:
-        """Not asked for: the system tells the size, and what arrives as input may say anything."""
-
-
-class ContinuingDriver(PatientDriver):
-    """Takes over a terminal that is on its alternate screen already.
-
-    To enter that anew would clear it, and forget where the cursor stood before.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._entered = False
-
-    def write(self, data: str) -> None:
-        """All but the first sequence that enters the alternate screen."""
-        if data == _ALTERNATE_SCREEN and not self._entered:
-            self._entered = True
-        else:
-            super().write(data)
+        """Not asked for: the operating system reports the size; what arrives as input is not trusted."""

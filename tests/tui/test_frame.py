@@ -245,6 +245,11 @@ def test_a_focused_panel_has_the_middle_to_itself(focus: str) -> None:
     assert "▲ AMP fp16" in lines[0]
 
 
+def test_blanks_at_the_end_of_a_headline_are_part_of_the_edge() -> None:
+    edges = [line for line in drawn(views.starting(), 120, 40).lines() if "throughput" in line]
+    assert [line.count("   ") for line in edges] == [0]
+
+
 def test_boxes_are_closed_at_every_corner() -> None:
     text = text_of(drawn(views.compared(), 120, 40))
     corners = [text.count(corner) for corner in "╭╮╰╯"]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from amptui.tui.frame_pace import CPU_BUDGET, MAX_FRAMES_PER_SECOND, MAX_INTERVAL_SECONDS, Pace
+from amptui.tui.screen import CPU_BUDGET, MAX_FRAMES_PER_SECOND, MAX_INTERVAL_SECONDS, Pace
 
 
 def burn(seconds: float) -> None:

@@ -5,7 +5,7 @@ from textual.binding import Binding
 
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas import text_width
-from amptui.tui.keys import ACTIONS, FOOTER_HINTS, KEYS, Key
+from amptui.tui.keys import ACTIONS, ENDED_HINTS, FOOTER_HINTS, KEYS, RUN_KEYS, Key
 
 
 def test_no_press_is_bound_to_two_actions() -> None:
@@ -29,6 +29,11 @@ def test_the_footer_shows_keys_of_the_table_with_help_and_quit_last() -> None:
     assert all(hint in table for hint in FOOTER_HINTS)
     assert [label for label, _ in FOOTER_HINTS[-2:]] == ["?", "q"]
     assert all(words and " " not in words for _, words in FOOTER_HINTS)
+
+
+def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
+    assert set(FOOTER_HINTS) - set(ENDED_HINTS) == {(key.label, key.hint) for key in RUN_KEYS if key.hint}
+    assert set(ENDED_HINTS) <= set(FOOTER_HINTS)
 
 
 def test_a_meaning_fits_into_the_help() -> None:

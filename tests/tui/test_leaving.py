@@ -178,6 +178,8 @@ async def test_a_run_that_ended_stays_to_be_looked_at_and_is_left_without_a_ques
     async with watching(started(), *steps(5)) as screen:
         await screen.end(over())
         assert "finished" in screen.header
+        assert "p AMP" not in screen.footer
+        assert "q quit" in screen.footer
         await screen.press("l")
         assert not screen.has_left
         await screen.press(key)

@@ -1,1 +1,1 @@
-"""What opens over the panels: each overlay takes the keyboard and answers what shall happen."""
+"""What opens over the panels: an overlay draws itself, takes the keys and answers with what to do."""

@@ -1,24 +1,24 @@
-"""The interface of overlays: they draw on the dashboard's own canvas, and take and answer key presses.
+"""The interface of overlays, and the parts that they share: box, lower edge, choices, scrolling.
 
-The panels stay visible around a small overlay, and nothing is laid out again.
+An overlay draws on the canvas of the panels, so that they stay visible around it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from amptui.telemetry.view import SessionView
-from amptui.tui.backdrop import draw_box
 from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.layout import draw_box
 from amptui.tui.panels.footer import NOTICE_INKS, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import Style
+from amptui.tui.style import BOLD, Style
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a key press in an overlay leads to: the precision first, then the action."""
+    """What a key press leads to: the precision is asked for before the action runs."""
 
     close: bool = False
     action: str = ""
@@ -27,30 +27,59 @@ class Answer:
     """A precision to ask for."""
 
 
-Hints = Sequence[tuple[str, str]]
-"""Keys of an overlay and what they do, the most important first."""
-
 STAY = Answer()
 CLOSE = Answer(close=True)
 
 
 class Overlay(Protocol):
-    """Something over the panels that has the keyboard."""
+    """Something over the panels that takes the keys."""
 
     name: ClassVar[str]
     """Tells the screen which overlay is open."""
     covers_all: ClassVar[bool] = False
-    """Whether it hides all panels: then they need not be drawn."""
+    """Whether it hides all panels: then they are not drawn."""
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState, /) -> None:
         """Draw over the panels."""
 
     def press(self, key: str, view: SessionView, /) -> Answer:
-        """Take a key press, by Textual's name."""
+        """Handle a key press, by Textual's name."""
+
+
+class Choice(NamedTuple):
+    """One line of a question."""
+
+    key: str
+    """As the screen shows it."""
+    presses: tuple[str, ...]
+    """Textual's names of the presses that choose it."""
+    words: str
+    answer: Answer
+    label: str = ""
+    """What stands before the words: a precision, say."""
+    style: int = Style.TEXT
+    """The label's style; without a label that of the words."""
+
+
+def draw_choices(canvas: Canvas, y: int, choices: Sequence[Choice]) -> None:
+    """Draw keys, labels and words in columns, from line ``y`` on."""
+    keys = max(text_width(choice.key) for choice in choices)
+    labels = max(text_width(choice.label) for choice in choices)
+    for line, choice in enumerate(choices, y):
+        x = canvas.text(1, line, choice.key, Style.KEY | BOLD, width=keys, align="right") + GAP
+        if labels:
+            x = canvas.text(x, line, choice.label, choice.style, width=labels) + GAP
+        style = Style.TEXT if labels else choice.style
+        canvas.text(x, line, choice.words, style, width=max(0, canvas.width - x))
+
+
+def answer_to(key: str, choices: Sequence[Choice]) -> Answer:
+    """The answer of the choice that ``key`` makes; ``STAY`` if it makes none."""
+    return next((choice.answer for choice in choices if key in choice.presses), STAY)
 
 
 def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
-    """Clear a box of at most that size in the middle, frame it, and return the canvas within."""
+    """Clear and frame a box of at most that size in the middle; return the canvas within."""
     width, height = min(width, canvas.width), min(height, canvas.height)
     box = canvas.part(Rect((canvas.width - width) // 2, (canvas.height - height) // 2, width, height))
     box.clear()
@@ -59,8 +88,10 @@ def open_box(canvas: Canvas, title: str, *, width: int, height: int) -> Canvas:
     return box.part(Rect(2, 1, max(0, box.width - 4), max(0, box.height - 2)))
 
 
-def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str = "") -> None:
-    """The lower edge of an overlay that hides the footer: its keys, or the footer's message.
+def write_edge(
+    canvas: Canvas, hints: Sequence[tuple[str, str]], screen: ScreenState, *, right: str = ""
+) -> None:
+    """Write the keys of an overlay that hides the footer into its lower edge, or the footer's message.
 
     If not all keys fit, the last are dropped first, and the first always stays; ``right`` is right-aligned.
     """
@@ -75,19 +106,15 @@ def write_edge(canvas: Canvas, hints: Hints, screen: ScreenState, *, right: str 
     write(edge.part(Rect(1, 0, used, 1)), 0, 0, phrases)
 
 
-def _edge_phrases(hints: Hints, screen: ScreenState, room: int) -> list[Phrase]:
+def _edge_phrases(hints: Sequence[tuple[str, str]], screen: ScreenState, room: int) -> list[Phrase]:
+    text, style = standing_news(screen)
     if screen.message:
-        return [Phrase((Word(line, NOTICE_INKS[screen.severity]),)) for line in _cut(screen.message, room)]
-    news, style = standing_news(screen)
-    if news:
-        return [Phrase((Word(line, style),)) for line in _cut(news, room)]
+        text, style = screen.message, NOTICE_INKS[screen.severity]
+    if text:
+        return [Phrase((Word(line, style),)) for line in wrapped(text, room, lines=1)]
     keys = enumerate(hints)
     phrases = [Phrase((Word(key, Style.KEY), Word(f" {words}", Style.DIM)), i) for i, (key, words) in keys]
     return fitting(phrases, room)
-
-
-def _cut(text: str, room: int) -> list[str]:
-    return wrapped(text, room, lines=1)
 
 
 def unsupported(view: SessionView) -> Mapping[str, str]:
@@ -95,10 +122,38 @@ def unsupported(view: SessionView) -> Mapping[str, str]:
     return view.run.unsupported if view.run is not None else {}
 
 
-def shifted(top: int, key: str, *, page: int, last: int) -> int | None:
-    """The first visible line after ``key``, from 0 to ``last``; None for a key that does not scroll."""
+def moved(line: int, key: str, *, page: int, last: int) -> int:
+    """Where ``key`` moves from ``line``, from 0 to ``last``; ``line`` for a key that does not move."""
     moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -page, "pagedown": page, "space": page}
     ends = {"home": 0, "g": 0, "end": last, "G": last, "upper_g": last}
-    if key not in moves and key not in ends:
-        return None
-    return max(0, min(ends.get(key, top + moves.get(key, 0)), last))
+    return max(0, min(ends.get(key, line + moves.get(key, 0)), last))
+
+
+class Scroll:
+    """Which lines of a long text or table are visible."""
+
+    def __init__(self) -> None:
+        self.top = 0
+        self._page = 1
+        self._lines = 0
+
+    @property
+    def _last_top(self) -> int:
+        return max(0, self._lines - self._page)
+
+    def visible(self, lines: int, page: int) -> slice:
+        """The lines to show, of ``lines`` and at most ``page``."""
+        self._page, self._lines = max(1, page), lines
+        self.top = max(0, min(self.top, self._last_top))
+        return slice(self.top, self.top + self._page)
+
+    def press(self, key: str) -> None:
+        """Scroll, if ``key`` is one for that."""
+        self.top = moved(self.top, key, page=self._page, last=self._last_top)
+
+    @property
+    def words(self) -> str:
+        """``1–20 of 102``; empty if all lines are visible."""
+        if not self._last_top:
+            return ""
+        return f"{self.top + 1}–{min(self._lines, self.top + self._page)} of {self._lines:,}"

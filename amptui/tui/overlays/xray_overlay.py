@@ -1,4 +1,4 @@
-"""The X-ray on a screen of its own: the verdict, both losses, the memory, and two tables."""
+"""The X-ray: its verdict, both losses, the memory, and two tables, on the whole screen."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from amptui.findings import XRayTaken
 from amptui.telemetry.labels import precision_label, signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, open_box, shifted, write_edge
+from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge
 from amptui.tui.overlays.xray_tables import (
     ORDERS,
     WHOLE_MODEL,
@@ -23,14 +23,13 @@ from amptui.tui.panels.phrases import Phrase, Word, flowed, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
-_LABEL_WIDTH = 8
+_LABEL_WIDTH = 9
 _VERDICT_LINES = 3
 
 _MIN_TABLE = 5
-"""Lines that the facts above leave for the table."""
+"""Lines that the facts leave for the table."""
 
-_HIGH = 30
-"""With fewer lines there is no room to explain the columns."""
+_MIN_HEIGHT_FOR_LEGEND = 30
 
 _LAYERS_LEGEND = (
     "AMP's gradients and FP32's: cosine 1 is the same direction, "
@@ -39,7 +38,7 @@ _LAYERS_LEGEND = (
 _OPERATORS_LEGEND = "how often each ran, forward and backward; _to_copy casts to that dtype"
 
 _MAX_ISLANDS = 4
-"""Names at most so many modules in FP32; of the others only the number."""
+"""Modules in FP32 that are named; the others are counted."""
 
 
 class Fact(NamedTuple):
@@ -58,9 +57,7 @@ class XRay(Overlay):
     def __init__(self) -> None:
         self._order = 0
         self._operators = False
-        self._top = 0
-        self._last_top = 0
-        self._page = 1
+        self._scroll = Scroll()
 
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """See :class:`Overlay`."""
@@ -70,15 +67,14 @@ class XRay(Overlay):
             inner.text(0, 0, "no X-ray yet: x takes one with the next step", Style.DIM)
         else:
             y = self._draw_facts(inner, view, xray)
-            legend = self._legend(inner) if inner.height >= _HIGH else []
+            legend = self._legend(inner) if inner.height >= _MIN_HEIGHT_FOR_LEGEND else []
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for i, words in enumerate(legend):
                 inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
-        rows = self._rows(xray)
-        shown = f"{self._top + 1}–{min(rows, self._top + self._page)} of {rows:,}" if self._last_top else ""
-        hints = (("esc", "back"), *other, ("x", "again"), ("↑ ↓", "scroll"))
-        write_edge(canvas, hints, screen, right=shown)
+        words = self._scroll.words
+        hints = (("esc", "back"), *other, ("x", "again"), *((("↑ ↓", "scroll"),) if words else ()))
+        write_edge(canvas, hints, screen, right=words)
 
     def _legend(self, inner: Canvas) -> list[str]:
         return wrapped(_OPERATORS_LEGEND if self._operators else _LAYERS_LEGEND, inner.width, lines=2)
@@ -104,18 +100,12 @@ class XRay(Overlay):
         return y + 1
 
     def _draw_table(self, table: Canvas, xray: XRayTaken) -> None:
-        self._page = max(1, table.height - 1)
-        self._last_top = max(0, self._rows(xray) - self._page)
-        self._top = min(self._top, self._last_top)
+        rows = len(operator_table(xray.operators)) if self._operators else len(xray.layers)
+        top = self._scroll.visible(rows, table.height - 1).start
         if self._operators:
-            draw_operators(table, xray.operators, self._top)
+            draw_operators(table, xray.operators, top)
         else:
-            draw_layers(table, xray.layers, ORDERS[self._order], self._top)
-
-    def _rows(self, xray: XRayTaken | None) -> int:
-        if xray is None:
-            return 0
-        return len(operator_table(xray.operators)) if self._operators else len(xray.layers)
+            draw_layers(table, xray.layers, ORDERS[self._order], top)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
@@ -124,11 +114,10 @@ class XRay(Overlay):
         if key == "x":
             return Answer(action="take_xray")
         if key == "o":
-            self._operators, self._top = not self._operators, 0
+            self._operators, self._scroll.top = not self._operators, 0
         elif key == "s" and not self._operators:
-            self._order, self._top = (self._order + 1) % len(ORDERS), 0
-        top = shifted(self._top, key, page=self._page, last=self._last_top)
-        self._top = self._top if top is None else top
+            self._order, self._scroll.top = (self._order + 1) % len(ORDERS), 0
+        self._scroll.press(key)
         return STAY
 
 
@@ -140,7 +129,7 @@ def _title(xray: XRayTaken | None) -> str:
 
 
 def facts(xray: XRayTaken) -> list[Fact]:
-    """An X-ray's facts beside its tables, the most important first."""
+    """The facts above the tables, the most important first."""
     took = Phrase((Word("took ", Style.DIM), Word(units.milliseconds(xray.seconds))))
     some = [
         Fact("loss", [*_losses(xray), took]),
@@ -184,7 +173,7 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
 
 
 def _memory(xray: XRayTaken) -> list[Phrase]:
-    """What AMP does not change."""
+    """The memory that AMP does not change."""
     parts = {
         "weights": xray.weights_bytes,
         "gradients": xray.gradients_bytes,

@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.overlays.event_browser import EventBrowser
-from amptui.tui.overlays.help import Help
 from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
+from amptui.tui.overlays.menus import Help, PrecisionMenu, QuitQuestion
 from amptui.tui.overlays.overlay import Overlay
-from amptui.tui.overlays.precision_menu import PrecisionMenu
-from amptui.tui.overlays.quit_question import QuitQuestion
 from amptui.tui.overlays.xray_overlay import XRay
 from tests.tui import views
 from tests.tui.overlays.opened import SCREEN, drawn, with_xray

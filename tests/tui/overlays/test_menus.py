@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from amptui.records import PRECISIONS
 from amptui.telemetry.view import EMPTY_VIEW
 from amptui.tui.keys import KEYS
-from amptui.tui.overlays.help import Help
+from amptui.tui.overlays.menus import MEANINGS, Help, PrecisionMenu, QuitQuestion
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
-from amptui.tui.overlays.precision_menu import MEANINGS, PrecisionMenu
-from amptui.tui.overlays.quit_question import QuitQuestion
 from amptui.tui.style import Style
 from tests.tui import views
 from tests.tui.overlays.opened import drawn, lines, text
@@ -23,7 +21,7 @@ def test_help_lists_every_key_with_its_meaning(size: tuple[int, int]) -> None:
     shown = lines(Help(), views.compared(), *size)
     for key in KEYS:
         assert any(key.label in line and key.meaning in line for line in shown), key.label
-    assert any("run folder runs/mnist-deep" in line for line in shown)
+    assert any("run folder  runs/mnist-deep" in line for line in shown)
     for sign in ("■ FP32", "□", "◆", "▲ AMP fp16", "● AMP bf16"):
         assert any(sign in line for line in shown), sign
 
