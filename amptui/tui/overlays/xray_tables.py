@@ -1,4 +1,4 @@
-"""The X-ray's two tables: how far each layer agrees with FP32, and in which dtype each operator ran."""
+"""The two tables of an X-ray: how well each layer agrees with FP32, and the dtype of each operator."""
 
 import math
 from collections import Counter
@@ -12,16 +12,16 @@ from amptui.telemetry.health import XRAY_CAREFUL_COSINE, XRAY_SAFE_COSINE
 from amptui.telemetry.labels import precision_glyph
 from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import GAP, Word, end_of
-from amptui.tui.renderables.bars import draw_bar
+from amptui.tui.renderables.gauges import draw_bar
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
 
 Order = Literal["worst first", "model order", "by lost", "by size"]
 
 ORDERS: tuple[Order, ...] = ("worst first", "model order", "by lost", "by size")
-"""How layers can be sorted, in the order in which a key walks through them."""
+"""The orders of layers; a key goes through them."""
 
 WHOLE_MODEL = "(model)"
-"""What stands for the model itself, whose path is the empty string."""
+"""The name of the model itself, whose path is empty."""
 
 _PRECISION_OF_DTYPE = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -29,17 +29,17 @@ _SIGN_WIDTH = 2
 _MIN_NAME = 20
 _COUNT_WIDTH = 9
 
-_NAME_BESIDE_BAR = 28
-"""With less room for it a name is worth more than a bar."""
+_MIN_NAME_BESIDE_BAR = 28
+"""With less room, the whole name matters more than a bar."""
 
 _NINES = 6
-"""A bar of agreement is full at a cosine of 0.999999: float32's own arithmetic gives no more digits."""
+"""The bar of agreement is full at a cosine of 0.999999: float32 is not more exact."""
 
 _BAR_WIDTH = 2 * _NINES
 
 
 class Column(NamedTuple):
-    """One column beside the names; where there is no room the highest ``rank`` goes first."""
+    """A column beside the names; if there is no room, the highest ``rank`` is left out first."""
 
     title: str
     width: int
@@ -49,7 +49,7 @@ class Column(NamedTuple):
 
 
 def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, top: int) -> None:
-    """A line of titles, then the layers from number ``top`` of ``order`` on, as many as there is room for."""
+    """Draw a line of titles, then the layers in ``order`` from number ``top`` on."""
     title = f"{len(layers):,} layer{'s' if len(layers) != 1 else ''}, {order}"
     longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
     columns, name_width, bar_width = _fitting(canvas.width, longest)
@@ -73,7 +73,7 @@ def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, 
 
 
 def sorted_layers(layers: Sequence[LayerAgreement], order: Order) -> list[LayerAgreement]:
-    """Layers in ``order``; those without the number asked for come last, NaN before every number."""
+    """Layers in ``order``; those without the number come last, those with NaN first."""
     if order == "model order":
         return list(layers)
     if order == "by size":
@@ -90,7 +90,7 @@ def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
 
 
 def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
-    """The sign of a layer that does not agree with FP32, by health's thresholds; none of one that does."""
+    """The sign of a layer that does not agree with FP32, by the thresholds of `telemetry.health`."""
     if layer.cosine is None:
         return "·", Style.DIM
     if layer.cosine >= XRAY_SAFE_COSINE:
@@ -99,14 +99,14 @@ def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:
 
 
 def nines(cosine: float) -> float:
-    """How many nines a cosine begins with, ``-log10(1 - cosine)``: 0.999 has 3; NaN and less than 0 none."""
+    """The number of nines of a cosine, ``-log10(1 - cosine)``: 3 for 0.999; 0 for NaN and below 0."""
     if math.isnan(cosine) or cosine <= 0:
         return 0.0
     return float(_NINES) if cosine >= 1 else min(float(_NINES), -math.log10(1 - cosine))
 
 
 def dtype_word(dtype: str) -> Word:
-    """A dtype with the sign and the style of its precision: an FP32 island is seen at a glance."""
+    """A dtype with the sign and the style of its precision."""
     precision = _PRECISION_OF_DTYPE.get(dtype)
     if precision is None:
         return Word(f"  {dtype}" if dtype else "", Style.TEXT)
@@ -114,7 +114,7 @@ def dtype_word(dtype: str) -> Word:
 
 
 def _cosine_word(layer: LayerAgreement) -> Word:
-    """In seven cells, never rounded up: what is shown as 1.00000 is 1."""
+    """A cosine in seven cells, never rounded up: only 1 is shown as 1.00000."""
     if layer.cosine is None:
         return Word(units.NOT_AVAILABLE, Style.DIM)
     if math.isnan(layer.cosine):
@@ -127,7 +127,7 @@ def _cosine_word(layer: LayerAgreement) -> Word:
 
 
 def share_word(fraction: float | None) -> Word:
-    """A fraction as percent: ``0.31%``; a relative error may be many times what it is relative to."""
+    """A fraction as percent: ``0.31%``; large ones, such as relative errors, as a factor: ``12.0×``."""
     if fraction is None:
         return Word(units.NOT_AVAILABLE, Style.DIM)
     if not math.isfinite(fraction):
@@ -152,7 +152,7 @@ _COLUMNS = (
 
 
 def _fitting(width: int, longest: int) -> tuple[list[Column], int, int]:
-    """The columns that leave names of up to ``longest`` cells room, the names' width, and the bar's."""
+    """The columns beside names of up to ``longest`` cells, the width of names, and that of bars."""
     columns = list(_COLUMNS)
 
     def taken() -> int:
@@ -162,13 +162,13 @@ def _fitting(width: int, longest: int) -> tuple[list[Column], int, int]:
         columns.remove(max(columns, key=lambda column: column.rank))
     room = max(0, width - taken())
     beside_bar = room - GAP - _BAR_WIDTH
-    if beside_bar < min(longest, _NAME_BESIDE_BAR):
+    if beside_bar < min(longest, _MIN_NAME_BESIDE_BAR):
         return columns, min(longest, room), 0
     return columns, min(longest, beside_bar), _BAR_WIDTH
 
 
 def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int) -> None:
-    """A line of titles, then one operator a line from number ``top`` on, with its count in each dtype."""
+    """Draw a line of titles, then the operators from number ``top`` on, with their counts in each dtype."""
     table = operator_table(operators)
     dtypes = _dtypes(operators)
     width = max([_COUNT_WIDTH + 2, *(len(dtype) + 2 for dtype in dtypes)])
@@ -183,14 +183,14 @@ def draw_operators(canvas: Canvas, operators: Sequence[OperatorCount], top: int)
     for y, (name, counts) in enumerate(table[top : top + canvas.height - 1], 1):
         canvas.text(0, y, end_of(name, name_width), width=name_width)
         for x, dtype in places:
-            text, style = (
-                (f"{counts[dtype]:,}", dtype_word(dtype).style) if counts[dtype] else ("·", Style.DIM)
+            word = (
+                Word(f"{counts[dtype]:,}", dtype_word(dtype).style) if counts[dtype] else Word("·", Style.DIM)
             )
-            canvas.text(x, y, text, style, width=width, align="right")
+            canvas.text(x, y, word.text, word.style, width=width, align="right")
 
 
 def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counter[str]]]:
-    """Each operator with its count by dtype, the most frequent first."""
+    """Each operator with its counts by dtype, the most frequent first."""
     table: dict[str, Counter[str]] = {}
     for each in operators:
         table.setdefault(each.name, Counter())[each.dtype] += each.count
@@ -198,7 +198,7 @@ def operator_table(operators: Sequence[OperatorCount]) -> list[tuple[str, Counte
 
 
 def _dtypes(operators: Sequence[OperatorCount]) -> list[str]:
-    """The dtypes of any operator: first those of precisions, then the others by count."""
+    """All dtypes: first those of the precisions, then the others by count."""
     counts: Counter[str] = Counter()
     for each in operators:
         counts[each.dtype] += each.count

@@ -7,7 +7,7 @@ from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, wrapped, wrapped_phrases, write
-from amptui.tui.renderables.interval import LINES, draw_interval
+from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
 from amptui.tui.style import BOLD, Style, precision_style
 
 _MAX_CARD_LINES = 8
@@ -107,14 +107,14 @@ def measured_words(found: PrecisionsCompared) -> list[Word]:
 def progress_height(found: PrecisionsCompared, width: int, most: int) -> int:
     """How many of ``most`` lines ``draw_progress`` takes."""
     told = sum(map(len, _told(found, width)))
-    drawn = 2 + told + LINES * len(_measured(found))
+    drawn = 2 + told + INTERVAL_LINES * len(_measured(found))
     return drawn if drawn <= most else 1 + told
 
 
 def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
     """The round and the ratios so far; with more room, a progress bar and the intervals."""
     told = _told(found, canvas.width)
-    roomy = canvas.height >= 2 + sum(map(len, told)) + LINES * len(_measured(found))
+    roomy = canvas.height >= 2 + sum(map(len, told)) + INTERVAL_LINES * len(_measured(found))
     write(canvas, 0, 0, [Phrase((Word("A/B test: ", Style.DIM), Word(round_words(found), Style.STRONG)))])
     if roomy:
         done = found.rounds / found.most_rounds
@@ -126,10 +126,10 @@ def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
             write(canvas, 0, y, line)
             y += 1
         if roomy and row is not None and row.speedup:
-            part = canvas.part(Rect(0, y, canvas.width, LINES))
+            part = canvas.part(Rect(0, y, canvas.width, INTERVAL_LINES))
             style = precision_style(row.precision) | BOLD
             draw_interval(part, row.speedup, row.speedup_low, row.speedup_high, style=style)
-            y += LINES
+            y += INTERVAL_LINES
 
 
 def _told(found: PrecisionsCompared, width: int) -> list[list[list[Phrase]]]:

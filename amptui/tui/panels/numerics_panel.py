@@ -20,9 +20,8 @@ from amptui.tui.panels.phrases import (
     write_lines,
 )
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.renderables.digits import LINES as DIGIT_LINES
-from amptui.tui.renderables.digits import draw_digits
 from amptui.tui.renderables.float16_histogram import LEGEND_LINES, draw_exponents, width_beside
+from amptui.tui.renderables.gauges import DIGIT_LINES, draw_digits
 from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.ribbon import draw_step_axis
 from amptui.tui.renderables.step_window import visible_window

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from amptui.tui.canvas import Canvas, text_width
-from amptui.tui.renderables.bars import draw_bar, draw_progress
+from amptui.tui.renderables.gauges import draw_bar, draw_progress
 from amptui.tui.style import Style
 
 GAP = 2

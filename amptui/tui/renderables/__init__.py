@@ -1,1 +1,1 @@
-"""Pure drawings on a canvas: curves, ribbons, bars. Tested without an app."""
+"""Curves, ribbons, bars and histograms: pure drawings on a canvas, tested without an app."""

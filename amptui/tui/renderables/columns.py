@@ -1,4 +1,4 @@
-"""A series brought to the columns of a plot: what its steps were at least, at most and on average."""
+"""Reduces a series to the columns of a plot: minimum, maximum and mean of each column."""
 
 from dataclasses import dataclass
 
@@ -11,21 +11,21 @@ from amptui.tui.renderables.step_window import Window
 Bools = npt.NDArray[np.bool_]
 
 _LARGEST = 1e300
-"""Values beyond are drawn as this one, so that no sum or difference of them overflows."""
+"""Larger values are drawn as this one, so that sums and differences do not overflow."""
 
 _BODY = 0.98
 _OUTLIER_FACTOR = 4
 _MIN_BODY = 0.25
-"""An outlier lies this many times as far as most columns reach, which is never taken for less than a
+"""An outlier lies this many times as far as 98% of the columns reach; their reach counts as at least a
 quarter of their value, or of a decade."""
 
-_FEWEST_FOR_OUTLIERS = 16
-"""Of fewer columns none is an outlier: 98% of them would leave out the only one that matters."""
+_MIN_COLUMNS_FOR_OUTLIERS = 16
+"""Of fewer columns, none is an outlier: one of them is more than 2%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """One element a column; NaN in the floats of a column without a finite value."""
+    """One element for each column; NaN for a column without a finite value."""
 
     low: Floats
     high: Floats
@@ -36,12 +36,12 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Points:
-    """The values of a series within a window, whether single steps or buckets of many."""
+    """The values of a series within a window: single steps, or buckets of several."""
 
     steps: Counts
-    """The first step of each."""
+    """The first step of each point."""
     last_step: int
-    """The last step of the last."""
+    """The last step of the last point."""
     low: Floats
     high: Floats
     mean: Floats
@@ -49,11 +49,11 @@ class _Points:
 
 
 def sample(series: Series, window: Window, columns: int) -> Columns:
-    """The part of ``series`` in ``window``, exact where the recent values reach back far enough.
+    """Reduce the part of ``series`` in ``window`` to ``columns``, exactly where recent values suffice.
 
-    Points that begin in one column are taken together: their means are averaged as if all buckets were
-    full, which only the newest is not. Where points are fewer than columns, each holds for all columns
-    of its steps.
+    Points that begin in one column are combined; their means are averaged as if all buckets were full, which
+    only the newest may not be. Where there are fewer points than columns, each point fills all columns of its
+    steps.
     """
     low, high, mean = np.full((3, columns), np.nan)
     nonfinite = np.zeros(columns, np.bool_)
@@ -73,7 +73,7 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
 
 
 def _means(values: Floats, starts: Counts) -> Floats:
-    """The means of the finite values from each of ``starts`` to the next; NaN where there is none."""
+    """The means of the finite values from each start to the next; NaN where there is none."""
     measured = np.isfinite(values)
     counts = np.add.reduceat(measured, starts, dtype=np.int64)
     sums = np.add.reduceat(np.where(measured, _bounded(values), 0.0), starts)
@@ -86,13 +86,13 @@ def _bounded(values: Floats) -> Floats:
 
 
 def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:
-    """Columns in which a point begins that has a value above 0: where steps were skipped, say."""
+    """Columns in which a point with a value above 0 begins, such as a skipped step."""
     points = _points_within(series, window)
     return _columns_with(points.high > 0, points, window, columns)
 
 
 def nonfinite_columns(series: Series, window: Window, columns: int) -> Bools:
-    """Columns in which a point begins that has NaN or Inf."""
+    """Columns in which a point with NaN or Inf begins."""
     points = _points_within(series, window)
     return _columns_with(points.nonfinite, points, window, columns)
 
@@ -104,17 +104,17 @@ def _columns_with(chosen: Bools, points: _Points, window: Window, columns: int) 
 
 
 def extent(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, float]:
-    """The smallest and largest value to show of columns that hold one; positive ones if ``log``.
+    """The smallest and the largest value to show; positive ones if ``log``. Some column must be finite.
 
     Without outliers, an extreme is left out if it lies more than four times as far from the other end as
-    98% of all columns do. So a first loss of 40 does not flatten a curve near 0.1 for the rest of the run,
-    while the usual fall of a loss, which takes more than 2% of the first thousand steps, is shown whole.
+    98% of the columns do. Then a first loss of 40 does not flatten a curve near 0.1, but the usual fall of a
+    loss, which takes more than 2% of the columns, is shown completely.
     """
     low, high = (np.sort(values[np.isfinite(values)]) for values in (columns.low, columns.high))
     if log:
         high = high[high > 0]
         low = low[low > 0] if (low > 0).any() else high
-    if with_outliers or min(len(low), len(high)) < _FEWEST_FOR_OUTLIERS:
+    if with_outliers or min(len(low), len(high)) < _MIN_COLUMNS_FOR_OUTLIERS:
         return float(low[0]), float(high[-1])
     body_low, body_high = low[-1 - int(_BODY * (len(low) - 1))], high[int(_BODY * (len(high) - 1))]
     ends = np.array([low[0], body_low, body_high, high[-1]])

@@ -1,4 +1,4 @@
-"""Lines and areas as dots, and dots as characters: braille, or plain ones on a terminal without UTF-8."""
+"""Lines and areas as dots, and dots as braille characters."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ DOTS_DOWN = 4
 """Dots of a braille cell."""
 
 _BIT_OF_DOT = (0x01, 0x02, 0x04, 0x40, 0x08, 0x10, 0x20, 0x80)
-"""The bit of each dot in the code points from U+2800 on: the left column downward, then the right one."""
+"""The bit of each dot from U+2800 on: down the left column, then down the right one."""
 
 
 def _braille_characters() -> npt.NDArray[np.uint32]:
@@ -28,7 +28,7 @@ _BRAILLE = _braille_characters()
 def line_dots(rows: Counts, drawn: Bools, height: int) -> Bools:
     """Dots [height, columns] of a line through ``rows[column]`` of every ``drawn`` column.
 
-    Neighbouring columns share the dots between them half and half, so that the line is one dot thick.
+    Each of two neighbours draws half of the dots between them, so that the line is one dot thick.
     """
     before, after = rows[:-1], rows[1:]
     joined = drawn[:-1] & drawn[1:]
@@ -46,8 +46,8 @@ def line_dots(rows: Counts, drawn: Bools, height: int) -> Bools:
 def area_dots(top: Counts, bottom: Counts, drawn: Bools, height: int, *, one_in: int) -> Bools:
     """One in so many of the dots [height, columns] from row ``top`` to row ``bottom`` of each column.
 
-    They stand evenly in every column, so that a peak of a single column is not missed, and in
-    staggered rows. A column whose top is its bottom has that dot.
+    They are spread evenly in every column, in staggered rows, so that a peak of one column is not missed. A
+    column whose top is its bottom has that dot.
     """
     y, x = np.arange(height)[:, np.newaxis], np.arange(len(top))
     chosen = y % one_in == x * (one_in // 2) % one_in
@@ -56,7 +56,7 @@ def area_dots(top: Counts, bottom: Counts, drawn: Bools, height: int, *, one_in:
 
 
 def braille(dots: Bools) -> npt.NDArray[np.uint32]:
-    """The characters [height / 4, columns / 2] of ``dots``; a blank where there is none."""
+    """The characters [height / 4, columns / 2] of ``dots``; blanks where there are none."""
     height, width = dots.shape[0] // DOTS_DOWN, dots.shape[1] // DOTS_ACROSS
     by_cell = dots.reshape(height, DOTS_DOWN, width, DOTS_ACROSS).transpose(0, 2, 3, 1)
     sets = np.packbits(by_cell.reshape(height, width, DOTS_ACROSS * DOTS_DOWN), axis=-1, bitorder="little")

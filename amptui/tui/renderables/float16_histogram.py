@@ -1,4 +1,4 @@
-"""The exponents of all scaled gradients as a histogram, against the zones of float16's range."""
+"""A histogram of the exponents of all scaled gradients, with the zones of float16's range."""
 
 import math
 from dataclasses import dataclass
@@ -16,49 +16,49 @@ from amptui.tui.renderables.step_window import GUTTER
 from amptui.tui.style import BOLD, Style
 
 MARGIN = 8
-"""Cells right of the last bar: one blank, then the count of NaN and Inf."""
+"""Cells right of the last bar: a blank, then the count of NaN and Inf."""
 
 _END = 18
 """The exponent before which the axis ends."""
 
-_FEWEST_BARS, _MAX_BARS = 50, 60
-"""Bars of one exponent each. The fewest begin at 2^-32, which gives the word ``flushed`` the room of its
-zone; the most at 2^-42: with a loss scale of its own a gradient that far down is rare."""
+_MIN_BARS, _MAX_BARS = 50, 60
+"""Bars of one exponent each. 50 begin at 2^-32, where the zone has room for the word ``flushed``; 60 begin at
+2^-42: smaller scaled gradients are rare."""
 
-_FEWEST_EXPONENTS = 48
-"""Where bars hold several exponents, they begin at 2^-30, as every window does."""
+_MIN_EXPONENTS = 48
+"""Bars of several exponents begin at 2^-30, as every window does."""
 
 LEGEND_LINES = 3
 """Lines under the bars: the axis, the names of the zones, their shares."""
 
 _EIGHTHS = (" ▁▂▃▄▅▆▇█", " ...:::##")
-"""Bars to an eighth of a cell, or on a terminal without UTF-8 to about a third."""
+"""Bars to an eighth of a cell; without UTF-8 to about a third."""
 
 _MIDDLE_LABEL_HEIGHT = 5
-"""Lines of bars from which on there is room for a label between the top and the bottom one."""
+"""Lines of bars needed for a label between top and bottom."""
 
 
 class _Zone(NamedTuple):
-    """What float16 does with gradients of some exponents."""
+    """A range of exponents, by what float16 does with them."""
 
     name: str
     first: int
     elements: int
     style: int
     boundary: str
-    """Where it begins, as a person would write it; empty for the first."""
+    """Where it begins, in words; empty for the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Which exponents stand in which cells."""
+    """The exponents of each bar, and its width."""
 
     first: int
-    """The exponent of the first bar, which holds all smaller ones too."""
+    """The exponent of the first bar, which also counts all smaller ones."""
     joined: int
-    """Exponents in a bar; the last bar of a zone may hold fewer, none holds those of two zones."""
+    """Exponents in a bar; the last bar of a zone may have fewer, none has those of two zones."""
     cells: int
-    """Cells a bar."""
+    """Cells of a bar."""
 
     def starts(self, zone_first: int, zone_stop: int) -> npt.NDArray[np.int64]:
         """The first exponent of each bar of a zone."""
@@ -66,22 +66,22 @@ class _Axis:
 
 
 def width_beside(width: int, others: int) -> int:
-    """How many of ``width`` cells to give a histogram where ``others`` are wanted beside it.
+    """How many of ``width`` cells a histogram gets if ``others`` are wanted beside it.
 
-    It gets what it can use of the rest, and in any case the fewest in which every exponent has a bar.
+    It gets what it can use of the rest, but at least a bar for each exponent.
     """
-    room = max(_FEWEST_BARS, width - others - GUTTER - MARGIN)
-    cells = room // _FEWEST_BARS
+    room = max(_MIN_BARS, width - others - GUTTER - MARGIN)
+    cells = room // _MIN_BARS
     return GUTTER + MARGIN + cells * min(_MAX_BARS, room // cells)
 
 
 def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
     """Draw the histogram of ``window`` on a cleared canvas, its zones named and counted below the axis.
 
-    A bar's height is the logarithm of its share of all elements, from one element to all of them: so
-    what is about to be lost is seen while it is little. One element is never drawn as none. Zeros stand
-    left of the axis, in the ``GUTTER``, and NaN and Inf right of it. What lies beyond the axis is in its
-    first and last bar, beside an arrow.
+    A bar's height is the logarithm of its share of all elements, from one element to all: a small part that
+    is about to be lost is visible, down to one element. Zeros are counted left of the axis, in the
+    ``GUTTER``, NaN and Inf right of it. The first and the last bar include what lies beyond them, which an
+    arrow shows.
     """
     axis = _axis(canvas.width - GUTTER - MARGIN)
     if axis is None or canvas.height <= LEGEND_LINES:
@@ -106,11 +106,11 @@ def draw_exponents(canvas: Canvas, window: Float16Window) -> None:
 
 
 def _axis(room: int) -> _Axis | None:
-    """The finest axis for ``room`` cells; None where nothing could be told from it."""
-    if room >= _FEWEST_BARS:
-        cells = room // _FEWEST_BARS
+    """The finest axis for ``room`` cells; None if there is too little room for any."""
+    if room >= _MIN_BARS:
+        cells = room // _MIN_BARS
         return _Axis(_END - min(_MAX_BARS, room // cells), 1, cells)
-    first = _END - _FEWEST_EXPONENTS
+    first = _END - _MIN_EXPONENTS
     ends = (first, *FLOAT16_ZONES.values(), _END)
     for joined in (2, 3, 4):
         if sum(-(-(b - a) // joined) for a, b in pairwise(ends)) <= room:
@@ -119,7 +119,7 @@ def _axis(room: int) -> _Axis | None:
 
 
 def _zones(window: Float16Window, first: int) -> tuple[_Zone, ...]:
-    """The zones of float16's range, with their exact counts: a bar at an edge holds some of its neighbour."""
+    """The zones of float16's range with their exact counts: a bar at their edge may include both sides."""
     flushed_style = Style.WARNING if window.flushed else Style.DIM
     overflow_style = Style.ERROR if window.overflowing else Style.DIM
     return (
@@ -149,7 +149,7 @@ def _beyond(window: Float16Window, first: int) -> tuple[bool, bool]:
 def _draw_bars(
     area: Canvas, shares: Floats, styles: npt.NDArray[np.uint8], boundaries: list[int], decades: int
 ) -> None:
-    """One column a cell, on a logarithmic axis over so many ``decades``; zones begin at a thin line."""
+    """Draw bars on a logarithmic axis of ``decades``, and a thin line where a zone begins."""
     logarithms = np.log10(shares, out=np.full(len(shares), -np.inf), where=shares > 0)
     eighths = np.rint(np.clip(1 + logarithms / decades, 0, 1) * area.height * 8)
     eighths = np.where(shares > 0, np.maximum(eighths, 1), 0)
@@ -164,7 +164,7 @@ def _draw_bars(
 
 
 def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
-    """Which share of all elements a height is: the top, the bottom, and a whole decade near the middle."""
+    """Label the share of all elements at the top, the bottom, and a whole decade near the middle."""
     labels = {rows - 1: decades, 0: 0}
     if rows >= _MIDDLE_LABEL_HEIGHT:
         labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
@@ -173,14 +173,14 @@ def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
 
 
 def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyond: tuple[bool, bool]) -> None:
-    """The zones as a line in their styles, with the numbers where they meet."""
+    """Draw the zones as a line in their styles, with the numbers where they meet."""
     legend.text(0, 0, "log", Style.DIM, width=GUTTER - 1, align="right")
     for zone, (start, stop) in zip(zones, pairwise(edges), strict=True):
         legend.fill(Rect(GUTTER + start, 0, stop - start, 1), "━", zone.style)
     for zone, start in zip(zones, edges[:-1], strict=True):
-        if zone.boundary and edges[-1] >= _FEWEST_BARS:
+        if zone.boundary and edges[-1] >= _MIN_BARS:
             legend.text(GUTTER + start - len(zone.boundary) // 2, 0, zone.boundary)
-    # Beside the bars: on them an arrow would hide where the last zone begins.
+    # Beside the bars: on them an arrow would hide the start of the last zone.
     for is_there, x, arrow, zone in (
         (beyond[0], -1, "←", zones[0]),
         (beyond[1], edges[-1] + 1, "→", zones[-1]),
@@ -190,10 +190,10 @@ def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyon
 
 
 def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...], edges: list[int]) -> None:
-    """Name and share of each zone under its bars, of zeros left of them, of NaN and Inf right of them."""
+    """Write name and share of each zone below its bars, of zeros left and of NaN and Inf right of them."""
     for zone, (start, stop) in zip(zones, pairwise(edges), strict=True):
         for y, text in enumerate((zone.name, units.share(zone.elements, window.elements)), 1):
-            # The last zone is narrower than its name: it ends with it.
+            # The last zone is narrower than its name: they end in the same column.
             x = stop - len(text) if stop == edges[-1] else (start + stop - len(text) + 1) // 2
             legend.text(GUTTER + x, y, text, Style.DIM if y == 1 else _share_style(zone))
     zeros = units.share(window.zeros, window.elements)
@@ -206,7 +206,7 @@ def _draw_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]
 
 
 def _draw_short_counts(legend: Canvas, window: Float16Window, zones: tuple[_Zone, ...]) -> None:
-    """The same one after the other, where the zones are narrower than their names."""
+    """Write the same as a list, if the zones are narrower than their names."""
     flushed, subnormal, normal, overflow = (
         (name, units.share(zone.elements, window.elements), _share_style(zone))
         for name, zone in zip(("flush", "sub", "normal", "over"), zones, strict=True)

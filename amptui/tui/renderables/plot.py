@@ -1,4 +1,4 @@
-"""A curve of one value a step: its mean in the colours of the precisions, its extremes dim behind it."""
+"""A curve over steps: the mean in the colours of the precisions, the extremes dim behind it."""
 
 from collections.abc import Callable
 
@@ -14,22 +14,21 @@ from amptui.tui.renderables.step_window import GUTTER, Window, stretches
 from amptui.tui.style import Style, precision_style
 
 _MIDDLE_LABEL_HEIGHT = 5
-"""Lines from which on there is room for a label between the top and the bottom one."""
+"""Lines needed for a label between top and bottom."""
 
 _SMOOTHING_PART = 40
-"""The line is averaged over a fortieth of the plot's width to both sides, twice."""
+"""The line is averaged twice, over a fortieth of the plot's width to both sides."""
 
-_HAIR = 1e-9
-"""What rounding may put outside of the limits is not marked."""
+_TOLERANCE = 1e-9
+"""Values are not marked as outside for a rounding error."""
 
 
 class CurvePlot:
-    """One curve, drawn frame after frame: its y axis keeps its limits for as long as they serve.
+    """One curve, drawn frame after frame; its y axis changes rarely.
 
-    With ``band`` the series is taken for a noisy one: its extremes are shown as a dim area, the line is its
-    mean, averaged over neighbouring columns but never across a switch or a gap, and rare outliers may leave
-    the plot, marked ``↑`` and ``↓``. Without, the line is the mean of each column as it is and all of it
-    stays in sight.
+    With ``band`` the series is noisy: a dim area shows its extremes, the line is the mean averaged over
+    neighbouring columns, but never across a switch or a gap, and rare outliers may lie outside, marked ``↑``
+    and ``↓``. Without ``band`` the line is the mean of each column, and all of it is visible.
     """
 
     def __init__(self, format_y: Callable[[float], str], *, band: bool = True) -> None:
@@ -69,7 +68,7 @@ class CurvePlot:
 
 
 def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
-    """The top and the bottom of the axis and a round number near its middle."""
+    """Label the ends of the axis and a round number near its middle."""
     last = canvas.height - 1
     labels = {last: axis.low, 0: axis.high}
     if canvas.height >= _MIDDLE_LABEL_HEIGHT:
@@ -83,10 +82,10 @@ def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -
 def _draw_curve(
     area: Canvas, columns: Columns, axis: Axis, styles: npt.NDArray[np.uint8], *, gaps: Bools, band: bool
 ) -> None:
-    """Line and band; a cell shows the one or the other, since it has one style."""
+    """Draw line and band; a cell shows only one of them, since it has one style."""
     across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
     height = area.height * down
-    # All three at once: on so few numbers a call costs more than what it does.
+    # All three at once: on so few numbers the calls are what costs time.
     fractions = axis.fraction(np.stack((columns.low, columns.high, columns.mean)))
     within = np.minimum(np.maximum(fractions, 0), 1)
     line = within[2]
@@ -105,15 +104,15 @@ def _draw_curve(
         behind = line_chars == ord(" ")
         np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
         np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
-    _mark(area, 0, "↑", _by_cell(fractions[1] > 1 + _HAIR, across), styles)
-    _mark(area, area.height - 1, "↓", _by_cell(fractions[0] < -_HAIR, across), styles)
+    _mark(area, 0, "↑", _by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
+    _mark(area, area.height - 1, "↓", _by_cell(fractions[0] < -_TOLERANCE, across), styles)
 
 
 def _smoothed(line: Floats, breaks: Counts) -> Floats:
-    """Twice the running mean, within stretches that end at ``breaks`` and at gaps.
+    """The running mean, taken twice, within stretches that end at ``breaks`` and gaps.
 
-    The span narrows towards both ends of a stretch: it begins and ends at its own first and last value,
-    and a jump at a switch stays a jump.
+    The span narrows towards both ends of a stretch, so that its first and last value stay, and a jump at a
+    switch stays a jump.
     """
     finite = np.isfinite(line)
     begins = np.ones(len(line), np.bool_)
@@ -134,7 +133,7 @@ def _smoothed(line: Floats, breaks: Counts) -> Floats:
 
 
 def _rows(fractions: Floats, measured: Bools, height: int) -> Counts:
-    """Dot rows counted from the top; any row where there is no value."""
+    """Dot rows from the top; any row where there is no value."""
     rows: Counts = np.rint((1 - np.where(measured, fractions, 0.0)) * (height - 1)).astype(np.int64)
     return rows
 

@@ -1,4 +1,4 @@
-"""The lines below a plot: which precision ran where, which steps were skipped, and the steps' numbers."""
+"""The lines below a plot: the precision of each step, skipped steps, and step numbers."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +11,10 @@ from amptui.tui.renderables.step_window import GUTTER, Window, round_above, stre
 from amptui.tui.style import BOLD, Style, precision_style
 
 _CELLS_A_LABEL = 20
-"""The step axis has at most one label in so many cells."""
+"""Cells for each label of the step axis."""
 
-_LABEL_DISTANCE = 2
-"""Blanks that are left between two labels at least."""
+_MIN_LABEL_GAP = 2
+"""Blanks between two labels."""
 
 
 def draw_ribbon(
@@ -27,9 +27,9 @@ def draw_ribbon(
 ) -> None:
     """Draw the precisions along the x axis of a plot of the same width, on the first line of ``canvas``.
 
-    Each stretch of steps in one precision is a line in its style that begins with its letter. A ``×`` marks
-    columns with a skipped step, a red one those with NaN or Inf in ``nonfinite``. The letter stands right
-    of the marks that a stretch begins with; where they leave it no room it takes the place of the first.
+    Each stretch in one precision is a line in its style, marked with its letter. A ``×`` marks columns with a
+    skipped step, in red those with NaN or Inf in ``nonfinite``. The letter stands in the first column without
+    a mark, or replaces the first mark.
     """
     area = canvas.part(Rect(GUTTER, 0, max(0, canvas.width - GUTTER), 1))
     if not area.width or not area.height:
@@ -46,7 +46,7 @@ def draw_ribbon(
 
 
 def _draw_stretch(part: Canvas, precision: str | None, marks: npt.NDArray[np.uint8]) -> None:
-    """Line, marks (an style, or 0 for none) and letter of the cells of ``part``."""
+    """Draw line, marks (a style, or 0 for none) and letter."""
     style = Style.DIM if precision is None else precision_style(precision)
     part.fill(Rect(0, 0, part.width, 1), "▔", style)
     marked = marks > 0
@@ -59,9 +59,9 @@ def _draw_stretch(part: Canvas, precision: str | None, marks: npt.NDArray[np.uin
 
 
 def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
-    """Write the first, the last and round steps between them under their columns of a plot.
+    """Write the first and the last step, and round steps between them centred on their columns.
 
-    A label in between is centred on its column; labels that would come too near to another are left out.
+    Labels that would be too close to another are left out.
     """
     columns = canvas.width - GUTTER
     if columns <= 0:
@@ -69,12 +69,12 @@ def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
     taken = canvas.text(GUTTER, 0, f"{window.first_step:,}", Style.DIM)
     last = f"{window.last_step:,}"
     free = canvas.width - len(last)
-    if free < taken + _LABEL_DISTANCE:
+    if free < taken + _MIN_LABEL_GAP:
         return
     canvas.text(free, 0, last, Style.DIM)
     interval = round_above(-(-window.steps * _CELLS_A_LABEL // columns))
     for step in range(window.first_step // interval * interval + interval, window.last_step, interval):
         label = f"{step:,}"
         x = GUTTER + window.column_of(step, columns) - len(label) // 2
-        if x >= taken + _LABEL_DISTANCE and x + len(label) + _LABEL_DISTANCE <= free:
+        if x >= taken + _MIN_LABEL_GAP and x + len(label) + _MIN_LABEL_GAP <= free:
             taken = canvas.text(x, 0, label, Style.DIM)

@@ -1,4 +1,4 @@
-"""Which steps a plot shows, and in which of its columns each of them falls."""
+"""Which steps a plot shows, and the column of each step."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ import numpy as np
 from amptui.telemetry.view import Counts, PrecisionSwitch, Series
 
 GUTTER = 8
-"""Cells left of a plot's first column: seven for the y label, one blank. Ribbon and axis keep it free too."""
+"""Cells left of a plot's first column: seven for the y label and a blank, also left of ribbon and axis."""
 
-_FEWEST_STEPS = 32
-"""A window never shows fewer: the first steps of a run grow into it from the left."""
+_MIN_STEPS = 32
+"""A window shows at least so many steps: a run begins at its left end."""
 
-_SLACK = 16
-"""At most one in so many columns is left free at the right end of a curve that grows slowly."""
+_MAX_FREE_PART = 16
+"""Right of a slow curve, at most one in so many columns is free."""
 
-_STAND_SECONDS = 6.0
-"""How long a curve that grows quickly stands before it is drawn anew, some 4 KB of changed cells."""
+_STILL_SECONDS = 6.0
+"""How long a fast curve grows before its window moves, which changes some 4 KB of cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """The steps from ``first_step`` to ``last_step``, both included, spread evenly over all columns.
 
-    Several steps share a column, or a step has several, of which it begins in the first.
+    Several steps may share a column. A step may also have several columns: it begins in the first.
     """
 
     first_step: int
@@ -33,15 +33,15 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """How many steps are shown; one at least."""
+        """How many steps are shown, at least 1."""
         return max(1, self.last_step - self.first_step + 1)
 
     def column_of(self, step: int, columns: int) -> int:
-        """The column where ``step`` begins, kept within ``[0, columns)`` for steps outside of the window."""
+        """The column where ``step`` begins, limited to ``[0, columns)``."""
         return min(max(0, self._columns_before(step, columns)), columns - 1)
 
     def columns_through(self, step: int, columns: int) -> int:
-        """How many columns there are up to the end of ``step``, its first column included in any case."""
+        """How many columns there are up to the end of ``step``, at least to the one where it begins."""
         begin = self.column_of(step, columns)
         return min(max(begin + 1, self._columns_before(step + 1, columns)), columns)
 
@@ -55,54 +55,54 @@ class Window:
 
 
 def visible_window(series: Series, zoom: int, *, ahead: int = 0) -> Window:
-    """The window of ``series`` at a zoom level: 0 is the whole run, each level halves the steps shown.
+    """The window of ``series`` at a zoom level: 0 shows the whole run, each level half as many steps.
 
-    It ends at a round step at or after the newest one, so that the curve grows into free columns and only
-    now and then moves as a whole: the cells that stay as they were cost nothing to send. At most a sixteenth
-    of the width is free, or the place of ``ahead`` steps (see `steps_ahead`), up to half of it.
+    It ends at a round step at or after the newest: the curve grows into free columns and rarely moves as a
+    whole, and cells that do not change cost nothing to send. At most a sixteenth of the width is free, or
+    the columns of ``ahead`` steps (see `steps_ahead`), up to half of the width.
     """
     first, newest = series.first_step, max(series.first_step, series.last_step)
     count = newest - first + 1
-    end = max(first + _FEWEST_STEPS - 1, _round_end(newest, count, min(ahead, count)))
+    end = max(first + _MIN_STEPS - 1, _round_end(newest, count, min(ahead, count)))
     if zoom <= 0:
         return Window(first, end)
-    steps = max(_FEWEST_STEPS, (end - first + 1) >> min(zoom, 62))
+    steps = max(_MIN_STEPS, (end - first + 1) >> min(zoom, 62))
     end = max(first + steps - 1, _round_end(newest, steps, min(ahead, steps // 2)))
     return Window(end - steps + 1, end)
 
 
 def steps_ahead(kept: int, step_seconds: float | None) -> int:
-    """For how many steps curves leave room: those of `_STAND_SECONDS`; ``kept`` as long as that will do.
+    """For how many steps curves leave room: those of `_STILL_SECONDS`.
 
-    Every change may move all curves.
+    The answer stays ``kept`` while that is about right, since a change may move all curves.
     """
     if not step_seconds or step_seconds <= 0:
         return kept
-    soon = int(min(_STAND_SECONDS / step_seconds, 1e9))
+    soon = int(min(_STILL_SECONDS / step_seconds, 1e9))
     return kept if kept // 2 <= soon <= 4 * kept else _round_below(max(1, soon))
 
 
 def _round_end(newest: int, steps: int, ahead: int) -> int:
-    """A round step at or after ``newest``, by less than a sixteenth of ``steps`` or than ``ahead``."""
-    grain = _round_below(max(_FEWEST_STEPS // _SLACK, steps // _SLACK, ahead))
+    """A round step from ``newest`` on, nearer than a sixteenth of ``steps`` or than ``ahead``."""
+    grain = _round_below(max(_MIN_STEPS // _MAX_FREE_PART, steps // _MAX_FREE_PART, ahead))
     return -(-newest // grain) * grain
 
 
 def _round_below(steps: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, ... that is not above ``steps``, which is 1 or more."""
+    """The largest of 1, 2, 5, 10, 20, ... up to ``steps``, which is at least 1."""
     power: int = 10 ** (len(str(steps)) - 1)
     return power * max(digit for digit in (1, 2, 5) if digit * power <= steps)
 
 
 def round_above(steps: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... that is not below ``steps``, which is 1 or more."""
+    """The smallest of 1, 2, 5, 10, 20, ... from ``steps``, which is at least 1."""
     power: int = 10 ** (len(str(steps)) - 1)
     return power * min(digit for digit in (1, 2, 5, 10) if digit * power >= steps)
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Columns ``[start, stop)``, whose steps ran in ``precision``; None where it is not known."""
+    """Columns ``[start, stop)``, whose steps ran in ``precision``; None if unknown."""
 
     start: int
     stop: int
@@ -110,7 +110,7 @@ class Stretch:
 
 
 def stretches(window: Window, switches: tuple[PrecisionSwitch, ...], columns: int) -> list[Stretch]:
-    """The precision of every column, in order; of several switches in one column the last counts.
+    """The precision of every column, in order. Of several switches in one column the last counts.
 
     ``switches`` are sorted by step.
     """
