@@ -1,11 +1,11 @@
-"""Formats bytes, rates, seconds, joules, percentages and counts for people, or ``n/a``."""
+"""Formats bytes, rates, durations, energy, percentages and counts; ``n/a`` for what was not measured."""
 
 import math
 from collections.abc import Mapping
 from decimal import Decimal
 
 NOT_AVAILABLE = "n/a"
-"""Shown in place of a number that could not be measured."""
+"""Shown instead of a number that was not measured."""
 
 SEVERITY_SIGNS: Mapping[str, str] = {"info": "✔", "warning": "⚠", "error": "✖"}
 """Shown before a verdict or an event: colour is never the only sign."""
@@ -18,15 +18,12 @@ def number_of_bytes(value: float | None) -> str:
     """Bytes with a binary unit and three significant digits: ``1.24 GiB``."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
-    power = 0
-    while abs(value) >= 999.5 and power < len(BYTE_UNITS) - 1:
-        value /= 1024
-        power += 1
+    value, power = _scaled(value, 1024, len(BYTE_UNITS))
     return f"{_three_digits(value) if power else int(value)} {BYTE_UNITS[power]}"
 
 
 def bytes_of(part: float | None, whole: float | None) -> str:
-    """How much of a whole, both in the whole's unit: ``3.10 / 139 GiB``."""
+    """Part of a whole, both in the unit of the whole: ``3.10 / 139 GiB``."""
     if whole is None or not math.isfinite(whole):
         return number_of_bytes(part)
     text = number_of_bytes(whole)
@@ -43,20 +40,19 @@ def rate(per_second: float | None, unit: str = "") -> str:
 
 
 def short_count(value: float | None) -> str:
-    """A count in three significant digits with a decimal prefix: ``131 k``."""
+    """A count with a decimal prefix and three significant digits: ``131 k``; a tiny one as ``3.0e-08``."""
     if value is None:
         return NOT_AVAILABLE
     if not math.isfinite(value):
         return non_finite(value)
-    power = 0
-    while abs(value) >= 999.5 and power < len(_DECIMAL) - 1:
-        value /= 1000
-        power += 1
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.1e}"
+    value, power = _scaled(value, 1000, len(_DECIMAL))
     return f"{_three_digits(value)} {_DECIMAL[power]}".rstrip()
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A step's duration: ``2.02 ms``, from a second on ``1.31 s``."""
+    """The duration of a step: ``2.02 ms``; from a second on, ``1.31 s``."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_AVAILABLE
     if abs(seconds) >= 0.9995:
@@ -68,16 +64,12 @@ def joules(value: float | None, per: str = "") -> str:
     """Energy with three significant digits: ``412 J``, ``98.5 mJ``; with ``per="1k"``, ``1.23 kJ/1k``."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
-    if 0 < abs(value) < 0.9995:
-        amount = f"{_three_digits(value * 1000)} m"
-    else:
-        amount = short_count(value)
-        amount = amount if " " in amount else f"{amount} "
-    return f"{amount}J{'/' if per else ''}{per}"
+    value, power = _scaled(value * 1000, 1000, 1 + len(_DECIMAL)) if value else (value, 1)
+    return f"{_three_digits(value)} {('m', *_DECIMAL)[power]}J{'/' if per else ''}{per}"
 
 
 def duration(seconds: float | None) -> str:
-    """A span of time as a clock shows it: ``0:41``, ``1:02:03``, ``2d 03:04:05``."""
+    """A duration as on a clock: ``0:41``, ``1:02:03``, ``2d 03:04:05``."""
     if seconds is None or not math.isfinite(seconds):
         return NOT_AVAILABLE
     minutes, second = divmod(max(0, round(seconds)), 60)
@@ -89,16 +81,16 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(fraction: float | None, digits: int = 0) -> str:
-    """A fraction of one as percent: ``0.991`` with one digit is ``99.1%``."""
+    """A fraction as percent: ``0.991`` with one digit is ``99.1%``."""
     if fraction is None or not math.isfinite(fraction):
         return NOT_AVAILABLE
     return f"{fraction * 100:z.{digits}f}%"
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """A part of a whole as percent, in seven cells at most: ``95.7%``, ``3.1%``, ``0.024%``, ``<0.001%``.
+    """Part of a whole as percent, in at most seven cells: ``95.7%``, ``3.1%``, ``0.024%``.
 
-    ``0%`` is none at all and ``100%`` is everything: what is nearly so is ``<0.001%`` and ``>99.9%``.
+    ``0%`` means nothing and ``100%`` everything; almost nothing is ``<0.001%``, almost everything ``>99.9%``.
     """
     if part is None or not whole or not math.isfinite(part) or not math.isfinite(whole):
         return NOT_AVAILABLE
@@ -111,16 +103,16 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def doublings(value: float | None) -> str:
-    """A base-2 logarithm to a tenth: ``3.2``, ``-0.4``; without the word, which stands beside it."""
+    """A base-2 logarithm with one digit: ``3.2``, ``-0.4``."""
     if value is None:
         return NOT_AVAILABLE
     return f"{value:z.1f}" if math.isfinite(value) else non_finite(value)
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands separated: ``65,536``; a fraction keeps three digits: ``0.125``.
+    """A number with thousands separators: ``65,536``; a fraction with three digits: ``0.125``.
 
-    What would not fit on a line, a collapsed or runaway loss scale say, is given in two: ``9.1e-13``.
+    Very small and very large ones, such as a collapsed loss scale, have an exponent: ``9.1e-13``.
     """
     if value is None:
         return NOT_AVAILABLE
@@ -132,7 +124,7 @@ def count(value: float | None) -> str:
 
 
 def loss(value: float | None) -> str:
-    """A loss with three significant digits, two beside an exponent: ``0.0312``, ``4.1e-07``, ``nan``."""
+    """A loss with three significant digits, two with an exponent: ``0.0312``, ``4.1e-07``, ``nan``."""
     if value is None:
         return NOT_AVAILABLE
     if not math.isfinite(value):
@@ -144,7 +136,7 @@ def loss(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """How many times: ``1.94×``."""
+    """A ratio: ``1.94×``."""
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
     return f"{value:.2f}×"
@@ -153,6 +145,15 @@ def ratio(value: float | None) -> str:
 def non_finite(value: float) -> str:
     """The word for a value that is not finite: ``nan``, ``inf`` or ``-inf``."""
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+
+
+def _scaled(value: float, base: int, prefixes: int) -> tuple[float, int]:
+    """``value`` below 1,000 in three digits, and the power of ``base`` that it was divided by."""
+    power = 0
+    while abs(value) >= 999.5 and power < prefixes - 1:
+        value /= base
+        power += 1
+    return value, power
 
 
 def _three_digits(value: float) -> str:

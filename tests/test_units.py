@@ -44,6 +44,8 @@ def digits_in(text: str) -> int:
         (units.rate, 0, "0/s"),
         (units.short_count, 131_072, "131 k"),
         (units.short_count, 999, "999"),
+        (units.short_count, 2.98e-8, "3.0e-08"),
+        (units.short_count, 0.0001, "0.000100"),
         (units.milliseconds, 0.002021, "2.02 ms"),
         (units.milliseconds, 0.9994, "999 ms"),
         (units.milliseconds, 0.9996, "1.00 s"),
