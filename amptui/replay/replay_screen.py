@@ -41,7 +41,7 @@ _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 class ReplayApp(WatchApp):
     """Shows what ``player`` plays; keys control the player, not the recorded run."""
 
-    hints: ClassVar = footer_hints(REPLAY_KEYS)
+    hints: ClassVar[tuple[tuple[str, str], ...]] = footer_hints(REPLAY_KEYS)
 
     def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
         super().__init__(

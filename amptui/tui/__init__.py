@@ -1,6 +1,6 @@
-"""The screen. Textual lives here; torch never does.
+"""The live screen of a run. It uses Textual, and never imports torch.
 
-Textual gives the event loop, the keys and the terminal. Panels are drawn on a canvas of our own, and only the
-cells that changed are written: for the same frames, of which some 150 cells change, Textual's compositor
-writes 3.7 KB and the painter 0.4 KB (14.4 and 1.7 KB/s at four frames a second), which counts over SSH.
+Textual provides the event loop, the keys and the terminal. Panels draw on a canvas of our own, and only the
+cells that changed are written: where some 150 cells change in a frame, Textual's compositor writes 3.7 KB and
+the painter 0.4 KB (14.4 and 1.7 KB/s at four frames a second). Over SSH this difference is felt.
 """

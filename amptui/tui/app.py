@@ -1,4 +1,4 @@
-"""What each key does: one table dispatches them, and requests go out through Control."""
+"""What each key does on the screen of a run."""
 
 from dataclasses import replace
 from typing import ClassVar, Unpack
@@ -17,7 +17,7 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.records import AMP_PRECISIONS, RunStarted, Severity
+from amptui.records import AMP_PRECISIONS, Severity
 from amptui.telemetry.events import checkpoint_written, precisions_compared
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
@@ -28,7 +28,7 @@ from amptui.tui.panels.phase import is_stopping
 from amptui.tui.screen import Parts, RunScreen
 
 FINDING_SECONDS = 15.0
-"""How long a result is shown in the footer: it takes longer to read than a notice."""
+"""How long a result is shown in the footer; it takes longer to read than a notice."""
 
 MAX_ZOOM = 16
 
@@ -37,10 +37,10 @@ UNANSWERED = "waiting for your answer: press space"
 
 
 class WatchApp(RunScreen):
-    """A screen for a run in another process, with keys that send it requests.
+    """The screen of a run in another process, with keys that send requests to it.
 
-    Overlays are imported when they open: the first frame does not need them. A screen that only
-    ``attached`` to a run that another one started stops it only after a clear yes.
+    Overlays are imported when they open: the first frame does not need them. ``attached``: the run was
+    started elsewhere, so that Ctrl+C and Enter in the quit question only detach.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -53,29 +53,29 @@ class WatchApp(RunScreen):
         super().__init__(**parts)
         self._attached = attached
         self._asked: set[int] = set()
-        """Numbers of the requests that this screen made and that have no answer yet."""
-        self._compares = False
-        self._xray_came = False
+        """Numbers of this screen's requests that have no answer yet."""
+        self._comparing = False
+        self._xray_is_new = False
         self._question_answered = False
 
     # ---------------------------------------------------------------------------- answers
 
     def _follow_session(self) -> None:
-        """Show the answers to this screen's requests, and what opens by itself if nothing else is open."""
+        """Show the answers to this screen's requests; open a question or an X-ray if nothing else is open."""
         view = self._view
         for answer in view.answers if self._asked else ():
             if answer.request.number in self._asked:
                 self._asked.discard(answer.request.number)
                 self._tell(answer)
-        compared, self._compares = self._compares, ab_comparison.running(view) is not None
-        if compared and view.compared is not None and view.compared.over:
+        was_comparing, self._comparing = self._comparing, ab_comparison.running(view) is not None
+        if was_comparing and view.compared is not None and view.compared.over:
             result = precisions_compared(view.compared, view.run).text
             self._say(result, severity="info", seconds=FINDING_SECONDS)
-        self._close_what_is_answered()
+        self._close_questions()
         if self._overlay is None and self._control.stop_reason is None and not is_stopping(view):
             self._open_by_itself()
         if self._has_open("x-ray"):
-            self._xray_came = False
+            self._xray_is_new = False
 
     def _tell(self, answer: Answer) -> None:
         """Show the answer to a request of this screen: an X-ray in its overlay, all others in the footer."""
@@ -86,15 +86,15 @@ class WatchApp(RunScreen):
             if words := pending_requests.refusal_words(answer):
                 self._say(words, severity=severity, seconds=FINDING_SECONDS)
         elif kind == "x-ray":
-            self._xray_came = not self._has_open("x-ray")
+            self._xray_is_new = not self._has_open("x-ray")
         elif kind == "trace" and verdict is not None:
             text = f"e: details · {verdict.text}"
             self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
         elif kind == "checkpoint" and view.checkpoint is not None:
             self._say(checkpoint_written(view.checkpoint).text, severity="info")
 
-    def _close_what_is_answered(self) -> None:
-        """Close a question once the run or another screen has answered it."""
+    def _close_questions(self) -> None:
+        """Close a question that the run or another screen has answered."""
         if not self._view.pause_reason:
             self._question_answered = False
             if self._has_open("loss scale"):
@@ -107,7 +107,7 @@ class WatchApp(RunScreen):
             from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 
             self._overlay = LossScaleQuestion()
-        elif self._xray_came:
+        elif self._xray_is_new:
             self._open_xray()
 
     def _open_xray(self) -> None:
@@ -128,13 +128,13 @@ class WatchApp(RunScreen):
     # --------------------------------------------------------------------------------- keys
 
     async def on_key(self, event: events.Key) -> None:
-        """Every key but the two that Textual binds itself."""
+        """Handle every key except the two that Textual binds."""
         event.stop()
         event.prevent_default()
         await self.action_press(event.key)
 
     async def action_press(self, key: str) -> None:
-        """An open overlay gets the key; without one, and always for Ctrl+C, the table of keys does."""
+        """Pass the key to the open overlay, if any. Ctrl+C always works."""
         self._look_again()
         if self._overlay is not None and ACTIONS.get(key) != "interrupt":
             answer = self._overlay.press(key, self._view)
@@ -149,7 +149,7 @@ class WatchApp(RunScreen):
             await self.run_action(ACTIONS[key])
         self._redraw()
 
-    # ------------------------------------------------------------------- what asks for something
+    # ------------------------------------------------------------------- requests
 
     def _ask(self, request: Request) -> None:
         self._asked.add(self._control.ask(request))
@@ -177,17 +177,20 @@ class WatchApp(RunScreen):
         if not self._can_ask(begun=True) or view.run is None:
             return
         now = pending_requests.wanted_precision(view) or _chosen(view)
-        before = [s.precision for s in view.switches if s.precision not in AMP_PRECISIONS]
-        self._request((before or ["fp32"])[-1] if now in AMP_PRECISIONS else view.run.amp_precision)
+        self._request(_without_amp(view) if now in AMP_PRECISIONS else view.run.amp_precision)
 
     def _request(self, precision: str) -> None:
-        view = self._view
-        if not self._can_ask():
-            return
-        if view.run is not None and precision in view.run.unsupported:
-            self._say(f"{precision_label(precision)}: {view.run.unsupported[precision]}")
-        else:
+        if self._can_ask() and self._supports(precision):
             self._ask(PrecisionRequest(precision))
+
+    def _supports(self, *precisions: str) -> bool:
+        """Whether the device supports all ``precisions``; if not, show the reason."""
+        refused = self._view.run.unsupported if self._view.run is not None else {}
+        for precision in precisions:
+            if precision in refused:
+                self._say(f"{precision_label(precision)}: {refused[precision]}")
+                return False
+        return True
 
     def action_choose_precision(self) -> None:
         """Open the menu of precisions."""
@@ -199,15 +202,16 @@ class WatchApp(RunScreen):
         self._overlay = PrecisionMenu(self._view)
 
     def action_toggle_pause(self) -> None:
-        """Pause or resume, the opposite of the last request or, without one, of the run's state.
+        """Pause or resume: the opposite of the pending request or, without one, of the run's state.
 
-        If the run itself paused and asks how to continue, show that question again.
+        If the run paused itself and asks how to continue, show that question again.
         """
         if self._waits_for_an_answer:
             self._question_answered = False
         elif self._can_ask():
-            asked, stands = pending_requests.newest(self._view, "pause"), self._view.state == "paused"
-            self._ask(PauseRequest(not (stands if asked is None else asked.paused)))
+            asked = pending_requests.newest(self._view, "pause")
+            paused = self._view.state == "paused" if asked is None else asked.paused
+            self._ask(PauseRequest(not paused))
 
     @property
     def _waits_for_an_answer(self) -> bool:
@@ -226,24 +230,23 @@ class WatchApp(RunScreen):
             self._ask(CheckpointRequest())
 
     def action_compare(self) -> None:
-        """Compare FP32 with AMP in alternating blocks, or end the comparison that is running."""
+        """Compare FP32 with AMP in alternating blocks, or end a comparison that is running."""
         view = self._view
         if ab_comparison.running(view) is not None:
             if self._can_ask():
                 self._ask(ComparisonRequest())
         elif self._can_ask(steps="a comparison needs steps") and view.run is not None:
-            precisions = _precisions_to_compare(view, view.run)
-            refused = [each for each in precisions if each in view.run.unsupported]
-            if refused:
-                self._say(f"{precision_label(refused[0])}: {view.run.unsupported[refused[0]]}")
-                return
-            self._ask(ComparisonRequest(precisions))
+            # The AMP precision that is running, or the one that ``p`` switches to.
+            amp = view.precision if view.precision in AMP_PRECISIONS else None
+            precisions = (_without_amp(view), amp or view.run.amp_precision)
+            if self._supports(*precisions):
+                self._ask(ComparisonRequest(precisions))
 
     def action_take_xray(self) -> None:
-        """Ask for an X-ray; if none can be taken now, show the last one."""
+        """Ask for an X-ray. If none can be taken now, show the last one."""
         self._probe(XRayRequest(), "X-ray")
-        standing = self._ended.is_set() or self._view.state == "paused"
-        if standing and self._overlay is None and self._view.numerics.xray is not None:
+        stopped = self._ended.is_set() or self._view.state == "paused"
+        if stopped and self._overlay is None and self._view.numerics.xray is not None:
             self._open_xray()
 
     def action_trace_modules(self) -> None:
@@ -319,7 +322,7 @@ class WatchApp(RunScreen):
         self._control.ask(StopRequest("stopped by the user"))
 
     def action_interrupt(self) -> None:
-        """Stop and quit without asking; a second time, quit without waiting. If attached, only detach."""
+        """Stop and quit without asking; the second time, quit without waiting. If attached, only detach."""
         if self._attached:
             self.action_detach()
         elif self._interrupted or self._ended.is_set():
@@ -330,13 +333,12 @@ class WatchApp(RunScreen):
 
 
 def _chosen(view: SessionView) -> str | None:
-    """The precision last chosen by a user: during a comparison, the one that ran before it."""
+    """The precision that a user chose last: during a comparison, the one before it."""
     runs = ab_comparison.running(view)
     return (runs.chosen if runs is not None else "") or view.precision
 
 
-def _precisions_to_compare(view: SessionView, run: RunStarted) -> tuple[str, str]:
-    """The last precision without AMP, or FP32; then the AMP precision that is running or that ``p`` means."""
-    before = [switch.precision for switch in view.switches if switch.precision not in AMP_PRECISIONS]
-    amp = view.precision if view.precision in AMP_PRECISIONS else run.amp_precision
-    return (before or ["fp32"])[-1], amp or run.amp_precision
+def _without_amp(view: SessionView) -> str:
+    """The last precision without AMP; FP32 if there was none."""
+    before = (each.precision for each in reversed(view.switches))
+    return next((each for each in before if each not in AMP_PRECISIONS), "fp32")

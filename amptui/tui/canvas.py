@@ -1,7 +1,7 @@
-"""A grid of characters and styles that panels draw on, and what of it changed since the last frame.
+"""A grid of characters and styles that panels draw on, and its changes since the last frame.
 
-Panels write to numpy arrays and know nothing of Textual: they are tested by reading the lines back. One
-widget then sends only the cells that changed, because over SSH bytes are what a frame costs.
+Panels write to numpy arrays and do not know Textual: tests read the lines back. One widget then sends only
+the cells that changed, because over SSH the bytes are the cost of a frame.
 """
 
 from collections.abc import Iterator
@@ -16,27 +16,27 @@ import numpy.typing as npt
 from rich.cells import get_character_cell_size
 
 from amptui.text import INVISIBLE, MAX_CHARACTERS
-from amptui.tui.style import ASCII_STAND_INS, Style
+from amptui.tui.style import ASCII_REPLACEMENTS, Style
 
 BLANK = ord(" ")
 """The character of an empty cell."""
 
 CONTINUED = 0
-"""Stands in the second cell of a character that is two cells wide."""
+"""The second cell of a character that is two cells wide."""
 _REPLACEMENT = "?"
 
-_MAX_REMEMBERED_CHARACTERS = 200
-"""Of a text that is not laid out anew in every frame: longer ones are seldom drawn."""
+_MAX_CACHED_CHARACTERS = 200
+"""Longer texts are drawn too seldom to keep their cells."""
 
 Cells = npt.NDArray[np.uint32]
 
 _LETTERS = {0x1F1E6 + i: chr(ord("A") + i) for i in range(26)}
-"""Regional indicators as plain letters: terminals disagree on how wide a flag is."""
+"""Regional indicators as plain letters: terminals disagree on the width of flags."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rect:
-    """A place on the screen, in cells."""
+    """A part of the screen, in cells."""
 
     x: int
     y: int
@@ -54,9 +54,9 @@ class Span:
 
 
 class Canvas:
-    """A ``height`` by ``width`` grid; drawing outside of it is clipped, never an error.
+    """A grid of ``height`` by ``width`` cells; drawing outside of it is clipped.
 
-    ``ascii_only`` replaces every character beyond ASCII by a stand-in of the same width.
+    ``ascii_only`` replaces every other character by one of the same width.
     """
 
     def __init__(self, width: int, height: int, *, ascii_only: bool = False) -> None:
@@ -75,7 +75,7 @@ class Canvas:
         return int(self.chars.shape[0])
 
     def part(self, rect: Rect) -> "Canvas":
-        """The canvas of ``rect``, clipped to this one: what is drawn there appears here."""
+        """The canvas of ``rect``, clipped to this one. They share their cells."""
         x, y = max(0, rect.x), max(0, rect.y)
         part = object.__new__(Canvas)
         part.chars = self.chars[y : max(y, rect.y + rect.height), x : max(x, rect.x + rect.width)]
@@ -84,21 +84,17 @@ class Canvas:
         return part
 
     def rows(self, y: int, height: int | None = None) -> "Canvas":
-        """The canvas of ``height`` whole lines from line ``y`` on, or of all there are from there."""
+        """The canvas of ``height`` whole lines from line ``y`` on, or of all lines from there."""
         return self.part(Rect(0, y, self.width, self.height - y if height is None else height))
 
     def copy(self) -> "Canvas":
-        """A canvas of its own with the same cells."""
-        copied = object.__new__(Canvas)
-        copied.chars, copied.styles, copied.ascii_only = (
-            self.chars.copy(),
-            self.styles.copy(),
-            self.ascii_only,
-        )
+        """A canvas with the same cells, not shared."""
+        copied = Canvas(self.width, self.height, ascii_only=self.ascii_only)
+        copied.put(self)
         return copied
 
     def put(self, other: "Canvas") -> None:
-        """Have the cells of ``other``, of the same size."""
+        """Copy the cells of ``other``, of the same size."""
         self.chars[...] = other.chars
         self.styles[...] = other.styles
 
@@ -119,8 +115,8 @@ class Canvas:
     ) -> int:
         """Write ``text`` at column ``x`` of line ``y``; return the column after it.
 
-        With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Whatever it
-        holds comes out inert and in its columns: see `_cells`.
+        With ``width`` the text is cut (the last cell becomes ``…``) or padded to that many cells. Characters
+        that could control the terminal or move columns are replaced: see `_cells`.
         """
         cells = _cells(text, self.ascii_only, width, align)
         end = x + len(cells)
@@ -147,11 +143,11 @@ class Canvas:
         part.styles[...] = style
 
     def code_point(self, character: str) -> int:
-        """What to store in ``chars`` for a character of one cell: itself, or its stand-in."""
+        """What ``chars`` holds for a character of one cell: itself, or its ASCII replacement."""
         return int(_cells(character, self.ascii_only)[0])
 
     def lines(self) -> list[str]:
-        """The lines as text, blanks at the right end kept."""
+        """The lines as text, with all blanks."""
         return [self.line_text(y, 0, self.width) for y in range(self.height)]
 
     def line_text(self, y: int, start: int, stop: int) -> str:
@@ -160,10 +156,10 @@ class Canvas:
         return str(row[row != CONTINUED].astype("<u4").tobytes(), "utf-32-le")
 
     def runs(self, y: int) -> Iterator[tuple[str, int]]:
-        """Line ``y`` as runs of one style; blanks join the run before them: their colour is not seen."""
+        """Line ``y`` as texts of one style each; blanks join the text before them."""
         row, styles = self.chars[y], self.styles[y].copy()
         visible = row != BLANK
-        # Each blank takes the style of the last visible cell before it: fewer colour codes to send.
+        # A blank takes the style of the last visible cell before it: fewer colour codes to send.
         last_visible = np.maximum.accumulate(np.where(visible, np.arange(len(row)), -1))
         styles[last_visible >= 0] = styles[last_visible[last_visible >= 0]]
         styles[last_visible < 0] = Style.TEXT
@@ -175,7 +171,7 @@ class Canvas:
     def changes_since(self, previous: "Canvas", *, join_within: int = 6) -> list[Span]:
         """The spans that differ from ``previous`` (of the same size), near ones joined.
 
-        ``join_within``: moving the cursor costs about as many bytes as that many unchanged cells. No span
+        ``join_within``: moving the cursor takes about as many bytes as that many unchanged cells. No span
         begins or ends within a wide character of either canvas.
         """
         recoloured = (self.styles != previous.styles) & (self.chars != BLANK)  # a blank's colour is not seen
@@ -186,7 +182,7 @@ class Canvas:
         lines, columns = different.nonzero()
         if not len(lines):
             return []
-        # As if lines were so far apart that no span joins the next line's.
+        # Positions in one sequence, with lines so far apart that no span joins the next line's.
         apart = lines * (self.width + join_within + 1) + columns
         breaks = (apart[1:] - apart[:-1] > join_within + 1).nonzero()[0]
         first, last = np.append(0, breaks + 1), np.append(breaks, len(lines) - 1)
@@ -195,9 +191,9 @@ class Canvas:
 
 
 def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
-    """Blank the halves that stay of wide characters when ``[left, right)`` is overwritten.
+    """Blank the other halves of wide characters before ``[left, right)`` is overwritten.
 
-    A lone half would make the line a cell longer or shorter than the canvas.
+    A remaining half would make the line longer or shorter than the canvas.
     """
     if left > 0 and row[left] == CONTINUED:
         row[left - 1] = BLANK
@@ -206,29 +202,29 @@ def _cut_wide(row: npt.NDArray[np.uint32], left: int, right: int) -> None:
 
 
 def _cells(text: str, ascii_only: bool, width: int | None = None, align: str = "left") -> Cells:
-    """One code point a cell; a wide character is followed by a continuation cell. Not to be written to.
+    """One code point for each cell; a wide character is followed by ``CONTINUED``. Read-only: it is cached.
 
-    What could steer a terminal is ``?``; marks that cannot be composed with their letter are left out, since
-    a cell has one code point and terminals disagree on who is moved by them. With ``width`` it is that many.
+    Control characters become ``?``. Marks that cannot be composed with their letter are left out: a cell has
+    one code point, and terminals disagree on the width of marks. ``width`` sets the number of cells.
     """
-    if len(text) > _MAX_REMEMBERED_CHARACTERS:
-        return _cells_anew(text[:MAX_CHARACTERS], ascii_only, width, align)  # no screen is as wide
-    return _remembered_cells(text, ascii_only, width, align)
+    if len(text) > _MAX_CACHED_CHARACTERS:
+        return _new_cells(text[:MAX_CHARACTERS], ascii_only, width, align)  # no screen is as wide
+    return _cached_cells(text, ascii_only, width, align)
 
 
-def _cells_anew(text: str, ascii_only: bool, width: int | None, align: str) -> Cells:
+def _new_cells(text: str, ascii_only: bool, width: int | None, align: str) -> Cells:
     if text.isascii() and text.isprintable():
         cells = list(text.encode("ascii"))
     else:
         text = normalize("NFC", text).translate(_LETTERS)
         if ascii_only:
-            text = text.translate(ASCII_STAND_INS)
+            text = text.translate(ASCII_REPLACEMENTS)
         cells = [cell for character in text for cell in _cells_of(character, ascii_only)]
     return np.array(cells if width is None else _fitted(cells, width, align, ascii_only), np.uint32)
 
 
-_remembered_cells = lru_cache(maxsize=4096)(_cells_anew)
-"""Most texts of a frame stood in the one before."""
+_cached_cells = lru_cache(maxsize=4096)(_new_cells)
+"""Most texts of a frame were in the one before."""
 
 
 @lru_cache(maxsize=4096)
@@ -243,7 +239,7 @@ def _cells_of(character: str, ascii_only: bool) -> tuple[int, ...]:
 
 
 def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[int]:
-    """Exactly ``width`` cells."""
+    """Cut or pad ``cells`` to ``width``."""
     if len(cells) <= width:
         pad = [BLANK] * (width - len(cells))
         return pad + cells if align == "right" else cells + pad
@@ -252,7 +248,7 @@ def _fitted(cells: list[int], width: int, align: str, ascii_only: bool) -> list[
     cut = cells[: width - 1]
     if cells[width - 1] == CONTINUED and cut:
         cut[-1] = BLANK
-    return [*cut, *_cells_anew("…", ascii_only, None, "left").tolist()]
+    return [*cut, *_new_cells("…", ascii_only, None, "left").tolist()]
 
 
 def text_width(text: str) -> int:

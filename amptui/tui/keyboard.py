@@ -1,4 +1,4 @@
-"""What a terminal sends, as keys: no bytes raise an error, and nothing but a key counts as one."""
+"""Turns what a terminal sends into keys: no bytes raise an error, and only a key counts as a key."""
 
 import codecs
 import re
@@ -15,36 +15,36 @@ _ESC, _BELL = "\x1b", "\x07"
 
 _EIGHT_BIT = {0x8F: "O", 0x90: "P", 0x98: "X", 0x9B: "[", 0x9D: "]", 0x9E: "^", 0x9F: "_"}
 _OPENERS = {chr(code): _ESC + letter for code, letter in _EIGHT_BIT.items()}
-"""What begins a sequence in one character (ECMA-48, 5.3), and how it is written in two."""
+"""Characters that begin a sequence (ECMA-48, 5.3), and their forms with an escape."""
 
 _STRING_OPENERS = tuple(_ESC + letter for letter in "PX]^_")
-"""What begins an answer of free text: device control, a colour, a title."""
+"""What begins a string: device control, a colour, a title."""
 
 _PASTE_BEGINS, _PASTE_ENDS = f"{_ESC}[200~", f"{_ESC}[201~"
 
 _MAX_SEQUENCE_CHARACTERS = 128
-"""Longer ones are read to their end and dropped; a key with its text takes less than half of that."""
+"""Longer sequences are read to their end and dropped; keys take less than half of that."""
 
-_CUT_SECONDS = 0.5
-"""After that much silence a sequence whose end did not come is dropped: its packet was lost or forged."""
+_INCOMPLETE_SECONDS = 0.5
+"""A sequence without an end is dropped after so much silence."""
 
 _PASTE_SILENCE_SECONDS = 2.0
-"""The same for a paste, whose text would count as keys."""
+"""The same for a paste, whose text would otherwise count as keys."""
 
 _MODE_REPORT = re.compile(r"\x1b\[\?2026;[1-4]\$y")
-"""The terminal can show a whole frame at once (synchronized output)."""
+"""The terminal supports synchronized output."""
 
 _KEY_EVENT = re.compile(r"\x1b\[(\d*)[\d:]*(?:;(\d*)(?::(\d+))?(;[\d:]*)?)?([u~A-S])")
-"""Kitty's keyboard protocol: key and its alternates, modifiers and kind of event, text."""
+"""Kitty's keyboard protocol: key and alternates, modifiers and kind of event, text."""
 
 _RELEASED = "3"
 
 
 class Keyboard:
-    """Turns bytes into Textual's messages; ``clock`` gives seconds.
+    """Turns bytes into Textual's messages; ``clock`` returns seconds.
 
-    Textual's own parser raises on some valid sequences and takes letters of unknown ones for keys; it is only
-    asked which key a whole sequence means.
+    Textual's own parser raises on some valid sequences and reads unknown ones as letters. Here it only says
+    which key a complete sequence means.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,22 +53,22 @@ class Keyboard:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self._in_paste = False
-        self._heard_at = clock()
+        self._last_input = clock()
 
     def take(self, data: bytes) -> list[Message]:
-        """What ``data`` means after all that came before."""
-        self._heard_at = self._clock()
+        """The messages in ``data``, which continues the bytes before it."""
+        self._last_input = self._clock()
         return [message for character in self._decoder.decode(data) for message in self._next(character)]
 
-    def settle(self) -> list[Message]:
-        """To be called now and then: an escape with nothing after it is the key, other beginnings are not."""
-        silence_seconds = self._clock() - self._heard_at
+    def expire(self) -> list[Message]:
+        """Call this regularly: a lone escape becomes the key, other incomplete sequences are dropped."""
+        silence_seconds = self._clock() - self._last_input
         if self._in_paste:
             if silence_seconds >= _PASTE_SILENCE_SECONDS:
                 self._in_paste, self._held = False, ""
         elif self._held == _ESC and silence_seconds >= constants.ESCAPE_DELAY:
             return self._ended_early()
-        elif silence_seconds >= _CUT_SECONDS:
+        elif silence_seconds >= _INCOMPLETE_SECONDS:
             self._held = ""
             self._decoder.reset()
         return []
@@ -87,16 +87,16 @@ class Keyboard:
         self._held += character
         if len(self._held) > _MAX_SEQUENCE_CHARACTERS:
             self._held = self._held[:3] + self._held[3 - _MAX_SEQUENCE_CHARACTERS :]
-        return self._whole() if _is_whole(self._held) else []
+        return self._complete() if _is_complete(self._held) else []
 
     def _ended_early(self) -> list[Message]:
-        """What a sequence means that something else cut off."""
+        """What an interrupted sequence means."""
         held, self._held = self._held, ""
-        # Free text ends with an escape and a backslash; any other letter begins a sequence of its own.
+        # A string ends with an escape and a backslash; another character begins a new sequence.
         self._held = _ESC if held.startswith(_STRING_OPENERS) and held.endswith(_ESC) else ""
         return [events.Key("escape", _ESC)] if held == _ESC else []
 
-    def _whole(self) -> list[Message]:
+    def _complete(self) -> list[Message]:
         sequence, self._held = self._held, ""
         if sequence == _PASTE_BEGINS:
             self._in_paste = True
@@ -110,29 +110,29 @@ class Keyboard:
         return [events.Key(f"alt+{key.key}", None) for key in self._keys(character)]
 
     def _keys(self, sequence: str) -> list[events.Key]:
-        """The presses of a character or a whole sequence; none for one that means no key."""
+        """The key presses of a character or a complete sequence, if it has any."""
         if event := _KEY_EVENT.fullmatch(sequence):
             key, modifiers, kind, text, end = event.groups(default="")
-            # The parser takes the number of any other function key for a letter's: F18 for a space.
+            # The parser reads other function keys as characters: F18 as a space.
             if kind == _RELEASED or (end != "u" and f"{key or 1}{end}" not in FUNCTIONAL_KEYS):
                 return []
             if ":" in sequence:
                 sequence = f"{_ESC}[{key};{modifiers}{text}{end}"
         keys: list[events.Key] = []
-        with suppress(Exception):  # a parser that fails on these bytes costs these bytes
+        with suppress(Exception):  # the parser fails on some sequences: they are no keys
             keys += self._parser._sequence_to_key_events(sequence)
         return [each for each in keys if each.key.isprintable()]
 
 
 def _may_follow(held: str, character: str) -> bool:
-    """Whether ``character`` goes on with a sequence; otherwise it cuts it off and counts for itself."""
+    """Whether ``character`` continues the sequence; otherwise it interrupts it."""
     if held.startswith(_STRING_OPENERS):
         return character == "\\" if held.endswith(_ESC) else character >= " " or character in (_BELL, _ESC)
     return character >= " " and character != "\x7f"
 
 
-def _is_whole(held: str) -> bool:
-    """Whether a sequence has come to its end (ECMA-48, 5.4)."""
+def _is_complete(held: str) -> bool:
+    """Whether a sequence is complete (ECMA-48, 5.4)."""
     kind, end = held[:2], held[-1]
     if held.startswith(_STRING_OPENERS):
         return end in (_BELL, "\x9c") or held.endswith(f"{_ESC}\\")

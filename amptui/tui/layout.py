@@ -9,7 +9,7 @@ from amptui.tui.style import Style
 PANELS = ("loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
 """The panels, in the order in which ``tab`` enlarges them."""
 
-TITLES = {name: name for name in PANELS} | {"scale": "loss scale"}
+TITLES = {name: name for name in PANELS} | {"scale": "loss scale", "numerics": "float16"}
 
 SMALLEST = (40, 12)
 """Columns and lines. A smaller terminal shows only a notice."""

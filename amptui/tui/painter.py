@@ -1,7 +1,7 @@
-"""Changed cells as the few bytes that a terminal needs to show them.
+"""Turns changed cells into as few bytes as a terminal needs to show them.
 
 Textual's compositor writes a line from its first column to the last changed one, with a reset after each
-colour: 3.7 KB, measured, for frames in which some 150 cells changed. Here those take 0.4 KB.
+colour.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _ESCAPE = "\x1b["
 class Painter:
     """Turns spans of a canvas into cursor moves, colours and characters.
 
-    Knows the sixteen colours that every terminal has; with ``no_color`` only bold.
+    Uses the sixteen colours that every terminal has; with ``no_color`` only bold.
     """
 
     def __init__(self, *, no_color: bool = False) -> None:
@@ -29,7 +29,7 @@ class Painter:
         self._changes: dict[tuple[int, int], str] = {}
 
     def paint(self, canvas: Canvas, spans: Iterable[Span]) -> str:
-        """Everything to write for ``spans``; leaves the terminal with no colour set."""
+        """What to write to show ``spans``. No colour is set at its end."""
         written: list[str] = []
         style, line, column = int(Style.TEXT), -1, 0
         for span in spans:
@@ -43,7 +43,7 @@ class Painter:
             for char, wanted in zip(chars, styles, strict=True):
                 if char == CONTINUED:
                     continue
-                # A blank has no colour to see.
+                # The colour of a blank is not seen.
                 if wanted != style and char != BLANK:
                     written.append(self._change(style, wanted))
                     style = wanted
@@ -64,6 +64,6 @@ class Painter:
 
 
 def _codes(rich_style: RichStyle) -> str:
-    """The rich_style's SGR codes, ``1;33`` say; empty for the plain rich_style."""
+    """The SGR codes of a style, as ``1;33``; empty for plain text."""
     rendered = rich_style.render("x", color_system=ColorSystem.STANDARD)
     return rendered[len(_ESCAPE) : rendered.index("m")] if rendered.startswith(_ESCAPE) else ""

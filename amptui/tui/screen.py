@@ -120,7 +120,7 @@ class RunScreen(App[None]):
     ENABLE_COMMAND_PALETTE = False
     TITLE = "amptui"
 
-    hints: ClassVar = FOOTER_HINTS
+    hints: ClassVar[tuple[tuple[str, str], ...]] = FOOTER_HINTS
     """Keys in the footer while the run goes on."""
 
     def __init__(self, **parts: Unpack[Parts]) -> None:

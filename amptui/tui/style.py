@@ -1,4 +1,4 @@
-"""Every colour and sign of the screen: styles by meaning, glyphs, and stand-ins for ASCII terminals."""
+"""The colours and signs of the screen, and their replacements on ASCII terminals."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -10,21 +10,20 @@ from amptui.units import SEVERITY_SIGNS
 
 
 class Style(IntEnum):
-    """What a cell means; the theme below gives each meaning its colour.
+    """What a cell means; ``STYLES`` gives each meaning its colour.
 
-    Colours are the terminal's own sixteen: they follow the user's palette and cost a third of the bytes
-    of true colour. In many palettes a bright colour is the same as the plain one, and many terminals
-    show bold as bright: what must not be mixed up differs in hue. So a warning is not of AMP's amber; it
-    has the magenta that compilers print theirs in. Colour is never the only sign: precisions also have a
-    letter and a glyph, warnings and errors a sign.
+    Colours are the terminal's sixteen: they follow the user's palette and take a third of the bytes of true
+    colour. Many palettes and terminals show bright or bold colours like plain ones, so what must not be
+    confused differs in hue: a warning is magenta, as in compilers, not AMP's yellow. Colour is never the
+    only sign: precisions also have a letter and a glyph, warnings and errors a sign.
     """
 
     TEXT = 0
     DIM = 1
-    """Labels, axes, what may be overlooked."""
+    """Labels, axes, what matters least."""
     FRAME = 2
     STRONG = 3
-    """The one number of a panel."""
+    """The main number of a panel."""
     FP32 = 4
     IEEE = 5
     TF32 = 6
@@ -38,7 +37,7 @@ class Style(IntEnum):
 
 
 BOLD = 0x80
-"""Add to an style for its bold form: ``Style.FP16 | BOLD``."""
+"""Makes a style bold: ``Style.FP16 | BOLD``."""
 
 _STYLES = {
     Style.TEXT: RichStyle(),
@@ -61,9 +60,9 @@ STYLES: dict[int, RichStyle] = {
     for code, style in _STYLES.items()
     for weight in (0, BOLD)
 }
-"""The Rich style of each style and of its bold form."""
+"""Each style and its bold form, as Rich knows them."""
 
-PRECISION_INKS = {
+_PRECISION_STYLES = {
     "fp32": Style.FP32,
     "ieee": Style.IEEE,
     "tf32": Style.TF32,
@@ -73,8 +72,8 @@ PRECISION_INKS = {
 
 
 def precision_style(precision: str | None) -> Style:
-    """The accent of a precision, the same in curve, ribbon, table and header; plain for an unknown one."""
-    return PRECISION_INKS.get(precision or "", Style.TEXT)
+    """The style of a precision wherever it is shown; plain for an unknown one."""
+    return _PRECISION_STYLES.get(precision or "", Style.TEXT)
 
 
 VERDICT_SIGNS: Mapping[Severity, tuple[str, Style]] = {
@@ -82,13 +81,13 @@ VERDICT_SIGNS: Mapping[Severity, tuple[str, Style]] = {
     "warning": (SEVERITY_SIGNS["warning"], Style.WARNING),
     "error": (SEVERITY_SIGNS["error"], Style.ERROR),
 }
-"""The sign before a judgement, and its style."""
+"""The sign before a verdict, and its style."""
 
 NO_VERDICT = ("·", Style.TEXT)
-"""The same where nothing is good or bad."""
+"""The same for what is neither good nor bad."""
 
-ASCII_STAND_INS = str.maketrans(
+ASCII_REPLACEMENTS = str.maketrans(
     "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
     "-|+++++++++==-=-_|#.#:*^o!xvx><^v~.~ u>v=>:---><",
 )
-"""One character for one, so that no column moves where the terminal has no UTF-8."""
+"""One character for each, for terminals without UTF-8: no column moves."""

@@ -107,7 +107,7 @@ class PatientDriver(LinuxDriver):
         with selectors.SelectSelector() as selector:
             selector.register(self.fileno, selectors.EVENT_READ)
             while not self.exit_event.is_set():
-                messages = keyboard.settle()
+                messages = keyboard.expire()
                 if selector.select(_POLL_SECONDS):
                     try:
                         data = os.read(self.fileno, _READ_BYTES)

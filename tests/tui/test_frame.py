@@ -14,7 +14,7 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
-from amptui.tui.layout import PANELS
+from amptui.tui.layout import PANELS, TITLES
 from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
@@ -240,7 +240,7 @@ def test_too_small_a_terminal_does_not_claim_that_a_failed_run_goes_on() -> None
 @pytest.mark.parametrize("focus", PANELS)
 def test_a_focused_panel_has_the_middle_to_itself(focus: str) -> None:
     lines = drawn(views.compared(), 80, 24, ScreenState(now=views.NOW, focus=focus)).lines()
-    assert lines[1].startswith("╭ " + {"scale": "loss scale"}.get(focus, focus))
+    assert lines[1].startswith(f"╭ {TITLES[focus]} ─")
     assert lines[22] == "╰" + "─" * 78 + "╯"
     assert "▲ AMP fp16" in lines[0]
 

@@ -48,7 +48,7 @@ def pressed(*pieces: bytes, silence_seconds: float = LONG_SECONDS) -> list[str]:
     keyboard = Keyboard(clock)
     heard = [message for piece in pieces for message in keyboard.take(piece)]
     clock.now += silence_seconds
-    return names(heard + keyboard.settle())
+    return names(heard + keyboard.expire())
 
 
 # ------------------------------------------------------------------------------------ what keys are
@@ -122,7 +122,7 @@ def test_the_end_of_an_unfinished_sequence_is_silence() -> None:
     for begun, after_seconds in ((b"\x1b[1;", 0.5), (b"\x1b]0;title", 0.5), (b"\x1b[200~q\r", 2.0)):
         assert names(keyboard.take(begun)) == []
         clock.now += after_seconds
-        assert names(keyboard.settle()) == []
+        assert names(keyboard.expire()) == []
         assert names(keyboard.take(b"q")) == ["q"]
 
 
@@ -131,7 +131,7 @@ def test_a_packet_that_comes_late_goes_on_with_its_sequence() -> None:
     keyboard = Keyboard(clock)
     keyboard.take(b"\x1b[")
     clock.now += 0.3
-    keyboard.settle()
+    keyboard.expire()
     assert names(keyboard.take(b"A")) == ["up"]
 
 
@@ -177,8 +177,8 @@ def test_after_any_bytes_and_a_silence_every_key_works(sent: bytes) -> None:
     for message in keyboard.take(sent):
         assert isinstance(message, Message)
     clock.now += LONG_SECONDS
-    keyboard.settle()
-    keyboard.settle()
+    keyboard.expire()
+    keyboard.expire()
     assert names(keyboard.take(b"q\x03\x1b[A")) == ["q", "ctrl+c", "up"]
     survived("input bytes", 1, 1)
 
