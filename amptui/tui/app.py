@@ -194,12 +194,10 @@ class WatchApp(RunScreen):
 
     def action_choose_precision(self) -> None:
         """Open the menu of precisions."""
-        if self._view.run is None:
-            self._say("training has not started yet")
-            return
-        from amptui.tui.overlays.menus import PrecisionMenu
+        if self._can_ask(begun=True):
+            from amptui.tui.overlays.menus import PrecisionMenu
 
-        self._overlay = PrecisionMenu(self._view)
+            self._overlay = PrecisionMenu(self._view)
 
     def action_toggle_pause(self) -> None:
         """Pause or resume: the opposite of the pending request or, without one, of the run's state.

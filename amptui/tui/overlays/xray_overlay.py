@@ -55,7 +55,7 @@ class XRay(Overlay):
     covers_all: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._order = 0
+        self._order = next(iter(ORDERS))
         self._operators = False
         self._scroll = Scroll()
 
@@ -105,7 +105,7 @@ class XRay(Overlay):
         if self._operators:
             draw_operators(table, xray.operators, top)
         else:
-            draw_layers(table, xray.layers, ORDERS[self._order], top)
+            draw_layers(table, xray.layers, self._order, top)
 
     def press(self, key: str, _view: SessionView) -> Answer:
         """Arrows scroll, letters change what is shown."""
@@ -116,7 +116,9 @@ class XRay(Overlay):
         if key == "o":
             self._operators, self._scroll.top = not self._operators, 0
         elif key == "s" and not self._operators:
-            self._order, self._scroll.top = (self._order + 1) % len(ORDERS), 0
+            orders = list(ORDERS)
+            self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+            self._scroll.top = 0
         self._scroll.press(key)
         return STAY
 
@@ -145,10 +147,7 @@ def facts(xray: XRayTaken) -> list[Fact]:
 
 def _losses(xray: XRayTaken) -> list[Phrase]:
     """Both losses to six digits, and their difference relative to FP32's."""
-    phrases = [
-        _in_precision("fp32", _loss_word(xray.loss_fp32)),
-        _in_precision(xray.precision, _loss_word(xray.loss_amp)),
-    ]
+    phrases = _in_both(xray, *(_loss_word(loss) for loss in (xray.loss_fp32, xray.loss_amp)))
     difference = abs(xray.loss_amp - xray.loss_fp32)
     if not math.isfinite(difference) or xray.loss_fp32 == 0:
         return phrases
@@ -165,11 +164,9 @@ def _saved(xray: XRayTaken) -> list[Phrase]:
     """What the forward pass saves for the backward pass, in both precisions."""
     if xray.saved_bytes_fp32 is None or xray.saved_bytes_amp is None:
         return []
-    return [
-        _in_precision("fp32", Word(units.number_of_bytes(xray.saved_bytes_fp32), Style.STRONG)),
-        _in_precision(xray.precision, Word(units.number_of_bytes(xray.saved_bytes_amp), Style.STRONG)),
-        Phrase((Word(f"saved for backward{_change(xray.saved_bytes_fp32, xray.saved_bytes_amp)}"),)),
-    ]
+    before, after = xray.saved_bytes_fp32, xray.saved_bytes_amp
+    sizes = (Word(units.number_of_bytes(size), Style.STRONG) for size in (before, after))
+    return [*_in_both(xray, *sizes), Phrase((Word(f"saved for backward{_change(before, after)}"),))]
 
 
 def _memory(xray: XRayTaken) -> list[Phrase]:
@@ -209,6 +206,10 @@ def _outputs(xray: XRayTaken) -> list[Phrase]:
     return phrases
 
 
-def _in_precision(precision: str, word: Word) -> Phrase:
-    """``▲ AMP fp16 0.0312``."""
-    return Phrase((Word(f"{signed_label(precision)} ", precision_style(precision)), word))
+def _in_both(xray: XRayTaken, *words: Word) -> list[Phrase]:
+    """A word for FP32 and one for AMP: ``■ FP32 0.0311  ▲ AMP fp16 0.0312``."""
+    precisions = ("fp32", xray.precision)
+    return [
+        Phrase((Word(f"{signed_label(precision)} ", precision_style(precision)), word))
+        for precision, word in zip(precisions, words, strict=True)
+    ]

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_DOWN, Decimal
 from typing import Literal, NamedTuple
 
@@ -14,11 +14,6 @@ from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import GAP, Word, end_of
 from amptui.tui.renderables.gauges import draw_bar
 from amptui.tui.style import VERDICT_SIGNS, Style, precision_style
-
-Order = Literal["worst first", "model order", "by lost", "by size"]
-
-ORDERS: tuple[Order, ...] = ("worst first", "model order", "by lost", "by size")
-"""The orders of layers; a key goes through them."""
 
 WHOLE_MODEL = "(model)"
 """The name of the model itself, whose path is empty."""
@@ -48,7 +43,7 @@ class Column(NamedTuple):
     align: Literal["left", "right"] = "right"
 
 
-def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, top: int) -> None:
+def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: str, top: int) -> None:
     """Draw a line of titles, then the layers in ``order`` from number ``top`` on."""
     title = f"{len(layers):,} layer{'s' if len(layers) != 1 else ''}, {order}"
     longest = max([text_width(title), *(text_width(layer.name) for layer in layers)])
@@ -61,7 +56,7 @@ def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, 
         x = canvas.text(x, 0, column.title, Style.DIM, width=column.width, align=column.align) + GAP
     if bar_width:
         canvas.text(x, 0, "agreement", Style.DIM)
-    for y, layer in enumerate(sorted_layers(layers, order)[top : top + canvas.height - 1], 1):
+    for y, layer in enumerate(sorted(layers, key=ORDERS[order])[top : top + canvas.height - 1], 1):
         sign, style = layer_sign(layer)
         canvas.text(0, y, sign, style)
         canvas.text(_SIGN_WIDTH, y, end_of(layer.name or WHOLE_MODEL, name_width), width=name_width)
@@ -72,21 +67,20 @@ def draw_layers(canvas: Canvas, layers: Sequence[LayerAgreement], order: Order, 
             draw_bar(canvas, x, y, bar_width, nines(layer.cosine) / _NINES, style)
 
 
-def sorted_layers(layers: Sequence[LayerAgreement], order: Order) -> list[LayerAgreement]:
-    """Layers in ``order``; those without the number come last, those with NaN first."""
-    if order == "model order":
-        return list(layers)
-    if order == "by size":
-        return sorted(layers, key=lambda layer: -layer.elements)
-    if order == "by lost":
-        return sorted(layers, key=lambda layer: _worst_first(layer.lost, -1))
-    return sorted(layers, key=lambda layer: _worst_first(layer.cosine, 1))
-
-
 def _worst_first(value: float | None, direction: int) -> tuple[int, float]:
+    """Sorts NaN before every number, and what was not measured after it."""
     if value is None:
         return 2, 0.0
     return (0, 0.0) if math.isnan(value) else (1, direction * value)
+
+
+ORDERS: Mapping[str, Callable[[LayerAgreement], tuple[int, float]]] = {
+    "worst first": lambda layer: _worst_first(layer.cosine, 1),
+    "model order": lambda _: (0, 0.0),
+    "by lost": lambda layer: _worst_first(layer.lost, -1),
+    "by size": lambda layer: (0, -layer.elements),
+}
+"""The orders of layers, through which a key goes, and their sort keys."""
 
 
 def layer_sign(layer: LayerAgreement) -> tuple[str, Style]:

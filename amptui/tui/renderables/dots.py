@@ -10,19 +10,8 @@ DOTS_ACROSS = 2
 DOTS_DOWN = 4
 """Dots of a braille cell."""
 
-_BIT_OF_DOT = (0x01, 0x02, 0x04, 0x40, 0x08, 0x10, 0x20, 0x80)
-"""The bit of each dot from U+2800 on: down the left column, then down the right one."""
-
-
-def _braille_characters() -> npt.NDArray[np.uint32]:
-    """The character for each set of dots; the index's lowest bit is the first dot of ``_BIT_OF_DOT``."""
-    sets = [sum(bit for i, bit in enumerate(_BIT_OF_DOT) if dots >> i & 1) for dots in range(256)]
-    characters = np.array([0x2800 + bits if bits else ord(" ") for bits in sets], np.uint32)
-    characters.setflags(write=False)
-    return characters
-
-
-_BRAILLE = _braille_characters()
+_BITS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], np.uint8)
+"""The bit of each dot of a cell in the code points from U+2800 on."""
 
 
 def line_dots(rows: Counts, drawn: Bools, height: int) -> Bools:
@@ -58,6 +47,6 @@ def area_dots(top: Counts, bottom: Counts, drawn: Bools, height: int, *, one_in:
 def braille(dots: Bools) -> npt.NDArray[np.uint32]:
     """The characters [height / 4, columns / 2] of ``dots``; blanks where there are none."""
     height, width = dots.shape[0] // DOTS_DOWN, dots.shape[1] // DOTS_ACROSS
-    by_cell = dots.reshape(height, DOTS_DOWN, width, DOTS_ACROSS).transpose(0, 2, 3, 1)
-    sets = np.packbits(by_cell.reshape(height, width, DOTS_ACROSS * DOTS_DOWN), axis=-1, bitorder="little")
-    return _BRAILLE[sets[..., 0]]
+    cells = dots.reshape(height, DOTS_DOWN, width, DOTS_ACROSS).view(np.uint8)
+    bits = np.einsum("ydxa,da->yx", cells, _BITS)
+    return np.where(bits > 0, np.uint32(0x2800) + bits, np.uint32(ord(" ")))

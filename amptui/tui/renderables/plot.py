@@ -93,8 +93,10 @@ def _draw_curve(
     if band:
         line[:] = _smoothed(line, ((styles[1:] != styles[:-1]).nonzero()[0] + 1) * across)
     measured = np.isfinite(within)
-    bottom, top, rows = _rows(within, measured, height)
-    line_chars = _characters(line_dots(rows, measured[2], height), "*", ascii_only=area.ascii_only)
+    # Dot rows from the top; any row where there is no value.
+    rows = np.rint((1 - np.where(measured, within, 0.0)) * (height - 1)).astype(np.int64)
+    bottom, top, line_rows = rows
+    line_chars = _characters(line_dots(line_rows, measured[2], height), "*", ascii_only=area.ascii_only)
     area.chars[...] = line_chars
     area.styles[...] = styles
     if band:
@@ -130,12 +132,6 @@ def _smoothed(line: Floats, breaks: Counts) -> Floats:
         np.cumsum(np.where(finite, line, 0.0), out=sums[1:])
         line = np.where(finite, (sums[stop] - sums[first]) / span, np.nan)
     return line
-
-
-def _rows(fractions: Floats, measured: Bools, height: int) -> Counts:
-    """Dot rows from the top; any row where there is no value."""
-    rows: Counts = np.rint((1 - np.where(measured, fractions, 0.0)) * (height - 1)).astype(np.int64)
-    return rows
 
 
 def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:
