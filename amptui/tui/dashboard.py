@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from rich.segment import Segment
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -46,6 +46,11 @@ class Dashboard(Widget):
         if spans:
             self._show(canvas)
             self._write(self._painter.paint(canvas, spans))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The newest frame: Textual's cache has lines from before the changes that were written past it."""
+        self._styles_cache.clear()
+        return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """Line ``y`` of the newest frame, for Textual."""

@@ -92,6 +92,18 @@ async def test_only_changed_cells_are_written_and_lead_to_the_same_screen() -> N
 
 
 @awaited
+async def test_what_textual_draws_again_by_itself_is_the_newest_frame() -> None:
+    page = Page("step 1")
+    app = Host(page)
+    async with app.run_test(size=(40, 5)) as pilot:
+        app.dashboard.repaint()
+        await pilot.pause()
+        page.texts = ["step 2"]
+        app.dashboard.repaint()
+        assert "step&#160;2" in app.export_screenshot()
+
+
+@awaited
 async def test_a_resize_is_drawn_whole_by_textual() -> None:
     page = Page("step 1")
     app = Host(page)
