@@ -6,16 +6,44 @@ Importing ``amptui`` imports neither torch nor textual: the screen must stand be
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from amptui.data.sources import Data, DataRequest
+    from amptui.data.folder import image_folder
+    from amptui.data.sources import Arrays, Data, DataRequest
+    from amptui.data.text_corpus import read_text, text_data
+    from amptui.data.vision import cifar10, mnist
+    from amptui.errors import ExperimentError
     from amptui.experiment import Experiment
+    from amptui.optim import warmup_cosine, weight_decay_groups
 
 __version__ = "0.1.0"
-__all__ = ["Data", "DataRequest", "Experiment", "__version__"]
+__all__ = [
+    "Arrays",
+    "Data",
+    "DataRequest",
+    "Experiment",
+    "ExperimentError",
+    "__version__",
+    "cifar10",
+    "image_folder",
+    "mnist",
+    "read_text",
+    "text_data",
+    "warmup_cosine",
+    "weight_decay_groups",
+]
 
 _HOMES = {
     "Data": "amptui.data.sources",
     "DataRequest": "amptui.data.sources",
     "Experiment": "amptui.experiment",
+    "ExperimentError": "amptui.errors",
+    "Arrays": "amptui.data.sources",
+    "cifar10": "amptui.data.vision",
+    "image_folder": "amptui.data.folder",
+    "mnist": "amptui.data.vision",
+    "read_text": "amptui.data.text_corpus",
+    "text_data": "amptui.data.text_corpus",
+    "warmup_cosine": "amptui.optim",
+    "weight_decay_groups": "amptui.optim",
 }
 
 

@@ -1,15 +1,17 @@
 """The one thing a model file fills in: what is trained, on what, and how its loss is computed."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from amptui.data.sources import Data, DataRequest
 from amptui.data.vision import mnist
+from amptui.optim import weight_decay_groups
 
 
 @dataclass_transform()
@@ -30,7 +32,13 @@ class Experiment:
     epochs: int = 10
     batch_size: int = 256
     learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    """Of the default optimizer; biases and norms do not decay."""
+    label_smoothing: float = 0.0
+    """Of the default loss in training; validation has none."""
 
+    scheduler_interval: ClassVar[Literal["step", "epoch"]] = "step"
+    """When the scheduler advances: after each applied step, or after each epoch's validation."""
     cpu_batch_size: ClassVar[int | None] = None
     """Used on a CPU instead of ``batch_size`` when the person gave none, because a step would take long."""
 
@@ -43,8 +51,27 @@ class Experiment:
         raise NotImplementedError
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """Adam over all parameters, fused: one kernel, and no host wait to learn of a skipped step."""
-        return torch.optim.Adam(model.parameters(), lr=self.learning_rate, fused=True)
+        """Adam over all parameters, or AdamW if ``weight_decay`` is set; fused.
+
+        A fused optimizer is one kernel, and the host does not wait to learn of a skipped step.
+        """
+        if not self.weight_decay:
+            return torch.optim.Adam(model.parameters(), lr=self.learning_rate, fused=True)
+        groups = weight_decay_groups(model, self.weight_decay)
+        return torch.optim.AdamW(groups, lr=self.learning_rate, fused=True)
+
+    def build_scheduler(
+        self,
+        optimizer: Optimizer,  # noqa: ARG002
+        total_steps: int | None,  # noqa: ARG002
+    ) -> LRScheduler | None:
+        """No schedule: the learning rate is constant. Any scheduler of ``torch.optim.lr_scheduler`` will do.
+
+        ``total_steps``: the optimizer steps of the whole run; None where the data does not know its length.
+        The scheduler never advances after a step that the loss scaler skipped. ``ReduceLROnPlateau`` needs
+        ``scheduler_interval = "epoch"``; it gets the validation loss, or without validation the mean loss.
+        """
+        return None
 
     def load_data(self, request: DataRequest) -> Data:
         """MNIST, or its synthetic stand-in."""
@@ -53,11 +80,21 @@ class Experiment:
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
         """Cross entropy of ``model(inputs)`` against class indices.
 
-        Runs inside the precision's autocast. A scalar tensor; or a dict whose ``"loss"`` is the total and
+        The class indices are smoothed by ``label_smoothing`` while the model trains. Runs inside the
+        precision's autocast. A scalar tensor; or a dict whose ``"loss"`` is the total and
         whose other entries are parts, each shown with a curve of its own.
         """
         inputs, targets = batch
-        return functional.cross_entropy(model(inputs), targets)
+        smoothing = self.label_smoothing if model.training else 0.0
+        return functional.cross_entropy(model(inputs), targets, label_smoothing=smoothing)
+
+    def after_step(self, model: nn.Module) -> None:
+        """Nothing. Called after each optimizer step under ``torch.no_grad()``, to average weights say.
+
+        Also after a step that the loss scaler skipped, which left the weights unchanged: a GPU reports that
+        too late. What an attribute of the experiment keeps is part of the checkpoints if it has
+        ``state_dict()`` and ``load_state_dict()``, as ``torch.optim.swa_utils.AveragedModel`` does.
+        """
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
         """Means over one validation batch; ``"accuracy"`` as a fraction of one.

@@ -74,8 +74,11 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     add = train.add_argument_group("training").add_argument
     add("--epochs", type=_positive_int, metavar="N", help="epochs to train (default: the model's)")
     add("--steps", type=_positive_int, metavar="N", help="stop after N steps")
-    add("--batch-size", type=_positive_int, metavar="N", help="samples per step (default: the model's)")
+    add("--batch-size", type=_positive_int, metavar="N", help="samples per batch (default: the model's)")
+    add("--accumulate", type=_positive_int, metavar="N", help="accumulate N batches per optimizer step")
     _add_recipe(add)
+    add("--validate-every", type=_positive_int, metavar="N", help="also validate every N steps")
+    add("--validation-batches", type=_positive_int, metavar="N", help="validate on at most N batches")
     add = train.add_argument_group("precision and device").add_argument
     add("--precision", choices=PRECISIONS, help=_PRECISION_HELP)
     add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")

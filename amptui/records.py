@@ -115,7 +115,7 @@ class StepRecord:
     data_seconds: float | None
     """How long the loop waited for this step's batch, on the host's clock."""
     lr: float | None
-    """Of the optimizer's first parameters; None for one without a learning rate."""
+    """Of the optimizer's first parameter group; None for one without a learning rate."""
     loss_scale: float | None
     """The scale this step ran with; None outside ``fp16``."""
     growth_tracker: int | None
@@ -129,6 +129,10 @@ class StepRecord:
     """The largest absolute value in all gradients, unscaled, before clipping; measured with the norm."""
     losses: Mapping[str, float] = field(default_factory=dict)
     """The parts of the loss by name, where the experiment names them."""
+    micro_batches: int = 1
+    """Batches whose gradients were accumulated in this step; ``samples`` are those of all of them."""
+    group_lrs: tuple[float, ...] = ()
+    """The learning rate of each parameter group, where they differ; the first 8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +213,16 @@ class EpochFinished:
     seconds: float | None
     mean_loss: float | None
     validation: Validation | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """A validation in the middle of an epoch, after ``step``; an epoch's own is in :class:`EpochFinished`."""
+
+    time: float
+    step: int
+    epoch: int
+    validation: Validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +352,7 @@ Record = (
     | StepTimed
     | MemoryBreakdown
     | EpochFinished
+    | Validated
     | PauseChanged
     | Note
     | Printed

@@ -27,6 +27,8 @@ class TrainRequest:
     learning_rate: float | None = None
     clip_norm: float | None = None
     """Largest L2 norm of all gradients together, unscaled; None does not clip."""
+    accumulate: int = 1
+    """Batches whose gradients are accumulated for each optimizer step."""
     seed: int = 0
     data_dir: Path = Path()
     data: Literal["auto", "real", "synthetic"] = "auto"
@@ -40,6 +42,10 @@ class TrainRequest:
     """Rounds of a comparison in turns at most; None leaves that to its intervals."""
     validation: bool = True
     """Validate at each epoch's end, where there is validation data."""
+    validate_every: int | None = None
+    """Steps from one validation to the next, besides those at each epoch's end."""
+    validation_batches: int | None = None
+    """The most batches of a validation; None is all of them."""
     channels_last: bool = False
     """Keep the weights of convolutions channels last, the layout in which Tensor Cores read them."""
     compiled: bool = False

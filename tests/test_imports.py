@@ -46,7 +46,11 @@ def test_the_contracts_between_the_packages_are_kept() -> None:
 def test_public_names_are_what_a_model_file_needs() -> None:
     import amptui
 
-    assert {"Experiment", "Data", "DataRequest", "__version__"} == set(amptui.__all__)
+    assert {
+        *("Experiment", "Data", "DataRequest", "Arrays", "ExperimentError", "__version__"),
+        *("warmup_cosine", "weight_decay_groups"),
+        *("cifar10", "image_folder", "mnist", "read_text", "text_data"),
+    } == set(amptui.__all__)
     assert all(getattr(amptui, name) is not None for name in amptui.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'Trainer'"):
         _ = amptui.Trainer

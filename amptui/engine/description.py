@@ -66,6 +66,7 @@ def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
         "clip_norm": prepared.clip_norm,
+        "accumulate": prepared.accumulate,
         "seed": request.seed,
     }
 

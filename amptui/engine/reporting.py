@@ -15,6 +15,7 @@ from amptui.records import (
     Record,
     StepRecord,
     StepSkipped,
+    Validated,
     Validation,
 )
 
@@ -47,12 +48,12 @@ class StepFacts(NamedTuple):
     asked: float
     """When its batch was asked for, by ``perf_counter``."""
     lr: float | None
-    """None where the optimizer has none, or ``lr_sent``."""
+    """None where the optimizer has none, or ``lrs_sent``."""
     settling: bool
     parts: tuple[str, ...] = ()
     """Names of the loss's parts, in the row's order."""
-    lr_sent: bool = False
-    """The row holds the learning rate, which is a tensor on the device."""
+    lrs_sent: int = 0
+    """The row holds so many learning rates, tensors on the device: those of all groups."""
     scaled: bool = False
     """The row holds the scaler's values."""
     clipped: bool = False
@@ -61,6 +62,8 @@ class StepFacts(NamedTuple):
     """The row holds what the gradient probe measured."""
     gradients_scaled: bool = False
     """It was measured before unscaling."""
+    micro_batches: int = 1
+    group_lrs: tuple[float, ...] = ()
 
 
 @dataclass(slots=True)
@@ -93,6 +96,8 @@ class StepReporter:
     last_loss: float = 0.0
     loss_is_finite: bool = True
     """Whether the newest delivered loss was."""
+    epoch_metric: float | None = None
+    """The newest epoch's validation loss; without validation its mean loss."""
     delivered: int = 0
     trouble_step: int = 0
     """The newest step with anything not finite in it; 0 while there is none."""
@@ -146,7 +151,7 @@ class StepReporter:
         values = iter(row)
         loss = next(values)
         parts = dict(zip(facts.parts, values, strict=False)) if facts.parts else {}
-        lr = next(values) if facts.lr_sent else facts.lr
+        lr, group_lrs = _learning_rates(facts, list(islice(values, facts.lrs_sent)))
         scale, found_inf, next_scale, tracker = islice(values, SCALER_VALUES) if facts.scaled else _UNSCALED
         health = self._health(facts, values, scale)
         skipped = found_inf > 0
@@ -169,6 +174,8 @@ class StepReporter:
                 nonfinite_gradients=health.nonfinite_count if health else None,
                 settling=facts.settling,
                 grad_max=health.largest if health else None,
+                micro_batches=facts.micro_batches,
+                group_lrs=group_lrs,
             )
         )
         self._follow_loss(loss, seconds, applied=not skipped)
@@ -189,16 +196,23 @@ class StepReporter:
         # Clipping computed its norm in its own order of sums: the one it used is the one to show.
         return health if norm is None or health.nonfinite_count else replace(health, norm=norm)
 
+    def validated(self, *, step: int, epoch: int, validation: Validation | None) -> None:
+        """Emit a validation within an epoch; None: its numbers were lost, or it had no batches."""
+        if validation is not None:
+            self.emit(Validated(time=time.time(), step=step, epoch=epoch, validation=validation))
+
     def epoch(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit the epoch's end, after all of its steps were delivered."""
         sums, self._epoch = self._epoch, _EpochSums()
+        mean_loss = sums.loss / sums.losses if sums.losses else None
+        self.epoch_metric = mean_loss if validation is None else validation.loss
         self.emit(
             EpochFinished(
                 time=time.time(),
                 step=step,
                 epoch=epoch,
                 seconds=None if sums.unmeasured else sums.seconds,
-                mean_loss=sums.loss / sums.losses if sums.losses else None,
+                mean_loss=mean_loss,
                 validation=validation,
             )
         )
@@ -276,6 +290,13 @@ class StepReporter:
             )
 
 
+def _learning_rates(facts: StepFacts, sent: Sequence[float]) -> tuple[float | None, tuple[float, ...]]:
+    """The first group's, and those of all groups where they differ; ``sent`` came with the row."""
+    if not sent:
+        return facts.lr, facts.group_lrs
+    return sent[0], tuple(sent) if any(each != sent[0] for each in sent) else ()
+
+
 def _kind(value: float) -> Literal["nan", "inf"]:
     return "nan" if math.isnan(value) else "inf"
 
@@ -298,4 +319,6 @@ def _unmeasured(facts: StepFacts, now: float) -> StepRecord:
         grad_norm=None,
         nonfinite_gradients=None,
         settling=facts.settling,
+        micro_batches=facts.micro_batches,
+        group_lrs=facts.group_lrs,
     )

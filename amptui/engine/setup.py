@@ -11,10 +11,12 @@ import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from amptui.data.batches import Batch, Batches, open_batches
 from amptui.data.sources import Data, DataRequest
 from amptui.engine.lazy_layers import is_lazy_model, materialise
+from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
 from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
@@ -43,6 +45,7 @@ class Schedule:
     steps: int | None
     """The expected number of steps; wrong if the data reports a wrong length."""
     steps_per_epoch: int | None
+    """Optimizer steps."""
     asked_steps: int | None = None
     """The steps that the user asked for: the run ends after them, even in the middle of an epoch."""
     asked_epochs: bool = True
@@ -68,7 +71,14 @@ class Prepared:
     precision: str
     amp_precision: str
     schedule: Schedule
+    lr_schedule: LrSchedule | None
     clip_norm: float | None
+    accumulate: int
+    """Batches per optimizer step."""
+    validate_every: int | None
+    """Steps between validations within an epoch; None validates after epochs only."""
+    validation_batches: int | None
+    """The most batches of a validation."""
     seed: int
     probes: bool
     """Whether to probe gradients and modules."""
@@ -184,6 +194,23 @@ def build_model(
     return model, optimizer
 
 
+def build_lr_schedule(
+    experiment: Experiment, optimizer: Optimizer, total_steps: int | None, device: torch.device
+) -> LrSchedule | None:
+    """The schedule that the experiment builds, if any; raises ExperimentError for something else."""
+    scheduler = experiment.build_scheduler(optimizer, total_steps)
+    if scheduler is None:
+        return None
+    owner = type(experiment).__name__
+    if not isinstance(scheduler, LRScheduler):
+        raise ExperimentError(
+            f"{owner}.build_scheduler() returned {_kind(scheduler)}",
+            hint="return a scheduler of torch.optim.lr_scheduler, or None",
+        )
+    on_device = device.type == "cuda"
+    return LrSchedule(scheduler, optimizer, interval=experiment.scheduler_interval, on_device=on_device)
+
+
 def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
     """Raise ExperimentError for an optimizer that calls a closure for the loss, several times per step."""
     try:
@@ -248,6 +275,9 @@ def assemble(
         channels_last=request.channels_last,
         compiled=request.compiled,
     )
+    steps = training.batches_per_epoch
+    schedule = schedule_for(request, experiment.epochs, steps and math.ceil(steps / request.accumulate))
+    lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)
     scaler, precisions = prepare_precisions(device)
     return Prepared(
         device=device,
@@ -263,8 +293,12 @@ def assemble(
         unsupported=choices.unsupported,
         precision=choices.precision,
         amp_precision=choices.amp_precision,
-        schedule=schedule_for(request, experiment.epochs, training.batches_per_epoch),
+        schedule=schedule,
+        lr_schedule=lr_schedule,
         clip_norm=request.clip_norm,
+        accumulate=request.accumulate,
+        validate_every=request.validate_every,
+        validation_batches=request.validation_batches,
         seed=request.seed,
         probes=request.probes,
         max_rounds=request.max_rounds,

@@ -7,11 +7,12 @@ one plain attribute, brings a look at the very next step boundary.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from amptui.control import Control, TraceRequest, XRayRequest
 from amptui.data.batches import Batch
@@ -19,7 +20,8 @@ from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.failure import explain
-from amptui.engine.precision import MIN_SOUND_SCALE, Precision, ScalerTensors
+from amptui.engine.optimizer_step import Made, MicroBatch, OptimizerStep
+from amptui.engine.precision import MIN_SOUND_SCALE
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
 from amptui.engine.probes.gradients import GradientProbe
@@ -30,7 +32,7 @@ from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
 from amptui.engine.setup import Prepared
-from amptui.engine.validation import checked_loss
+from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, Note, Record, StepRecord
 
 LOOK_INTERVAL_SECONDS = 0.08
@@ -44,26 +46,6 @@ _SEARCH_STEPS = 20
 
 _STEPS_AFTER_TROUBLE = 5
 """After a skip or a growth the next skip comes at once or not soon: these steps name its gradient."""
-
-_NO_PARTS: Mapping[str, Tensor] = {}
-
-ComputeLoss = Callable[[], object]
-"""Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
-
-
-class _Made(NamedTuple):
-    """What one step left on the device."""
-
-    precision: str
-    loss: Tensor
-    parts: Mapping[str, Tensor]
-    scaler: ScalerTensors | None
-    norm: Tensor | None
-    """The norm that clipping used, of unscaled gradients."""
-    gradients: Tensor | None
-    """What the gradient probe measured."""
-    gradients_scaled: bool
-    """It measured before unscaling."""
 
 
 class StepEngine:
@@ -89,21 +71,22 @@ class StepEngine:
         self._control = control
         self._emit = emit
         self._on_cuda = prepared.device.type == "cuda"
-        self._optimizer = prepared.optimizer
+        own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
+        self._after_step = prepared.experiment.after_step if own_after_step else None
         self._readback = open_readback(prepared.device, clock=time.perf_counter)
         self._gradients = GradientProbe(prepared.model)
         self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
         self._probes = Probes(prepared, self._gradients, emit)
         self._timeline = StepTimer(prepared.device, emit)
+        self._optimizer_step = OptimizerStep(
+            prepared, self._gradients, self._probes, self._timeline, self._gradients_cadence
+        )
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
         self._look_step = 0
         self._closer_until = self._norms_until = 0
         self._scaled_steps = self._known_trouble = 0
         self._next_growth: int | None = None
-        self._last_loss: object = None
-        """Kept until the next one is there, as a handwritten loop keeps it: where the last graph was freed
-        first, a forward pass of 68 layers took 5% longer on a CPU."""
         self.step = first_step - 1
         """Steps sent to the device."""
         self.in_step = False
@@ -116,121 +99,66 @@ class StepEngine:
     # ------------------------------------------------------------------------------ one step
 
     def train_step(
-        self, compute_loss: ComputeLoss, *, epoch: int, samples: int, asked: float, data_seconds: float
+        self, micro_batches: Sequence[MicroBatch], *, epoch: int, asked: float, data_seconds: float
     ) -> None:
-        """Forward, backward, clip, step: enqueued on the device, its numbers pushed, nothing waited for.
+        """Forward, backward, clip, update: enqueued on the device, its numbers pushed, nothing waited for.
 
-        ``asked``: when the batch was asked for, by ``perf_counter``; that took ``data_seconds``.
+        ``asked``: when the batches were asked for, by ``perf_counter``; that took ``data_seconds``.
         Raises ExperimentError for a loss that cannot be trained on; whatever the model raises passes through.
         """
         self.step += 1
         self.in_step = True
         warming_up = self.switch.begin_step()
         if self.step > self._closer_until:
-            made = self._make(self.switch.precision, compute_loss)
+            made = self._optimizer_step.make(self.switch.precision, micro_batches)
         else:
-            made = self._make_observed(compute_loss, warming_up, data_seconds)
-        lr = self._optimizer.param_groups[0].get("lr")
-        lr_sent = type(lr) is not float and isinstance(lr, Tensor) and lr.is_cuda
+            made = self._make_observed(micro_batches, warming_up, data_seconds)
+        if self._after_step is not None:
+            with torch.no_grad():
+                self._after_step(self._prepared.model)
         facts = StepFacts(
             self.step,
             epoch,
             made.precision,
-            samples,
+            sum([each.samples for each in micro_batches]),
             data_seconds,
             asked,
-            None if lr is None or lr_sent else float(lr),
+            made.lrs.first,
             warming_up,
             tuple(made.parts),
-            lr_sent,
+            len(made.lrs.sent),
             made.scaler is not None,
             made.norm is not None,
             made.gradients is not None,
             made.gradients_scaled,
+            len(micro_batches),
+            made.lrs.groups,
         )
-        row = self._readback.push(
-            _values(made, lr if lr_sent else None), partial(self.reporter.step, facts), timed=True
-        )
+        row = self._readback.push(made.row(), partial(self.reporter.step, facts), timed=True)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU it is known before the next step
         self.in_step = False
 
-    def _make(self, precision: Precision, compute_loss: ComputeLoss) -> _Made:
-        """What training needs, and no more."""
-        self._optimizer.zero_grad(set_to_none=True)
-        with precision.forward_context():
-            self._last_loss = result = compute_loss()
-        loss, parts = self._checked(result)
-        precision.backward(loss)
-        norm, gradients = (None, None) if self._prepared.clip_norm is None else self._clip(precision)
-        scaler = precision.step(self._optimizer)
-        if scaler is not None and gradients is None:
-            gradients = self._name_overflow(scaler)
-        before_unscaling = scaler is not None and norm is None
-        return _Made(precision.name, loss, parts, scaler, norm, gradients, before_unscaling)
-
-    def _make_observed(self, compute_loss: ComputeLoss, warming_up: bool, data_seconds: float) -> _Made:
+    def _make_observed(
+        self, micro_batches: Sequence[MicroBatch], warming_up: bool, data_seconds: float
+    ) -> Made:
         """The same step with all that may be due in it: marks, probes, norms, a precision on trial."""
         timeline, switch = self._timeline, self.switch
         timeline.begin(self.step, switch.precision.name, warming_up, data_seconds)
         timeline.mark("input")
-        make = partial(self._make_marked, compute_loss=compute_loss)
+        make = partial(
+            self._optimizer_step.make_observed,
+            micro_batches=micro_batches,
+            step=self.step,
+            norms=self._wants_norms(),
+            assumed_scale=self._loss_scale(),
+        )
         made = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
+        self._scaled_steps += made.scaler is not None
         if switch.breakdown_is_due:
             self._break_down_memory(made)
         return made
-
-    def _make_marked(self, precision: Precision, compute_loss: ComputeLoss) -> _Made:
-        timeline = self._timeline
-        self._optimizer.zero_grad(set_to_none=True)
-        with self._probes.around_step(self.step, precision):
-            with precision.forward_context():
-                result = compute_loss()
-            loss, parts = self._checked(result)
-            timeline.mark("forward")
-            precision.backward(loss)
-            timeline.mark("backward")
-        gradients = self._measure() if self._wants_norms() else None
-        self._probes.after_backward(self.step, precision, assumed_scale=self._loss_scale())
-        timeline.leave_out()
-        scaled, norm = precision.scales, None
-        if self._prepared.clip_norm is not None:
-            norm, found = self._clip(precision)
-            if gradients is None:
-                gradients, scaled = found, False
-            timeline.mark("clip")
-        self._scaled_steps += precision.scales
-        scaler = precision.step(self._optimizer)
-        if scaler is not None and gradients is None:
-            gradients = self._name_overflow(scaler)
-        return _Made(precision.name, loss, parts, scaler, norm, gradients, scaled)
-
-    def _checked(self, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The loss and its parts; raises ExperimentError for what cannot be trained on."""
-        if type(result) is Tensor and result.numel() == 1 and result.requires_grad:
-            return result, _NO_PARTS  # the usual case without a call
-        return checked_loss(self._prepared.experiment, result)
-
-    def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
-        """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit: its norm; and what overflowed.
-
-        The latter is measured on a CPU only, where the norm is known: clipping by Inf makes NaN of all.
-        """
-        precision.unscale(self._optimizer)
-        parameters = self._gradients.parameters
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        found = None
-        if not self._on_cuda and not math.isfinite(norm.item()):
-            found = self._measure()
-        clip_norm = self._prepared.clip_norm
-        assert clip_norm is not None, "asked for by --clip-norm"
-        nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
-        return norm, found
-
-    def _name_overflow(self, scaler: ScalerTensors) -> Tensor | None:
-        """On a CPU a skipped step is known at once, and still has its gradients to name."""
-        return self._measure() if not self._on_cuda and scaler.found_inf.item() else None
 
     def _wants_norms(self) -> bool:
         if not self._prepared.probes:
@@ -238,20 +166,11 @@ class StepEngine:
         likely = self.step <= self._norms_until or not self.reporter.loss_is_finite
         return likely or self._gradients_cadence.due()
 
-    def _measure(self) -> Tensor | None:
-        """All gradients measured; None where there was no memory for it, say, which costs no run."""
-        began = time.perf_counter()
-        row = None
-        with self._probes.unharmed("gradient norms"):
-            row = self._gradients.measure()
-        self._gradients_cadence.measured(began)
-        return row
-
-    def _break_down_memory(self, made: _Made) -> None:
+    def _break_down_memory(self, made: Made) -> None:
         with self._probes.unharmed("memory breakdown"):
             found = break_down(
                 self._prepared.model,
-                self._optimizer,
+                self._prepared.optimizer,
                 step=self.step,
                 precision=made.precision,
                 peak_allocated_bytes=self.allocator.peak_bytes(),
@@ -302,6 +221,7 @@ class StepEngine:
     def plan(self, *, look_by: int | None = None) -> None:
         """Decide how close the next steps are looked at, and when the next look is: by step ``look_by``."""
         self._timeline.drain()
+        self._follow_schedule()
         step, switch = self.step, self.switch
         steps = min(MAX_STEPS_BETWEEN_LOOKS, switch.steps_to_news, self._plan_norms())
         if self.reporter.in_trouble:
@@ -310,6 +230,14 @@ class StepEngine:
         self._look_due = time.perf_counter() + self._look_interval_seconds
         closer = step == 0 or switch.needs_care or self._timeline.armed or self._wants_norms()
         self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms_until)
+
+    def _follow_schedule(self) -> None:
+        """Let the host learn how many steps were applied, where only the device counts them."""
+        schedule = self._prepared.lr_schedule
+        applied = None if schedule is None else schedule.applied_wanted
+        if schedule is not None and applied is not None:
+            refill = schedule.refill
+            self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
 
     def _plan_norms(self) -> int:
         """Have gradients measured where an overflow is likely; the steps until that may be likely again.
@@ -384,17 +312,3 @@ class StepEngine:
         self.reporter.restore(state["reported"])
         self.switch.hold_scale(state["held_scale"])
         self.guard.floor_accepted = state["floor_accepted"]
-
-
-def _values(made: _Made, lr: Tensor | None) -> list[Tensor]:
-    """A step's row, in the order in which :meth:`StepReporter.step` reads it."""
-    values = [made.loss, *made.parts.values()]
-    if lr is not None:
-        values.append(lr)
-    if made.scaler is not None:
-        values += made.scaler
-    if made.norm is not None:
-        values.append(made.norm)
-    if made.gradients is not None:
-        values.append(made.gradients)
-    return values

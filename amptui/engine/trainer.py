@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Literal
+from itertools import islice
+from typing import Literal
 
 from amptui.control import Asked, Control, PauseRequest, XRayRequest
 from amptui.data.batches import count_samples
@@ -17,6 +18,7 @@ from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import take
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.failure import is_device_lost, never_free
+from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.setup import Prepared
 from amptui.engine.step import LOOK_INTERVAL_SECONDS, StepEngine
 from amptui.engine.validation import Validator
@@ -24,9 +26,6 @@ from amptui.records import PauseChanged, Phase, PhaseChanged, Record
 from amptui.samples import AllocatorSample
 
 Outcome = Literal["done", "stopped"]
-
-_END: Any = object()
-"""What an epoch's iterator returns after its last batch."""
 
 
 class Trainer:
@@ -64,11 +63,13 @@ class Trainer:
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
         self._xray_wanted = False
+        self._validated_step = 0
         self._doing = ""
         self.saving = False
         """Whether only a checkpoint remains to be written."""
         if start is not None:
             self._engine.restore(start.loop)
+            self._validated_step = int(start.loop.get("validated_step", 0))
 
     @property
     def step(self) -> int:
@@ -135,14 +136,14 @@ class Trainer:
         """Run what is left of an epoch, and its validation; an outcome if the run ended within it."""
         engine, bookmark, prepared = self._engine, self._bookmark, self._prepared
         compute, model, limit = prepared.experiment.loss, prepared.model, prepared.schedule.asked_steps
-        batches = bookmark.open_epoch()
+        accumulate, batches = prepared.accumulate, bookmark.open_epoch()
         while not engine.look_is_due() or self._look():
             ends = limit is not None and engine.step >= limit
             if ends:
                 bookmark.remember()
             asked = time.perf_counter()
-            batch = next(batches, _END)
-            if batch is _END:
+            drawn = tuple(islice(batches, 1 if ends else accumulate))
+            if not drawn:
                 return self._finish_epoch(epoch)
             if ends:
                 bookmark.take_back()
@@ -150,12 +151,11 @@ class Trainer:
             data_seconds = time.perf_counter() - asked
             if self._xray_wanted:
                 self._xray_wanted = False
-                engine.xray(batch)
-            bookmark.count_step()
+                engine.xray(drawn)
+            bookmark.count_step(len(drawn))
             engine.train_step(
-                partial(compute, model, batch),
+                [MicroBatch(partial(compute, model, batch), count_samples(batch)) for batch in drawn],
                 epoch=epoch,
-                samples=count_samples(batch),
                 asked=asked,
                 data_seconds=data_seconds,
             )
@@ -177,11 +177,41 @@ class Trainer:
             asked = None
         if (asked is not None or engine.guard.wants_pause) and not control.stop_reason:
             self._pause(asked)
+        if self._validation_is_due():
+            self._validate_within_epoch()
         self._keep_if_due()
         engine.obey()
         self._xray_wanted = control.newest(XRayRequest) is not None
-        engine.plan(look_by=self._keeper.next_step(self.step))
+        engine.plan(look_by=self._next_boundary())
         return control.stop_reason is None
+
+    def _next_boundary(self) -> int | None:
+        """The next step after which something is due by its number."""
+        every = self._prepared.validate_every
+        validation = None if every is None else self.step + every - self.step % every
+        steps = [step for step in (self._keeper.next_step(self.step), validation) if step is not None]
+        return min(steps, default=None)
+
+    def _validation_is_due(self) -> bool:
+        """Whether to validate after this step. An epoch's end has its own validation."""
+        every, step = self._prepared.validate_every, self.step
+        due = every is not None and step > 0 and step % every == 0 and step != self._validated_step
+        return due and self._prepared.validation is not None and not self._bookmark.epoch_ends
+
+    def _validate_within_epoch(self) -> None:
+        self._doing = f"in the validation after step {self.step}"
+        self._enter_phase("validating", "validating")
+        engine, step, epoch = self._engine, self.step, self._bookmark.epoch
+        self._bookmark.remember()
+        with engine.switch.of_steps_made() as precision:
+            sums = self._validator.run(precision)
+        if sums is None:
+            self._bookmark.take_back()
+        else:
+            self._validated_step = step
+            tell = partial(engine.reporter.validated, step=step, epoch=epoch)
+            engine.push(sums.tensors(), lambda row, _seconds: tell(validation=sums.means(row)))
+        self._doing = ""
 
     def _pause(self, asked: Asked[PauseRequest] | None) -> None:
         """Pause until asked to resume; precisions may be switched meanwhile."""
@@ -220,14 +250,25 @@ class Trainer:
             bookmark.take_back()
             return "stopped"
         step, finish = self.step, engine.reporter.epoch
+        self._validated_step = step
         engine.push(
             sums.tensors(), lambda row, _seconds: finish(step=step, epoch=epoch, validation=sums.means(row))
         )
+        self._finish_schedule_epoch()
         bookmark.finish_epoch()
         self._keeper.want_epoch()
         engine.look_at_once()
         self._doing = ""
         return None
+
+    def _finish_schedule_epoch(self) -> None:
+        """Advance a schedule of epochs; one that needs a metric waits for the epoch's."""
+        schedule = self._prepared.lr_schedule
+        if schedule is None:
+            return
+        if schedule.needs_metric:
+            self._engine.flush()
+        schedule.finish_epoch(self._engine.reporter.epoch_metric)
 
     # -------------------------------------------------------------------------- checkpoints
 
@@ -261,7 +302,7 @@ class Trainer:
         return take(
             self._prepared,
             self._bookmark,
-            self._engine.state(),
+            {**self._engine.state(), "validated_step": self._validated_step},
             precision=self._engine.switch.chosen,
             seconds=time.monotonic() - self._began,
             say=self._keeper.warn,

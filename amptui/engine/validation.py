@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -67,10 +68,12 @@ class Validator:
         if self._count is None:
             self._count = BatchCount(batches, self._emit, training=False)
         with evaluating(self._prepared.model), torch.no_grad():
-            for done, batch in enumerate(self._count.watch(batches.epoch(0))):
+            limit, total = self._prepared.validation_batches, batches.batches_per_epoch
+            total = min(filter(None, (limit, total)), default=None)
+            for done, batch in enumerate(islice(self._count.watch(batches.epoch(0)), limit)):
                 if self._control.stop_reason:
                     return None
-                self._say(done, batches.batches_per_epoch)
+                self._say(done, total)
                 with precision.forward_context():
                     sums.add(self._metrics(batch), count_samples(batch))
         return sums

@@ -102,13 +102,13 @@ class DataPosition:
     @property
     def epoch_ends(self) -> bool:
         """Whether all batches of the epoch are known to be done."""
-        return self.batches == self._prepared.schedule.steps_per_epoch
+        return self.batches == self._prepared.training.batches_per_epoch
 
     @property
     def run_ends(self) -> bool:
         """Whether all epochs that were asked for are done, or all steps and the epoch has more."""
         schedule = self._prepared.schedule
-        limit, length = schedule.asked_steps, schedule.steps_per_epoch
+        limit, length = schedule.asked_steps, self._prepared.training.batches_per_epoch
         if schedule.asked_epochs and self.epoch > schedule.epochs:
             return True
         over = limit is not None and self.step >= limit
@@ -135,10 +135,10 @@ class DataPosition:
         start.draws.apply(prepared)
         return self._count.watch(left, epoch=self.epoch, passed=self.batches)
 
-    def count_step(self) -> None:
-        """A batch was trained on."""
+    def count_step(self, batches: int) -> None:
+        """So many batches were trained on in one step."""
         self.step += 1
-        self.batches += 1
+        self.batches += batches
 
     def finish_epoch(self) -> None:
         """The epoch is over, and validated."""

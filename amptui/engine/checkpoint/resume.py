@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import NoneType
@@ -17,6 +18,12 @@ from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_n
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
 from amptui.engine.setup import Prepared
 from amptui.errors import RunFolderError, UsageError
+
+_ADDED = {"weight_decay": 0.0, "label_smoothing": 0.0, "accumulate": 1}
+"""What the checkpoints of version 0.1.0, which do not say so, were trained with."""
+
+_LR_SCHEDULE = "learning-rate schedule"
+"""Where a checkpoint keeps it; no attribute has this name."""
 
 _BEGIN_ANEW = "resume with the run's original options, or start a new run without --resume"
 
@@ -38,7 +45,11 @@ def take(
     ``loop`` is what the loop itself has counted, as plain values; ``say`` is told what is left out.
     Raises NotPlainError where the state of model or optimizer holds what no file can keep.
     """
-    model, optimizer = prepared.model.state_dict(), prepared.optimizer.state_dict()
+    schedule = prepared.lr_schedule
+    if schedule is not None:
+        schedule.synchronize()
+    with nullcontext() if schedule is None else schedule.as_numbers():
+        model, optimizer = prepared.model.state_dict(), prepared.optimizer.state_dict()
     extras = {name: value.state_dict() for name, value in _extras(prepared)}
     scaler = _scaler_state(prepared.scaler)
     copy = HostCopy((model, optimizer, extras, scaler))
@@ -91,6 +102,7 @@ def identify(prepared: Prepared) -> dict[str, Any]:
         "optimizer": type(prepared.optimizer).__name__,
         **{name: _plain(value) for name, value in settings.items()},
         "clip_norm": prepared.clip_norm,
+        "accumulate": prepared.accumulate,
         "seed": prepared.seed,
         "data": prepared.data.name if prepared.data.real else f"{prepared.data.name} (synthetic)",
         "training samples": prepared.training.samples,
@@ -145,6 +157,7 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Start:
 def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
     name = checkpoint_name(checkpoint.step)
     then, now = checkpoint.identity, identify(prepared)
+    then = {**{name: value for name, value in _ADDED.items() if name in now}, **then}
     different = next((each for each in {**then, **now} if then.get(each) != now.get(each)), None)
     if different is not None:
         was, is_now = (_told(values, different) for values in (then, now))
@@ -173,6 +186,8 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
 
 def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
     """What else an experiment holds that has a state: a learning rate's schedule, a mean of the weights."""
+    if prepared.lr_schedule is not None:
+        yield _LR_SCHEDULE, prepared.lr_schedule
     known = (prepared.model, prepared.optimizer)
     for name, value in vars(prepared.experiment).items():
         # A loader's place in the data comes back by other means.
@@ -194,6 +209,8 @@ def _kept_extras(
 
 def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> None:
     there = dict(_extras(prepared))
+    if _LR_SCHEDULE in there and _LR_SCHEDULE not in checkpoint.extras:
+        say("the checkpoint has no learning-rate schedule: it starts from its beginning")
     for name, state in checkpoint.extras.items():
         if name in there:
             there[name].load_state_dict(own(state))

@@ -39,8 +39,9 @@ class StepTimer:
     """Marks the ends of a step's phases; times one step at a time and reuses its events.
 
     Call ``drain`` last before the batch is fetched, ``begin`` when it is there, and ``mark`` when a phase
-    ends; the step is reported after ``optimizer`` was marked. A step that marks a phase twice, because it
-    failed and ran again, is not reported. Only ``flush`` waits for the device.
+    ends; the step is reported after ``optimizer`` was marked. A phase that is marked several times, in a
+    step of several batches, is summed. A step that failed and ran again is not reported. Only ``flush`` waits
+    for the device.
     """
 
     def __init__(
@@ -81,15 +82,17 @@ class StepTimer:
         self._cadence.begin()
         self._open = _Marks(step, precision, settling, data_seconds, began)
 
+    def begin_attempt(self) -> None:
+        """The step's computation begins; a step in which it began before, and failed, is not reported."""
+        if self._open is not None and len(self._open.names) > 1:
+            self._abandon()
+
     def mark(self, name: PhaseName | None) -> None:
         """A phase ended; the host's seconds of ``input`` are the ``data_seconds`` of :meth:`begin`."""
         marks = self._open
         if marks is None:
             return
         now = self._clock()
-        if name is not None and name in marks.names:
-            self._abandon()
-            return
         marks.names.append(name)
         marks.host_seconds.append(marks.data_seconds if name == "input" else now - marks.resumed)
         if self._events is not None:
@@ -134,22 +137,29 @@ class StepTimer:
         device_seconds: list[float] | list[None] = [None] * len(marks.names)
         if self._events is not None:
             device_seconds = self._events.seconds()
-        phases = tuple(
-            PhaseSeconds(name=name, host_seconds=host, device_seconds=device)
-            for name, host, device in zip(marks.names, marks.host_seconds, device_seconds, strict=True)
-            if name is not None
-        )
+        phases: dict[PhaseName, PhaseSeconds] = {}
+        for name, host, device in zip(marks.names, marks.host_seconds, device_seconds, strict=True):
+            if name is not None:
+                phases[name] = _sum(phases.get(name), name, host, device)
         self._emit(
             StepTimed(
                 time=time.time(),
                 step=marks.step,
                 precision=marks.precision,
                 settling=marks.settling,
-                phases=phases,
+                phases=tuple(phases.values()),
             )
         )
         cost_seconds = marks.own_seconds + self._clock() - began + RECORD_SECONDS
         self._cadence.charge(min(cost_seconds, TIMELINE_BUDGET * LONGEST_GAP_SECONDS))
+
+
+def _sum(before: PhaseSeconds | None, name: PhaseName, host: float, device: float | None) -> PhaseSeconds:
+    """A phase's seconds, added to those of the batches before."""
+    if before is not None:
+        host += before.host_seconds
+        device = None if device is None else device + (before.device_seconds or 0.0)
+    return PhaseSeconds(name=name, host_seconds=host, device_seconds=device)
 
 
 @dataclass(slots=True)

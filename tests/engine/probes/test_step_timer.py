@@ -231,16 +231,33 @@ def test_of_a_pass_that_failed_and_ran_again_nothing_is_told() -> None:
     loop = Loop()
     loop.timeline.drain()
     loop.timeline.begin(1, "fp16", True, 0.0)
-    names: tuple[PhaseName, ...] = ("input", "forward", "forward", "backward", "optimizer")
-    for name in names:
-        loop.wait(0.01)
-        loop.timeline.mark(name)
+    attempts: tuple[tuple[PhaseName, ...], ...] = (("input",), ("forward",), ("forward", "optimizer"))
+    for names in attempts:
+        loop.timeline.begin_attempt()
+        for name in names:
+            loop.wait(0.01)
+            loop.timeline.mark(name)
     loop.timeline.flush()
     assert loop.told == []
     loop.step = 1
     loop.run(HOST)
     loop.timeline.drain()
     assert [record.step for record in loop.told] == [2]
+
+
+def test_the_parts_of_several_batches_are_added_up() -> None:
+    loop = Loop()
+    loop.timeline.drain()
+    loop.timeline.begin(1, "fp32", False, 0.0)
+    names: tuple[PhaseName, ...] = ("input", "forward", "backward", "forward", "backward", "optimizer")
+    for name in names:
+        loop.wait(0.01)
+        loop.timeline.mark(name)
+    loop.timeline.flush()
+    (record,) = loop.told
+    assert {each.name: each.host_seconds for each in record.phases} == pytest.approx(
+        {"input": 0.0, "forward": 0.02, "backward": 0.02, "optimizer": 0.01}
+    )
 
 
 def test_a_step_that_never_ended_is_forgotten() -> None:

@@ -1,0 +1,261 @@
+"""One optimizer step: forward, backward, clip, update, of one batch or of several accumulated ones."""
+
+import math
+import operator
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from amptui.engine.lr_schedule import MAX_GROUPS, LrSchedule
+from amptui.engine.precision import Precision, ScalerTensors
+from amptui.engine.probes.budget import Cadence
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.schedule import Probes
+from amptui.engine.probes.step_timer import PhaseName, StepTimer
+from amptui.engine.setup import Prepared
+from amptui.engine.validation import checked_loss
+
+ComputeLoss = Callable[[], object]
+"""Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
+
+_NO_PARTS: Mapping[str, Tensor] = {}
+
+
+class MicroBatch(NamedTuple):
+    """A batch of an optimizer step; most steps have one."""
+
+    compute_loss: ComputeLoss
+    samples: int
+
+
+class LearningRates(NamedTuple):
+    """Those that a step used: on the host, or on their way in the step's row."""
+
+    first: float | None
+    """Of the first parameter group."""
+    groups: tuple[float, ...] = ()
+    """Of all groups, where they differ."""
+    sent: Sequence[Tensor] = ()
+    """Of all groups, where they are on the device."""
+
+
+class Made(NamedTuple):
+    """What one step left on the device."""
+
+    precision: str
+    loss: Tensor
+    """The mean over the step's samples."""
+    parts: Mapping[str, Tensor]
+    lrs: LearningRates
+    scaler: ScalerTensors | None
+    norm: Tensor | None
+    """The norm that clipping used, of unscaled gradients."""
+    gradients: Tensor | None
+    """What the gradient probe measured."""
+    gradients_scaled: bool
+    """It measured before unscaling."""
+
+    def row(self) -> list[Tensor]:
+        """What the host should learn, in the order in which :meth:`StepReporter.step` reads it."""
+        values = [self.loss, *self.parts.values(), *self.lrs.sent]
+        if self.scaler is not None:
+            values += self.scaler
+        if self.norm is not None:
+            values.append(self.norm)
+        if self.gradients is not None:
+            values.append(self.gradients)
+        return values
+
+
+class OptimizerStep:
+    """Makes optimizer steps: the plain ones, and those that are looked into."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        gradients: GradientProbe,
+        probes: Probes,
+        timeline: StepTimer,
+        cadence: Cadence,
+    ) -> None:
+        self._experiment = prepared.experiment
+        self._optimizer = prepared.optimizer
+        self._lr_schedule = prepared.lr_schedule
+        self._clip_norm = prepared.clip_norm
+        self._on_cuda = prepared.device.type == "cuda"
+        self._gradients = gradients
+        self._gradients_cadence = cadence
+        self._probes = probes
+        self._timeline = timeline
+        self._lrs = LearningRates(None)
+        self._last_loss: object = None
+        """Kept until the next one is there, as a handwritten loop keeps it: where the last graph was freed
+        first, a forward pass of 68 layers took 5% longer on a CPU."""
+
+    def make(self, precision: Precision, micro_batches: Sequence[MicroBatch]) -> Made:
+        """What training needs, and no more."""
+        self._optimizer.zero_grad(set_to_none=True)
+        if len(micro_batches) == 1:  # the usual case without a call
+            with precision.forward_context():
+                self._last_loss = result = micro_batches[0].compute_loss()
+            loss, parts = self._checked(result)
+            precision.backward(loss)
+        else:
+            loss, parts = self._forward_backward(precision, micro_batches, _no_mark)
+        norm, gradients = (None, None) if self._clip_norm is None else self._clip(precision)
+        if self._lr_schedule is None:
+            lrs, scaler = self._learning_rates(), precision.step(self._optimizer)
+        else:
+            lrs, scaler = self._update(precision, self._lr_schedule)
+        if scaler is not None and gradients is None:
+            gradients = self._name_overflow(scaler)
+        before_unscaling = scaler is not None and norm is None
+        return Made(precision.name, loss, parts, lrs, scaler, norm, gradients, before_unscaling)
+
+    def make_observed(
+        self,
+        precision: Precision,
+        micro_batches: Sequence[MicroBatch],
+        *,
+        step: int,
+        norms: bool,
+        assumed_scale: float,
+    ) -> Made:
+        """The same step with marks, probes and ``norms``; float16 would begin with ``assumed_scale``."""
+        timeline = self._timeline
+        timeline.begin_attempt()
+        self._optimizer.zero_grad(set_to_none=True)
+        try:
+            with self._probes.around_step(step, precision):
+                loss, parts = self._forward_backward(precision, micro_batches, timeline.mark)
+        except BaseException:
+            self._last_loss = None  # its graph takes the memory that another attempt needs
+            raise
+        gradients = self.measure() if norms else None
+        self._probes.after_backward(step, precision, assumed_scale=assumed_scale)
+        timeline.leave_out()
+        scaled, norm = precision.scales, None
+        if self._clip_norm is not None:
+            norm, found = self._clip(precision)
+            if gradients is None:
+                gradients, scaled = found, False
+            timeline.mark("clip")
+        if self._lr_schedule is None:
+            lrs, scaler = self._learning_rates(), precision.step(self._optimizer)
+        else:
+            lrs, scaler = self._update(precision, self._lr_schedule)
+        if scaler is not None and gradients is None:
+            gradients = self._name_overflow(scaler)
+        return Made(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)
+
+    def measure(self) -> Tensor | None:
+        """All gradients measured; None where there was no memory for it, say, which costs no run."""
+        began = time.perf_counter()
+        row = None
+        with self._probes.unharmed("gradient norms"):
+            row = self._gradients.measure()
+        self._gradients_cadence.measured(began)
+        return row
+
+    def _forward_backward(
+        self,
+        precision: Precision,
+        micro_batches: Sequence[MicroBatch],
+        mark: Callable[[PhaseName], object],
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Accumulate the gradients of all batches; the loss and its parts, means over their samples."""
+        sums: dict[str, Tensor] = {}
+        for micro_batch, weigh in zip(micro_batches, weights(micro_batches), strict=True):
+            with precision.forward_context():
+                self._last_loss = result = micro_batch.compute_loss()
+            loss, parts = self._checked(result)
+            mark("forward")
+            loss = weigh(loss)
+            precision.backward(loss)
+            mark("backward")
+            for name, part in {"loss": loss, **{name: weigh(part) for name, part in parts.items()}}.items():
+                value = part.detach()
+                sums[name] = sums[name] + value if name in sums else value
+        return sums.pop("loss"), sums
+
+    def _checked(self, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The loss and its parts; raises ExperimentError for what cannot be trained on."""
+        if type(result) is Tensor and result.numel() == 1 and result.requires_grad:
+            return result, _NO_PARTS  # the usual case without a call
+        return checked_loss(self._experiment, result)
+
+    def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
+        """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit: its norm; and what overflowed.
+
+        The latter is measured on a CPU only, where the norm is known: clipping by Inf makes NaN of all.
+        """
+        precision.unscale(self._optimizer)
+        parameters = self._gradients.parameters
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        found = None
+        if not self._on_cuda and not math.isfinite(norm.item()):
+            found = self.measure()
+        assert self._clip_norm is not None, "asked for by --clip-norm"
+        nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
+        return norm, found
+
+    def _update(
+        self, precision: Precision, schedule: LrSchedule
+    ) -> tuple[LearningRates, ScalerTensors | None]:
+        """Change the weights, unless the scaler skips the step, and advance the schedule if it did not."""
+        schedule.before_update(scaled=precision.scales)
+        lrs = self._learning_rates()
+        scaler = precision.step(self._optimizer)
+        schedule.after_update(scaler)
+        return lrs, scaler
+
+    def _learning_rates(self) -> LearningRates:
+        groups = self._optimizer.param_groups
+        first = groups[0].get("lr")
+        if type(first) is float and len(groups) == 1:
+            if first != self._lrs.first:
+                self._lrs = LearningRates(first)
+            return self._lrs
+        return _learning_rates_of(groups[:MAX_GROUPS])
+
+    def _name_overflow(self, scaler: ScalerTensors) -> Tensor | None:
+        """On a CPU a skipped step is known at once, and still has its gradients to name."""
+        return self.measure() if not self._on_cuda and scaler.found_inf.item() else None
+
+
+def weights(micro_batches: Sequence[MicroBatch]) -> list[Callable[[Tensor], Tensor]]:
+    """What each batch's mean is multiplied by, so that the sum is the mean over the samples of all of them.
+
+    Batches of equal size divide by their number, bit for bit as a handwritten loop does.
+    """
+    if len(micro_batches) == 1:
+        return [_itself]
+    count, samples = len(micro_batches), sum(each.samples for each in micro_batches)
+    if all(each.samples * count == samples for each in micro_batches):
+        return [partial(_divide, count)] * count
+    return [partial(operator.mul, each.samples / samples) for each in micro_batches]
+
+
+def _itself(mean: Tensor) -> Tensor:
+    return mean
+
+
+def _no_mark(_name: PhaseName) -> None:
+    """Most steps are not timed."""
+
+
+def _divide(count: int, mean: Tensor) -> Tensor:
+    return mean / count
+
+
+def _learning_rates_of(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
+    first = groups[0].get("lr")
+    if isinstance(first, Tensor) and first.is_cuda:
+        return LearningRates(None, (), [group["lr"] for group in groups])
+    if first is None:
+        return LearningRates(None)
+    lrs = tuple([float(group["lr"]) for group in groups])
+    return LearningRates(lrs[0], lrs if lrs.count(lrs[0]) < len(lrs) else ())
