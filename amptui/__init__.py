@@ -6,7 +6,7 @@ Importing ``amptui`` imports neither torch nor textual: the screen must stand be
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from amptui.data.folder import image_folder
+    from amptui.data.folder import ImageBatches, image_folder
     from amptui.data.sources import Arrays, Data, DataRequest
     from amptui.data.text_corpus import read_text, text_data
     from amptui.data.vision import cifar10, mnist
@@ -21,6 +21,7 @@ __all__ = [
     "DataRequest",
     "Experiment",
     "ExperimentError",
+    "ImageBatches",
     "__version__",
     "cifar10",
     "image_folder",
@@ -37,6 +38,7 @@ _HOMES = {
     "Experiment": "amptui.experiment",
     "ExperimentError": "amptui.errors",
     "Arrays": "amptui.data.sources",
+    "ImageBatches": "amptui.data.folder",
     "cifar10": "amptui.data.vision",
     "image_folder": "amptui.data.folder",
     "mnist": "amptui.data.vision",

@@ -4,11 +4,19 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torchvision.models import resnet50
 
-from amptui import Data, DataRequest, Experiment
-from amptui.data.folder import ImageBatches, image_folder
+from amptui import (
+    Data,
+    DataRequest,
+    Experiment,
+    ImageBatches,
+    image_folder,
+    warmup_cosine,
+    weight_decay_groups,
+)
 
 
 class Normalize(nn.Module):
@@ -33,13 +41,18 @@ class Normalize(nn.Module):
 class ResNet50(Experiment):
     """ResNet-50 as torchvision has it (v1.5: the 3x3 convolution has the stride), from random weights.
 
-    Batch size, learning rate, momentum and decay are those of torchvision's reference training and of
-    Goyal et al. (arXiv:1706.02677), here with a constant learning rate.
+    Batch size, learning rate, momentum, decay and LR warm-up are those of Goyal et al. (arXiv:1706.02677);
+    cosine decay, label smoothing and no decay of norms and biases those of He et al. (arXiv:1812.01187). For
+    another batch size, change ``learning_rate`` in proportion.
     """
 
     epochs: int = 90
     batch_size: int = 256
     learning_rate: float = 0.1
+    weight_decay: float = 1e-4
+    label_smoothing: float = 0.1
+    warmup: float = 0.05
+    """The part of the run in which the learning rate warms up; then it decays along a cosine to zero."""
     image_size: int = 224
     """Height and width in pixels; at least 32."""
     classes: int = 1000
@@ -54,10 +67,14 @@ class ResNet50(Experiment):
         return nn.Sequential(OrderedDict(normalize=Normalize(), resnet=network))
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        """SGD with momentum, fused."""
-        return torch.optim.SGD(
-            model.parameters(), lr=self.learning_rate, momentum=0.9, weight_decay=1e-4, fused=True
-        )
+        """SGD with momentum, fused; norms and biases do not decay."""
+        groups = weight_decay_groups(model, self.weight_decay)
+        return SGD(groups, lr=self.learning_rate, momentum=0.9, fused=True)
+
+    def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler:
+        """LR warm-up, then cosine decay."""
+        warmup_steps = round((total_steps or 0) * self.warmup)
+        return warmup_cosine(optimizer, total_steps, warmup_steps=warmup_steps)
 
     def load_data(self, request: DataRequest) -> Data:
         """``--data-dir`` with ``train/CLASS/IMAGE`` and ``val/CLASS/IMAGE``, or random images."""

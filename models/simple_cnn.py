@@ -2,8 +2,7 @@
 
 from torch import nn
 
-from amptui import Data, DataRequest, Experiment
-from amptui.data.vision import cifar10
+from amptui import Data, DataRequest, Experiment, cifar10
 
 
 class SimpleCnn(Experiment):

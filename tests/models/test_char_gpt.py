@@ -91,7 +91,7 @@ def test_only_matrices_decay_and_each_parameter_once() -> None:
     assert all(p.ndim == 2 for p in decaying["params"])
     assert all(p.ndim == 1 for p in others["params"])
     assert len(decaying["params"]) + len(others["params"]) == len(list(model.parameters()))
-    assert model.get_parameter("head.weight") is model.get_parameter("characters.weight")
+    assert model.get_parameter("head.weight") is model.get_parameter("tok_emb.weight")
 
 
 def test_a_width_that_the_heads_cannot_share_is_refused_with_one_they_can() -> None:
