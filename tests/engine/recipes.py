@@ -50,9 +50,6 @@ class Recipe(Tiny):
     def after_step(self, model: nn.Module) -> None:
         self.ema.update_parameters(model)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"calls": self.calls}
-
 
 def train_by_hand(
     prepared: Prepared, experiment: Recipe, *, accumulate: int, clip_norm: float | None

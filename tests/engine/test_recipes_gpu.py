@@ -1,0 +1,96 @@
+"""On a GPU a schedule follows the applied steps too, and no step waits to learn whether it was skipped."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from amptui.control import Control
+from amptui.records import Record, StepRecord
+from tests.engine.recipes import Recipe
+from tests.tiny import Log, prepare, resume, stopping, switching, train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU"),
+]
+
+
+def recipe(spoilt: str = "") -> Recipe:
+    return Recipe(epochs=4, spoilt=spoilt)
+
+
+def lrs_by_applied_steps(log: Log) -> dict[int, set[float]]:
+    """The learning rates that were used after so many applied steps."""
+    found: dict[int, set[float]] = {}
+    applied = 0
+    for record in log.of(StepRecord):
+        assert record.lr is not None
+        found.setdefault(applied, set()).add(record.lr)
+        applied += not record.skipped
+    return found
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_a_skipped_step_does_not_advance_the_schedule(accumulate: int) -> None:
+    log, plain = Log(), Log()
+    train(prepare(recipe("5,9,21"), device="cuda", precision="fp16", accumulate=accumulate), log)
+    train(prepare(recipe(), device="cpu", precision="fp32", accumulate=accumulate), plain)
+    assert sum(record.skipped for record in log.of(StepRecord)) >= 3
+    expected = lrs_by_applied_steps(plain)
+    for applied, lrs in lrs_by_applied_steps(log).items():
+        assert list(lrs) == [pytest.approx(next(iter(expected[applied])), rel=1e-6)]
+    for record in log.of(StepRecord):
+        assert record.group_lrs == pytest.approx((record.lr or 0.0, 2 * (record.lr or 0.0)), rel=1e-6)
+
+
+class WithoutAverage(Recipe):
+    """torch's own AveragedModel waits for the device in every step."""
+
+    def after_step(self, model: nn.Module) -> None:
+        pass
+
+
+def test_no_step_waits_for_the_device() -> None:
+    prepared = prepare(WithoutAverage(epochs=4, spoilt="9"), device="cuda", precision="fp16")
+    modes: list[int] = []
+
+    def strict(record: Record) -> None:
+        """From the third step on each wait is an error, until the last steps."""
+        if isinstance(record, StepRecord):
+            modes.append(record.step)
+            torch.cuda.set_sync_debug_mode("error" if 3 <= record.step < 20 else "default")
+
+    try:
+        train(prepared, Log(strict))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert prepared.lr_schedule is not None
+    assert prepared.lr_schedule.follows_on_device
+    assert len(modes) == 44
+
+
+def test_a_resumed_run_goes_on_in_its_schedule(tmp_path: Path) -> None:
+    whole, first, second, control = Log(), Log(), Log(), Control()
+    options = {"device": "cuda", "precision": "fp16"}
+    train(prepare(recipe("9"), **options), whole)
+    first.watch = stopping(control, 13)
+    train(prepare(recipe("9"), **options), first, control, checkpoints=tmp_path)
+    again = prepare(recipe("9"), **options)
+    assert isinstance(again.experiment, Recipe)
+    again.experiment.calls = 13  # no checkpoint keeps what the test counts
+    resume(again, tmp_path, second)
+    lrs = [record.lr for log in (first, second) for record in log.of(StepRecord)]
+    assert lrs == pytest.approx([record.lr for record in whole.of(StepRecord)], rel=1e-6)
+
+
+def test_switches_do_not_disturb_the_schedule() -> None:
+    control, log = Control(), Log()
+    log.watch = switching(control, {5: "fp16", 15: "fp32", 25: "fp16"})
+    train(prepare(recipe(), device="cuda"), log, control)
+    found = lrs_by_applied_steps(log)
+    assert all(max(lrs) == pytest.approx(min(lrs), rel=1e-6) for lrs in found.values())
+    by_step = [max(lrs) for _, lrs in sorted(found.items())]
+    assert all(before > after for before, after in pairwise(by_step[4:]))
