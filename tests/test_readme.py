@@ -10,6 +10,7 @@ import pytest
 
 import amptui
 from amptui.options import build_parser
+from amptui.records import RunFinished, StepRecord
 from amptui.tui.keys import KEYS
 from tests.checkout import ROOT
 
@@ -155,3 +156,16 @@ def test_ci_runs_the_test_command_of_this_file() -> None:
     (command,) = re.findall(r"```sh\n(.*?)```", section("Tests"), re.DOTALL)
     assert command.strip().endswith(".venv/bin/python -m pytest -n 2")
     assert "README.md" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_recipe_of_the_guide_trains(tmp_path: Path) -> None:
+    from tests.engine.working import Worker
+
+    (code,) = re.findall(r"^```python\n(.*?)^```", page("recipes.md"), re.MULTILINE | re.DOTALL)
+    path = tmp_path / "recipe.py"
+    path.write_text(code)
+    worker = Worker(str(path), steps=3, data="synthetic", accumulate=2, batch_size=8, data_dir=tmp_path)
+    assert isinstance(worker.end(), RunFinished)
+    steps = [record for record in worker.log if isinstance(record, StepRecord)]
+    assert [record.samples for record in steps] == [16] * 3
+    assert [record.lr for record in steps] == pytest.approx([3e-4 * step / 201 for step in (1, 2, 3)])
