@@ -168,7 +168,8 @@ class OptimizerStep:
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Accumulate the gradients of all batches; the loss and its parts, means over their samples."""
         sums: dict[str, Tensor] = {}
-        for micro_batch, weigh in zip(micro_batches, weights(micro_batches), strict=True):
+        shares = weights([each.samples for each in micro_batches])
+        for micro_batch, weigh in zip(micro_batches, shares, strict=True):
             with precision.forward_context():
                 self._last_loss = result = micro_batch.compute_loss()
             loss, parts = self._checked(result)
@@ -226,17 +227,17 @@ class OptimizerStep:
         return self.measure() if not self._on_cuda and scaler.found_inf.item() else None
 
 
-def weights(micro_batches: Sequence[MicroBatch]) -> list[Callable[[Tensor], Tensor]]:
-    """What each batch's mean is multiplied by, so that the sum is the mean over the samples of all of them.
+def weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
+    """How to weigh each batch's mean so that their sum is the mean over all ``samples``, one number a batch.
 
-    Batches of equal size divide by their number, bit for bit as a handwritten loop does.
+    Batches of equal size are divided by their number, bit for bit as in a handwritten loop.
     """
-    if len(micro_batches) == 1:
+    count, total = len(samples), sum(samples)
+    if count == 1:
         return [_itself]
-    count, samples = len(micro_batches), sum(each.samples for each in micro_batches)
-    if all(each.samples * count == samples for each in micro_batches):
+    if all(each * count == total for each in samples):
         return [partial(_divide, count)] * count
-    return [partial(operator.mul, each.samples / samples) for each in micro_batches]
+    return [partial(operator.mul, each / total) for each in samples]
 
 
 def _itself(mean: Tensor) -> Tensor:

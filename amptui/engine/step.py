@@ -281,8 +281,8 @@ class StepEngine:
         self._probes.flush()
         self._timeline.flush()
 
-    def xray(self, batch: Batch) -> None:
-        """The next step's batch in FP32 and in AMP, neither applied; training goes on whatever happens."""
+    def xray(self, batches: Sequence[Batch]) -> None:
+        """Run the next step's batches in FP32 and in AMP, applying neither; no error ends the run."""
         asked, why = self._control.take(XRayRequest), ""
         self.flush()
         prepared, name = self._prepared, self.switch.precision.name
@@ -290,7 +290,9 @@ class StepEngine:
         scale = self._loss_scale() if prepared.precisions[precision].scales else None
         try:
             with self.allocator.left_out():
-                found = take_xray(prepared, batch, step=self.step + 1, precision=precision, loss_scale=scale)
+                found = take_xray(
+                    prepared, batches, step=self.step + 1, precision=precision, loss_scale=scale
+                )
                 self._emit(found)
         except Exception as error:  # noqa: BLE001 - a person's code may raise anything; the run must go on
             size = prepared.experiment.batch_size

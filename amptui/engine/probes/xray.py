@@ -4,7 +4,7 @@ import copy
 import time
 import traceback
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from amptui.data.batches import count_samples
 from amptui.engine.failure import is_out_of_memory
+from amptui.engine.optimizer_step import weights
 from amptui.engine.precision import Precision, Tf32Flags
 from amptui.engine.probes.agreement import Gradients, agreements, layers_of, on_host
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
@@ -26,10 +28,11 @@ from amptui.findings import XRayTaken
 
 
 def take_xray(
-    prepared: Prepared, batch: Any, *, step: int, precision: str, loss_scale: float | None
+    prepared: Prepared, batches: Sequence[Any], *, step: int, precision: str, loss_scale: float | None
 ) -> XRayTaken:
-    """Run forward and backward of ``batch`` in ``ieee`` and then in ``precision`` (``fp16`` or ``bf16``).
+    """Run forward and backward of a step in ``ieee`` and then in ``precision`` (``fp16`` or ``bf16``).
 
+    ``batches`` are those that the step accumulates, one or several; the saved bytes are the largest one's.
     Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
     is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
     operators, and would be recompiled for other precision flags.
@@ -41,22 +44,27 @@ def take_xray(
     """
     began = time.perf_counter()
     with _returning_memory(), _restoring(prepared) as snapshot:
-        found = _both_passes(prepared, batch, snapshot, step, precision, loss_scale)
+        found = _both_passes(prepared, batches, snapshot, step, precision, loss_scale)
     return replace(found, seconds=time.perf_counter() - began)
 
 
 def _both_passes(
-    prepared: Prepared, batch: Any, snapshot: Snapshot, step: int, precision: str, loss_scale: float | None
+    prepared: Prepared,
+    batches: Sequence[Any],
+    snapshot: Snapshot,
+    step: int,
+    precision: str,
+    loss_scale: float | None,
 ) -> XRayTaken:
     """The X-ray without its seconds."""
     model = prepared.model
     layers = layers_of(model)
-    full = _run_pass(prepared, _copied(batch), prepared.precisions["ieee"], None)
+    full = _run_pass(prepared, _copied(batches), prepared.precisions["ieee"], None)
     random = snapshot.drawn or _has_recurrent_dropout(model)
     snapshot.restore()
-    own_batch, counter = _copied(batch), OperatorCounter()
+    copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter:
-        half = _run_pass(prepared, own_batch, prepared.precisions[precision], loss_scale)
+        half = _run_pass(prepared, copies, prepared.precisions[precision], loss_scale)
     in_threads = _runs_in_threads(model)
     scale, gradients = loss_scale or 1.0, (full.gradients, half.gradients)
     found = agreements(layers, *gradients, loss_scale=scale, output_dtypes=dtypes)
@@ -93,31 +101,38 @@ class _Pass:
     saved_bytes: int
 
 
-def _run_pass(prepared: Prepared, batch: Any, precision: Precision, loss_scale: float | None) -> _Pass:
+def _run_pass(
+    prepared: Prepared, batches: Sequence[Any], precision: Precision, loss_scale: float | None
+) -> _Pass:
     """Run forward and backward like a step of ``precision``; moves the gradients off the parameters."""
     experiment = copy.copy(prepared.experiment)  # its loss may change its attributes
     everything = _modules(prepared)
     precision.enter()
-    with _saved_tensors() as saved, precision.forward_context():
-        loss, _ = checked_loss(experiment, experiment.loss(prepared.model, batch))
-    owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
-    saved_bytes = _saved_bytes(saved, owned)
-    (loss if loss_scale is None else loss.float() * loss_scale).backward()
+    losses, saved_bytes = [], 0
+    for batch, weigh in zip(batches, weights([count_samples(each) for each in batches]), strict=True):
+        with _saved_tensors() as saved, precision.forward_context():
+            loss, _ = checked_loss(experiment, experiment.loss(prepared.model, batch))
+        owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
+        saved_bytes = max(saved_bytes, _saved_bytes(saved, owned))
+        loss = weigh(loss)
+        (loss if loss_scale is None else loss.float() * loss_scale).backward()
+        losses.append(loss.detach())
     gradients: dict[Tensor, Tensor] = {}
     for parameter in parameters_of(everything, prepared.optimizer):
         if parameter.grad is not None:
             gradients[parameter], parameter.grad = parameter.grad, None
-    return _Pass(loss=loss.detach(), gradients=gradients, saved_bytes=saved_bytes)
+    total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+    return _Pass(loss=total, gradients=gradients, saved_bytes=saved_bytes)
 
 
-def _copied(batch: Any) -> Any:
-    """A copy that a loss may write into; an object that occurs twice does so in the copy."""
+def _copied(batches: Sequence[Any]) -> list[Any]:
+    """Copies that a loss may write into; an object that occurs twice does so in the copies."""
     # Alone, deepcopy would copy the whole storage behind a view: a data set maybe.
     memo: dict[int, Any] = {
         id(tensor): tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        for tensor in tensors_in(batch)
+        for tensor in tensors_in(list(batches))
     }
-    return copy.deepcopy(batch, memo)
+    return copy.deepcopy(list(batches), memo)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def first_batch(prepared: Prepared) -> Any:
 
 
 def xray(prepared: Prepared, precision: str = "bf16", loss_scale: float | None = None) -> XRayTaken:
-    return take_xray(prepared, first_batch(prepared), step=7, precision=precision, loss_scale=loss_scale)
+    return take_xray(prepared, [first_batch(prepared)], step=7, precision=precision, loss_scale=loss_scale)
 
 
 def layer(found: XRayTaken, name: str) -> LayerAgreement:
@@ -42,10 +42,27 @@ class Plain(Tiny):
         return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(inplace=True), nn.Linear(8, 4))
 
 
+@pytest.mark.parametrize("sizes", [(8, 8), (8, 3, 5)])
+def test_the_batches_of_a_step_are_one(sizes: tuple[int, ...]) -> None:
+    """Losses are means over all samples, gradients those of the mean, memory that of the largest batch."""
+    prepared = prepare(Plain(batch_size=16))
+    inputs, targets = first_batch(prepared)
+    assert len(inputs) == sum(sizes) == 16
+    parts = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+    whole, split, largest = (
+        take_xray(prepared, batches, step=7, precision="bf16", loss_scale=None)
+        for batches in ([(inputs, targets)], parts, parts[:1])
+    )
+    assert split.loss_fp32 == pytest.approx(whole.loss_fp32, rel=1e-6)
+    for name in ("1", "3"):
+        assert layer(split, name).cosine == pytest.approx(layer(whole, name).cosine, abs=0.02)
+    assert split.saved_bytes_fp32 == largest.saved_bytes_fp32
+
+
 def test_losses_and_gradients_are_those_of_a_step_in_each_precision() -> None:
     prepared = prepare(Plain())
     inputs, targets = batch = first_batch(prepared)
-    found = take_xray(prepared, batch, step=7, precision="bf16", loss_scale=None)
+    found = take_xray(prepared, [batch], step=7, precision="bf16", loss_scale=None)
     gradients = {}
     for name in ("ieee", "bf16"):
         with prepared.precisions[name].forward_context():
@@ -242,7 +259,7 @@ def test_batches_may_be_nests_in_which_a_tensor_stands_twice() -> None:
     inputs = torch.rand(4, 16)
     before, seen = inputs.clone(), list[bool]()
     batch = {"inputs": inputs, "targets": (inputs,), "seen": seen}
-    found = take_xray(prepare(Reconstructing()), batch, step=1, precision="bf16", loss_scale=None)
+    found = take_xray(prepare(Reconstructing()), [batch], step=1, precision="bf16", loss_scale=None)
     assert torch.equal(inputs, before)
     assert not seen
     assert found.loss_amp == pytest.approx(found.loss_fp32, rel=0.05)
@@ -261,7 +278,7 @@ def test_batches_may_be_objects_of_any_class() -> None:
             return model(batch.inputs.add_(1)).square().mean()  # type: ignore[no-any-return]
 
     batch = Sentence(torch.zeros(2, 16))
-    take_xray(prepare(Writing()), batch, step=1, precision="bf16", loss_scale=None)
+    take_xray(prepare(Writing()), [batch], step=1, precision="bf16", loss_scale=None)
     assert not batch.inputs.any()
 
 
@@ -287,7 +304,7 @@ def test_tied_weights_sparse_gradients_and_unused_layers_have_their_place() -> N
             return functional.cross_entropy(model["head"](features), batch)
 
     prepared = prepare(Words())
-    found = take_xray(prepared, torch.arange(4), step=1, precision="bf16", loss_scale=None)
+    found = take_xray(prepared, [torch.arange(4)], step=1, precision="bf16", loss_scale=None)
     agreements = {layer.name: layer for layer in found.layers}
     assert list(agreements) == ["words", "head", "unused", "marks"]
     assert (agreements["words"].elements, agreements["head"].elements) == (36, 9)
@@ -372,4 +389,4 @@ def test_dropout_that_cudnn_draws_is_noticed() -> None:
     prepared.model.to(device)
     for _ in range(2):
         batch = torch.rand(3, 2, 4, device=device)
-        assert take_xray(prepared, batch, step=1, precision="bf16", loss_scale=None).random
+        assert take_xray(prepared, [batch], step=1, precision="bf16", loss_scale=None).random

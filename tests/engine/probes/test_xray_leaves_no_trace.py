@@ -108,7 +108,7 @@ def test_an_x_ray_changes_not_one_bit(precision: str) -> None:
     batch = first_batch(prepared)
     prepared.precisions["tf32"].enter()
     before = state(prepared, batch)
-    found = take_xray(prepared, batch, step=6, precision=precision, loss_scale=65536.0)
+    found = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
     assert state(prepared, batch) == before
     assert found.random
 
@@ -134,7 +134,7 @@ def test_losses_with_an_x_ray_between_two_steps_are_those_without(precision: str
 
     def between_steps(record: object) -> None:
         if isinstance(record, StepRecord) and record.step in (3, 8):
-            take_xray(prepared, first_batch(prepared), step=record.step, precision="bf16", loss_scale=None)
+            take_xray(prepared, [first_batch(prepared)], step=record.step, precision="bf16", loss_scale=None)
 
     watched.watch = between_steps
     train(prepared, watched)
@@ -172,7 +172,7 @@ def test_an_error_on_the_way_is_raised_and_changes_not_one_bit(where: str, error
     batch = first_batch(prepared)
     before = state(prepared, batch)
     with pytest.raises(type(error)):
-        take_xray(prepared, batch, step=6, precision="bf16", loss_scale=None)
+        take_xray(prepared, [batch], step=6, precision="bf16", loss_scale=None)
     assert state(prepared, batch) == before
     assert len(kept) == 1
 
@@ -181,7 +181,7 @@ def test_where_memory_ran_out_nothing_is_held_when_the_error_arrives() -> None:
     kept: list[weakref.ref[Tensor]] = []
     prepared = trained(failing("forward", torch.OutOfMemoryError("told"), kept))
     with pytest.raises(torch.OutOfMemoryError) as caught:
-        take_xray(prepared, first_batch(prepared), step=1, precision="bf16", loss_scale=None)
+        take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
     assert caught.traceback
     assert [reference() for reference in kept] == [None]
 
@@ -195,7 +195,7 @@ def test_a_loss_that_no_step_can_use_is_told_as_in_a_step() -> None:
     with pytest.raises(
         ExperimentError, match=r"Detached.loss\(\) returned a tensor that does not require a gradient"
     ):
-        take_xray(prepared, first_batch(prepared), step=1, precision="bf16", loss_scale=None)
+        take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
 
 
 class WithTeacher(Tiny):
@@ -214,7 +214,7 @@ def test_weights_and_statistics_of_the_loss_are_left_alone_too() -> None:
     prepared = trained(experiment)
     values = list(experiment.head.state_dict(keep_vars=True).values())
     before = [(bits(value), id(value.grad), bits(value.grad)) for value in values]
-    found = take_xray(prepared, first_batch(prepared), step=1, precision="bf16", loss_scale=None)
+    found = take_xray(prepared, [first_batch(prepared)], step=1, precision="bf16", loss_scale=None)
     assert "head" not in {layer.name for layer in found.layers}
     assert [(bits(value), id(value.grad), bits(value.grad)) for value in values] == before
 
@@ -229,7 +229,7 @@ def test_an_x_ray_on_a_gpu_changes_not_one_bit(precision: str) -> None:
     prepared.model.to(device)
     batch = tuple(tensor.to(device) for tensor in first_batch(prepared))
     before = state(prepared, batch)
-    found = take_xray(prepared, batch, step=6, precision=precision, loss_scale=65536.0)
+    found = take_xray(prepared, [batch], step=6, precision=precision, loss_scale=65536.0)
     assert state(prepared, batch) == before
     assert found.random
     assert found.saved_bytes_amp
