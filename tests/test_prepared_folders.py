@@ -151,7 +151,7 @@ READERS: tuple[Callable[[Path], object], ...] = (
     lambda path: list(journal.read(path / "journal.jsonl")),
     lambda path: span_of(path / "journal.jsonl"),
     lambda path: export(path, csv=path.parent / "steps.csv"),
-    socket_place.reach,
+    socket_place.connect,
     read_checkpoints,
 )
 
@@ -203,7 +203,7 @@ def test_nothing_outside_of_a_prepared_folder_is_touched(
         ("journal.jsonl", WRITERS[1], "cannot write the journal .*: a symbolic link"),
         ("journal.jsonl", READERS[2], "cannot read the journal .*: a symbolic link"),
         ("run.json", read_run_json, r"cannot read .*run\.json: a symbolic link"),
-        ("run.sock", socket_place.reach, r"cannot reach the run at .*run\.sock: a symbolic link"),
+        ("run.sock", socket_place.connect, r"cannot reach the run at .*run\.sock: a symbolic link"),
         ("checkpoints", lambda path: resumable(str(path)), r"cannot read .*checkpoints: a symbolic link"),
     ],
 )

@@ -14,7 +14,6 @@ from amptui.export.recording import Recording
 from amptui.export.table import StepTable
 from amptui.records import Record
 from amptui.runs import journal
-from amptui.runs.damage import passed_over
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.rundir import reason
 from amptui.telemetry.session import MAX_AT_ONCE
@@ -91,7 +90,7 @@ def _read(path: Path, recording: Recording, sinks: Mapping[Path, _Sink]) -> None
         for out, sink in sinks.items():
             with _writing(out):
                 sink.add(batch)
-    recording.passed_over = passed_over(reader)
+    recording.passed_over = reader.passed_over
     if empty:
         raise RunFolderError(f"{path} holds no records", hint=recording.passed_over)
 

@@ -137,7 +137,7 @@ def attach(text: str, *, frames_per_second: float | None) -> int:
     """Watch a live run; return the exit status. Raises UsageError and RunFolderError."""
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
-    from amptui.runs.client import connect
+    from amptui.runs.socket_place import connect
 
     folder = live_run(text).path
     watched = _watch(connect(folder), folder, frames_per_second, attached=True)

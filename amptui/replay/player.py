@@ -14,7 +14,6 @@ from amptui.errors import AmptuiError, RunFolderError
 from amptui.records import Record
 from amptui.runfiles import open_to_read
 from amptui.runs import journal
-from amptui.runs.damage import passed_over
 from amptui.runs.rundir import reason
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
@@ -146,7 +145,7 @@ class Player:
     @property
     def passed_over(self) -> str:
         """What could not be read of the journal so far, in one line."""
-        return passed_over(self._reader)
+        return self._reader.passed_over
 
     # ------------------------------------------------------------------------- what keys ask for
 

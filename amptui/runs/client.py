@@ -1,45 +1,31 @@
 """A screen's end of its connection to a run: folds the records that arrive, and sends requests."""
 
-import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from amptui import __version__
 from amptui.answers import RequestMade
 from amptui.control import Request, StopRequest, new_number, record_of
 from amptui.records import Record, RunFailed, RunFinished
-from amptui.runs import protocol, socket_place
+from amptui.runs import protocol
 from amptui.runs.protocol import Ask, Hello, History, Leave, LeaveKind, ProtocolError, RunError, RunHello
-
-MAX_UNSENT_BYTES = 1024**2
-"""Limit of the requests queued for a run that reads none: thousands of them."""
 
 _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
 
 
-def connect(folder: Path) -> socket.socket:
-    """A connection to the live run in ``folder``.
-
-    Raises ``RunFolderError`` if no run listens there, if it belongs to another user, or if it is busy.
-    """
-    return socket_place.reach(folder)
-
-
 class RemoteControl:
     """Sends requests to the trainer of another process: an ``Asker``.
 
-    ``told`` gets the record of each request at once: the run's own arrives with its next batch.
+    ``asked`` gets the record of each request at once: the run's own arrives with its next batch.
     """
 
-    def __init__(self, send: Callable[[Ask], bool], told: Callable[[RequestMade], object]) -> None:
+    def __init__(self, send: Callable[[Ask], bool], asked: Callable[[RequestMade], object]) -> None:
         self._send = send
-        self._told = told
+        self._asked = asked
         self._stop_reason: str | None = None
 
     @property
@@ -52,10 +38,10 @@ class RemoteControl:
         said = Ask(new_number(), request)
         sent = self._send(said)
         if isinstance(request, StopRequest):
-            # A signal may ask for it, in the middle of anything: nothing is told then that takes a lock.
+            # A signal's handler may ask for it: it must not take the session's lock.
             self._stop_reason = self._stop_reason or request.reason
         elif sent:
-            self._told(record_of(request, said.number))
+            self._asked(record_of(request, said.number))
         return said.number
 
 
@@ -75,19 +61,13 @@ class Client:
         asked: Callable[[RequestMade], object],
         ended: threading.Event,
     ) -> None:
-        connection.setblocking(False)
         self._connection = connection
         self._restore = restore
         self._fold = fold
         self._ended = ended
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
-        self._sending = threading.Condition()  # guards the attributes below, and sending on the connection
-        self._unsent = bytearray(protocol.encode(Hello()))  # goes before any request, however early
-        self._deaf = False
         self._left = False
-        self._last_word = False
-        self._woken, self._waker = socket.socketpair()
-        self._waker.setblocking(False)
+        self._finished = False
         self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
         self.control = RemoteControl(lambda said: self.send(protocol.encode(said)), asked)
         """Takes the requests of the screen's keys."""
@@ -100,6 +80,7 @@ class Client:
         """
         self.passed_over = 0
         """Lines that are not records of this version."""
+        self.send(protocol.encode(Hello()))
 
     @property
     def started(self) -> bool:
@@ -107,49 +88,28 @@ class Client:
         return self._thread.ident is not None
 
     def start(self) -> None:
-        """Send the hello, and start reading."""
-        self.send(b"")
+        """Start reading."""
         self._thread.start()
 
     def send(self, line: bytes) -> bool:
-        """Queue ``line`` for the run without waiting; return False if it cannot be sent any more."""
-        with self._sending:
-            if self._deaf or len(self._unsent) + len(line) > MAX_UNSENT_BYTES:
-                return False
-            self._unsent += line
-            self._send_some()
-            if self._unsent:
-                with suppress(BlockingIOError):  # the thread is awake already
-                    self._waker.send(b"\0")
-            return not self._deaf
+        """Send ``line`` to the run; return False if it cannot be sent now. Never waits, takes no lock.
+
+        The system buffers hundreds of requests; a run that has not read those is suspended or gone.
+        """
+        try:
+            return self._connection.send(line, socket.MSG_DONTWAIT) == len(line)
+        except OSError:
+            return False
 
     def leave(self, kind: LeaveKind, timeout_seconds: float = 1.0) -> None:
-        """Tell the run within that time that this screen leaves, and how; training continues."""
-        limit = time.monotonic() + timeout_seconds
+        """Tell the run that this screen leaves, and how; training continues."""
         self._left = True
         self.send(protocol.encode(Leave(kind)))
-        with self._sending:
-            self._sending.wait_for(lambda: self._deaf or not self._unsent, timeout_seconds)
-            self._deaf = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # ends the reading thread
         if self.started:
-            self._thread.join(max(0.0, limit - time.monotonic()))
-        else:
-            self._close()
-
-    def _send_some(self) -> None:
-        """Send what the connection accepts; the caller holds the lock."""
-        try:
-            while self._unsent:
-                del self._unsent[: self._connection.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._deaf = True  # what it sent before it closed is still to be read
-            self._unsent.clear()
-        if not self._unsent:
-            self._sending.notify_all()
+            self._thread.join(timeout_seconds)
+        self._connection.close()
 
     def _run(self) -> None:
         try:
@@ -158,48 +118,27 @@ class Client:
             self.error = str(error)
         except Exception as error:  # noqa: BLE001 - a screen with nothing to show says why
             self.error = f"cannot follow the run: {type(error).__name__}: {error}"
-        self._close()
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)  # a run that is not understood need not send more
         if not self._left:
             self._ended.set()
 
-    def _close(self) -> None:
-        with self._sending:
-            self._deaf = True
-            self._sending.notify_all()
-            for connection in (self._connection, self._woken, self._waker):
-                connection.close()
-
     def _follow(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._connection, selectors.EVENT_READ)
-            selector.register(self._woken, selectors.EVENT_READ)
-            over = False
-            while not over:
-                ready = {key.fileobj for key, _ in selector.select()}
-                if self._woken in ready:
-                    self._woken.recv(4096)
-                with self._sending:
-                    self._send_some()
-                    waits = selectors.EVENT_WRITE if self._unsent else 0
-                selector.modify(self._connection, selectors.EVENT_READ | waits)
-                over = not self._receive() or bool(self.error)
-        if not (self._last_word or self._left or self.error):
+        while not self.error and (piece := self._receive()):
+            self._take(self._lines.take(piece))
+        if not (self._finished or self._left or self.error):
             self.error = (
                 "the training process exited unexpectedly"
                 if self.hello is not None
                 else "the run ended before it sent anything"
             )
 
-    def _receive(self) -> bool:
-        """Read what has arrived; return False at the end of the connection."""
+    def _receive(self) -> bytes:
+        """What has arrived; empty at the end of the connection."""
         try:
-            piece = self._connection.recv(_PIECE_BYTES)
-        except BlockingIOError:
-            return True
+            return self._connection.recv(_PIECE_BYTES)
         except OSError:
-            return False  # a run that closed with unread input resets the connection
-        self._take(self._lines.take(piece))
-        return bool(piece)
+            return b""  # a run that closed with unread input resets the connection
 
     def _take(self, lines: Sequence[bytes]) -> None:
         """Fold the lines in order, in batches as large as possible."""
@@ -248,5 +187,5 @@ class Client:
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:
             return
-        self._last_word |= any(isinstance(record, RunFinished | RunFailed) for record in records)
+        self._finished |= any(isinstance(record, RunFinished | RunFailed) for record in records)
         self._fold(records)

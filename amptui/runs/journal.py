@@ -170,6 +170,18 @@ class JournalReader(Iterator[Record]):
     def __next__(self) -> Record:
         return next(self._records)
 
+    @property
+    def passed_over(self) -> str:
+        """``passed over: 3 damaged lines, 1 record of a later version`` so far; empty if all was read."""
+        found = []
+        if self.damaged_lines:
+            found.append(_counted(self.damaged_lines, "damaged line"))
+        if self.unknown_records:
+            found.append(f"{_counted(self.unknown_records, 'record')} of a later version")
+        if self.torn:
+            found.append("a last line that was cut off")
+        return f"passed over: {', '.join(found)}" if found else ""
+
     def _read(self, path: Path) -> Iterator[Record]:
         try:
             file = open_to_read(path)
@@ -197,6 +209,10 @@ class JournalReader(Iterator[Record]):
 def read(path: Path) -> JournalReader:
     """The records of the journal at ``path``; tolerates damaged lines and an incomplete last one."""
     return JournalReader(path)
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{units.count(number)} {word}{'s' if number > 1 else ''}"
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

@@ -10,15 +10,13 @@ from amptui.runfiles import FOLDER_MODE, open_file, open_new
 from amptui.runs.rundir import reason
 
 _LOOK_SECONDS = 1.0
-"""Time between two checks of the file's name, and between two attempts to recreate it."""
+"""Time between two checks of the file's name."""
 
 _PART_BYTES = 2**20
 """Read and written in one piece: the memory that a copy takes."""
 
-_AT_ONCE_BYTES = 64 * _PART_BYTES
-"""Copied in one :meth:`LastingFile.look`, about 50 ms on a usual disk, so that a long file blocks nobody."""
-
-_ALL_BYTES = 2**62
+_RETRY_SHARE = 0.05
+"""At most this part of the time goes into copies that fail, for example on a full disk."""
 
 _NO_DESCRIPTOR = -1
 
@@ -42,7 +40,6 @@ class LastingFile:
         """The file's earlier content could not be read any more, so the file that is there now lacks it."""
         self._path = self._place = path
         self._identity = _identity(os.fstat(self.descriptor))
-        self._copy: _Copy | None = None
         self._due = 0.0
 
     def look(self) -> None:
@@ -57,7 +54,7 @@ class LastingFile:
         if now < self._due:
             return
         if self.is_lost:
-            self._make_again(_AT_ONCE_BYTES)
+            self._make_again()
             return
         self._due = now + _LOOK_SECONDS
         if self._has_lost_its_name():
@@ -69,11 +66,7 @@ class LastingFile:
         """Restore the file if it is gone, sync it and close it; never raises."""
         self.look()
         if self.is_lost or self._has_lost_its_name():
-            self.is_lost = True
-            self._make_again(_ALL_BYTES)
-        if self.is_lost:
-            self._make_again(_ALL_BYTES)  # the place had changed again
-        self._drop_copy()
+            self._make_again()
         with suppress(OSError):
             os.fsync(self.descriptor)
         with suppress(OSError):
@@ -102,22 +95,30 @@ class LastingFile:
             return True
         return False  # the name cannot be checked now
 
-    def _make_again(self, max_bytes: int) -> None:
+    def _make_again(self) -> None:
+        """Copy the content to a new file, which gets its name when it is complete."""
+        began = time.monotonic()
+        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}.tmp")
         try:
-            self._copy = self._copy or _Copy(self.descriptor, self._free_name())
-            if self._copy.advance(max_bytes):
-                self._take(*self._copy.result())
-                self._copy = None
+            beside.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+            copy = open_new(beside)
+            try:
+                _copy(self.descriptor, copy)
+                path = self._free_name()
+                _rename(beside, path)
+            except BaseException:
+                os.close(copy)
+                with suppress(OSError):
+                    beside.unlink()
+                raise
+            self._take(path, copy)
         except _SourceLostError:
             self._begin_anew()
-        except _PlaceChangedError:
-            self._drop_copy()  # start over at the next look
         except OSError as error:
-            self._fail(error)
+            self._fail(error, time.monotonic() - began)
 
     def _begin_anew(self) -> None:
         """Save at least what is written from now on."""
-        self._drop_copy()
         try:
             if self._is_there():
                 self._take(self._path, open_file(self._path, _FLAGS))
@@ -126,7 +127,7 @@ class LastingFile:
             self._take(path, open_file(path, _FLAGS | os.O_EXCL))
             self.forgot = True
         except OSError as error:
-            self._fail(error)
+            self._fail(error, 0.0)
 
     def _is_there(self) -> bool:
         """Whether the same file can be opened again: a file server that restarts makes descriptors stale."""
@@ -154,79 +155,40 @@ class LastingFile:
             number += 1
         return path
 
-    def _fail(self, error: OSError) -> None:
-        self._due = time.monotonic() + _LOOK_SECONDS
+    def _fail(self, error: OSError, took_seconds: float) -> None:
+        self._due = time.monotonic() + max(_LOOK_SECONDS, took_seconds / _RETRY_SHARE)
         self.trouble = f"{self._path.name} was deleted or moved and cannot be recreated: {reason(error)}"
-
-    def _drop_copy(self) -> None:
-        if self._copy is not None:
-            self._copy.drop()
-            self._copy = None
 
 
 class _SourceLostError(Exception):
     """The file's content can no longer be read."""
 
 
-class _PlaceChangedError(Exception):
-    """Another file took the name, or the new file was deleted before it got its name."""
-
-
-class _Copy:
-    """A copy of ``source`` in a new file, which gets its name when it is complete.
-
-    Raises OSError if nothing can be written now; the next :meth:`advance` continues from there.
-    """
-
-    def __init__(self, source: int, path: Path) -> None:
-        path.parent.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        self._path = path
-        self._source = source
-        self._beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        self._file = open_new(self._beside)
-        self._done_bytes = 0
-
-    def advance(self, max_bytes: int) -> bool:
-        """Copy up to ``max_bytes`` more; return whether the new file is complete and has its name.
-
-        Raises ``_SourceLostError`` and ``_PlaceChangedError``.
-        """
-        limit = self._done_bytes + max_bytes
-        while self._done_bytes < limit:
-            try:
-                part = os.pread(self._source, _PART_BYTES, self._done_bytes)
-            except OSError as error:
-                raise _SourceLostError from error
-            if not part:
-                self._take_name()
-                return True
-            self._done_bytes += os.write(self._file, part)
-        return False
-
-    def result(self) -> tuple[Path, int]:
-        """The new file's path and its descriptor, which the caller now owns."""
-        return self._path, self._file
-
-    def drop(self) -> None:
-        """Remove the unfinished file."""
-        with suppress(OSError):
-            os.close(self._file)
-        with suppress(OSError):
-            self._beside.unlink()
-
-    def _take_name(self) -> None:
-        """Rename the new file, but never over another file."""
+def _copy(source: int, target: int) -> None:
+    done_bytes = 0
+    while True:
         try:
-            os.link(self._beside, self._path)
-        except (FileExistsError, FileNotFoundError) as error:
-            raise _PlaceChangedError from error
-        except OSError:  # a file system without hard links
-            if os.path.lexists(self._path):
-                raise _PlaceChangedError from None
-            self._beside.rename(self._path)
-        else:
-            with suppress(OSError):
-                self._beside.unlink()
+            part = os.pread(source, _PART_BYTES, done_bytes)
+        except OSError as error:
+            raise _SourceLostError from error
+        if not part:
+            return
+        done_bytes += os.write(target, part)
+
+
+def _rename(file: Path, path: Path) -> None:
+    """Rename ``file``, but never over another file."""
+    try:
+        os.link(file, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise
+        file.rename(path)
+    else:
+        with suppress(OSError):
+            file.unlink()
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:

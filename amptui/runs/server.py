@@ -1,28 +1,27 @@
-"""Serves a run to screens: one thread accepts connections, sends records and receives requests."""
+"""Serves a run to screens: sends each the history and the records after it, and receives requests.
 
-import selectors
+Each screen has two threads, one that reads and one that sends, so none delays another or the run.
+"""
+
+import os
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
 from amptui.control import Request
 from amptui.errors import RunFolderError
 from amptui.fork import in_forks
 from amptui.records import ViewersChanged
 from amptui.runs import protocol, socket_place
-from amptui.runs.peer import Peer
 from amptui.runs.protocol import Hello, Leave, ProtocolError
+from amptui.runs.viewer import Viewer
 
 MAX_VIEWERS = 16
-
-MAX_STRANGERS = 16
-"""Limit of connections that have not said hello."""
+"""Limit of connections, including those that have not said hello yet."""
 
 HELLO_SECONDS = 10.0
 """A connection that has not said hello by then is closed."""
@@ -33,35 +32,23 @@ REFUSAL_SECONDS = 10.0
 HISTORY_SHARE = 0.05
 """At most this part of the pump's time goes into histories, however often screens attach or fall behind."""
 
-_TICK_SECONDS = 1.0
-"""How often the socket's file is checked; in between the thread sleeps until something arrives."""
+_CHECK_SECONDS = 1.0
+"""How often the socket's file is checked."""
 
-_MAX_PUBLISHED = 50
-"""Limit of unprocessed batches: five seconds' worth; then each screen gets a new history."""
+_LAST_WORD_SECONDS = 1.0
+"""How long a screen that is turned away may take to read why."""
 
 _MAX_DETAIL_CHARACTERS = 200
 
 _Change = Literal["attached", "detached", "hung up", "lost", "refused"]
 
 
-class _Batch(NamedTuple):
-    """What the pump passes to the server's thread."""
-
-    lines: bytes = b""
-    history: bytes = b""
-    """The history's line, including ``lines``, if a screen waited for one."""
-    trouble: str = ""
-    """Why there is no history."""
-    renewed: bool = False
-    """Whether everything sent before is out of date."""
-
-
 class Server:
     """A run's end of every screen's connection.
 
     ``hello`` describes the run: ``version``, ``pid`` and ``run_dir``. ``obey``, which gets each request with
-    its number, and ``changed`` are called by the server's thread and must not block. Nothing that screens do
-    or that fails here affects the run: it only sets ``trouble``.
+    its number, and ``changed`` are called by the server's threads and must not block. Nothing that screens do
+    or that fails here affects the run.
     """
 
     def __init__(
@@ -76,33 +63,23 @@ class Server:
         self._hello = protocol.hello_line(hello)
         self._obey = obey
         self._changed = changed
-        self._peers: dict[Peer, None] = {}  # in order of arrival
-        self._adopted: deque[socket.socket] = deque()
-        self._published: deque[_Batch] = deque()
+        self._lock = threading.Condition()  # guards the viewers and the attributes below
+        self._connected: list[Viewer] = []
         self._history: Callable[[], str] | None = None
         self._history_due = 0.0
-        self._wanted = threading.Event()  # a screen waits for a history, or the server has ended
-        self._watched = False  # by a screen that gets what is published, or is about to
-        self._over = False
+        self._refusal_due = 0.0
+        self._closing = threading.Event()
         self._listening: socket_place.Listening | None = None
-        self._trouble = ""
-        self._tick_due = self._refusal_due = 0.0
-        self._closing_by: float | None = None
-        self._selector = selectors.DefaultSelector()
-        self._woken, self._waker = socket.socketpair()
-        self._woken.setblocking(False)
-        self._waker.setblocking(False)
-        self._selector.register(self._woken, selectors.EVENT_READ, self._wake_up)
-        self._thread = threading.Thread(target=self._serve, name="amptui-server", daemon=True)
-        self.viewers = 0
-        """The number of screens that watch now."""
+        self._thread = threading.Thread(target=self._accept, name="amptui-server", daemon=True)
+        self.trouble = ""
+        """Why no screen can attach, in one line; empty if one can."""
         # Screens notice a run's death at once only if no process that it forked holds the connection open.
         in_forks(self.close_copies)
 
     @property
-    def trouble(self) -> str:
-        """Why no screen can attach, in one line; empty when one can."""
-        return self._trouble
+    def viewers(self) -> int:
+        """The number of screens that watch now."""
+        return sum(viewer.introduced for viewer in self._connected)
 
     def start(self) -> None:
         """Listen, and start serving."""
@@ -111,8 +88,7 @@ class Server:
 
     def adopt(self, connection: socket.socket) -> None:
         """Serve the screen at the other end of ``connection``. From any thread, also before the start."""
-        self._adopted.append(connection)
-        self._wake()
+        self._welcome(Viewer(connection, adopted=True))
 
     def publish(self, lines: bytes, history: Callable[[], str]) -> None:
         """Send whole ``lines`` of records; to be called ten times a second, even with nothing new.
@@ -121,268 +97,214 @@ class Server:
         as one line of JSON, ``lines`` included. Never waits, and otherwise costs microseconds.
         """
         self._history = history
-        if not self._watched:
-            return
-        if self._wanted.is_set() and time.monotonic() >= self._history_due:
-            self._hand_over(self._with_history(lines, history))
-        elif lines:
-            self._hand_over(_Batch(lines))
+        with self._lock:
+            for viewer in self._connected:
+                if viewer.live and lines:
+                    viewer.add_published(lines)
+            self._lock.notify_all()
+        if time.monotonic() >= self._history_due:
+            self._send_history(history)
 
     def renew(self) -> None:
         """Send every screen a new history, since what was published is out of date. From any thread."""
-        self._hand_over(_Batch(renewed=True))
+        with self._lock:
+            for viewer in self._connected:
+                viewer.fall_behind()
 
     def close(self, timeout_seconds: float) -> None:
         """Send every screen what it accepts within that time; then close the connections and the socket."""
-        if self._thread.ident is None:
-            self._hang_up()
-            return
-        self._closing_by = limit = time.monotonic() + timeout_seconds
-        self._wake()
-        while not self._over and (left := limit - time.monotonic()) > 0:
-            if not self._wanted.wait(min(left, _TICK_SECONDS)) or self._over:
-                continue
-            if self._history is None:
-                self._closing_by = 0.0  # nothing was ever published, so there is nothing to wait for
-                self._wanted.clear()
-                self._wake()
-            else:
-                self._hand_over(self._with_history(b"", self._history))
-        self._thread.join(max(0.0, limit - time.monotonic()) + _TICK_SECONDS)
+        limit = time.monotonic() + timeout_seconds
+        self._closing.set()
+        while self._history is not None and (left := limit - time.monotonic()) > 0:
+            with self._lock:
+                self._lock.wait_for(self._may_go_on, left)
+                if all(viewer.settled for viewer in self._connected):
+                    break
+            self._send_history(self._history)
+        with self._lock:
+            for viewer in self._connected:
+                _hang_up(viewer.connection)
+            self._lock.wait_for(lambda: not self._connected, _LAST_WORD_SECONDS)
+            self._stop_listening()
 
     def close_copies(self) -> None:
         """In a forked process: close what belongs to the parent."""
-        connections = [peer.connection for peer in self._peers]
+        connections = [viewer.connection for viewer in self._connected]
         if self._listening is not None:
             connections.append(self._listening.socket)
-        # Not the selector: unregistering from a forked epoll also changes the run's own.
-        for connection in (*connections, *self._adopted, self._woken, self._waker):
-            connection.close()
+        for connection in connections:
+            with suppress(OSError):
+                os.close(connection.detach())
 
-    # Called by the pump's thread.
+    def _may_go_on(self) -> bool:
+        """Whether a closing server can end or has to send a history."""
+        viewers = self._connected
+        return all(viewer.settled for viewer in viewers) or any(each.waits_for_history for each in viewers)
 
-    def _with_history(self, lines: bytes, history: Callable[[], str]) -> _Batch:
-        self._wanted.clear()
-        begun = time.monotonic()
+    def _send_history(self, history: Callable[[], str]) -> None:
+        """Send the state to the screens that wait for it; called by the thread that publishes."""
+        with self._lock:
+            waiting = [viewer for viewer in self._connected if viewer.waits_for_history]
+        if not waiting:
+            return
+        began = time.monotonic()
+        line, why = b"", ""
         try:
-            batch = _Batch(lines, history=protocol.history_line(history()))
+            line = protocol.history_line(history())
         except Exception as error:  # noqa: BLE001 - the waiting screen is told; the pump must continue
-            batch = _Batch(lines, trouble=f"cannot send the history: {type(error).__name__}: {error}")
+            why = f"cannot send the history: {type(error).__name__}: {error}"
         now = time.monotonic()
-        self._history_due = now + (now - begun) / HISTORY_SHARE
-        return batch
+        self._history_due = now + (now - began) / HISTORY_SHARE
+        with self._lock:
+            for viewer in waiting:
+                viewer.add_history(line or _refusal(why))
+                viewer.over = not line
+            self._lock.notify_all()
 
-    def _hand_over(self, batch: _Batch) -> None:
-        if len(self._published) >= _MAX_PUBLISHED:
-            self._published.clear()
-            self._published.append(_Batch(renewed=True))
-        self._published.append(batch)
-        self._wake()
+    # The thread that accepts connections.
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # awake already, or ended
-            self._waker.send(b"\0")
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            listening = self._listen()
+            if listening is None:
+                self._closing.wait(_CHECK_SECONDS)
+                continue
+            try:
+                connection, _ = listening.socket.accept()
+            except TimeoutError:
+                continue
+            except OSError:  # no free descriptor, or closed by close(): try again later
+                self._stop_listening()
+                self._closing.wait(_CHECK_SECONDS)
+                continue
+            self._admit(connection)
 
-    # Called by the server's thread.
-
-    def _serve(self) -> None:
-        try:
-            while not self._may_end():
-                for key, events in self._selector.select(self._patience_seconds()):
-                    key.data(events)
-                while self._adopted:
-                    self._welcome(self._adopted.popleft(), adopted=True)
-                while self._published:
-                    self._pass_on(self._published.popleft())
-                self._tick()
-        except Exception as error:  # noqa: BLE001 - an error here must not harm the run
-            self._trouble = f"screens can no longer attach: {type(error).__name__}: {error}"
-        finally:
-            self._hang_up()
-
-    def _may_end(self) -> bool:
-        if self._closing_by is None:
-            return False
-        coming = self._published or self._adopted
-        everybody_settled = not coming and all(peer.settled for peer in self._peers)
-        return everybody_settled or time.monotonic() >= self._closing_by
-
-    def _patience_seconds(self) -> float:
-        if self._closing_by is None:
-            return _TICK_SECONDS
-        return min(_TICK_SECONDS, max(0.0, self._closing_by - time.monotonic()))
-
-    def _hang_up(self) -> None:
-        self._over = True
-        self._wanted.set()
-        self._watched, self.viewers = False, 0
-        self._stop_listening()
-        for peer in self._peers:
-            peer.close()
-        for connection in (*self._adopted, self._woken, self._waker):
-            connection.close()
-        self._selector.close()
-
-    def _wake_up(self, _events: int) -> None:
-        with suppress(BlockingIOError):
-            self._woken.recv(4096)
-
-    def _tick(self) -> None:
-        now = time.monotonic()
-        if now < self._tick_due or self._closing_by is not None:
-            return
-        self._tick_due = now + _TICK_SECONDS
-        self._listen()
-        for peer in [peer for peer in self._peers if not peer.introduced and not peer.adopted]:
-            if now - peer.since > HELLO_SECONDS:
-                self._turn_away(peer, f"no hello within {HELLO_SECONDS:g} s")
-
-    def _listen(self) -> None:
-        if self._listening is not None:
-            if self._listening.intact():
-                return
-            self._stop_listening()
-        try:
-            self._listening = socket_place.listen(self._folder)
-        except RunFolderError as error:
-            self._trouble = str(error)
-            return
-        self._trouble = ""
-        self._selector.register(self._listening.socket, selectors.EVENT_READ, self._accept)
+    def _listen(self) -> socket_place.Listening | None:
+        """The socket for new screens, made again if its file was deleted."""
+        with self._lock:
+            if self._closing.is_set():
+                return None
+            if self._listening is not None and not self._listening.intact():
+                self._stop_listening()
+            if self._listening is None:
+                try:
+                    self._listening = socket_place.listen(self._folder)
+                except RunFolderError as error:
+                    self.trouble = str(error)
+                    return None
+                self._listening.socket.settimeout(_CHECK_SECONDS)
+                self.trouble = ""
+            return self._listening
 
     def _stop_listening(self) -> None:
-        if self._listening is not None:
-            with suppress(OSError, KeyError):
-                self._selector.unregister(self._listening.socket)
-            self._listening.close()
-            self._listening = None
+        listening, self._listening = self._listening, None
+        if listening is not None:
+            listening.close()
 
-    def _accept(self, _events: int) -> None:
-        assert self._listening is not None, "only a listening socket brings us here"
-        try:
-            connection, _ = self._listening.socket.accept()
-        except (BlockingIOError, ConnectionError):
-            return  # it closed before it was accepted
-        except OSError:
-            self._stop_listening()  # no free descriptor: the next tick tries again, and reports it
-            return
-        strangers = sum(not peer.introduced for peer in self._peers)
+    def _admit(self, connection: socket.socket) -> None:
+        why = ""
         if not socket_place.is_ours(connection):
-            self._refuse(connection, "this run belongs to another user")
-        elif strangers >= MAX_STRANGERS:
-            self._refuse(connection, "too many unfinished connections; try again later")
-        else:
-            self._welcome(connection, adopted=False)
-
-    def _refuse(self, connection: socket.socket, why: str) -> None:
+            why = "this run belongs to another user"
+        elif len(self._connected) >= MAX_VIEWERS:
+            why = f"{MAX_VIEWERS} screens are already attached"
+        if not why:
+            self._welcome(Viewer(connection, adopted=False))
+            return
         self._tell_refusal(why)
-        Peer(connection, adopted=False, since=0.0).close(protocol.error_line(why))
+        with connection, suppress(OSError):
+            connection.setblocking(False)
+            connection.send(_refusal(why))
 
-    def _welcome(self, connection: socket.socket, *, adopted: bool) -> None:
-        peer = Peer(connection, adopted=adopted, since=time.monotonic())
-        self._peers[peer] = None
-        self._selector.register(connection, selectors.EVENT_READ, partial(self._serve_peer, peer))
+    def _welcome(self, viewer: Viewer) -> None:
+        with self._lock:
+            self._connected.append(viewer)
+        threading.Thread(target=self._serve, args=(viewer,), name="amptui-viewer", daemon=True).start()
 
-    def _serve_peer(self, peer: Peer, events: int) -> None:
-        if events & selectors.EVENT_READ:
-            self._attend(peer, self._hear)
-        if events & selectors.EVENT_WRITE and peer in self._peers:
-            self._attend(peer, Peer.send)
+    # Two threads for each screen.
 
-    def _pass_on(self, batch: _Batch) -> None:
-        for peer in tuple(self._peers):
-            self._attend(peer, partial(self._hand, batch))
-
-    def _attend(self, peer: Peer, act: Callable[[Peer], object]) -> None:
-        """Do something for one screen; its errors end only its own connection."""
+    def _serve(self, viewer: Viewer) -> None:
+        """Read what the screen sends until it leaves; an error here ends only its own connection."""
+        sender = threading.Thread(target=self._send, args=(viewer,), name="amptui-sender", daemon=True)
+        sender.start()
+        change: _Change = "lost"
+        why = ""
         try:
-            try:
-                act(peer)
-            except OSError:
-                self._hear_out(peer)
+            with viewer.connection.makefile("rb") as requests:
+                change = self._read(viewer, requests)
         except ProtocolError as error:
-            self._turn_away(peer, str(error))
-        except Exception as error:  # noqa: BLE001 - an error here must cost this screen alone
-            self._turn_away(peer, f"the run failed to serve the screen: {type(error).__name__}: {error}")
-        self._watched = any(peer.standing in ("waiting", "live") for peer in self._peers)
-        if peer not in self._peers:
-            return
-        if peer.standing == "waiting":
-            self._wanted.set()  # set again too: a history under way may be out of date
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.blocked else 0)
-        key = self._selector.get_key(peer.connection)
-        if key.events != events:
-            self._selector.modify(peer.connection, events, key.data)
-
-    def _hand(self, batch: _Batch, peer: Peer) -> None:
-        if batch.renewed:
-            if peer.standing in ("live", "behind"):
-                peer.fall_behind()
-        elif peer.standing == "waiting":
-            if batch.trouble:
-                raise ProtocolError(batch.trouble)
-            if batch.history:
-                peer.owe_history(batch.history)
-        elif peer.standing == "live" and batch.lines:
-            peer.owe_lines(batch.lines)
-        if not peer.blocked:
-            peer.send()
-
-    def _hear(self, peer: Peer) -> bool:
-        """Handle what a screen sent; return whether it sent anything."""
-        lines = peer.hear()
-        for line in lines:
-            said = protocol.parse(line)
-            if isinstance(said, Hello):
-                self._introduce(peer, said)
-            elif not peer.introduced:
-                raise ProtocolError("the first line must be a hello")
-            elif isinstance(said, Leave):
-                self._drop(peer, said.kind)
-                return False
-            else:
-                self._obey(said.request, said.number)
-        if peer.gone:
-            self._drop(peer, "lost")
-        return bool(lines)
-
-    def _hear_out(self, peer: Peer) -> None:
-        """Handle what a screen sent before it closed, above all its farewell."""
-        while peer in self._peers and self._hear(peer):
+            why = str(error)
+        except OSError:  # a screen that closed with unread input resets the connection
             pass
-        self._drop(peer, "lost")
+        except Exception as error:  # noqa: BLE001 - the run must go on
+            why = f"the run failed to serve the screen: {type(error).__name__}: {error}"
+        self._turn_away(viewer, sender, change, why)
 
-    def _introduce(self, peer: Peer, hello: Hello) -> None:
-        if peer.introduced:
-            raise ProtocolError("a second hello")
-        if hello.protocol != protocol.PROTOCOL:
-            versions = f"the run uses protocol {protocol.PROTOCOL}, the screen {hello.protocol}"
+    def _read(self, viewer: Viewer, requests: BinaryIO) -> _Change:
+        """Handle the screen's hello and requests; return how it left."""
+        viewer.connection.settimeout(None if viewer.adopted else HELLO_SECONDS)
+        try:
+            hello = next(_messages(requests), None)
+        except TimeoutError:
+            raise ProtocolError(f"no hello within {HELLO_SECONDS:g} s") from None
+        if hello is None:
+            return "lost"
+        viewer.connection.settimeout(None)
+        self._introduce(viewer, hello)
+        for said in _messages(requests):
+            if isinstance(said, Leave):
+                return said.kind
+            if isinstance(said, Hello):
+                raise ProtocolError("a second hello")
+            self._obey(said.request, said.number)
+        return "lost"
+
+    def _introduce(self, viewer: Viewer, said: protocol.Hello | protocol.Ask | Leave) -> None:
+        if not isinstance(said, Hello):
+            raise ProtocolError("the first line must be a hello")
+        if said.protocol != protocol.PROTOCOL:
+            versions = f"the run uses protocol {protocol.PROTOCOL}, the screen {said.protocol}"
             raise ProtocolError(f"{versions}; attach with the version of amptui that started it")
-        if self.viewers >= MAX_VIEWERS:
-            raise ProtocolError(f"{MAX_VIEWERS} screens are already attached")
-        peer.introduce(self._hello)
-        self._count()
-        self._tell("attached")
-        peer.send()
+        with self._lock:
+            viewer.introduced = True
+            viewer.add(self._hello)
+            self._lock.notify_all()
+            self._tell("attached")
 
-    def _turn_away(self, peer: Peer, why: str) -> None:
-        why = " ".join(why.split())[:_MAX_DETAIL_CHARACTERS]
-        if not peer.introduced:
-            self._tell_refusal(why)
-        self._drop(peer, "lost", detail=why, last_word=protocol.error_line(why))
+    def _send(self, viewer: Viewer) -> None:
+        """Send what is queued until the connection is over."""
+        with suppress(OSError):
+            while piece := self._next_piece(viewer):
+                viewer.connection.sendall(piece)
+        with suppress(OSError):  # ends the reading once what the screen sent before is read
+            viewer.connection.shutdown(socket.SHUT_RD)
 
-    def _drop(self, peer: Peer, change: _Change, *, detail: str = "", last_word: bytes = b"") -> None:
-        if peer not in self._peers:
-            return
-        del self._peers[peer]
-        self._selector.unregister(peer.connection)
-        peer.close(last_word)
-        if peer.introduced:
-            self._count()
-            self._tell(change, detail)
+    def _next_piece(self, viewer: Viewer) -> bytes:
+        with self._lock:
+            viewer.sending = False
+            self._lock.notify_all()  # it may wait for a history now, or the server for its end
+            self._lock.wait_for(lambda: viewer.queue or viewer.over)
+            return viewer.take()
 
-    def _count(self) -> None:
-        self.viewers = sum(peer.introduced for peer in self._peers)
+    def _turn_away(self, viewer: Viewer, sender: threading.Thread, change: _Change, why: str) -> None:
+        """Close the connection, after sending ``why`` if it is not empty."""
+        with self._lock:
+            viewer.fall_behind()
+            if why:
+                viewer.add(_refusal(why))
+            viewer.over = True
+            self._lock.notify_all()
+        if why:
+            sender.join(_LAST_WORD_SECONDS)
+        _hang_up(viewer.connection)
+        sender.join()
+        viewer.connection.close()
+        with self._lock:
+            self._connected.remove(viewer)
+            self._lock.notify_all()
+            if viewer.introduced:
+                self._tell(change, _one_line(why))
+        if why and not viewer.introduced:
+            self._tell_refusal(_one_line(why))
 
     def _tell_refusal(self, why: str) -> None:
         now = time.monotonic()
@@ -391,5 +313,28 @@ class Server:
             self._tell("refused", why)
 
     def _tell(self, change: _Change, detail: str = "") -> None:
-        told = ViewersChanged(time=time.time(), viewers=self.viewers, change=change, detail=detail)
-        self._changed(told)
+        if self._closing.is_set():
+            return
+        self._changed(ViewersChanged(time=time.time(), viewers=self.viewers, change=change, detail=detail))
+
+
+def _messages(requests: BinaryIO) -> Iterator[protocol.Hello | protocol.Ask | Leave]:
+    """The messages of a screen, to the end of the connection. Raises ``ProtocolError``."""
+    while (line := requests.readline(protocol.MAX_REQUEST_BYTES + 1)).endswith(b"\n"):
+        yield protocol.parse(line)
+    if len(line) > protocol.MAX_REQUEST_BYTES:
+        raise ProtocolError(f"a line of more than {protocol.MAX_REQUEST_BYTES} bytes")
+
+
+def _one_line(why: str) -> str:
+    return " ".join(why.split())[:_MAX_DETAIL_CHARACTERS]
+
+
+def _refusal(why: str) -> bytes:
+    return protocol.error_line(_one_line(why))
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """End all waiting on a socket, also if worker processes hold a copy of it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

@@ -67,8 +67,11 @@ def listen(folder: Path) -> Listening:
     raise RunFolderError(troubles[0], hint=hint)
 
 
-def reach(folder: Path) -> socket.socket:
-    """A connection to the run in ``folder``. Raises ``RunFolderError`` if it cannot be reached."""
+def connect(folder: Path) -> socket.socket:
+    """A connection to the live run in ``folder``.
+
+    Raises ``RunFolderError`` if no run listens there, if it belongs to another user, or if it is busy.
+    """
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -85,6 +88,7 @@ def reach(folder: Path) -> socket.socket:
             connection.close()
             raise RunFolderError(f"cannot reach the run at {path}: {reason(error)}") from error
         else:
+            connection.setblocking(True)
             return connection
     raise RunFolderError(f"no live run in {folder}", hint="`amptui runs` shows which runs are live")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amptui.records import ViewersChanged
-from amptui.runs.client import connect
+from amptui.runs.socket_place import connect
 from tests.faults.watched import Lives, headless_run, lost, stop, train_arguments
 from tests.living import ended_afterwards, last_step, outcome, records_of, run_pid, wait_until
 from tests.survival import cost

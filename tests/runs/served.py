@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from amptui import codec
 from amptui.records import Note, ViewersChanged
-from amptui.runs.client import connect
 from amptui.runs.server import Server
+from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
     from amptui.control import Request

@@ -232,7 +232,7 @@ def test_a_journal_that_is_deleted_on_a_full_disk_comes_back_when_there_is_room(
         ON_A_SMALL_DISK
         + """
 from amptui.runs import lasting
-lasting._LOOK_SECONDS = 0.0
+lasting._LOOK_SECONDS, lasting._RETRY_SHARE = 0.0, float("inf")
 ballast = path.parent / "ballast"
 journal.append(notes(1, 100))
 ballast.write_bytes(bytes(65_536 - 3 * 4096))
@@ -309,3 +309,29 @@ def heard(reader: JournalReader, lengths: list[int]) -> Callable[[bytes], Record
         return parsed(line)
 
     return hear
+
+
+SOUND = f"{codec.dumps(Note(time=1.0, severity='info', text='a'))}\n"
+NEWER = '{"type":"FromTheFuture","time":1.0}\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (SOUND, ""),
+        ("x\n", "passed over: 1 damaged line"),
+        ("x\n" * 1200 + SOUND, "passed over: 1,200 damaged lines"),
+        (NEWER * 2, "passed over: 2 records of a later version"),
+        (SOUND + SOUND[:20], "passed over: a last line that was cut off"),
+        (
+            f"x\n{NEWER}x",
+            "passed over: 1 damaged line, 1 record of a later version, a last line that was cut off",
+        ),
+    ],
+)
+def test_what_could_not_be_read_is_told_in_one_line(path: Path, content: str, told: str) -> None:
+    path.write_text(content)
+    reader = read(path)
+    assert reader.passed_over == ""
+    assert len(list(reader)) == content.count(SOUND)
+    assert reader.passed_over == told

@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,8 +11,7 @@ import pytest
 from amptui.records import Note, Record
 from amptui.runs import lasting
 from amptui.runs.journal import Journal, read
-
-ENOUGH_SECONDS = 60.0
+from tests.runs.served import until
 
 
 def notes(first: int, last: int) -> list[Record]:
@@ -30,6 +28,7 @@ def path(tmp_path: Path) -> Path:
 def _always_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every append looks, so that no test has to wait a second."""
     monkeypatch.setattr(lasting, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(lasting, "_RETRY_SHARE", float("inf"))
 
 
 def delete(path: Path) -> None:
@@ -76,11 +75,7 @@ def test_it_is_noticed_without_a_word_from_anybody(path: Path) -> None:
     journal = Journal(path)
     journal.append(notes(1, 2))
     path.unlink()
-    limit = time.monotonic() + ENOUGH_SECONDS
-    while not path.exists():
-        assert time.monotonic() < limit
-        journal.append([])
-        time.sleep(0.02)
+    until(path.exists, meanwhile=lambda: journal.append([]))
     assert list(read(path)) == notes(1, 2)
     journal.close()
 
@@ -92,25 +87,6 @@ def test_what_was_deleted_just_before_the_end_is_there_after_it(path: Path) -> N
     journal.close()
     assert list(read(path)) == notes(1, 3)
     assert journal.trouble == ""
-
-
-@pytest.mark.usefixtures("_always_look")
-def test_a_long_journal_is_copied_in_parts_while_the_run_goes_on(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lasting, "_PART_BYTES", 100)
-    monkeypatch.setattr(lasting, "_AT_ONCE_BYTES", 1000)
-    journal = Journal(path)
-    journal.append(notes(1, 100))
-    path.unlink()
-    last = 100
-    while not path.exists():
-        last += 1
-        journal.append(notes(last, last))
-    assert 105 < last < 120, "a kilobyte an append, some sixty bytes a note"
-    assert list(read(path)) == notes(1, last)
-    assert journal.trouble == ""
-    journal.close()
 
 
 @pytest.mark.usefixtures("_always_look")
@@ -126,26 +102,6 @@ def test_a_place_that_cannot_be_made_again_is_told_until_it_can(path: Path) -> N
     journal.append(notes(6, 6))
     assert journal.trouble == ""
     assert list(read(path)) == notes(1, 6)
-    journal.close()
-
-
-@pytest.mark.usefixtures("_always_look")
-def test_a_place_that_vanishes_again_while_it_is_written_is_begun_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lasting, "_PART_BYTES", 100)
-    monkeypatch.setattr(lasting, "_AT_ONCE_BYTES", 1000)
-    journal = Journal(path)
-    journal.append(notes(1, 60))
-    shutil.rmtree(path.parent)
-    journal.append([])
-    journal.append([])
-    assert path.parent.exists(), "the copy is under way"
-    assert not path.exists()
-    shutil.rmtree(path.parent)
-    for _ in range(30):
-        journal.append([])
-    assert list(read(path)) == notes(1, 60)
     journal.close()
 
 

@@ -21,7 +21,6 @@ from amptui.records import (
     RunFinished,
     StepRecord,
 )
-from amptui.runs import repair
 from amptui.runs.journal import Journal, read
 from amptui.runs.repair import cut_after
 from tests.telemetry.record_samples import resumed, run, step, steps
@@ -200,17 +199,15 @@ LINES = st.lists(
 )
 
 
-@given(lines=LINES, ends=st.booleans(), cut=st.integers(0, 60), block_bytes=st.sampled_from([1, 300, 2**22]))
+@given(lines=LINES, ends=st.booleans(), cut=st.integers(0, 60))
 def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ends: bool, cut: int, block_bytes: int
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], ends: bool, cut: int
 ) -> None:
     path = tmp_path_factory.mktemp("cut") / "journal.jsonl"
     path.write_bytes(b"\n".join(lines) + (b"\n" if ends else b""))
     content, before = path.read_bytes(), read(path)
     known = list(before)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repair, "_BLOCK_BYTES", block_bytes)
-        lost_steps = cut_after(path, cut)
+    lost_steps = cut_after(path, cut)
     kept = read(path)
     left = list(kept)
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
@@ -224,41 +221,12 @@ def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
 
 
-def test_a_line_with_thousands_of_steps_in_it_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crowd = b'{"type":"Crowd",' + b'"step":99,"StepRecord":1,' * 2000 + b'"step":99}\n'
-    path = written(tmp_path, [run(), *steps(1, 3)], crowd + line(step(4)) + crowd)
-    reads = heard(monkeypatch)
-    assert cut_after(path, 3) == 1
-    assert len(reads) < 20
-    assert len(list(read(path))) == 4
-
-
-def test_a_line_longer_than_any_record_is_not_held_in_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_longer_than_a_record_is_moved_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strictjson, "MAX_LINE_BYTES", 600)
-    monkeypatch.setattr(repair, "_BLOCK_BYTES", 1000)
     long = b"x" * 50_000 + b"\n"
     path = written(tmp_path, [run(hardware={}), *steps(1, 3)], long)
     before = path.read_bytes()
     path.write_bytes(before + line(step(4)) + long)
-    with path.open("rb") as file:
-        blocks = list(repair._blocks(file))
-    assert b"".join(block for _, block in blocks) == path.read_bytes()
-    assert max(len(block) for _, block in blocks) <= 1600
     assert cut_after(path, 3) == 1
     assert path.read_bytes() == before
-
-
-def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The lines that are read from now on."""
-    reads, loads = list[str](), codec.loads
-
-    def hear(line: str) -> Record | None:
-        reads.append(line)
-        return loads(line)
-
-    monkeypatch.setattr(codec, "loads", hear)
-    return reads
+    assert moved(path) == line(step(4)) + long

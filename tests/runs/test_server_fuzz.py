@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from amptui.errors import RunFolderError
 from amptui.runs import server
-from amptui.runs.client import connect
+from amptui.runs.socket_place import connect
 from tests.runs.served import ENOUGH_SECONDS, HELLO, Screen, running, until
 
 Hostile = Callable[[socket.socket, random.Random], None]

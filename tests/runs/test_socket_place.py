@@ -17,7 +17,7 @@ import pytest
 
 from amptui.errors import RunFolderError
 from amptui.runs import server, socket_place
-from amptui.runs.client import connect
+from amptui.runs.socket_place import connect
 from tests.runs.served import Run, Screen, attached, running, until
 
 REFUSAL = {"error": "this run belongs to another user"}
@@ -118,7 +118,7 @@ def test_a_live_run_s_socket_is_not(run: Run, tmp_path: Path) -> None:
 def test_a_run_whose_socket_vanished_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(server, "_TICK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
     folder = tmp_path / "run"
     folder.mkdir()
     with running(folder) as run:
@@ -179,7 +179,7 @@ def test_a_folder_for_sockets_that_others_can_enter_is_not_used(tmp_path: Path, 
 def test_no_free_descriptor_is_a_trouble_that_passes(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_TICK_SECONDS", 0.02)
+    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
     screen = attached(run)
     real = socket_place.listen
 
