@@ -1,11 +1,15 @@
 """Whether torch can use CUDA here, and if not, the root cause."""
 
+import ctypes
 import os
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from amptui.doctor.check import Check, fine, one_line, poor
-from amptui.doctor.driver import Driver, read_driver
 
 _MIN_DRIVERS = {11: "450", 12: "525", 13: "580"}
 """The oldest Linux driver that supports all minor versions of a CUDA: CUDA Toolkit release notes, table "CUDA
@@ -32,6 +36,38 @@ _REFUSALS = {
     ),
 }
 """What an error of ``cuInit`` (``CUresult`` in cuda.h) means, and the hint."""
+
+
+_NVIDIA = "0x10de"
+"""NVIDIA's PCI vendor ID (pci.ids)."""
+
+_DISPLAY_CLASS = "0x03"
+"""The PCI class of display and 3D controllers begins with it (PCI Code and ID Assignment)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What is known of the driver without torch and without NVML."""
+
+    gpus_on_bus: int
+    """NVIDIA display controllers that the kernel lists, with or without a driver."""
+    loaded_version: str | None
+    """Version of the loaded kernel module: ``580.65.06``; None if none is loaded."""
+    device_files: tuple[str, ...]
+    """``/dev/nvidia*``: one for each GPU, and those that all share."""
+    locked_files: tuple[str, ...]
+    """Those of them that this user may not read and write."""
+    library_found: bool
+    """Whether ``libcuda.so.1``, the part of the driver that programs load, can be loaded."""
+    cuda: tuple[int, int] | None = None
+    """The newest CUDA that the driver supports: (13, 0)."""
+    refusal: int | None = None
+    """What ``cuInit`` returned, 0 for success; None if it was not called."""
+
+    @property
+    def shows_a_gpu(self) -> bool:
+        """Whether there is any sign of an NVIDIA GPU."""
+        return bool(self.gpus_on_bus or self.loaded_version or self.device_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,40 +128,22 @@ def check_driver(driver: Driver) -> list[Check]:
 
 def check_cuda(cuda: Cuda) -> Check:
     """Usable, or the root cause why not: fixing anything else first would change nothing."""
+    facts: dict[str, object] = {"usable": bool(cuda.gpu_count), "build": cuda.build}
     if cuda.gpu_count:
         gpus = "1 GPU" if cuda.gpu_count == 1 else f"{cuda.gpu_count} GPUs"
         build = f"CUDA {cuda.build}" if cuda.build else f"ROCm {cuda.rocm}"
-        return fine("cuda", f"{build}: {gpus} available", usable=True, build=cuda.build, gpus=cuda.gpu_count)
+        return fine("cuda", f"{build}: {gpus} available", **facts, gpus=cuda.gpu_count)
+    if cuda.build is None and not cuda.driver.shows_a_gpu:
+        return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found", **facts)
     if cuda.build is None:
-        return _without_build(cuda)
-    reason, hint = _absent(cuda) or _hidden(cuda) or _too_old(cuda) or _unreachable(cuda) or _refused(cuda)
-    return poor(
-        "cuda",
-        f"training runs on the CPU: {reason}",
-        hint,
-        usable=False,
-        build=cuda.build,
-        torch=cuda.torch_says,
-    )
-
-
-_Trouble = tuple[str, str]
-"""A reason and its hint."""
-
-
-def _without_build(cuda: Cuda) -> Check:
-    facts: dict[str, object] = {"usable": False, "build": None}
-    if cuda.driver.shows_a_gpu:
         reason = "this machine has an NVIDIA GPU, but torch is a CPU-only build"
         return poor("cuda", reason, f"install a CUDA build of torch: {_CHOOSE_BUILD}", **facts)
-    return fine("cuda", "CPU-only build of torch, no NVIDIA GPU found", **facts)
+    reason, hint = _without_library(cuda.driver) if not cuda.driver.library_found else _with_library(cuda)
+    return poor("cuda", f"training runs on the CPU: {reason}", hint, **facts, torch=cuda.torch_says)
 
 
-def _absent(cuda: Cuda) -> _Trouble | None:
-    """No CUDA library: the driver is not installed, or this container has only a part of it."""
-    driver = cuda.driver
-    if driver.library_found:
-        return None
+def _without_library(driver: Driver) -> tuple[str, str]:
+    """Why there is no libcuda.so.1, and a hint: no driver, or a container that has only a part of it."""
     if driver.loaded_version or driver.device_files:
         return (
             "the NVIDIA driver is loaded, but its library libcuda.so.1 is missing",
@@ -142,39 +160,22 @@ def _absent(cuda: Cuda) -> _Trouble | None:
     )
 
 
-def _hidden(cuda: Cuda) -> _Trouble | None:
-    """An empty or negative first entry hides every GPU; so does an index that does not exist."""
-    visible = cuda.visible_devices
-    if visible is None:
-        return None
-    hides_all = not visible.strip() or visible.strip().startswith("-")
-    names_none = cuda.driver.refusal == _NO_DEVICE and bool(cuda.driver.device_files)
-    if not (hides_all or names_none):
-        return None
-    return (
-        f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU",
-        "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists",
-    )
-
-
-def _too_old(cuda: Cuda) -> _Trouble | None:
-    """A driver supports every build for its own major CUDA version and for older ones."""
-    if cuda.driver.cuda is None or cuda.build is None:
-        return None
-    needed, supported = int(cuda.build.split(".")[0]), cuda.driver.cuda
-    if supported[0] >= needed:
-        return None
-    least = _MIN_DRIVERS.get(needed)
-    update = f"update the driver to {least} or newer" if least else "update the driver"
-    return (
-        f"the driver supports CUDA {_dotted(supported)}, but torch is built for CUDA {cuda.build}",
-        f"{update}, or install torch built for CUDA {supported[0]}: {_CHOOSE_BUILD}",
-    )
-
-
-def _unreachable(cuda: Cuda) -> _Trouble | None:
-    """The library is there, but its device files are missing, or this user may not open them."""
+def _with_library(cuda: Cuda) -> tuple[str, str]:
+    """Why torch finds no GPU although the driver's library is there, and a hint."""
     driver = cuda.driver
+    if cuda.visible_devices is not None and _hides_every_gpu(cuda.visible_devices.strip(), driver):
+        return (
+            f"CUDA_VISIBLE_DEVICES={cuda.visible_devices!r} hides every GPU",
+            "unset CUDA_VISIBLE_DEVICES, or set it to a GPU that `nvidia-smi -L` lists",
+        )
+    # A driver supports every build for its own major CUDA version and for older ones.
+    needed = int((cuda.build or "0").split(".")[0])
+    if driver.cuda is not None and driver.cuda[0] < needed:
+        newer = f" to {_MIN_DRIVERS[needed]} or newer" if needed in _MIN_DRIVERS else ""
+        return (
+            f"the driver supports CUDA {_dotted(driver.cuda)}, but torch is built for CUDA {cuda.build}",
+            f"update the driver{newer}, or install torch built for CUDA {driver.cuda[0]}: {_CHOOSE_BUILD}",
+        )
     if driver.locked_files:
         return (
             f"no permission to open /dev/{', /dev/'.join(driver.locked_files)}",
@@ -185,21 +186,26 @@ def _unreachable(cuda: Cuda) -> _Trouble | None:
             "there are no device files /dev/nvidia*",
             "a container needs `--gpus all`; otherwise run `nvidia-modprobe -u -c 0` as root",
         )
-    return None
+    return _refused(driver.refusal, cuda.torch_says)
 
 
-def _refused(cuda: Cuda) -> _Trouble:
+def _hides_every_gpu(visible: str, driver: Driver) -> bool:
+    """An empty or negative first entry hides every GPU; so does an index that does not exist."""
+    names_none = driver.refusal == _NO_DEVICE and bool(driver.device_files)
+    return not visible or visible.startswith("-") or names_none
+
+
+def _refused(refusal: int | None, torch_says: str) -> tuple[str, str]:
     """The driver's error; if it has none, what torch says."""
-    if cuda.driver.refusal in _REFUSALS:
-        return _REFUSALS[cuda.driver.refusal]
-    if not cuda.driver.refusal:
-        says = cuda.torch_says or "torch does not say why"
+    if refusal in _REFUSALS:
+        return _REFUSALS[refusal]
+    if not refusal:
         return (
-            f"the driver works, but torch cannot use it ({says})",
+            f"the driver works, but torch cannot use it ({torch_says or 'torch does not say why'})",
             "check whether LD_LIBRARY_PATH points to another CUDA",
         )
     hint = "check `nvidia-smi` and `dmesg | grep NVRM`; if they show nothing, reboot"
-    return f"CUDA does not start (error {cuda.driver.refusal})", hint
+    return f"CUDA does not start (error {refusal})", hint
 
 
 def _torch_refusal() -> str:
@@ -216,3 +222,60 @@ def _torch_refusal() -> str:
 
 def _dotted(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
+
+
+def read_driver(root: Path = Path("/"), *, initialize: bool = True) -> Driver:
+    """Look for the driver; ``root`` is the folder that holds ``proc``, ``sys`` and ``dev``.
+
+    ``initialize`` also calls ``cuInit``, which takes a second on a machine with many GPUs.
+    """
+    files = _device_files(root)
+    locked = [path for path in files if not os.access(path, os.R_OK | os.W_OK)]
+    library = _load_library()
+    return Driver(
+        gpus_on_bus=sum(1 for _ in _display_controllers(root)),
+        loaded_version=_loaded_version(root),
+        device_files=tuple(path.name for path in files),
+        locked_files=tuple(path.name for path in locked),
+        library_found=library is not None,
+        cuda=None if library is None else _supported_cuda(library),
+        refusal=None if library is None or not initialize else int(library.cuInit(0)),
+    )
+
+
+def _display_controllers(root: Path) -> Iterator[Path]:
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        with suppress(OSError):
+            vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
+            if vendor == _NVIDIA and kind.startswith(_DISPLAY_CLASS):
+                yield device
+
+
+def _loaded_version(root: Path) -> str | None:
+    """From ``NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ...``."""
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"\b(\d{3,}\.\d+(?:\.\d+)?)\b", text)
+    return found[1] if found else "unknown"
+
+
+def _device_files(root: Path) -> list[Path]:
+    names = re.compile(r"nvidia(\d+|ctl|-uvm)")
+    return sorted(path for path in (root / "dev").glob("nvidia*") if names.fullmatch(path.name))
+
+
+def _load_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _supported_cuda(library: ctypes.CDLL) -> tuple[int, int] | None:
+    """``cuDriverGetVersion`` returns 1000 x major + 10 x minor, and works without ``cuInit``."""
+    version = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(version)) or version.value <= 0:
+        return None
+    return version.value // 1000, version.value % 1000 // 10

@@ -209,6 +209,6 @@ def _take_turns(
 
 
 def _cpu_level(level: str, flags: frozenset[str]) -> Check:
-    known = sorted(flags.intersection(*([{f for fs in _INSTRUCTIONS.values() for f in fs}])))
+    known = sorted(flags & {name for names in _INSTRUCTIONS.values() for name in names})
     low = f"; low-precision instructions: {', '.join(known)}" if known else ""
     return fine("cpu", f"torch uses {level} kernels{low}", capability=level, low_precision_flags=known)

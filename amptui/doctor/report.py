@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 
@@ -39,7 +40,7 @@ def doctor(*, json: bool = False) -> int:
     for section, check in examine(sections()):
         show.check(section, check)
         checks.append(check)
-    counts = {severity: sum(check.severity == severity for check in checks) for severity in SEVERITY_SIGNS}
+    counts = Counter(check.severity for check in checks)
     show.verdict(warnings=counts["warning"], errors=counts["error"], device=_device(checks))
     return 1 if counts["error"] else 0
 
@@ -53,7 +54,7 @@ def sections() -> tuple[Section, ...]:
         Section(title="precisions", look=_late("precisions", "precision_checks"), needs_torch=True),
         Section(title="processors and memory", look=_late("machine", "machine_checks")),
         Section(title="processors and memory", look=_late("machine", "thread_checks"), needs_torch=True),
-        Section(title="terminal", look=_late("terminal", "terminal_checks")),
+        Section(title="terminal", look=_late("terminal_checks", "terminal_checks")),
         Section(title="folders", look=_late("storage", "storage_checks")),
         Section(title="data", look=_late("storage", "data_checks"), needs_torch=True),
     )
@@ -101,15 +102,8 @@ class _JsonReport:
         self._write({"type": "Check", "section": section, **asdict(check)})
 
     def verdict(self, *, warnings: int, errors: int, device: str) -> None:
-        self._write(
-            {
-                "type": "Verdict",
-                "can_train": not errors,
-                "device": None if errors else device,
-                "warnings": warnings,
-                "errors": errors,
-            }
-        )
+        content = {"can_train": not errors, "device": None if errors else device}
+        self._write({"type": "Verdict", **content, "warnings": warnings, "errors": errors})
 
     def _write(self, content: dict[str, object]) -> None:
         put(json_text.dumps(strictjson.plain(content), allow_nan=False) + "\n")

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.doctor.cuda import Cuda, check_cuda, check_driver
-from amptui.doctor.driver import Driver, read_driver
+from amptui.doctor.cuda import Cuda, Driver, check_cuda, check_driver, read_driver
 from tests.doctor.conftest import Look
 
 NO_DRIVER = Driver(gpus_on_bus=0, loaded_version=None, device_files=(), locked_files=(), library_found=False)
@@ -91,7 +90,7 @@ def test_device_files_that_the_user_may_not_open_are_named() -> None:
 
 
 @pytest.mark.parametrize(("answer", "hint"), [(802, "nvidia-fabricmanager"), (803, "reboot"), (999, "dmesg")])
-def test_what_the_driver_answers_has_a_mend(answer: int, hint: str) -> None:
+def test_what_the_driver_answers_has_a_hint(answer: int, hint: str) -> None:
     assert hint in judged(replace(HEALTHY, refusal=answer))[1]
 
 
@@ -108,7 +107,7 @@ def test_a_driver_tells_its_version_and_its_newest_cuda() -> None:
 
 def test_a_loaded_library_is_asked_for_its_cuda_and_started(fake_drivers: Path, look: Look) -> None:
     program = (
-        "import dataclasses, json; from amptui.doctor.driver import read_driver;"
+        "import dataclasses, json; from amptui.doctor.cuda import read_driver;"
         "print(json.dumps(dataclasses.asdict(read_driver())))"
     )
     seen = look(program, fake_drivers, FAKE_CUDA_VERSION="12040", FAKE_CUDA_INIT="803")

@@ -43,7 +43,7 @@ def test_few_threads_leave_cores_idle() -> None:
 
 
 @given(st.integers(1, 512), st.integers(1, 512), st.none() | st.floats(0.01, 512))
-def test_between_half_of_the_cores_and_all_of_them_nothing_is_to_be_mended(
+def test_between_half_of_the_cores_and_all_of_them_nothing_is_to_be_fixed(
     threads: int, allowed: int, limit: float | None
 ) -> None:
     cores = Cores(machine=allowed, allowed=allowed, limit=limit)

@@ -70,7 +70,7 @@ def test_a_precision_pays_when_its_whole_interval_is_above_float32() -> None:
     assert check.text == expected
 
 
-def test_a_slower_one_does_not_pay_and_the_mend_names_what_does() -> None:
+def test_a_slower_one_does_not_pay_and_the_hint_names_what_does() -> None:
     check = check_precision("fp16", measured(0.01, 0.02, 0.03), "the reason", 512, "bf16")
     assert (check.severity, check.facts["pays"]) == ("warning", False)
     assert check.hint == "train with --precision bf16"

@@ -15,7 +15,6 @@ from amptui.doctor.check import Check, Section, broken, fine, poor
 from amptui.doctor.gpus import Gpu, check_gpu, check_nvml
 from amptui.doctor.report import _JsonReport, _PlainReport, examine
 from amptui.doctor.storage import check_data_folder
-from amptui.doctor.terminal_checks import Terminal as Described
 from amptui.doctor.terminal_checks import check_kind
 from amptui.samples import GpuSample
 from tests import poison
@@ -45,13 +44,14 @@ def broken_torch(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def test_a_machine_that_trains_has_status_0_and_every_trouble_its_mend(fake_drivers: Path) -> None:
+def test_a_machine_that_trains_has_status_0_and_every_problem_its_hint(fake_drivers: Path) -> None:
     done = run("--json", LD_LIBRARY_PATH=str(fake_drivers), CUDA_VISIBLE_DEVICES="", FAKE_NVML_GPUS="1")
     assert (done.returncode, done.stderr) == (0, "")
     *checks, verdict = map(json.loads, done.stdout.splitlines())
     assert {check["type"] for check in checks} == {"Check"}
     assert all(check["hint"] for check in checks if check["severity"] != "info")
     by_name = {check["name"]: check for check in checks}
+    assert "unexamined" not in by_name
     if torch.version.cuda is not None:
         assert "CUDA_VISIBLE_DEVICES='' hides every GPU" in by_name["cuda"]["text"]
     assert by_name["nvml"]["text"].startswith("NVML: Fake GPU: ")
@@ -120,12 +120,11 @@ def test_what_drivers_folders_and_environments_say_steers_nothing(
 ) -> None:
     texts, show = poison.words(), report()
     for _ in poison.STEERING:
-        environment = {"TERM": next(texts)}
-        terminal = Described(is_terminal=True, size=None, speaks_utf8=True, environment=environment)
+        kind = check_kind(next(texts), is_terminal=True)
         gpu = Gpu(index=0, name=next(texts), memory_bytes=1, capability=(9, 0))
         samples = [GpuSample(uuid="GPU-1", name=next(texts))]
         folder = tmp_path / next(texts).replace("\0", "").encode("utf-8", "replace").decode()[:40]
-        checks = [check_kind(terminal), check_gpu(gpu, []), check_data_folder(folder)]
+        checks = [kind, check_gpu(gpu, []), check_data_folder(folder)]
         for check in [*checks, *check_nvml(samples, next(texts), expected=True)]:
             show.check("section", check)
     written = capsys.readouterr().out
@@ -133,7 +132,7 @@ def test_what_drivers_folders_and_environments_say_steers_nothing(
     assert not poison.strange_in_lines(written.encode("utf-8", "surrogatepass"))
 
 
-def test_no_trouble_is_told_without_a_mend() -> None:
+def test_no_trouble_is_told_without_a_hint() -> None:
     with pytest.raises(AssertionError, match="a problem without a hint"):
         poor("x", "bad", "")
 

@@ -11,7 +11,7 @@ from amptui.doctor.software import NEEDED, check_package, release, software_chec
 ROOT = Path(__file__).parent.parent.parent
 
 
-def test_where_everything_is_installed_nothing_is_to_be_mended() -> None:
+def test_where_everything_is_installed_nothing_is_to_be_fixed() -> None:
     checks = software_checks()
     assert [check.severity for check in checks] == ["info"] * len(checks)
     assert [check.name for check in checks] == ["amptui", "torch-loads"]
