@@ -3,24 +3,19 @@
 import json as json_text
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
 from typing import TextIO
-from unicodedata import combining, east_asian_width
+
+from rich.cells import cell_len, set_cell_size
 
 from amptui import strictjson, units
-from amptui.errors import RunFolderError
+from amptui.prompt import put
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.rundir import RunDir, kept_runs
-from amptui.text import fall_silent, printable
+from amptui.runs.rundir import kept_runs
+from amptui.text import inert_line, printable
 
 _GAP = "  "
-
-_ROWS_AT_ONCE = 20
-"""Rows that are read and written together: a screenful."""
-
-_CLOCK_CELLS, _AGE_CELLS, _PID_CELLS = len("2026-11-21 15:31"), len("59 min ago"), len("4194304")
 
 _MAX_NAME_CELLS = 40
 """Longer names are cut, so that one does not push columns off the screen for all others."""
@@ -32,36 +27,28 @@ _NOW_SECONDS = 5
 """A live run writes every second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Column:
-    """A heading, and the cell below it for a run."""
-
     heading: str
-    cell: Callable[[KeptRun], str]
     worth: int
     """If the table is too wide, the column that is worth least is dropped first."""
-    min_cells: int = 0
-    """Width that rows not read yet may need."""
+    cell: Callable[[KeptRun], str]
 
 
 def list_runs(*, json: bool, out: TextIO) -> int:
     """Print the user's runs to ``out``, the one written last first; return the exit status.
 
-    Reads each run as it prints it, so that the first of thousands appear at once. With ``json`` each run is
-    one object a line: ``type`` (Run) and the fields of `KeptRun`. Raises ``RunFolderError`` if the folder of
-    runs cannot be read or the list cannot be written.
+    With ``json`` each run is one object a line: ``type`` (Run) and the fields of `KeptRun`. Raises
+    ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list cannot be written.
     """
-    runs = kept_runs()
-    lines: Iterator[str]
+    runs = [look_at(run) for run in kept_runs()]
     if json:
-        lines = map(_json_line, map(look_at, runs))
+        put("".join(f"{_json_line(run)}\n" for run in runs), out)
     elif runs:
-        lines = _table(runs, shutil.get_terminal_size().columns if out.isatty() else None)
+        width = shutil.get_terminal_size().columns if out.isatty() else None
+        put("".join(inert_line(out, line) for line in _table(runs, width)), out)
     else:
-        lines = iter(["no runs yet; `amptui train mnist-deep` starts one"])
-    while chunk := list(islice(lines, _ROWS_AT_ONCE)):
-        if not _write(out, chunk):
-            break
+        put(inert_line(out, "no runs yet; `amptui train mnist-deep` starts one"), out)
     return 0
 
 
@@ -69,58 +56,38 @@ def _json_line(run: KeptRun) -> str:
     return json_text.dumps({"type": "Run", **strictjson.plain(asdict(run))}, allow_nan=False)
 
 
-def _table(runs: Sequence[RunDir], width: int | None) -> Iterator[str]:
-    """Lines of at most ``width`` cells, the heading first; of any width if it is None.
-
-    All names and the first rows set the column widths. Wider cells further down are cut if there is a
-    ``width``.
-    """
+def _table(runs: Sequence[KeptRun], width: int | None) -> Iterator[str]:
+    """Lines of at most ``width`` cells, the heading first; of any width if it is None."""
     columns = _columns(time.time())
-    rows = ([printable(column.cell(run)) for column in columns] for run in map(look_at, runs))
-    first = list(islice(rows, _ROWS_AT_ONCE))
-    headings = [column.heading for column in columns]
-    widths = [
-        max(column.min_cells, *map(_cells, texts))
-        for column, texts in zip(columns, zip(headings, *first, strict=True), strict=True)
-    ]
-    widths[0] = max(len(headings[0]), *(_cells(_name(run.path.name)) for run in runs))
-    shown = _fitting(columns, widths, width)
-    if width is not None:
-        widths[0] = max(0, min(widths[0], width - _width(widths[place] for place in shown[1:]) - len(_GAP)))
-    for row in chain([headings], first, rows):
-        cells = (_padded(row[place], widths[place], cuts=width is not None) for place in shown)
-        yield _GAP.join(cells).rstrip()
-
-
-def _fitting(columns: Sequence[_Column], widths: Sequence[int], width: int | None) -> list[int]:
-    """The indices of the columns that fit; the name and one more always stay."""
+    rows = [[column.heading for column in columns]]
+    rows += [[printable(column.cell(run)) for column in columns] for run in runs]
+    widths = [max(map(cell_len, texts)) for texts in zip(*rows, strict=True)]
     shown = list(range(len(columns)))
-    while width is not None and len(shown) > 2 and _width(widths[place] for place in shown) > width:
-        shown.remove(min(shown, key=lambda place: columns[place].worth))
-    return shown
+    while width is not None and len(shown) > 2 and sum(widths[at] + len(_GAP) for at in shown) > width:
+        shown.remove(min(shown, key=lambda at: columns[at].worth))
+    for row in rows:
+        line = _GAP.join(set_cell_size(row[at], widths[at]) for at in shown).rstrip()
+        yield line if width is None or cell_len(line) <= width else set_cell_size(line, width)
 
 
 def _columns(now: float) -> tuple[_Column, ...]:
     """The table's columns, from left to right; the name is worth most."""
     return (
-        _Column(heading="run", cell=lambda run: _name(run.name), worth=9),
-        _Column(heading="state", cell=_state, worth=8, min_cells=len("finished")),
-        _Column(heading="model", cell=lambda run: run.model or "", worth=3),
-        _Column(heading="precision", cell=lambda run: run.precision or "", worth=5),
-        _Column(heading="progress", cell=_progress, worth=7, min_cells=len("2,340/2,340 100%")),
-        _Column(heading="started", cell=lambda run: _clock(run.started), worth=2, min_cells=_CLOCK_CELLS),
-        _Column(heading="written", cell=lambda run: _age(run.written, now), worth=6, min_cells=_AGE_CELLS),
-        _Column(heading="pid", cell=lambda run: str(run.pid or ""), worth=4, min_cells=_PID_CELLS),
-        _Column(heading="device", cell=lambda run: run.device or "", worth=1),
+        _Column("run", 9, lambda run: _name(run.name)),
+        _Column("state", 8, lambda run: run.state if run.is_here else f"{run.state} on {run.host}"),
+        _Column("model", 3, lambda run: run.model or ""),
+        _Column("precision", 5, lambda run: run.precision or ""),
+        _Column("progress", 7, _progress),
+        _Column("started", 2, lambda run: _clock(run.started)),
+        _Column("written", 6, lambda run: _age(run.written, now)),
+        _Column("pid", 4, lambda run: str(run.pid or "")),
+        _Column("device", 1, lambda run: run.device or ""),
     )
 
 
 def _name(name: str) -> str:
-    return _cut(printable(name), _MAX_NAME_CELLS)
-
-
-def _state(run: KeptRun) -> str:
-    return run.state if run.is_here else f"{run.state} on {run.host}"
+    name = printable(name)
+    return name if cell_len(name) <= _MAX_NAME_CELLS else set_cell_size(name, _MAX_NAME_CELLS - 3) + "..."
 
 
 def _progress(run: KeptRun) -> str:
@@ -153,47 +120,3 @@ def _age(unix_seconds: float | None, now: float) -> str:
         if seconds < limit:
             return f"{seconds // one} {unit} ago"
     return f"{seconds // 86_400} d ago"
-
-
-def _width(widths: Iterable[int]) -> int:
-    """Cells in a line."""
-    return sum(width + len(_GAP) for width in widths) - len(_GAP)
-
-
-def _padded(text: str, cells: int, *, cuts: bool) -> str:
-    text = _cut(text, cells) if cuts else text
-    return text + " " * (cells - _cells(text))
-
-
-def _cut(text: str, cells: int) -> str:
-    """``text`` in at most so many cells; ends in ``...`` if it was cut."""
-    dots = "..."[: max(0, cells)]
-    if _cells(text) <= cells:
-        return text
-    while text and _cells(text) > cells - len(dots):
-        text = text[:-1]
-    return f"{text}{dots}"
-
-
-def _cells(text: str) -> int:
-    """How many terminal cells ``text`` takes."""
-    if text.isascii():
-        return len(text)
-    return sum(0 if combining(each) else 2 if east_asian_width(each) in "WF" else 1 for each in text)
-
-
-def _write(out: TextIO, lines: Sequence[str]) -> bool:
-    """Write ``lines`` in the encoding of ``out``; return False if nobody reads them any more."""
-    encoding = out.encoding or "utf-8"
-    text = "".join(f"{line}\n" for line in lines).encode(encoding, "replace").decode(encoding)
-    try:
-        out.write(text)
-        out.flush()
-    except BrokenPipeError:
-        fall_silent(out)
-        return False
-    except OSError as error:
-        fall_silent(out)
-        what = f"cannot write the list of runs: {error.strerror or error}"
-        raise RunFolderError(what, hint="free some space, or do not redirect the output there") from error
-    return True

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import time
@@ -113,18 +112,6 @@ def test_at_eighty_columns_what_a_person_needs_most_is_there() -> None:
         "117/2,340 5%",
         "now",
     ]
-
-
-def test_the_length_of_a_process_s_number_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    run_dir = three_runs()
-    headings = set()
-    with RunLock.take(run_dir.path):
-        for pid in (1, 54321, 4194304):
-            run_dir.lock_path.write_text(
-                json.dumps({"pid": pid, "host": socket.gethostname(), "started": 0.5})
-            )
-            headings |= {shown(columns=columns)[0] for columns in (80, 90)}
-    assert len(headings) == 2
 
 
 @pytest.mark.parametrize("columns", [200, 100, 80, 60, 40, 20, 10])
@@ -261,18 +248,6 @@ def test_a_folder_of_runs_that_cannot_be_read_is_told(monkeypatch: pytest.Monkey
         list_runs(json=False, out=io.StringIO())
 
 
-# Of thousands of runs only those are read that somebody looks at.
-
-
-class ReadsOnce(Terminal):
-    """A pipe into `head -1`: it is gone after the first lines."""
-
-    def write(self, text: str) -> int:
-        if self.getvalue():
-            raise BrokenPipeError
-        return super().write(text)
-
-
 MANY = 200
 
 
@@ -285,15 +260,6 @@ def many() -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_of_many_runs_few_are_read_for_the_first_line(many: list[str], *, as_json: bool) -> None:
-    with Opened() as opened:
-        assert list_runs(json=as_json, out=ReadsOnce()) == 0
-    read = opened.in_folders_of(default_base())
-    assert read == set(many[: len(read)])
-    assert 0 < len(read) <= 60
-
-
 def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
     for find in (find_run, resumable, live_run):
         for text in (many[-1], many[0]):
@@ -303,16 +269,6 @@ def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
     with Opened() as opened:
         assert find_run("").parent.name == many[0]
     assert not opened.in_folders_of(default_base())
-
-
-def test_the_columns_of_many_runs_stand_where_the_first_ones_do(many: list[str]) -> None:
-    kept("m" * 39, [run(model="a model of a longer name")], age_seconds=9e9)
-    lines = shown()
-    assert len(lines) == MANY + 2
-    assert {line.index("died") for line in lines[1:]} == {lines[0].index("state")}
-    narrow = shown(columns=120)
-    assert max(map(len, narrow)) <= 120
-    assert "  a model...  " in narrow[-1], "cut to what the first ones need"
 
 
 def test_a_pipe_that_ends_after_a_line_ends_the_list_quietly(many: list[str]) -> None:
