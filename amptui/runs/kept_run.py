@@ -182,37 +182,32 @@ def _both_ends(journal: Path) -> tuple[RunStarted | None, _Newest, str | None]:
     """The run's first record and its newest ones, if present; and why none can be read."""
     try:
         with open_to_read(journal) as file:
-            head = file.read(_HEAD_BYTES[0])
-            return _begun(file, head), _newest(file, head), None
+            size = os.fstat(file.fileno()).st_size
+            return _begun(file, size), _newest(file, size), None
     except FileNotFoundError:
         return None, _Newest(), None
     except OSError as error:
         return None, _Newest(), f"cannot read {journal}: {reason(error)}"
 
 
-def _begun(file: BinaryIO, data: bytes) -> RunStarted | None:
-    """The run's first record; ``data`` is the file's beginning."""
-    for size in _HEAD_BYTES:
-        if len(data) < size:
-            file.seek(0)
-            data = file.read(size)
-        found = _first(b"\n" + data, RunStarted)
-        if found is not None or len(data) < size:
+def _begun(file: BinaryIO, size: int) -> RunStarted | None:
+    """The run's first record."""
+    for length in _HEAD_BYTES:
+        file.seek(0)
+        found = _searched(b"\n" + file.read(length), RunStarted, bytes.find)[1]
+        if found is not None or length >= size:
             return found
     return None
 
 
-def _newest(file: BinaryIO, head: bytes) -> _Newest:
-    """The newest records; ``head`` is the file's beginning, which may be all of it."""
-    size = os.fstat(file.fileno()).st_size
-    if size == len(head):
-        return _newest_in(b"\n" + head)
+def _newest(file: BinaryIO, size: int) -> _Newest:
+    """The newest records."""
     found = _Newest()
-    for back in _TAIL_BYTES:
-        file.seek(max(0, size - back))
-        data = file.read(back)
-        found = _newest_in(b"\n" + data if back >= size else data)
-        if found.stepped is not None or back >= size:
+    for length in _TAIL_BYTES:
+        start = max(0, size - length)
+        file.seek(start)
+        found = _newest_in(file.read(length) if start else b"\n" + file.read(length))
+        if found.stepped is not None or not start:
             break
     return found
 
@@ -232,20 +227,18 @@ def _newest_in(data: bytes) -> _Newest:
     )
 
 
-def _first(data: bytes, kind: type[_R]) -> _R | None:
-    return _searched(data, kind, data.find)[1]
-
-
 def _last(data: bytes, kind: type[_R]) -> tuple[int, _R | None]:
-    return _searched(data, kind, data.rfind)
+    return _searched(data, kind, bytes.rfind)
 
 
-def _searched(data: bytes, kind: type[_R], search: Callable[[bytes, int, int], int]) -> tuple[int, _R | None]:
+def _searched(
+    data: bytes, kind: type[_R], search: Callable[[bytes, bytes, int, int], int]
+) -> tuple[int, _R | None]:
     """The record that ``search`` finds first, and where its line begins; damaged ones are skipped."""
     mark = f'\n{{"type":"{kind.__name__}"'.encode()
     start, end = 0, len(data)
     for _ in range(_MAX_DAMAGED):
-        at = search(mark, start, end)
+        at = search(data, mark, start, end)
         if at < 0:
             break
         line_end = data.find(b"\n", at + 1)
@@ -253,5 +246,5 @@ def _searched(data: bytes, kind: type[_R], search: Callable[[bytes, int, int], i
             record = codec.loads(data[at + 1 : line_end if line_end >= 0 else len(data)].decode())
             if isinstance(record, kind):
                 return at, record
-        start, end = (at + 1, end) if search == data.find else (0, at)
+        start, end = (at + 1, end) if search is bytes.find else (0, at)
     return -1, None
