@@ -1,4 +1,4 @@
-"""How much of the machine this process may use: in a container, or bound to some cores, less than all."""
+"""How many cores and how much memory this process may use, for example in a container."""
 
 import math
 import os
@@ -9,22 +9,22 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What control groups allow this process; None where they set no bound."""
+    """The limits of this process's control groups; None if there is none."""
 
     cores: float | None
-    """CPU seconds a second."""
+    """CPU seconds per second."""
     memory_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """The processors of the machine, and those that this process may keep busy."""
+    """The number of cores of the machine, and how many this process may use."""
 
     machine: int
     allowed: int
-    """By the CPU set it is bound to."""
+    """In its CPU affinity mask."""
     limit: float | None
-    """By its control group."""
+    """The control group's limit, in CPU seconds per second."""
 
     @property
     def usable(self) -> int:
@@ -33,19 +33,19 @@ class Cores:
 
     @property
     def seconds(self) -> float:
-        """CPU seconds a second that all threads together may take."""
+        """CPU seconds per second that all threads together may use."""
         return min(self.allowed, self.limit or self.allowed)
 
 
 def read_cores(limits: Limits) -> Cores:
-    """Ask the system."""
+    """The cores of this machine and process."""
     return Cores(machine=os.cpu_count() or 1, allowed=len(os.sched_getaffinity(0)), limit=limits.cores)
 
 
 def read_limits(root: Path = Path("/")) -> Limits:
-    """The narrowest limits of this process's control groups, of version 2 and 1, and of those above them.
+    """The smallest limits of this process's control groups (version 2 and 1) and their parents.
 
-    ``root`` is the folder in which ``proc`` and ``sys`` are looked for. Kernel documentation:
+    ``root`` is the folder that contains ``proc`` and ``sys``. Kernel documentation:
     admin-guide/cgroup-v2.rst (``cpu.max``, ``memory.max``), admin-guide/cgroup-v1/memory.rst and
     scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
     """
@@ -66,23 +66,23 @@ def read_limits(root: Path = Path("/")) -> Limits:
 
 
 def control_groups(root: Path) -> Iterator[tuple[list[str], Path]]:
-    """Each control group of this process and all above it; version 2 has an empty list of controllers."""
+    """Each control group of this process and its parents; version 2 has an empty list of controllers."""
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         controllers = [name for name in names.split(",") if name]
-        # Where both versions are mounted, the newer one is below the older ones.
+        # If both versions are mounted, version 2 is in a subfolder.
         mounts = [mount / names] if controllers else [mount, mount / "unified"]
         parts = [part for part in path.split("/") if part not in ("", "..")]
         for base in mounts:
-            # A container may read its path on the host, which its own mount does not have: the mount itself
-            # is then its group.
+            # A container may see its path on the host, which its own mount lacks: its group is then the
+            # mount itself.
             yield from ((controllers, base.joinpath(*parts[:depth])) for depth in range(len(parts) + 1))
 
 
 def _quota(text: str) -> float | None:
-    """Microseconds of CPU time and of the period: ``200000 100000`` is 2; ``max`` and -1 are none."""
+    """Microseconds of CPU time and of the period: ``200000 100000`` is 2; ``max`` and -1 mean no limit."""
     words = text.split()
     if len(words) != 2 or not all(word.isdecimal() for word in words) or not int(words[1]):
         return None

@@ -12,7 +12,7 @@ AmptuiError
 
 
 class AmptuiError(Exception):
-    """An error with a message of one line; ``hint`` is a hint what to do about it."""
+    """An error with a message of one line; ``hint`` says what to do about it."""
 
     exit_status = 1
 

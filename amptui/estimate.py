@@ -1,4 +1,4 @@
-"""How much faster: a ratio of step times with a 95% confidence interval, from blocks in turns.
+"""The ratio of step times with a 95% confidence interval, from alternating blocks.
 
 Step times are correlated: a slow step is often followed by slow ones, so a thousand steps carry less
 information than a thousand independent measurements. The medians of blocks of steps are nearly independent;
@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK_STEPS = 20
-"""Steps in a block at least: the correlation of most loops has faded after so many."""
+"""Minimum number of steps in a block: in most loops, correlation has decayed after that many."""
 
 MIN_PAIRS = 3
-"""Pairs of blocks that an interval needs: two leave one degree of freedom, and say nothing."""
+"""Pairs of blocks that an interval needs: with two, one degree of freedom makes it uselessly wide."""
 
 _MAX_CORRELATION = 0.9
-"""Beyond that a correlation estimated from a few blocks is no guide any more."""
+"""Higher correlations cannot be estimated from a few blocks."""
 
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,

@@ -1,4 +1,4 @@
-"""Model files as modules that every process finds by name: workers import what is sent to them."""
+"""Imports model files as modules that DataLoader workers can import by the same name."""
 
 import importlib
 import importlib.util
@@ -10,35 +10,35 @@ from pathlib import Path
 from types import ModuleType
 
 __path__: list[str] = []
-"""Makes this module a package in name: what is imported as a part of it, a finder below looks for."""
+"""Makes Python look for submodules of this module; the finder below provides them."""
 
 
 def import_file(path: Path) -> ModuleType:
-    """Run the file as a module, anew; it may import its neighbours, as a script may.
+    """Run the file as a fresh module; like a script, it may import its neighbours.
 
-    Its name is its own, as if it were imported from its folder. Where that means another module it is a
-    part of this one that spells the path, which every process with amptui can import.
+    It is named after the file, as if imported from its folder. If another module has that name, it becomes a
+    submodule of this one whose name encodes the path, which every process with amptui can import.
     """
     folder = str(path.resolve().parent)
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
-    importlib.invalidate_caches()  # it may be newer than the last look at its folder
+    importlib.invalidate_caches()  # the file may be newer than the cached listing of its folder
     name = _name(path)
     sys.modules.pop(name, None)
     return importlib.import_module(name)
 
 
 def _name(path: Path) -> str:
-    spelled = f"{__name__}.{os.fsencode(path.resolve()).hex()}"
+    encoded = f"{__name__}.{os.fsencode(path.resolve()).hex()}"
     if "." in path.stem or path.stem == "__main__":
-        return spelled
+        return encoded
     loaded = sys.modules.get(path.stem)
     if loaded is not None:
         origin = getattr(loaded, "__file__", None)
     else:
         found = importlib.util.find_spec(path.stem)
         origin = found.origin if found is not None else None
-    return path.stem if _is_same(origin, path) else spelled
+    return path.stem if _is_same(origin, path) else encoded
 
 
 def _is_same(origin: str | None, path: Path) -> bool:
@@ -48,8 +48,8 @@ def _is_same(origin: str | None, path: Path) -> bool:
         return False
 
 
-class _Spelled:
-    """Finds a module whose name spells the path of its file."""
+class _PathFinder:
+    """Finds a module whose name encodes the path of its file."""
 
     @staticmethod
     def find_spec(
@@ -57,7 +57,7 @@ class _Spelled:
         path: Sequence[str] | None = None,  # noqa: ARG004 - the protocol's
         target: ModuleType | None = None,  # noqa: ARG004 - the protocol's
     ) -> ModuleSpec | None:
-        """Of ``amptui.modelfile.2f746d70...``; None for any other."""
+        """The spec of ``amptui.modelfile.2f746d70...``; None for any other name."""
         parent, _, last = name.rpartition(".")
         if parent != __name__:
             return None
@@ -68,4 +68,4 @@ class _Spelled:
         return importlib.util.spec_from_file_location(name, file)
 
 
-sys.meta_path.append(_Spelled)  # in every process that imports a part of this module
+sys.meta_path.append(_PathFinder)  # in every process that imports a submodule of this one

@@ -1,4 +1,4 @@
-"""What MODEL on the command line means, told without importing the model: a name, a file or a module."""
+"""Parses MODEL on the command line, a name, a file or a module, without importing it."""
 
 import os
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from amptui.models import CATALOGUE
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Where an experiment's class is found."""
+    """Where to find an experiment's class."""
 
     text: str
-    """As it was typed."""
+    """What the user typed."""
     name: str
-    """As the screen and the run's folder call it."""
+    """The name on the screen and in the run's folder."""
     module: str = ""
     path: Path | None = None
     class_name: str = ""
@@ -24,7 +24,7 @@ class ModelSpec:
 
     @property
     def anywhere(self) -> str:
-        """The text that means the same model in whatever folder it is typed."""
+        """Text for the same model that works in every working folder."""
         if self.path is None:
             return self.text
         return f"{self.path.resolve()}:{self.class_name}".rstrip(":")
@@ -37,7 +37,7 @@ def parse_model(text: str) -> ModelSpec:
     place, _, class_name = text.partition(":")
     if place.endswith(".py") or "/" in place:
         path = Path(place).expanduser()
-        if not os.path.isfile(path):  # noqa: PTH113 - unlike is_file() it raises nothing of what is too long
+        if not os.path.isfile(path):  # noqa: PTH113 - unlike is_file(), does not raise for a path that is too long
             raise UsageError(
                 f"no model file {place}", hint="check the path, or see `amptui models` for names"
             )
@@ -47,6 +47,6 @@ def parse_model(text: str) -> ModelSpec:
     if class_name:
         return ModelSpec(text, class_name, module=place, class_name=class_name)
     near = get_close_matches(text, CATALOGUE, n=1, cutoff=0.4)
-    there_are = f"there are {', '.join(CATALOGUE)}, or give a path to a .py file"
-    hint = f"did you mean {near[0]}?" if near else there_are
+    choices = f"there are {', '.join(CATALOGUE)}, or give a path to a .py file"
+    hint = f"did you mean {near[0]}?" if near else choices
     raise UsageError(f"no model named {text!r}", hint=hint)

@@ -1,8 +1,7 @@
-"""Opens the files of a run's folder: never through a link, regular files only, new ones for this user alone.
+"""Opens the files of a run's folder: regular files only, never through a link, new ones for this user alone.
 
-A run's folder may be one that somebody else prepared. Every file in it is opened here, by its last name: a
-symbolic link would lead to a file elsewhere, and opening a FIFO would wait for ever. The folder itself may be
-reached by links: its user named it.
+Somebody else may have prepared the folder: a symbolic link could lead to any file, and opening a FIFO would
+wait forever. Only the last part of a path is checked: the path to the folder itself may contain links.
 """
 
 import errno
@@ -14,21 +13,21 @@ from pathlib import Path
 from typing import BinaryIO
 
 FILE_MODE = 0o600
-"""Of what is made in a run's folder. A umask can only take away from it."""
+"""Mode of new files in a run's folder."""
 
 FOLDER_MODE = 0o700
 
 _ALWAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 LINK = "a symbolic link, and none is followed here"
-"""What is said of one."""
+"""The reason in an error about one."""
 
 
 def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int:
-    """A descriptor of the file ``path``, opened with ``flags``; ``path`` may be a name in ``folder``.
+    """Open the file ``path`` with ``flags`` and return its descriptor; ``path`` may be a name in ``folder``.
 
-    Raises OSError, also where ``path`` is no regular file, and for writing where the file has a second name:
-    what is written here would change there as well.
+    Raises OSError, also if ``path`` is not a regular file, or if it is opened for writing and has a second
+    name (a hard link): writing would change that file as well.
     """
     try:
         descriptor = os.open(path, flags | _ALWAYS, FILE_MODE, dir_fd=folder)
@@ -47,20 +46,19 @@ def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int
 
 
 def open_to_read(path: Path | str, *, folder: int | None = None) -> BinaryIO:
-    """The file ``path`` for reading. Raises OSError as :func:`open_file` does."""
+    """Open ``path`` for reading. Raises OSError as :func:`open_file` does."""
     return os.fdopen(open_file(path, os.O_RDONLY, folder=folder), "rb")
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """The file ``path``, made if need be, for writing at its end at once. Raises OSError."""
+    """Open ``path`` for unbuffered appending; it is created if missing. Raises OSError."""
     return os.fdopen(open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
 def open_new(path: Path | str, *, folder: int | None = None) -> int:
-    """A descriptor of a new, empty file at ``path``, for reading, writing and appending.
+    """Create an empty file at ``path`` for reading and appending, and return its descriptor.
 
-    What has that name is removed first: a file that a killed process left, or a link that leads elsewhere.
-    Raises OSError.
+    An existing file of that name, left by a killed process, or a link is removed first. Raises OSError.
     """
     with suppress(FileNotFoundError):
         os.unlink(path, dir_fd=folder)
@@ -68,9 +66,9 @@ def open_new(path: Path | str, *, folder: int | None = None) -> int:
 
 
 def is_still(descriptor: int, opened: os.stat_result) -> bool:
-    """Whether ``descriptor`` leads to what it led to when it was ``opened``.
+    """Whether ``descriptor`` still refers to the file it was ``opened`` for.
 
-    Code of a model file may close what is not its own, and the next file that it opens gets the number.
+    A model file may close descriptors that it does not own; the next file opened then gets the number.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), opened)
@@ -80,7 +78,7 @@ def is_still(descriptor: int, opened: os.stat_result) -> bool:
 
 @contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """A descriptor of the folder ``path`` within a run's folder, so that nobody can put a link in its place.
+    """Open the folder ``path`` in a run's folder, so that nobody can replace it by a link meanwhile.
 
     Raises OSError.
     """
@@ -97,7 +95,7 @@ def opened_folder(path: Path) -> Iterator[int]:
 
 
 def names_in(path: Path) -> list[str]:
-    """What the folder ``path`` within a run's folder holds; nothing where it cannot be read."""
+    """The names in the folder ``path`` in a run's folder; empty if it cannot be read."""
     try:
         with opened_folder(path) as folder:
             return os.listdir(folder)  # noqa: PTH208 - a descriptor, not a path

@@ -1,6 +1,6 @@
-"""The terminal as the environment tells of it, and how it is given back however its process ends.
+"""What the terminal can do, and how it is restored even if its process is killed.
 
-Imports nothing heavy: it is there before the first frame.
+Imports nothing heavy: it is needed before the first frame.
 """
 
 import os
@@ -15,27 +15,27 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 MAX_COLUMNS, MAX_LINES = 1000, 500
-"""Of a screen: more than any display shows; what claims more is no display."""
+"""Limit of the screen's size; no real display is larger."""
 
 RESTORE = b"\x1b[?2004l\x1b[?7h\x1b[<u\x1b[0m\x1b[?1049l\x1b[?25h\x1b[?1004l"
-"""What a screen writes when it stops, for one that had no time to stop."""
+"""The escape sequences that a screen writes when it stops."""
 
 _LOCALE_NAMES = ("LC_ALL", "LC_CTYPE", "LANG")
 
 _TAKEN, _GIVEN, _OVER = b"+", b"-", b"."
 
 _GUARD_SECONDS = 5.0
-"""How long a process that ends waits for its guard, which has to find out whether the run goes on."""
+"""How long a process that ends waits for its guard, which finds out whether the run continues."""
 
 
 def terminal_speaks_utf8() -> bool:
-    """Whether the locale says so; where it says nothing, as in most containers, a terminal of today does."""
-    said = next((value for name in _LOCALE_NAMES if (value := os.environ.get(name))), "UTF-8")
-    return "utf" in said.lower()
+    """Whether the locale says so; true if it is not set, as in most containers."""
+    locale = next((value for name in _LOCALE_NAMES if (value := os.environ.get(name))), "UTF-8")
+    return "utf" in locale.lower()
 
 
 def can_show_a_screen() -> bool:
-    """Whether somebody sits at a terminal that can show a screen and type keys."""
+    """Whether standard input and output are a terminal that can show the screen."""
     return (
         os.environ.get("TERM", "dumb") not in ("", "dumb")
         and sys.stdin is not None
@@ -45,23 +45,23 @@ def can_show_a_screen() -> bool:
 
 
 def terminal_size() -> tuple[int, int]:
-    """Columns and lines to draw on: the terminal's, or fewer where COLUMNS and LINES ask for fewer."""
+    """Columns and lines to draw on: the terminal's, or fewer if COLUMNS and LINES say so."""
     asked = shutil.get_terminal_size()
     found = asked
     for descriptor in (1, 0, 2):
         with suppress(OSError):
             found = os.get_terminal_size(descriptor)
             break
-    # A terminal that was told no size says 0.
+    # A terminal without a size reports 0.
     columns, lines = (min(a, b or a) for a, b in zip(asked, found, strict=True))
     return min(columns, MAX_COLUMNS), min(lines, MAX_LINES)
 
 
 class HeldTerminal:
-    """While entered, the terminal on descriptor 0 is given back even if this process is killed.
+    """While entered, the terminal on descriptor 0 is restored even if this process is killed.
 
-    A guard, forked from this process, waits for its end. If a screen holds the terminal by then, the guard
-    restores it and writes ``farewell()``, one line. To be entered while there is one thread only.
+    A guard process, forked from this one, waits for its end. If a screen uses the terminal at that time, the
+    guard restores it and writes ``farewell()``, one line. Enter it while there is only one thread.
     """
 
     def __init__(self, farewell: Callable[[], str] = str) -> None:
@@ -83,15 +83,15 @@ class HeldTerminal:
         self.give_up()
 
     def take(self) -> None:
-        """From here on a screen holds the terminal."""
+        """Note that a screen now uses the terminal."""
         self._say(_TAKEN)
 
     def give(self) -> None:
-        """The screen has restored it."""
+        """Note that the screen has restored it."""
         self._say(_GIVEN)
 
     def give_up(self) -> None:
-        """Return once the guard has done its work: this process ends now. Safe in a signal's handler."""
+        """Let the guard restore the terminal, because this process ends now. Safe in a signal handler."""
         guard, self._guard = self._guard, None
         if guard is None:
             return
@@ -102,12 +102,12 @@ class HeldTerminal:
 
     def _say(self, word: bytes) -> None:
         if self._guard is not None:
-            with suppress(OSError):  # somebody ended the guard
+            with suppress(OSError):  # the guard was killed
                 self._guard.send(word)
 
 
 def _stand_guard(words: socket.socket, modes: list[Any], farewell: Callable[[], str]) -> NoReturn:
-    """Wait for the other process's end, keeping nothing of it but the terminal."""
+    """Wait for the parent's end, with no open file of it but the terminal."""
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.closerange(3, words.fileno())
@@ -124,9 +124,9 @@ def _stand_guard(words: socket.socket, modes: list[Any], farewell: Callable[[], 
 
 
 def _give_back(modes: list[Any], farewell: Callable[[], str]) -> None:
-    # A file of its own: a terminal that takes nothing is not waited for, and stays as it is for others.
+    # Opened again: non-blocking for this process alone, in case the terminal accepts no output.
     terminal = os.open(os.ttyname(0), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
-    # A shell that was quicker edits its line by now, with modes of its own. It leaves signals to the keys.
+    # A shell that was faster has set its own modes, with ISIG on: keep those.
     if not termios.tcgetattr(0)[3] & termios.ISIG:
         termios.tcsetattr(0, termios.TCSANOW, modes)
     os.write(terminal, RESTORE)

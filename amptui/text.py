@@ -1,7 +1,7 @@
-"""Makes untrusted text safe to show, and writes lines of it.
+"""Makes untrusted text safe to print.
 
-Names, paths, messages and prints come from model files, journals, drivers and command lines. Sent to a
-terminal unchanged, escape sequences in them could change its colours, its title or the clipboard.
+Names, paths, messages and output come from model files, journals, drivers and command lines. Escape sequences
+in them could change the terminal's colours, its title or the clipboard.
 """
 
 import errno
@@ -11,25 +11,25 @@ from typing import TextIO
 from unicodedata import category
 
 MAX_MARKS = 3
-"""Combining marks that one character keeps: Thai needs two, Hindi three; more climb into other lines."""
+"""Combining marks that one character keeps: Thai needs two, Hindi three; more would cover other lines."""
 
 MAX_CHARACTERS = 10_000
-"""Of a line: nobody reads more, and it keeps a terminal busy for seconds."""
+"""Limit of a line: longer ones keep a terminal busy for seconds."""
 
 INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0")
-"""Hangul's fillers: letters by their category, blanks to the eye."""
+"""Hangul fillers: letters by category, but invisible."""
 
 _REPLACEMENT = "?"
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a file says that cannot grow; all else that a stream says means that nobody reads it any more."""
+"""Errors of a file that cannot grow; any other error of a stream means that its reader is gone."""
 
 
 def printable(text: str) -> str:
-    """``text`` of the same length, with a ``?`` for each character that is no plain sign on the line.
+    """``text`` with a ``?`` for each character that could disturb the line; its length does not change.
 
-    That is: control characters, and with them every escape sequence; line breaks; what turns the reading
-    direction or has no width; halves of surrogate pairs; combining marks beyond `MAX_MARKS` in a row.
+    Those are control characters (and thus escape sequences), line breaks, invisible and bidirectional
+    characters, lone surrogates, and combining marks beyond `MAX_MARKS` in a row.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -43,10 +43,10 @@ def printable(text: str) -> str:
 
 
 def write_line(out: TextIO | None, text: str) -> bool:
-    """Write ``text`` to ``out`` as one line that every terminal may read; false where nobody reads any more.
+    """Write ``text`` to ``out`` as one safe line; return False if its reader is gone.
 
-    What the stream's encoding lacks becomes ``?``; a line that is longer than `MAX_CHARACTERS` is cut.
-    ``out`` is None where a standard stream was closed before Python started.
+    Characters that the stream cannot encode become ``?``; a line longer than `MAX_CHARACTERS` is cut.
+    ``out`` is None if a standard stream was closed before Python started.
     """
     if out is None:
         return False
@@ -55,7 +55,7 @@ def write_line(out: TextIO | None, text: str) -> bool:
         out.flush()
     except OSError as error:
         if error.errno in NO_ROOM:
-            return True  # what could not be written stays in the stream, and comes with the next line
+            return True  # the rest stays in the stream's buffer and is written with the next line
         fall_silent(out)
         return False
     return True
@@ -70,9 +70,9 @@ def inert_line(out: TextIO, text: str) -> str:
 
 
 def fall_silent(out: TextIO) -> None:
-    """Nobody reads ``out`` any more: what is still in it goes nowhere.
+    """Discard what is buffered in ``out`` and everything written to it later: its reader is gone.
 
-    Otherwise it would be tried again, and complained about, at the interpreter's end.
+    Otherwise Python would write it again at exit, and print an error.
     """
     with suppress(OSError, ValueError):  # a stream in memory has no descriptor
         nothing = os.open(os.devnull, os.O_WRONLY)

@@ -24,7 +24,7 @@ from amptui.engine.checkpoint.file import (
 from amptui.errors import AmptuiError, RunFolderError
 from amptui.export import export
 from amptui.process.capture import _OutputLog
-from amptui.process.training import _lead_to
+from amptui.process.training import _redirect_output
 from amptui.replay.player import span_of
 from amptui.runs import journal, socket_place
 from amptui.runs.find import find_run, resumable
@@ -138,7 +138,7 @@ WRITERS: tuple[Callable[[Path], object], ...] = (
     lambda path: keep_and_remake_a_journal(path / "journal.jsonl"),
     lambda path: RunDir(path).write_run_json({"asked": {}}),
     lambda path: print_something(path / "output.log"),
-    lambda path: _lead_to(path / "output.log", []),
+    lambda path: _redirect_output(path / "output.log", []),
     listen,
     write_checkpoints,
     read_checkpoints,

@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from amptui.data.loaders import END, delivered, draws_on_host, tell_dead_worker, without_workers, worker_count
+from amptui.data.loaders import (
+    END,
+    delivered,
+    draws_on_host,
+    raise_dead_worker,
+    without_workers,
+    worker_count,
+)
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
 
@@ -259,7 +266,7 @@ class _LoadedBatches:
             # torch's message about a dead worker depends on what it was sending at that moment.
             if not str(error).startswith("Caught "):
                 self._iterator = None  # do not join the others: they may wait for a lock that it held
-                tell_dead_worker(getattr(iterator, "_workers", ()), error)
+                raise_dead_worker(getattr(iterator, "_workers", ()), error)
             raise
 
 

@@ -12,12 +12,11 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets.folder import IMG_EXTENSIONS
 from torchvision.transforms import v2
 
-from amptui.data.choice import Named, real_or_stand_in
 from amptui.data.loaders import worker_count
-from amptui.data.sources import Arrays, Data, DataRequest, Progress
+from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
 from amptui.errors import DataError
 
-LAYOUT_MEND = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
+LAYOUT_HINT = "use --data-dir with a folder that contains train/CLASS/IMAGE and val/CLASS/IMAGE"
 
 RANDOM_BATCHES = 16
 """Batches in an epoch of random images: 0.6 GB for 256 images of 224 pixels."""
@@ -109,7 +108,7 @@ def _validation(
     if not folder.is_dir():
         return None
     if unknown := sorted(set(_class_folders(folder)) - set(classes)):
-        raise DataError(f"{folder / unknown[0]} is a class that is not in train", hint=LAYOUT_MEND)
+        raise DataError(f"{folder / unknown[0]} is a class that is not in train", hint=LAYOUT_HINT)
     images = FolderImages(_listed(folder, classes, request), _validation_transform(wanted))
     return _loader(images, wanted, request.seed, training=False)
 
@@ -119,7 +118,7 @@ def _class_folders(folder: Path) -> list[str]:
     found = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
     if not found:
         problem = "has no class folders" if folder.is_dir() else "does not exist"
-        raise DataError(f"{folder} {problem}", hint=LAYOUT_MEND)
+        raise DataError(f"{folder} {problem}", hint=LAYOUT_HINT)
     return found
 
 
@@ -137,7 +136,7 @@ def _listed(folder: Path, classes: list[str], request: DataRequest) -> list[tupl
         )
         samples += [(path, label) for path in sorted(paths)]
     if not samples:
-        raise DataError(f"{folder} has no images", hint=LAYOUT_MEND)
+        raise DataError(f"{folder} has no images", hint=LAYOUT_HINT)
     return samples
 
 

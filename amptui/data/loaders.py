@@ -23,16 +23,16 @@ _WORKER_ENDS = {
 """What to do about a worker that was killed by that signal."""
 
 END = object()
-"""What an iterator gives that has no more; a batch may be anything else."""
+"""Returned at the end of an iterator; a batch may be anything else, even None."""
 
 
 def worker_count(most: int) -> int:
-    """How many processes may load data: one less than there are cores to use, ``most`` at the most."""
+    """The number of worker processes to use: one less than the available cores, at most ``most``."""
     return min(most, read_cores(read_limits()).usable - 1)
 
 
-def tell_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:
-    """Raise DataError that says how the first dead one of a loader's ``workers`` ended; none if all live."""
+def raise_dead_worker(workers: Sequence[multiprocessing.Process], error: Exception) -> None:
+    """Raise ``DataError`` if one of a loader's ``workers`` has died; it says how."""
     limit = time.monotonic() + _DYING_SECONDS
     for worker in workers:
         worker.join(max(0.0, limit - time.monotonic()))
@@ -54,7 +54,7 @@ def draws_on_host(loader: DataLoader[Any]) -> bool:
 
 
 def delivered(iterator: Iterator[Any], on_host: bool) -> Iterator[Any]:
-    """What ``iterator`` delivers; with ``on_host``, it runs with the CPU as torch's default device."""
+    """The batches of ``iterator``; with ``on_host``, they are loaded with the CPU as default device."""
     if not on_host:
         yield from iterator
         return

@@ -4,10 +4,9 @@ from typing import Protocol
 
 from torch import Tensor
 
-from amptui.data.choice import Named, real_or_stand_in
 from amptui.data.cifar import read_cifar10
 from amptui.data.mnist import read_mnist
-from amptui.data.sources import Arrays, Data, DataRequest, Progress
+from amptui.data.sources import Arrays, Data, DataRequest, Named, Progress, real_or_stand_in
 from amptui.data.synthetic import TellDone, digits, objects
 
 _VALIDATION_SAMPLES = 10_000

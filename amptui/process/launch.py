@@ -16,13 +16,21 @@ from amptui.errors import OutputError, RunFolderError, UsageError
 from amptui.fork import Offspring, fork, how_ended
 from amptui.models import CATALOGUE
 from amptui.modelspec import ModelSpec, parse_model
-from amptui.process.stop_signals import held_back
+from amptui.process.stop_signals import blocked_stop_signals
 from amptui.prompt import complain, say
 from amptui.records import RunFailed
 from amptui.request import TrainRequest
 from amptui.runs.find import is_own, live_run, resumable, resume_command
 from amptui.runs.lock import RunLock, holder
-from amptui.runs.rundir import RunDir, create_run_dir, expanded, folder_name, home, read_run_json, said
+from amptui.runs.rundir import (
+    RunDir,
+    create_run_dir,
+    expanded,
+    folder_name,
+    home,
+    read_run_json,
+    run_argument,
+)
 from amptui.terminal import HeldTerminal, can_show_a_screen
 
 if TYPE_CHECKING:
@@ -69,7 +77,8 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     for name, value in given.items():
         before = getattr(asked, name)
         if name not in _MAY_CHANGE and value != before:
-            what = f"{folder.path.name} was started with {_words(name, before)}, not {_words(name, value)}"
+            then, now = _as_option(name, before), _as_option(name, value)
+            what = f"{folder.path.name} was started with {then}, not {now}"
             raise UsageError(what, hint="leave out that option, or start a new run without --resume")
     changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
     request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
@@ -106,15 +115,15 @@ def can_go_on(run_dir: Path) -> bool:
 def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None) -> int:
     """Run one training, on the screen or with plain output; return the exit status."""
     # A signal without a handler would end this process and leave the run unattended.
-    with held_back():
+    with blocked_stop_signals():
         if detach or plan.request.interactive:
-            return _train_next_door(plan, detach=detach, frames_per_second=frames_per_second)
+            return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second)
         from amptui.process.training import run_plainly
 
         return run_plainly(plan.request, plan.spec, plan.run_dir, json=json)
 
 
-def _train_next_door(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
+def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
     ours, theirs = socket.socketpair()
 
     def work() -> int:
@@ -127,9 +136,9 @@ def _train_next_door(plan: Plan, *, detach: bool, frames_per_second: float | Non
     theirs.close()
     folder = plan.run_dir.path
     if detach:
-        from amptui.process.watch import see_off
+        from amptui.process.watch import follow_until_first_step
 
-        return _conclude(see_off(ours, folder), folder, offspring)
+        return _conclude(follow_until_first_step(ours, folder), folder, offspring)
     return _conclude(_watch(ours, folder, frames_per_second, attached=False), folder, offspring)
 
 
@@ -171,7 +180,7 @@ def _farewell(folder: Path) -> str:
     """What to tell a user whose screen was killed."""
     if holder(folder) is None:
         return "the screen was killed and the run has ended; `amptui runs` shows how"
-    return f"the screen was killed, training continues; to watch it again: amptui attach {_said(folder)}"
+    return f"the screen was killed, training continues; to watch it again: amptui attach {_quoted(folder)}"
 
 
 def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
@@ -182,7 +191,7 @@ def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> 
         if watched.error:
             complain(watched.error)
         _tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
-        _tell(f"to watch it again: amptui attach {_said(folder)}")
+        _tell(f"to watch it again: amptui attach {_quoted(folder)}")
         return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
     ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
     if not watched.over:
@@ -225,12 +234,12 @@ def _killed(number: int, folder: Path) -> str:
     return f"{what}; to resume from its last checkpoint: {resume_command(folder)}"
 
 
-def _said(folder: Path) -> str:
-    """What to type on the command line for that run."""
-    return shlex.quote(said(folder))
+def _quoted(folder: Path) -> str:
+    """RUN for the shell."""
+    return shlex.quote(run_argument(folder))
 
 
-def _words(name: str, value: object) -> str:
+def _as_option(name: str, value: object) -> str:
     """An option and its value as on the command line: ``--lr 0.01``."""
     option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
     if value is None or value == {}:

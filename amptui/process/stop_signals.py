@@ -1,4 +1,4 @@
-"""Signals that stop a run: the first asks for a clean end, the second exits at once."""
+"""Signals that stop a run: the first requests a clean end, the second exits at once."""
 
 import faulthandler
 import os
@@ -16,25 +16,25 @@ LEAVE_AFTER_SECONDS = 15.0
 """The process exits within that time after SIGINT or SIGTERM, even if its terminal blocks every write."""
 
 _BY_HAND = (signal.SIGINT, signal.SIGTERM)
-"""Somebody waits: the second leaves at once."""
+"""A person waits: the second one exits at once."""
 
 BY_SCHEDULER = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
     *(signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR),
 )
-"""What a batch system, a limit or a timer sends before it kills, perhaps twice, perhaps to all processes."""
+"""Sent by batch systems, limits and timers before they kill, perhaps twice, perhaps to all processes."""
 
 _FATAL = (signal.SIGQUIT, signal.SIGABRT)
 
 _HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
 
 _leave_at_once = os._exit
-"""As it is before code of a model file is kept from it."""
+"""The original: a model file's code gets another one."""
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Within it, stop signals and hangups wait for :class:`StopSignals`, here and in forked processes."""
+def blocked_stop_signals() -> Iterator[None]:
+    """While entered, stop signals and SIGHUP are blocked, until :class:`StopSignals` handles them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
     try:
         yield
@@ -45,11 +45,10 @@ def held_back() -> Iterator[None]:
 class StopSignals:
     """While entered, signals that would kill the process ask the run to stop instead.
 
-    ``ask`` gets that request, with the first signal's name as its reason, in the main thread. With
-    ``hung_up`` SIGHUP calls that and stops nothing. While ``busy`` says so, the process is not left for
-    having taken long. ``terminal`` is given back before the process leaves at once, or dies of SIGQUIT or
-    SIGABRT. A signal that was ignored when we started stays ignored: that is how nohup asks for it. Those of
-    `BY_SCHEDULER` are left to whoever has a handler for them.
+    ``ask`` gets that request in the main thread; its reason is the first signal's name. With ``hung_up``,
+    SIGHUP calls that instead of stopping. While ``busy()`` is true, a slow end is not cut short. ``terminal``
+    is restored before the process exits at once, or dies of SIGQUIT or SIGABRT. A signal that was ignored at
+    the start stays ignored, as nohup requires. Those of `BY_SCHEDULER` that have a handler keep it.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class StopSignals:
 
     @property
     def patient(self) -> bool:
-        """Whether a clean end may take its time: whoever sent the signal kills when there is no more."""
+        """Whether a clean end may take long: the batch system kills when its time is over."""
         return self.received in BY_SCHEDULER and not self._urged
 
     def __enter__(self) -> "StopSignals":
@@ -86,7 +85,7 @@ class StopSignals:
                 self._catch(number, self._ask)
         if self._terminal is not None:
             for number in _FATAL:
-                # What faulthandler has to say of an abort is worth more than a terminal restored in order.
+                # faulthandler's traceback of an abort is worth more than a restored terminal.
                 if number != signal.SIGABRT or not faulthandler.is_enabled():
                     self._catch(number, self._die)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEEDED)
@@ -105,10 +104,10 @@ class StopSignals:
             signal.signal(number, handle)
 
     def _is_ours(self, number: int) -> bool:
-        """Whether this is the process that entered, and not one that it forked: a data loader's worker, say.
+        """Whether this is the process that entered, not a forked one such as a DataLoader worker.
 
-        A worker that is terminated dies of it. All else that is sent to a whole group of processes it
-        outlives: the run still needs its batches to come to a clean end.
+        A worker dies of SIGTERM only. It survives other signals that are sent to the whole process group:
+        the run still needs its batches for a clean end.
         """
         if os.getpid() == self._pid:
             return True
@@ -140,13 +139,13 @@ class StopSignals:
         _die_of(number)
 
     def _leave_in_time(self) -> None:
-        """The main thread may be stuck in a write to a terminal that takes nothing any more."""
+        """Exit later in any case: the main thread may be blocked writing to a terminal."""
         self._last_resort = threading.Timer(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
         self._last_resort.daemon = True
         self._last_resort.start()
 
     def _leave_unless_busy(self) -> None:
-        # What was being done a moment ago has an end that takes its time too.
+        # What ended a moment ago may need time to finish.
         is_busy, was_busy = self._busy(), self._was_busy
         self._was_busy = is_busy
         if is_busy or was_busy:
@@ -161,7 +160,7 @@ class StopSignals:
 
 
 def _die_of(number: int) -> None:
-    """What the signal does by default, its core dump included."""
+    """Apply the signal's default action, including its core dump."""
     signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (number,))
     os.kill(os.getpid(), number)

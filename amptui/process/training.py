@@ -161,13 +161,13 @@ def _stop_signals(training: Training) -> StopSignals:
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training continues"
         training.recorder.emit(Note(time=time.time(), severity="info", text=text))
-        _lead_to(training.run_dir.path / "output.log", terminals)
+        _redirect_output(training.run_dir.path / "output.log", terminals)
 
     return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: training.thread.saving)
 
 
-def _lead_to(path: Path, descriptors: Sequence[int]) -> None:
-    """Capture output from now on: on a closed terminal every print would fail."""
+def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
+    """Write further output to a file: on a closed terminal every print would fail."""
     try:
         file = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError:

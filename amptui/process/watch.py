@@ -41,7 +41,7 @@ _ENDING_SECONDS = 1.0
 _SILENT_SECONDS = 5.0
 """A run samples its device every second; during a long call it may miss some."""
 
-_Told = TypeVar("_Told")
+_Received = TypeVar("_Received")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ def watch(
     from amptui.tui.app import WatchApp
     from amptui.tui.panels.phase import is_stopping
 
-    session, ended, hearing = Session(str(run_dir)), threading.Event(), _Hearing(run_dir)
+    session, ended, last_heard = Session(str(run_dir)), threading.Event(), _LastHeard(run_dir)
     client = Client(
         connection,
-        restore=hearing.first(session.restore),
-        fold=hearing.first(session.fold),
+        restore=last_heard.first(session.restore),
+        fold=last_heard.first(session.fold),
         asked=lambda made: session.fold([made]),
         ended=ended,
     )
@@ -92,7 +92,7 @@ def watch(
         gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
         gc.enable()
         capture.reclaim()
-        hearing.hears()
+        last_heard.hears()
         client.start()
 
     app = WatchApp(
@@ -104,7 +104,7 @@ def watch(
         frames_per_second=frames_per_second,
         attached=attached,
         why_ended=lambda: client.error and _lost_words(client.error, run_dir),
-        why_silent=hearing.silence,
+        why_silent=last_heard.silence,
         opening=opening,
     )
 
@@ -135,7 +135,7 @@ def watch(
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
     view = _last_view(session)
     over = view.outcome is not None or (ended.is_set() and not _trains_on(run_dir))
-    silence = "" if over else hearing.silence()
+    silence = "" if over else last_heard.silence()
     error = client.error or error
     return Watched(left, over, control.stop_reason is not None, signals.received, view, silence, error)
 
@@ -164,7 +164,7 @@ def _last_view(session: Session) -> SessionView:
         return EMPTY_VIEW
 
 
-class _Hearing:
+class _LastHeard:
     """When the run was last heard from (it sends something every second), and what to say if it is silent."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -175,12 +175,12 @@ class _Hearing:
         """Note that the run sent something, or that listening starts now."""
         self._heard_at = time.monotonic()
 
-    def first(self, take: Callable[[_Told], None]) -> Callable[[_Told], None]:
+    def first(self, take: Callable[[_Received], None]) -> Callable[[_Received], None]:
         """``take``, and note the time."""
 
-        def heard(told: _Told) -> None:
+        def heard(received: _Received) -> None:
             self.hears()
-            take(told)
+            take(received)
 
         return heard
 
@@ -226,7 +226,7 @@ def _go_on_in_lines(
     return ""
 
 
-def see_off(connection: socket.socket, run_dir: Path) -> Watched:
+def follow_until_first_step(connection: socket.socket, run_dir: Path) -> Watched:
     """Follow a run in plain lines until its first step, then detach; Ctrl+C before that stops it.
 
     Closing the terminal before that does not stop it.

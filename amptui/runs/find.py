@@ -17,7 +17,7 @@ from amptui.runs.rundir import (
     kept_runs,
     open_run_dir,
     read_run_json,
-    said,
+    run_argument,
 )
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
@@ -52,8 +52,8 @@ def resumable(text: str) -> RunDir:
     run_dir = _kept(text) if path is None else _folder(path)
     trains = holder(run_dir.path)
     if trains is not None:
-        watch = f"watch it with `amptui attach {said(run_dir.path)}`"
-        raise RunFolderError(f"{said(run_dir.path)} is still running, {trains}", hint=watch)
+        watch = f"watch it with `amptui attach {run_argument(run_dir.path)}`"
+        raise RunFolderError(f"{run_argument(run_dir.path)} is still running, {trains}", hint=watch)
     if not os.path.lexists(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
         raise RunFolderError(what, hint=_NOTHING)
@@ -79,7 +79,7 @@ def is_own(folder: Path) -> bool:
 
 def resume_command(folder: Path) -> str:
     """The command that resumes the run in ``folder``; with MODEL if the run is not the user's own."""
-    words = ["amptui", "train", "--resume", said(folder)]
+    words = ["amptui", "train", "--resume", run_argument(folder)]
     if not is_own(folder):
         with suppress(RunFolderError, KeyError, TypeError):
             words.insert(2, str(read_run_json(folder)["asked"]["model"]))
@@ -185,7 +185,7 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
         return UsageError("no run is live", hint="`amptui train MODEL` starts one")
     words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
-    named = said(run.folder)
+    named = run_argument(run.folder)
     hint = f"view it with `amptui replay {named}`"
     if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
         hint += f", or resume it with `{resume_command(run.folder)}`"

@@ -78,19 +78,19 @@ def look_at(run_dir: RunDir) -> KeptRun:
     """The run in a folder; what cannot be read is None, and never raises."""
     trains = holder(run_dir.path)
     begun, newest, trouble = _both_ends(run_dir.journal_path)
-    said = _run_json(run_dir)
+    run_json = _run_json(run_dir)
     began = trains.started if trains is not None else None
     # What changes on resume is rewritten in run.json; in the journal it may be far from both ends.
-    newer = (said, newest.resumed, begun)
+    newer = (run_json, newest.resumed, begun)
     return KeptRun(
         name=run_dir.path.absolute().name,
         folder=run_dir.path,
         state=_state(trains, newest, has_begun=begun is not None, is_readable=trouble is None),
-        model=_known("model", begun, said),
+        model=_known("model", begun, run_json),
         precision=newest.precision or _known("precision", begun),
         step=newest.step,
         total_steps=_known("total_steps", *newer),
-        started=_known("time", begun, said) or began,
+        started=_known("time", begun, run_json) or began,
         began=began,
         written=written(run_dir),
         device=_known("device", *newer),
@@ -114,15 +114,15 @@ class _Said:
 
 
 def _run_json(run_dir: RunDir) -> _Said:
-    said: dict[str, object] = {}
+    run_json: dict[str, object] = {}
     with suppress(RunFolderError):
-        said = read_run_json(run_dir.path)
+        run_json = read_run_json(run_dir.path)
     return _Said(
-        model=_of(str, said.get("model")),
-        time=_of(float, said.get("started")),
-        total_steps=_of(int, said.get("total_steps")),
-        device=_of(str, said.get("device")),
-        device_name=_of(str, said.get("device_name")),
+        model=_of(str, run_json.get("model")),
+        time=_of(float, run_json.get("started")),
+        total_steps=_of(int, run_json.get("total_steps")),
+        device=_of(str, run_json.get("device")),
+        device_name=_of(str, run_json.get("device_name")),
     )
 
 

@@ -122,9 +122,9 @@ def holder(folder: Path) -> Holder | None:
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _words(file)
+        return _read_holder(file)
     except OSError:
-        return _by_its_words(file)
+        return _holder_by_name(file)
     else:
         return None
     finally:
@@ -155,13 +155,13 @@ def _try_to_lock(file: int) -> bool:
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
-        return _by_its_words(file) is None
+        return _holder_by_name(file) is None
     return True
 
 
-def _by_its_words(file: int) -> Holder | None:
-    """The holder named in the file, unless it is gone; a process on another machine cannot be checked."""
-    found = _words(file)
+def _holder_by_name(file: int) -> Holder | None:
+    """The holder named in the file, unless it has ended; a process on another machine cannot be checked."""
+    found = _read_holder(file)
     if found.pid is None or not found.is_here:
         return found if found.pid is not None else None
     if found.pid == os.getpid():
@@ -175,14 +175,14 @@ def _by_its_words(file: int) -> Holder | None:
     return found
 
 
-def _words(file: int) -> Holder:
+def _read_holder(file: int) -> Holder:
     try:
-        said: Any = json.loads(os.pread(file, 4096, 0))
+        content: Any = json.loads(os.pread(file, 4096, 0))
     except (OSError, ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        said = {}
-    pid, host, started = said.get("pid"), said.get("host"), said.get("started")
+        content = None
+    if not isinstance(content, dict):
+        content = {}
+    pid, host, started = content.get("pid"), content.get("host"), content.get("started")
     return Holder(
         pid=pid if isinstance(pid, int) and pid > 0 else None,
         host=host if isinstance(host, str) else "",

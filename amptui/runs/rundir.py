@@ -151,8 +151,8 @@ def home() -> Path:
         raise RunFolderError("this user has no home folder", hint="set HOME") from error
 
 
-def said(folder: Path) -> str:
-    """How to name the run on the command line: by its name if it is among the saved runs, else its folder."""
+def run_argument(folder: Path) -> str:
+    """RUN for the command line: the name of a saved run, else the folder."""
     with suppress(RunFolderError):
         if folder.parent == default_base():
             return folder.name

@@ -6,7 +6,6 @@ import os
 import socket
 import stat
 import struct
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from amptui.runs.rundir import reason
 
 SOCKET_NAME = "run.sock"
 
-_MAX_ADDRESS_BYTES = 103
-"""The longest address of a Unix socket on every system; Linux takes four more bytes."""
+_MAX_ADDRESS_BYTES = 107
+"""The longest address of a Unix socket (unix(7))."""
 
 _BACKLOG = 128
 """Limit of connections waiting to be accepted; large enough that other users cannot keep a viewer out."""
@@ -106,9 +105,7 @@ def socket_paths(folder: Path) -> list[Path]:
 
 
 def is_ours(connection: socket.socket) -> bool:
-    """Whether the other end's process runs as this user; outside Linux, only the file's mode protects."""
-    if sys.platform != "linux":
-        return True
+    """Whether the other end's process runs as this user."""
     layout = struct.Struct("iII")  # struct ucred: process, user, group
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, layout.size)
     _, user, _ = layout.unpack(credentials)
@@ -121,13 +118,9 @@ def _listen_at(path: Path) -> Listening:
         listening.setblocking(False)
         with _address(path) as address:
             _remove_stale(address)
-            # Changing the umask would affect every thread. On Linux the file takes its mode from the
-            # socket; elsewhere nobody can connect before listen(), whatever mode bind() chose.
-            if sys.platform == "linux":
-                os.fchmod(listening.fileno(), FILE_MODE)
+            # The file takes its mode from the socket; a umask would affect every thread.
+            os.fchmod(listening.fileno(), FILE_MODE)
             listening.bind(address)
-            if sys.platform != "linux":
-                Path(address).chmod(FILE_MODE)
             listening.listen(_BACKLOG)
             status = Path(address).lstat()
     except BaseException:
@@ -167,7 +160,7 @@ def _make_private(folder: Path) -> None:
 @contextmanager
 def _address(path: Path) -> Iterator[str]:
     """A name for ``path`` that is short enough for a socket, however long its folder's name."""
-    if sys.platform != "linux" or len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
+    if len(os.fsencode(path)) <= _MAX_ADDRESS_BYTES:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)

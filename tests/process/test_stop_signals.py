@@ -264,9 +264,9 @@ def test_a_process_that_has_just_saved_something_has_time_to_leave() -> None:
 HELD_BACK = r"""
 import os, signal, sys
 from amptui.control import Control
-from amptui.process.stop_signals import StopSignals, held_back
+from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 control, hangups = Control(), []
-with held_back():
+with blocked_stop_signals():
     pid = os.fork()
     for number in (signal.SIGHUP, signal.SIGINT):
         os.kill(os.getpid(), number)

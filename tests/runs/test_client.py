@@ -237,23 +237,6 @@ def test_a_run_that_hears_nothing_delays_no_key_and_hears_it_all_later(scripted:
     until(lambda: watching.client.send(b"again\n"))
 
 
-def test_a_screen_that_is_busy_with_a_flood_asks_without_waiting(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entered, go_on = threading.Event(), threading.Event()
-
-    def slow(_records: object) -> None:
-        entered.set()
-        go_on.wait(ENOUGH_SECONDS)
-
-    monkeypatch.setattr(scripted.watching.client, "_fold", slow)
-    watching = scripted.tell(RUN_HELLO, line(note(0)), end=False)
-    assert entered.wait(ENOUGH_SECONDS)
-    while watching.client.send(b"x" * 1000 + b"\n"):
-        pass
-    go_on.set()
-
-
 @pytest.mark.parametrize("kind", ["detached", "hung up"])
 def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, kind: Any) -> None:
     run.publish(3000)

@@ -19,7 +19,7 @@ from amptui.runs.rundir import (
     kept_runs,
     open_run_dir,
     read_run_json,
-    said,
+    run_argument,
 )
 
 
@@ -201,4 +201,4 @@ def test_a_user_without_a_home_is_told_so_and_may_keep_runs_elsewhere(
     with pytest.raises(RunFolderError, match="no home folder; set HOME"):
         kept_runs()
     assert create_run_dir(tmp_path / "run", "m").path == tmp_path / "run"
-    assert said(tmp_path / "run") == str(tmp_path / "run")
+    assert run_argument(tmp_path / "run") == str(tmp_path / "run")
