@@ -1,4 +1,4 @@
-"""The whole screen over a real session: what it shows, and what each key asks for."""
+"""The whole screen over a real session: what it shows, and what each key requests."""
 
 import time
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.tui.watching import awaited, started, step, steps, watching
 
 
 @awaited
-async def test_the_screen_stands_before_the_training_starts() -> None:
+async def test_the_screen_is_there_before_the_training_starts() -> None:
     async with watching() as screen:
         (seen,) = screen.seen_at_start
         assert "╭ loss" in seen
@@ -23,7 +23,7 @@ async def test_the_screen_stands_before_the_training_starts() -> None:
 
 
 @awaited
-async def test_records_become_panels_as_they_come() -> None:
+async def test_panels_show_records_as_they_arrive() -> None:
     async with watching(PhaseChanged(time=0.0, phase="importing", detail="importing torch")) as screen:
         assert "importing torch" in screen.text
         await screen.feed(started(), *steps(40))
@@ -82,7 +82,7 @@ async def test_p_asks_for_amp_and_says_switching_until_the_engine_confirms() -> 
 
 
 @awaited
-async def test_p_twice_is_back_where_it_was() -> None:
+async def test_p_twice_returns_to_the_first_precision() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p", "p")
         assert screen.wanted == "fp32"
@@ -90,7 +90,7 @@ async def test_p_twice_is_back_where_it_was() -> None:
 
 
 @awaited
-async def test_p_goes_back_to_what_ran_before_amp() -> None:
+async def test_p_returns_to_the_precision_before_amp() -> None:
     change = PrecisionChanged(time=time.time(), step=6, previous="ieee", current="bf16")
     async with watching(started(precision="ieee"), *steps(5, "ieee"), change, step(6, "bf16")) as screen:
         await screen.press("p")
@@ -98,7 +98,7 @@ async def test_p_goes_back_to_what_ran_before_amp() -> None:
 
 
 @awaited
-async def test_p_from_a_run_that_began_in_amp_is_fp32() -> None:
+async def test_p_in_a_run_that_began_in_amp_asks_for_fp32() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await screen.press("p")
         assert screen.wanted == "fp32"
@@ -106,7 +106,7 @@ async def test_p_from_a_run_that_began_in_amp_is_fp32() -> None:
 
 @pytest.mark.parametrize("key", ["p", "m"])
 @awaited
-async def test_before_the_run_began_precisions_say_so(key: str) -> None:
+async def test_before_the_run_began_precision_keys_say_so(key: str) -> None:
     async with watching() as screen:
         await screen.press(key)
         assert "training has not started yet" in screen.footer
@@ -114,7 +114,7 @@ async def test_before_the_run_began_precisions_say_so(key: str) -> None:
 
 
 @awaited
-async def test_a_precision_that_the_device_cannot_run_is_refused_with_the_reason() -> None:
+async def test_an_unsupported_precision_is_refused_with_the_reason() -> None:
     refusals = {"bf16": "no bfloat16 here", "tf32": "no TF32 here"}
     async with watching(started(unsupported=refusals), *steps(5)) as screen:
         await screen.press("p")
@@ -126,7 +126,7 @@ async def test_a_precision_that_the_device_cannot_run_is_refused_with_the_reason
 
 
 @awaited
-async def test_m_opens_a_menu_that_asks_for_what_was_chosen() -> None:
+async def test_m_opens_a_menu_that_asks_for_the_chosen_precision() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("m")
         assert "enter or 1-5: switch" in screen.text
@@ -139,7 +139,7 @@ async def test_m_opens_a_menu_that_asks_for_what_was_chosen() -> None:
 
 
 @awaited
-async def test_a_request_that_the_end_overtook_is_not_switching_for_ever() -> None:
+async def test_at_the_end_of_the_run_a_pending_switch_is_no_longer_shown() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
@@ -148,7 +148,7 @@ async def test_a_request_that_the_end_overtook_is_not_switching_for_ever() -> No
 
 @pytest.mark.parametrize("keys", [("p",), ("space",), ("m", "2"), ("s",), ("c",), ("x",), ("n",)], ids=str)
 @awaited
-async def test_after_the_end_nothing_is_asked_for(keys: tuple[str, ...]) -> None:
+async def test_after_the_end_keys_send_no_requests(keys: tuple[str, ...]) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
         await screen.press(*keys)
@@ -157,7 +157,7 @@ async def test_after_the_end_nothing_is_asked_for(keys: tuple[str, ...]) -> None
 
 
 @awaited
-async def test_a_precision_that_another_screen_asked_for_is_switching_on_this_one() -> None:
+async def test_a_switch_requested_on_another_screen_is_shown() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
         assert "→ AMP bf16 switching" in screen.header
@@ -172,7 +172,7 @@ async def test_a_precision_that_another_screen_asked_for_is_switching_on_this_on
 
 
 @awaited
-async def test_a_precision_that_failed_is_told_where_it_was_asked_for() -> None:
+async def test_a_failed_switch_is_reported_where_it_was_requested() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p")
         await screen.answer(PrecisionRequest, "failed", "bf16 failed in its first step; back to fp32")
@@ -184,7 +184,7 @@ async def test_a_precision_that_failed_is_told_where_it_was_asked_for() -> None:
 
 
 @awaited
-async def test_a_notice_gives_the_footer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notice_disappears_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.05)
     async with watching() as screen:
         await screen.press("p")
@@ -196,7 +196,7 @@ async def test_a_notice_gives_the_footer_back(monkeypatch: pytest.MonkeyPatch) -
 
 
 @awaited
-async def test_space_pauses_and_goes_on() -> None:
+async def test_space_pauses_and_resumes() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("space")
         assert screen.control.newest(PauseRequest) == PauseRequest(True)
@@ -207,7 +207,7 @@ async def test_space_pauses_and_goes_on() -> None:
 
 
 @awaited
-async def test_space_goes_on_in_a_run_that_stood_still_before_the_screen_came() -> None:
+async def test_space_resumes_a_run_that_was_paused_before_the_screen_opened() -> None:
     async with watching(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True)) as screen:
         await screen.press("space")
         assert screen.control.newest(PauseRequest) == PauseRequest(False)
@@ -218,7 +218,7 @@ async def test_space_goes_on_in_a_run_that_stood_still_before_the_screen_came() 
 
 
 @awaited
-async def test_a_pause_that_another_screen_ended_is_asked_for_anew() -> None:
+async def test_after_another_screen_resumed_space_pauses_again() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("space")
         await screen.feed(PauseChanged(time=time.time(), step=5, paused=True))
@@ -242,7 +242,7 @@ async def test_l_changes_the_axis_and_back() -> None:
 
 
 @awaited
-async def test_zooming_has_two_ends_and_a_way_back() -> None:
+async def test_zoom_has_two_limits_and_can_be_reset() -> None:
     async with watching(started(), *steps(200)) as screen:
         await screen.press("minus")
         assert screen.state.zoom == 0
@@ -256,7 +256,7 @@ async def test_zooming_has_two_ends_and_a_way_back() -> None:
 
 
 @awaited
-async def test_tab_walks_through_the_panels_and_escape_shows_all() -> None:
+async def test_tab_goes_through_the_panels_and_escape_shows_all() -> None:
     async with watching(started(), *steps(20)) as screen:
         walked = []
         for _ in PANELS:
@@ -271,7 +271,7 @@ async def test_tab_walks_through_the_panels_and_escape_shows_all() -> None:
 
 
 @awaited
-async def test_e_opens_all_events_and_the_training_goes_on_beneath() -> None:
+async def test_e_opens_all_events_while_training_continues() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("e")
         assert "events (1)" in screen.text
@@ -294,7 +294,7 @@ async def test_help_opens_and_any_key_closes_it() -> None:
 
 
 @awaited
-async def test_a_key_that_means_nothing_does_nothing() -> None:
+async def test_an_unknown_key_does_nothing() -> None:
     async with watching(started(), *steps(5)) as screen:
         before = replace(screen.state, now=0.0, frames_per_second=None, frame_cpu_percent=None)
         await screen.press("z", "f5", "ctrl+p", "pageup", "up")

@@ -1,3 +1,5 @@
+"""Text and fills on a canvas, and the changes between two frames."""
+
 import unicodedata
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +46,7 @@ def drawn(width: int, height: int, some_drawings: list[Drawing], *, ascii_only: 
 
 
 @given(st.integers(0, 18), st.integers(0, 4), drawings, st.booleans())
-def test_every_line_is_as_wide_as_the_canvas_and_inert(
+def test_every_line_is_as_wide_as_the_canvas_and_printable(
     width: int, height: int, some_drawings: list[Drawing], ascii_only: bool
 ) -> None:
     lines = drawn(width, height, some_drawings, ascii_only=ascii_only).lines()
@@ -81,7 +83,7 @@ def test_text_is_fitted_to_its_width(text: str, width: int, align: str, shown: s
 
 
 @given(texts)
-def test_no_cell_holds_what_moves_or_joins_another(text: str) -> None:
+def test_no_cell_has_a_character_that_moves_or_joins_another(text: str) -> None:
     canvas = Canvas(40, 1)
     canvas.text(0, 0, text)
     for character in canvas.lines()[0]:
@@ -101,13 +103,13 @@ def test_no_cell_holds_what_moves_or_joins_another(text: str) -> None:
         ("[bold]x[/]", "[bold]x[/]"),
     ],
 )
-def test_foreign_text_keeps_its_columns_and_steers_nothing(text: str, shown: str) -> None:
+def test_untrusted_text_keeps_its_columns_and_controls_nothing(text: str, shown: str) -> None:
     canvas = Canvas(40, 1)
     canvas.text(0, 0, text)
     assert canvas.lines()[0].rstrip() == shown
 
 
-def test_a_text_without_end_is_drawn_as_quickly_as_one_that_fills_the_screen() -> None:
+def test_a_huge_text_is_cut_before_it_is_drawn() -> None:
     canvas = Canvas(8, 1)
     assert canvas.text(0, 0, "x" * 10_000_000, width=8) == 8
     assert canvas.lines() == ["xxxxxxx…"]
@@ -129,7 +131,7 @@ def test_a_wide_character_cut_by_the_edge_becomes_a_blank() -> None:
     assert canvas.lines() == [" a "]
 
 
-def test_a_terminal_without_utf8_gets_stand_ins_of_the_same_width() -> None:
+def test_a_terminal_without_utf8_gets_replacements_of_the_same_width() -> None:
     canvas = Canvas(8, 1, ascii_only=True)
     canvas.text(0, 0, "▲×漢…é")
     assert canvas.lines() == ["^x??~?  "]
@@ -137,7 +139,7 @@ def test_a_terminal_without_utf8_gets_stand_ins_of_the_same_width() -> None:
 
 
 @given(rects, rects)
-def test_a_part_shows_what_is_drawn_in_it_and_nothing_beyond(outer: Rect, inner: Rect) -> None:
+def test_drawing_in_a_part_changes_nothing_outside_of_it(outer: Rect, inner: Rect) -> None:
     canvas = Canvas(16, 6)
     part = canvas.part(outer)
     part.fill(inner, "x", Style.KEY)
@@ -164,9 +166,7 @@ def test_clear_blanks_everything() -> None:
 
 
 @given(st.integers(0, 18), drawings)
-def test_runs_are_the_line_in_its_inks_and_only_blanks_lose_theirs(
-    width: int, some_drawings: list[Drawing]
-) -> None:
+def test_runs_have_the_styles_of_the_line_except_for_blanks(width: int, some_drawings: list[Drawing]) -> None:
     canvas = drawn(width, 3, some_drawings)
     for y, line in enumerate(canvas.lines()):
         runs = list(canvas.runs(y))
@@ -216,5 +216,5 @@ def test_a_frame_has_no_changes_since_itself(width: int, some_drawings: list[Dra
     assert drawn(width, 3, some_drawings).changes_since(drawn(width, 3, some_drawings)) == []
 
 
-def test_every_ink_has_a_style_and_a_bold_one() -> None:
+def test_every_style_has_a_rich_style_and_a_bold_one() -> None:
     assert set(STYLES) == {style | weight for style in Style for weight in (0, BOLD)}

@@ -1,4 +1,4 @@
-"""The key that compares in turns, over a real session: what it asks for, shows and refuses."""
+"""The key that compares FP32 and AMP: what it requests, shows and refuses."""
 
 import time
 from typing import Any
@@ -38,7 +38,7 @@ async def asked_for(screen: Screen) -> tuple[str, ...] | None:
 
 
 @awaited
-async def test_c_asks_for_fp32_and_amp_in_turns() -> None:
+async def test_c_asks_for_a_comparison_of_fp32_and_amp() -> None:
     async with watching(started(), *steps(5)) as screen:
         assert await asked_for(screen) == ("fp32", "bf16")
         assert "comparison starts at the next step …" in screen.footer
@@ -58,7 +58,7 @@ async def test_c_again_ends_it() -> None:
 
 
 @awaited
-async def test_its_result_is_told_and_stays_in_the_panel() -> None:
+async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("c")
         await screen.answer(ComparisonRequest)
@@ -72,7 +72,7 @@ async def test_its_result_is_told_and_stays_in_the_panel() -> None:
 
 
 @awaited
-async def test_a_result_from_before_is_not_told_again() -> None:
+async def test_an_earlier_result_is_not_reported_again() -> None:
     async with watching(started(), *steps(5), over()) as screen:
         assert "1.71× faster" not in screen.footer
         await screen.press("l")
@@ -80,7 +80,7 @@ async def test_a_result_from_before_is_not_told_again() -> None:
 
 
 @awaited
-async def test_one_that_another_screen_began_first_refuses_it() -> None:
+async def test_a_comparison_of_another_screen_refuses_it() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("c")
         await screen.feed(in_turns())
@@ -96,21 +96,21 @@ async def test_stopped_before_its_first_pair_it_says_so() -> None:
 
 
 @awaited
-async def test_the_precisions_are_those_that_a_person_uses() -> None:
+async def test_it_compares_the_precisions_in_use() -> None:
     first = (started(precision="ieee"), *steps(5, "ieee"))
     async with watching(*first, switched(6, "ieee", "fp16"), step(6, "fp16")) as screen:
         assert await asked_for(screen) == ("ieee", "fp16")
 
 
 @awaited
-async def test_in_a_run_that_began_in_amp_it_is_beside_fp32() -> None:
+async def test_in_a_run_that_began_in_amp_it_compares_with_fp32() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         assert await asked_for(screen) == ("fp32", "fp16")
 
 
 @pytest.mark.parametrize("running", ["fp32", "bf16"])
 @awaited
-async def test_p_in_the_middle_of_it_switches_from_what_ran_before(running: str) -> None:
+async def test_p_during_a_comparison_switches_from_the_precision_before_it(running: str) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("c")
         await screen.feed(in_turns())
@@ -121,7 +121,7 @@ async def test_p_in_the_middle_of_it_switches_from_what_ran_before(running: str)
 
 
 @awaited
-async def test_it_needs_steps_to_come() -> None:
+async def test_it_needs_more_steps() -> None:
     async with watching() as screen:
         assert await asked_for(screen) is None
         assert "training has not started yet" in screen.footer
@@ -135,7 +135,7 @@ async def test_it_needs_steps_to_come() -> None:
 
 
 @awaited
-async def test_amp_that_the_device_cannot_run_is_refused_with_the_reason() -> None:
+async def test_unsupported_amp_is_refused_with_the_reason() -> None:
     async with watching(started(unsupported={"bf16": "no bfloat16 here"}), *steps(5)) as screen:
         assert await asked_for(screen) is None
         assert "AMP bf16: no bfloat16 here" in screen.footer
@@ -143,7 +143,7 @@ async def test_amp_that_the_device_cannot_run_is_refused_with_the_reason() -> No
 
 
 @awaited
-async def test_a_run_that_ends_in_the_middle_of_it_waits_for_nothing() -> None:
+async def test_a_run_that_ends_during_a_comparison_shows_nothing_pending() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("c")
         await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
@@ -151,7 +151,7 @@ async def test_a_run_that_ends_in_the_middle_of_it_waits_for_nothing() -> None:
 
 
 @awaited
-async def test_on_a_small_screen_one_line_tells_it() -> None:
+async def test_on_a_small_screen_one_line_shows_it() -> None:
     async with watching(started(), *steps(5), in_turns(2, ROWS), size=(80, 24)) as screen:
         assert "round  3 of at most 24  AMP fp16 1.71× faster (1.68 to 1.74)" in screen.text
         assert "c ends it" in screen.footer

@@ -1,4 +1,4 @@
-"""The one widget: whole lines for Textual, and only changed cells for the terminal in between."""
+"""The only widget: whole lines for Textual, only changed cells for the terminal."""
 
 import re
 
@@ -48,7 +48,7 @@ def text(dashboard: Dashboard) -> list[str]:
 
 
 @awaited
-async def test_lines_are_as_wide_as_the_terminal_and_hold_what_was_painted() -> None:
+async def test_lines_are_as_wide_as_the_terminal_and_show_what_was_painted() -> None:
     page = Page("loss 0.5", "漢字 wide", "x" * 90)
     app = Host(page)
     async with app.run_test(size=(40, 5)) as pilot:
@@ -72,7 +72,7 @@ async def test_a_frame_without_a_change_writes_nothing() -> None:
 
 
 @awaited
-async def test_only_changed_cells_are_written_and_lead_to_the_same_screen() -> None:
+async def test_only_changed_cells_are_written_and_give_the_same_screen() -> None:
     page = Page("step 1", "loss 0.5000000")
     app = Host(page)
     screen = pyte.Screen(40, 5)
@@ -119,7 +119,7 @@ async def test_a_resize_is_drawn_whole_by_textual() -> None:
 
 
 @awaited
-async def test_a_line_asked_for_after_a_resize_and_before_the_next_frame_has_the_new_width() -> None:
+async def test_a_line_requested_between_a_resize_and_the_next_frame_has_the_new_width() -> None:
     page = Page("x" * 100)
     app = Host(page)
     async with app.run_test(size=(40, 5)) as pilot:

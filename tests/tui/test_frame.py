@@ -1,3 +1,5 @@
+"""The whole screen: what it shows of each kind of run, and what a frame costs."""
+
 import math
 import time
 import timeit
@@ -77,7 +79,7 @@ def test_a_quick_run_is_shown_in_three_kilobytes_a_second(precision: str) -> Non
     assert written / 8 < 3000
 
 
-def test_curves_follow_within_two_frames_and_at_once_where_a_person_changed_something() -> None:
+def test_curves_follow_within_two_frames_and_at_once_after_a_key() -> None:
     frame, state = Frame(), ScreenState(hints=HINTS)
     first, second = islice(quick_run(1), 2)
 
@@ -94,7 +96,7 @@ def test_curves_follow_within_two_frames_and_at_once_where_a_person_changed_some
 
 
 @sizes
-def test_before_the_first_record_it_says_what_is_waited_for(width: int, height: int) -> None:
+def test_before_the_first_step_it_says_what_is_going_on(width: int, height: int) -> None:
     text = text_of(drawn(views.starting(), width, height))
     assert "amptui" in text
     assert "importing torch" in text
@@ -105,12 +107,12 @@ def test_before_the_first_record_it_says_what_is_waited_for(width: int, height: 
 
 
 @sizes
-def test_a_download_shows_how_far_it_is(width: int, height: int) -> None:
+def test_a_download_shows_its_progress(width: int, height: int) -> None:
     assert "downloading train-images 3.10 / 9.50 MiB" in drawn(views.downloading(), width, height).lines()[0]
 
 
 @sizes
-def test_a_run_that_never_switched_says_why_nothing_is_compared(width: int, height: int) -> None:
+def test_without_a_switch_it_says_how_to_compare(width: int, height: int) -> None:
     text = text_of(drawn(views.fp32_only(), width, height))
     assert "■ FP32" in text.splitlines()[0]
     assert "AMP has not run yet: press p" in text
@@ -121,7 +123,7 @@ def test_a_run_that_never_switched_says_why_nothing_is_compared(width: int, heig
 
 
 @sizes
-def test_after_a_switch_the_gain_is_said(width: int, height: int) -> None:
+def test_after_a_switch_the_gain_is_shown(width: int, height: int) -> None:
     canvas = drawn(views.compared(), width, height)
     text = text_of(canvas)
     assert "▲ AMP fp16" in text.splitlines()[0]
@@ -159,7 +161,7 @@ def test_nan_losses_are_marked_and_named(width: int, height: int) -> None:
 
 
 @sizes
-def test_a_failure_is_told_without_any_key(width: int, height: int) -> None:
+def test_a_failure_is_shown_without_a_key(width: int, height: int) -> None:
     canvas = drawn(views.failed(), width, height)
     lines = canvas.lines()
     assert "failed" in lines[0]
@@ -170,13 +172,13 @@ def test_a_failure_is_told_without_any_key(width: int, height: int) -> None:
 
 
 @pytest.mark.parametrize("focus", PANELS)
-def test_a_failure_is_told_beside_every_focused_panel(focus: str) -> None:
+def test_a_failure_is_shown_above_every_enlarged_panel(focus: str) -> None:
     screen = ScreenState(now=views.NOW, focus=focus)
     assert "CUDA out of memory" in drawn(views.failed(), 80, 24, screen).lines()[1]
 
 
 @sizes
-def test_without_nvml_the_host_stands_in(width: int, height: int) -> None:
+def test_without_nvml_the_host_is_shown(width: int, height: int) -> None:
     text = text_of(drawn(views.no_nvml(), width, height))
     assert "no NVIDIA GPU: NVML not found" in text
     assert "host" in text
@@ -201,14 +203,14 @@ def test_other_gpus_follow_where_there_is_room(width: int, height: int) -> None:
 
 
 @sizes
-def test_synthetic_data_is_said_for_good(width: int, height: int) -> None:
+def test_synthetic_data_is_always_shown(width: int, height: int) -> None:
     canvas = drawn(views.synthetic(), width, height)
     assert "⚠ synthetic data" in canvas.lines()[0]
     assert style_of(canvas, "⚠ synthetic data") == Style.WARNING
 
 
 @sizes
-def test_skips_are_counted_and_told(width: int, height: int) -> None:
+def test_skips_are_counted_and_listed(width: int, height: int) -> None:
     text = text_of(drawn(views.with_skips(), width, height))
     assert "skipped 3" in text
     assert "⚠ overflow: step skipped, scale 131,072 → 65,536" in text
@@ -233,12 +235,12 @@ def test_a_terminal_that_is_too_small_keeps_the_step() -> None:
     assert text == "amptui: the terminal is too small (20x5); training continues — step 1,204"
 
 
-def test_too_small_a_terminal_does_not_claim_that_a_failed_run_goes_on() -> None:
+def test_a_terminal_that_is_too_small_says_that_a_run_failed() -> None:
     assert "training failed" in drawn(views.failed(), 39, 5).lines()[1]
 
 
 @pytest.mark.parametrize("focus", PANELS)
-def test_a_focused_panel_has_the_middle_to_itself(focus: str) -> None:
+def test_an_enlarged_panel_is_the_only_one(focus: str) -> None:
     lines = drawn(views.compared(), 80, 24, ScreenState(now=views.NOW, focus=focus)).lines()
     assert lines[1].startswith(f"╭ {TITLES[focus]} ─")
     assert lines[22] == "╰" + "─" * 78 + "╯"
@@ -264,7 +266,7 @@ def test_a_large_screen_shows_the_float16_window_beside_the_rest() -> None:
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40)])
-def test_a_scaler_in_trouble_is_seen_without_looking_for_it(width: int, height: int) -> None:
+def test_a_scaler_in_trouble_is_visible_on_the_main_screen(width: int, height: int) -> None:
     canvas = drawn(numerics_views.collapsing(), width, height)
     assert "✖ collapsing" in text_of(canvas)
     assert "float16 window" not in text_of(canvas)
@@ -299,7 +301,7 @@ def test_the_same_view_twice_changes_no_cell() -> None:
     assert second.changes_since(first) == []
 
 
-def test_an_ascii_terminal_gets_ascii_alone() -> None:
+def test_an_ascii_terminal_gets_only_ascii() -> None:
     for build in (views.ALL | numerics_views.ALL).values():
         for focus in (None, "numerics"):
             canvas = Canvas(120, 40, ascii_only=True)
@@ -318,7 +320,7 @@ VIEWS = {name: build() for name, build in (views.ALL | numerics_views.ALL).items
     st.booleans(),
     st.integers(0, 12),
 )
-def test_no_size_and_no_view_is_ever_an_error(
+def test_no_size_or_view_is_an_error(
     width: int, height: int, name: str, focus: str | None, log_y: bool, zoom: int
 ) -> None:
     screen = ScreenState(now=views.NOW, focus=focus, log_y=log_y, zoom=zoom, hints=HINTS)

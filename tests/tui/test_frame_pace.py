@@ -1,4 +1,4 @@
-"""The pace follows what frames really cost."""
+"""The frame rate follows the cost of frames."""
 
 import time
 
@@ -20,13 +20,13 @@ def test_before_the_first_frame_nothing_was_measured() -> None:
     assert pace.cpu_percent is None
 
 
-def test_cheap_frames_come_as_often_as_is_of_use() -> None:
+def test_cheap_frames_have_the_highest_rate() -> None:
     pace = Pace()
     assert [pace.next_interval_seconds() for _ in range(5)] == [1 / MAX_FRAMES_PER_SECOND] * 5
 
 
 @pytest.mark.parametrize("cores", [1.0, 4.0])
-def test_dear_frames_come_less_often_but_never_stop(cores: float) -> None:
+def test_expensive_frames_are_drawn_less_often_but_never_stop(cores: float) -> None:
     pace, dear = Pace(cores=cores), 1.2 * cores * CPU_BUDGET / MAX_FRAMES_PER_SECOND
     for _ in range(3):
         burn(dear)
@@ -38,7 +38,7 @@ def test_dear_frames_come_less_often_but_never_stop(cores: float) -> None:
     assert interval == MAX_INTERVAL_SECONDS
 
 
-def test_one_dear_frame_changes_nothing() -> None:
+def test_one_expensive_frame_changes_nothing() -> None:
     pace = Pace()
     for cost in (0, 0, 0.05, 0, 0):
         burn(cost)
@@ -47,7 +47,7 @@ def test_one_dear_frame_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("frames_per_second", [0.5, 30.0])
-def test_a_fixed_rate_is_kept_whatever_it_costs(frames_per_second: float) -> None:
+def test_a_fixed_rate_does_not_depend_on_the_cost(frames_per_second: float) -> None:
     pace = Pace(frames_per_second)
     burn(0.02)
     assert pace.next_interval_seconds() == 1 / frames_per_second

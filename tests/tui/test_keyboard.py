@@ -116,7 +116,7 @@ def test_no_keys(name: str) -> None:
     assert set(pressed(NO_KEYS[name] + b"\x1b\\")) <= {"alt+backslash"}
 
 
-def test_the_end_of_an_unfinished_sequence_is_silence() -> None:
+def test_silence_ends_an_incomplete_sequence() -> None:
     clock = Clock()
     keyboard = Keyboard(clock)
     for begun, after_seconds in ((b"\x1b[1;", 0.5), (b"\x1b]0;title", 0.5), (b"\x1b[200~q\r", 2.0)):
@@ -126,7 +126,7 @@ def test_the_end_of_an_unfinished_sequence_is_silence() -> None:
         assert names(keyboard.take(b"q")) == ["q"]
 
 
-def test_a_packet_that_comes_late_goes_on_with_its_sequence() -> None:
+def test_a_late_packet_continues_its_sequence() -> None:
     clock = Clock()
     keyboard = Keyboard(clock)
     keyboard.take(b"\x1b[")
@@ -135,7 +135,7 @@ def test_a_packet_that_comes_late_goes_on_with_its_sequence() -> None:
     assert names(keyboard.take(b"A")) == ["up"]
 
 
-def test_an_escape_waits_for_what_may_follow() -> None:
+def test_an_escape_waits_for_a_sequence() -> None:
     assert pressed(b"\x1b", silence_seconds=0.05) == []
     assert pressed(b"\x1b", silence_seconds=0.2) == ["escape"]
 
@@ -171,7 +171,7 @@ hostile = st.lists(st.one_of(st.binary(), st.sampled_from(NAMED), sequences, mut
 
 
 @given(hostile)
-def test_after_any_bytes_and_a_silence_every_key_works(sent: bytes) -> None:
+def test_every_key_works_after_any_bytes_and_a_silence(sent: bytes) -> None:
     clock = Clock()
     keyboard = Keyboard(clock)
     for message in keyboard.take(sent):
@@ -184,7 +184,7 @@ def test_after_any_bytes_and_a_silence_every_key_works(sent: bytes) -> None:
 
 
 @given(hostile, st.lists(st.integers(0, 400), max_size=8))
-def test_it_does_not_matter_how_bytes_are_cut_into_packets(sent: bytes, cuts: list[int]) -> None:
+def test_how_bytes_are_cut_into_packets_does_not_matter(sent: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(sent)), len(sent)]
     pieces = [sent[start:stop] for start, stop in pairwise(edges)]
     assert pressed(*pieces) == pressed(sent)
@@ -220,7 +220,7 @@ def typed() -> Iterator[tuple[int, "list[Message]", threading.Semaphore]]:
     os.close(slave)
 
 
-def test_the_thread_that_reads_outlives_all_of_them(
+def test_the_input_thread_survives_all_of_them(
     typed: tuple[int, "list[Message]", threading.Semaphore],
 ) -> None:
     master, heard, came = typed

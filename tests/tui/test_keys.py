@@ -1,4 +1,4 @@
-"""One table of keys: what it promises is there, and no press means two things."""
+"""The table of keys: each action exists, and no press has two."""
 
 import pytest
 from textual.binding import Binding
@@ -36,11 +36,11 @@ def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
     assert set(ENDED_HINTS) <= set(FOOTER_HINTS)
 
 
-def test_a_meaning_fits_into_the_help() -> None:
+def test_every_meaning_fits_in_the_help() -> None:
     assert all(text_width(key.meaning) <= 62 for key in KEYS)
 
 
-def test_textual_s_own_bindings_go_by_the_table_too() -> None:
+def test_textual_s_bindings_use_the_table_too() -> None:
     bindings = [binding for binding in WatchApp.BINDINGS if isinstance(binding, Binding)]
     assert {binding.key for binding in bindings} <= set(ACTIONS)
     assert all(binding.action == f"press('{binding.key}')" for binding in bindings)

@@ -1,3 +1,5 @@
+"""The place of every panel on screens of any size."""
+
 from itertools import combinations
 
 import pytest
@@ -32,7 +34,7 @@ def overlap(a: Rect, b: Rect) -> bool:
 
 
 @given(widths, heights, focuses, banners)
-def test_places_never_overlap_and_never_leave_the_screen(
+def test_places_do_not_overlap_and_lie_within_the_screen(
     width: int, height: int, focus: str | None, banner_lines: int
 ) -> None:
     places = arrange(width, height, focus, banner_lines=banner_lines)
@@ -54,7 +56,7 @@ def test_no_cell_is_wasted(width: int, height: int, focus: str | None, banner_li
 
 
 @given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), banners)
-def test_every_screen_that_is_large_enough_shows_every_panel_but_the_numerics(
+def test_every_large_enough_screen_shows_every_panel_but_the_numerics(
     width: int, height: int, banner_lines: int
 ) -> None:
     layout = arrange(width, height, None, banner_lines=banner_lines)
@@ -66,7 +68,7 @@ def test_every_screen_that_is_large_enough_shows_every_panel_but_the_numerics(
 
 
 @given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), st.sampled_from(PANELS))
-def test_a_focused_panel_has_everything_between_header_and_footer(
+def test_an_enlarged_panel_fills_the_screen_between_header_and_footer(
     width: int, height: int, focus: str
 ) -> None:
     layout = arrange(width, height, focus)
@@ -92,7 +94,7 @@ def test_a_large_screen_has_the_numerics_beside_all_others(width: int, height: i
 
 
 @pytest.mark.parametrize("size", [(149, 50), (150, 49), (120, 40), (80, 24), (40, 12)])
-def test_smaller_screens_leave_the_numerics_to_a_key(size: tuple[int, int]) -> None:
+def test_smaller_screens_show_the_numerics_only_enlarged(size: tuple[int, int]) -> None:
     assert "numerics" not in {place.name for place in arrange(*size, None)}
 
 
@@ -124,7 +126,7 @@ def test_a_narrow_and_high_screen_frames_every_panel() -> None:
     assert framed(arrange(70, 40, None)) == ALWAYS_SEEN
 
 
-def test_a_small_screen_has_the_loss_in_a_line_too() -> None:
+def test_a_small_screen_folds_the_loss_too() -> None:
     layout = arrange(50, 14, None)
     assert not framed(layout)
     assert rect_of(layout, "loss").height == 1

@@ -1,4 +1,4 @@
-"""When the screen leaves and how: asked, detached, interrupted, out of patience, or with nothing to show."""
+"""When and how the screen leaves: asked, detached, interrupted, after a timeout, or with nothing to show."""
 
 import asyncio
 import threading
@@ -65,7 +65,7 @@ async def test_the_question_offers_to_detach(key: str, *, attached: bool) -> Non
 
 
 @awaited
-async def test_a_question_that_the_end_overtook_is_asked_no_more() -> None:
+async def test_the_end_of_the_run_closes_the_question() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("q")
         await screen.end(over())
@@ -78,7 +78,7 @@ async def test_a_question_that_the_end_overtook_is_asked_no_more() -> None:
 
 @pytest.mark.parametrize("state", ["starting", "running", "at the floor", "stopping"])
 @awaited
-async def test_d_leaves_at_once_and_asks_nothing_of_the_run(state: str) -> None:
+async def test_d_leaves_at_once_and_sends_no_request(state: str) -> None:
     async with watching() as screen:
         if state != "starting":
             await screen.feed(started(), *steps(5))
@@ -105,7 +105,7 @@ async def test_ctrl_c_in_an_attached_screen_detaches() -> None:
 
 
 @awaited
-async def test_a_trainer_that_does_not_stop_is_left_when_patience_ends() -> None:
+async def test_a_trainer_that_does_not_stop_is_left_after_a_while() -> None:
     async with watching(started(), *steps(5), patience_seconds=0.2) as screen:
         began = time.monotonic()
         await screen.press("q", "y")
@@ -135,7 +135,7 @@ async def test_a_stop_from_outside_leaves_too() -> None:
 
 
 @awaited
-async def test_a_stop_that_another_screen_asked_for_is_shown_and_its_end_looked_at() -> None:
+async def test_a_stop_requested_on_another_screen_is_shown_and_the_screen_stays() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.feed(saving())
         assert "stopping" in screen.header
@@ -159,7 +159,7 @@ async def test_ctrl_c_stops_without_asking_and_twice_leaves_without_waiting() ->
 
 @pytest.mark.parametrize("opened", ["question_mark", "m", "e", "q"])
 @awaited
-async def test_ctrl_c_is_heard_whatever_is_open(opened: str) -> None:
+async def test_ctrl_c_works_over_every_overlay(opened: str) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press(opened, "ctrl+c")
         assert screen.control.stop_reason == "stopped by the user"
@@ -172,9 +172,7 @@ async def test_ctrl_c_is_heard_whatever_is_open(opened: str) -> None:
 
 @pytest.mark.parametrize(("key", "how"), [("q", ""), ("d", ""), ("ctrl+c", "interrupted")])
 @awaited
-async def test_a_run_that_ended_stays_to_be_looked_at_and_is_left_without_a_question(
-    key: str, how: str
-) -> None:
+async def test_after_the_end_the_screen_stays_and_quits_without_a_question(key: str, how: str) -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.end(over())
         assert "finished" in screen.header
@@ -197,14 +195,14 @@ async def test_a_run_that_ended_is_not_detached_from() -> None:
 
 
 @awaited
-async def test_a_failure_before_the_first_step_leaves_by_itself() -> None:
+async def test_a_failure_before_the_first_step_closes_the_screen() -> None:
     async with watching(PhaseChanged(time=0.0, phase="model", detail="building the model")) as screen:
         await screen.end(FAILURE)
         await screen.until(lambda: screen.has_left)
 
 
 @awaited
-async def test_a_failure_after_steps_stays_until_it_was_read() -> None:
+async def test_a_failure_after_steps_keeps_the_screen_open() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.end(replace(FAILURE, time=time.time(), step=6))
         assert "✖ step 6: no such layer; check build_model()" in screen.text
@@ -219,7 +217,7 @@ async def test_a_failure_after_steps_stays_until_it_was_read() -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 @awaited
-async def test_a_run_that_went_without_a_word_is_told_as_lost(width: int) -> None:
+async def test_a_run_that_ended_without_its_last_record_is_shown_as_lost(width: int) -> None:
     async with watching(started(), *steps(5), size=(width, 30)) as screen:
         screen.ended.set()
         await screen.until(lambda: "lost" in screen.header)
@@ -238,7 +236,7 @@ async def test_a_run_that_went_without_a_word_is_told_as_lost(width: int) -> Non
 
 
 @awaited
-async def test_why_it_ended_is_asked_once_and_told() -> None:
+async def test_the_reason_of_its_end_is_asked_for_once_and_shown() -> None:
     asked: list[str] = []
 
     def why() -> str:
@@ -255,7 +253,7 @@ async def test_why_it_ended_is_asked_once_and_told() -> None:
 
 
 @awaited
-async def test_what_was_waited_for_is_not_when_the_run_is_lost() -> None:
+async def test_in_a_lost_run_nothing_is_pending() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("p", "x", "s")
         assert "switching" in screen.header
@@ -266,7 +264,7 @@ async def test_what_was_waited_for_is_not_when_the_run_is_lost() -> None:
 
 
 @awaited
-async def test_a_run_that_told_its_end_is_not_lost() -> None:
+async def test_a_run_that_recorded_its_end_is_not_lost() -> None:
     async with watching(started(), *steps(5)) as screen:
         screen.session.fold([over()])
         screen.ended.set()
@@ -297,7 +295,7 @@ async def test_it_can_hang_up_from_another_thread_and_while_it_waits_for_a_stop(
 
 
 @awaited
-async def test_hung_up_before_it_stood_it_never_does() -> None:
+async def test_a_screen_hung_up_before_its_start_never_opens() -> None:
     screen = Screen()
     screen.app.hang_up()
     async with screen.app.run_test() as pilot:
@@ -305,7 +303,7 @@ async def test_hung_up_before_it_stood_it_never_does() -> None:
         assert await left(screen) == "hung up"
 
 
-def test_to_hang_up_what_has_ended_is_no_error() -> None:
+def test_hanging_up_an_ended_screen_is_no_error() -> None:
     screen = Screen()
 
     async def come_and_go() -> None:

@@ -1,4 +1,4 @@
-"""The keys that look inside mixed precision, over a real session: X-ray, trace, float16, and the floor."""
+"""The keys that look inside mixed precision: X-ray, trace, float16, and the loss scale question."""
 
 import time
 
@@ -62,7 +62,7 @@ def resumes(screen: Screen) -> bool:
 
 
 @awaited
-async def test_x_asks_for_an_x_ray_that_opens_by_itself_when_it_is_there() -> None:
+async def test_x_asks_for_an_x_ray_that_opens_when_it_arrives() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
         assert "X-ray with the next step …" in screen.footer
@@ -79,7 +79,7 @@ async def test_x_asks_for_an_x_ray_that_opens_by_itself_when_it_is_there() -> No
 
 
 @awaited
-async def test_an_x_ray_does_not_open_over_what_is_read() -> None:
+async def test_an_x_ray_does_not_open_over_another_overlay() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x", "e")
         await screen.feed(taken())
@@ -92,7 +92,7 @@ async def test_an_x_ray_does_not_open_over_what_is_read() -> None:
 
 
 @awaited
-async def test_an_x_ray_that_nobody_here_asked_for_does_not_open() -> None:
+async def test_an_x_ray_requested_on_another_screen_does_not_open() -> None:
     async with watching(started(), *steps(5)) as screen:
         screen.control.ask(XRayRequest())
         await screen.feed()
@@ -104,7 +104,7 @@ async def test_an_x_ray_that_nobody_here_asked_for_does_not_open() -> None:
 
 
 @awaited
-async def test_x_in_an_x_ray_takes_a_fresh_one_in_its_place() -> None:
+async def test_x_in_an_x_ray_takes_another_in_its_place() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("x")
         await screen.feed(taken())
@@ -131,7 +131,7 @@ async def test_an_x_ray_that_failed_says_why() -> None:
 
 @pytest.mark.parametrize(("key", "name"), [("x", "X-ray"), ("n", "trace")])
 @awaited
-async def test_a_look_inside_needs_a_step_to_come(key: str, name: str) -> None:
+async def test_x_rays_and_traces_need_a_step(key: str, name: str) -> None:
     async with watching() as screen:
         await screen.press(key)
         assert "training has not started yet" in screen.footer
@@ -147,7 +147,7 @@ async def test_a_look_inside_needs_a_step_to_come(key: str, name: str) -> None:
 
 @pytest.mark.parametrize("last", [paused(), done()], ids=["paused", "ended"])
 @awaited
-async def test_where_no_fresh_one_can_be_taken_x_shows_the_last_one(last: Record) -> None:
+async def test_if_none_can_be_taken_x_shows_the_last_one(last: Record) -> None:
     async with watching(started(), *steps(5), taken()) as screen:
         await (screen.end if isinstance(last, RunFinished) else screen.feed)(last)
         await screen.press("x")
@@ -159,7 +159,7 @@ async def test_where_no_fresh_one_can_be_taken_x_shows_the_last_one(last: Record
 
 
 @awaited
-async def test_n_asks_for_a_trace_and_tells_its_verdict() -> None:
+async def test_n_asks_for_a_trace_and_shows_its_verdict() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("n")
         assert "trace with the next step …" in screen.footer
@@ -172,7 +172,7 @@ async def test_n_asks_for_a_trace_and_tells_its_verdict() -> None:
 
 
 @awaited
-async def test_a_finding_stands_longer_than_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_result_is_shown_longer_than_a_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen_module, "MESSAGE_SECONDS", 0.0)
     async with watching(started(), *steps(5)) as screen:
         await screen.press("n")
@@ -183,7 +183,7 @@ async def test_a_finding_stands_longer_than_a_notice(monkeypatch: pytest.MonkeyP
 
 
 @awaited
-async def test_f_gives_float16_the_screen_and_takes_it_back() -> None:
+async def test_f_enlarges_the_float16_panel_and_back() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("f")
         assert screen.state.focus == "numerics"
@@ -199,7 +199,7 @@ async def test_f_gives_float16_the_screen_and_takes_it_back() -> None:
 
 @pytest.mark.parametrize(("key", "precision"), [("b", "bf16"), ("f", "fp32")])
 @awaited
-async def test_at_the_floor_a_precision_is_asked_for_and_training_goes_on(key: str, precision: str) -> None:
+async def test_a_chosen_precision_is_requested_before_the_resume(key: str, precision: str) -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         assert "training is paused" in screen.text
@@ -212,7 +212,7 @@ async def test_at_the_floor_a_precision_is_asked_for_and_training_goes_on(key: s
 
 
 @awaited
-async def test_at_the_floor_one_may_go_on_as_before() -> None:
+async def test_g_continues_in_the_same_precision() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("g")
@@ -221,7 +221,7 @@ async def test_at_the_floor_one_may_go_on_as_before() -> None:
 
 
 @awaited
-async def test_the_choice_opens_once_a_pause() -> None:
+async def test_the_question_opens_once_for_each_pause() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("escape")
@@ -243,7 +243,7 @@ async def test_the_choice_opens_once_a_pause() -> None:
 
 
 @awaited
-async def test_the_choice_waits_for_what_is_read_and_closes_with_the_pause() -> None:
+async def test_the_question_waits_for_the_open_overlay_and_closes_with_the_pause() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await screen.press("e")
         await at_the_floor(screen)
@@ -255,7 +255,7 @@ async def test_the_choice_waits_for_what_is_read_and_closes_with_the_pause() -> 
 
 
 @awaited
-async def test_quitting_at_the_floor_asks_and_comes_back_to_the_choice() -> None:
+async def test_quitting_in_the_question_asks_and_returns_to_it() -> None:
     async with watching(started(precision="fp16"), *steps(5, "fp16")) as screen:
         await at_the_floor(screen)
         await screen.press("q")
@@ -269,7 +269,7 @@ async def test_quitting_at_the_floor_asks_and_comes_back_to_the_choice() -> None
 
 
 @awaited
-async def test_a_pause_that_a_person_asked_for_offers_nothing() -> None:
+async def test_a_pause_by_a_user_opens_no_question() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.feed(paused())
         assert "paused" in screen.header

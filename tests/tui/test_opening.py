@@ -1,4 +1,4 @@
-"""The first thing on the terminal: there before Textual is, and gone whatever comes after it."""
+"""The first frame: there before Textual is imported, and removed whatever happens then."""
 
 import sys
 
@@ -54,7 +54,7 @@ def assert_restored(terminal: Terminal) -> None:
     assert terminal.written.rindex(b"\x1b[?25h") > terminal.written.rindex(b"\x1b[?25l")
 
 
-def test_the_panels_stand_before_textual_is_imported() -> None:
+def test_the_panels_are_there_before_textual_is_imported() -> None:
     with program(ALONE, (120, 40)) as terminal:
         for title in ("loss", "comparison", "throughput", "loss scale", "memory", "events"):
             terminal.wait_for(f"╭ {title} ─")
@@ -65,7 +65,7 @@ def test_the_panels_stand_before_textual_is_imported() -> None:
         assert_restored(terminal)
 
 
-def test_what_fails_meanwhile_leaves_a_whole_terminal() -> None:
+def test_a_failure_before_the_screen_restores_the_terminal() -> None:
     with program(FAILING) as terminal:
         terminal.wait_for("╭ loss")
         terminal.press("\n")
@@ -74,7 +74,7 @@ def test_what_fails_meanwhile_leaves_a_whole_terminal() -> None:
         assert_restored(terminal)
 
 
-def test_a_screen_takes_it_over_where_it_stands() -> None:
+def test_a_screen_takes_it_over() -> None:
     with program(FOLLOWED) as terminal:
         terminal.wait_for("q quit")
         terminal.press("d")
@@ -94,7 +94,7 @@ def test_poor_terminals_get_what_they_can_show(env: dict[str, str]) -> None:
         assert terminal.wait() == 0
 
 
-def test_a_terminal_too_small_for_panels_gets_none() -> None:
+def test_a_terminal_that_is_too_small_shows_no_panels() -> None:
     with program(ALONE, (20, 5)) as terminal:
         terminal.wait_for("amptui")
         assert "╭" not in terminal.text

@@ -1,4 +1,4 @@
-"""Writing to terminals that stall, vanish, or are given back while a write still hangs in them."""
+"""Writing to terminals that stall, disappear, or are closed during a write."""
 
 import os
 import pty
@@ -64,7 +64,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_texts_arrive_whole_in_their_order_and_are_counted_until_then(line: Line) -> None:
+def test_texts_arrive_complete_and_in_order_and_are_counted_until_then(line: Line) -> None:
     outlet = opened(line.terminal)
     texts = [f"{number} äöü 漢\n" for number in range(500)]
     for text in texts:
@@ -76,14 +76,14 @@ def test_texts_arrive_whole_in_their_order_and_are_counted_until_then(line: Line
     assert not outlet.broken
 
 
-def test_what_an_encoding_lacks_is_replaced(line: Line) -> None:
+def test_characters_outside_of_the_encoding_are_replaced(line: Line) -> None:
     outlet = opened(line.terminal, "ascii")
     outlet.write("漢x")
     assert line.read(2) == "?x"
     outlet.close()
 
 
-def test_a_terminal_that_is_not_read_holds_nobody_up(line: Line) -> None:
+def test_a_terminal_that_nobody_reads_blocks_nothing(line: Line) -> None:
     outlet = opened(line.terminal)
     for _ in range(200):
         outlet.write(MUCH)
@@ -92,7 +92,7 @@ def test_a_terminal_that_is_not_read_holds_nobody_up(line: Line) -> None:
     outlet.close()
 
 
-def test_a_terminal_that_was_told_to_stop_holds_nobody_up(line: Line) -> None:
+def test_a_terminal_whose_output_is_stopped_blocks_nothing(line: Line) -> None:
     termios.tcflow(line.terminal, termios.TCOOFF)
     outlet = opened(line.terminal)
     outlet.write("x")
@@ -102,7 +102,7 @@ def test_a_terminal_that_was_told_to_stop_holds_nobody_up(line: Line) -> None:
     termios.tcflow(line.terminal, termios.TCOON)
 
 
-def test_hurrying_ends_a_wait_that_has_begun(line: Line) -> None:
+def test_hurry_ends_a_wait_that_has_begun(line: Line) -> None:
     outlet = opened(line.terminal)
     outlet.write(MUCH)
     closing = threading.Thread(target=outlet.close)
@@ -124,7 +124,7 @@ def test_a_slow_reader_gets_all_of_it(line: Line, monkeypatch: pytest.MonkeyPatc
     assert not closing.is_alive()
 
 
-def test_a_terminal_that_was_closed_is_broken_and_takes_everything(line: Line) -> None:
+def test_a_closed_terminal_is_broken_and_ignores_writes(line: Line) -> None:
     outlet = opened(line.terminal)
     os.close(line.reader)
     outlet.write("into the void")
@@ -153,7 +153,7 @@ def test_a_pipe_without_a_reader_is_broken() -> None:
     os.close(writing)
 
 
-def test_a_terminal_that_another_program_left_unblocking_is_waited_for(line: Line) -> None:
+def test_a_terminal_left_non_blocking_is_waited_for(line: Line) -> None:
     os.set_blocking(line.terminal, False)
     outlet = opened(line.terminal)
     outlet.write(MUCH)

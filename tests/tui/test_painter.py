@@ -1,4 +1,4 @@
-"""What the painter writes shows, in a real terminal emulator, exactly the canvas."""
+"""A terminal emulator shows what the painter writes: exactly the canvas."""
 
 import pyte
 from hypothesis import given
@@ -38,7 +38,7 @@ def drawn(some: list[tuple[int, int, str, int]]) -> Canvas:
 
 
 @given(drawings, drawings)
-def test_frame_after_frame_the_terminal_shows_the_canvas(
+def test_the_terminal_shows_the_canvas_frame_after_frame(
     first: list[tuple[int, int, str, int]], second: list[tuple[int, int, str, int]]
 ) -> None:
     screen = pyte.Screen(WIDTH, HEIGHT)
@@ -64,7 +64,7 @@ def test_without_colour_only_bold_is_left() -> None:
     assert Painter(no_color=True).paint(canvas, [Span(0, 0, 6)]) == "\x1b[1;1Habc\x1b[1mdef\x1b[m"
 
 
-def test_a_blank_never_costs_a_colour() -> None:
+def test_a_blank_needs_no_colour() -> None:
     canvas = Canvas(12, 1)
     canvas.text(0, 0, "ab", Style.FP32)
     canvas.text(2, 0, "   ", Style.DIM)

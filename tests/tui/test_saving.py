@@ -1,4 +1,4 @@
-"""The key that asks for a checkpoint: what it asks for, says meanwhile, and tells when it came or failed."""
+"""The key that requests a checkpoint: what is shown until it is written or has failed."""
 
 import time
 from typing import Any
@@ -33,7 +33,7 @@ async def ask(screen: Screen) -> bool:
 
 @pytest.mark.parametrize("width", [80, 120])
 @awaited
-async def test_s_asks_for_one_and_says_so_until_it_is_there(width: int) -> None:
+async def test_s_asks_for_one_and_says_so_until_it_is_written(width: int) -> None:
     async with watching(started(), *steps(5), size=(width, 30)) as screen:
         assert await ask(screen)
         assert WAITING in screen.footer
@@ -47,7 +47,7 @@ async def test_s_asks_for_one_and_says_so_until_it_is_there(width: int) -> None:
 
 
 @awaited
-async def test_asked_for_twice_it_is_waited_for_once() -> None:
+async def test_two_requests_are_shown_as_one() -> None:
     async with watching(started(), *steps(5)) as screen:
         assert await ask(screen)
         assert await ask(screen)
@@ -58,7 +58,7 @@ async def test_asked_for_twice_it_is_waited_for_once() -> None:
 
 
 @awaited
-async def test_one_that_was_being_written_is_not_the_one_asked_for() -> None:
+async def test_another_checkpoint_does_not_answer_the_request() -> None:
     async with watching(started(), *steps(5)) as screen:
         await ask(screen)
         await screen.feed(written(4, reason="interval"))
@@ -66,7 +66,7 @@ async def test_one_that_was_being_written_is_not_the_one_asked_for() -> None:
 
 
 @awaited
-async def test_a_disk_that_refuses_it_is_told() -> None:
+async def test_a_disk_error_is_reported() -> None:
     async with watching(started(), *steps(5)) as screen:
         await ask(screen)
         await screen.answer(CheckpointRequest, "failed", "the disk is full")
@@ -75,7 +75,7 @@ async def test_a_disk_that_refuses_it_is_told() -> None:
 
 
 @awaited
-async def test_another_screen_s_is_waited_for_and_not_told() -> None:
+async def test_another_screen_s_is_shown_as_pending_and_not_reported() -> None:
     async with watching(started(), *steps(5)) as screen:
         screen.control.ask(CheckpointRequest())
         await screen.feed()
@@ -87,7 +87,7 @@ async def test_another_screen_s_is_waited_for_and_not_told() -> None:
 
 
 @awaited
-async def test_while_training_is_paused_one_can_be_had() -> None:
+async def test_one_can_be_written_during_a_pause() -> None:
     async with watching(started(), *steps(5), PauseChanged(time=time.time(), step=5, paused=True)) as screen:
         assert await ask(screen)
         await screen.feed(written(5))
@@ -109,7 +109,7 @@ async def test_it_is_refused_before_training_began_while_it_stops_and_after_its_
 
 
 @awaited
-async def test_the_end_of_the_run_ends_the_waiting() -> None:
+async def test_at_the_end_of_the_run_nothing_is_pending() -> None:
     async with watching(started(), *steps(5)) as screen:
         await ask(screen)
         await screen.feed(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))

@@ -1,4 +1,4 @@
-"""The screen on real terminals that stall or vanish: it leaves, says how, and never with a traceback."""
+"""The screen on real terminals that stall or disappear: it leaves, says how, and without a traceback."""
 
 import signal
 import sys
@@ -65,7 +65,7 @@ def stop_output(terminal: Terminal) -> None:
     termios.tcflow(terminal.slave, termios.TCOOFF)
 
 
-def test_it_leaves_the_terminal_as_it_was_and_the_mouse_to_it(warm: WarmSource, tmp_path: Path) -> None:
+def test_it_restores_the_terminal_and_does_not_use_the_mouse(warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
         terminal.press("d")
@@ -77,7 +77,7 @@ def test_it_leaves_the_terminal_as_it_was_and_the_mouse_to_it(warm: WarmSource, 
         assert b"\x1b[?1003h" not in terminal.written
 
 
-def test_a_terminal_that_takes_nothing_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
+def test_a_screen_on_a_stalled_terminal_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
     with screen(warm, tmp_path) as terminal:
         terminal.wait_for("╭ loss")
         stop_output(terminal)
@@ -88,7 +88,7 @@ def test_a_terminal_that_takes_nothing_can_be_left(warm: WarmSource, tmp_path: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTSTP, signal.SIGSTOP])
-def test_a_screen_that_stood_still_comes_back_whole(
+def test_a_stopped_screen_is_redrawn_when_it_continues(
     number: signal.Signals, warm: WarmSource, tmp_path: Path
 ) -> None:
     with screen(warm, tmp_path) as terminal:
@@ -116,7 +116,7 @@ def hang_up(terminal: Terminal) -> None:
     ("hangup", "end"), [("heard", hang_up_by_signal), ("heard", hang_up), ("ignored", hang_up)]
 )
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_terminal_that_is_closed_ends_it(
+def test_closing_the_terminal_ends_it(
     hangup: str, end: Callable[[Terminal], None], warm: WarmSource, tmp_path: Path, *, stopped: bool
 ) -> None:
     with screen(warm, tmp_path, hangup) as terminal:

@@ -1,4 +1,4 @@
-"""Session views of runs some of whose steps were timed."""
+"""Session views of runs with timed steps."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a session would have made of such steps: its newest, its scaler, its comparison, its events."""
+"""Parts of a view as a session would have them: steps, scaler, comparison, events."""
 
 from collections.abc import Sequence
 

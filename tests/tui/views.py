@@ -1,4 +1,4 @@
-"""Session views built by hand: what each panel has to be able to show."""
+"""Session views built by hand: everything that the panels can show."""
 
 from collections.abc import Iterable
 from dataclasses import replace

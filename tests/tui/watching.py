@@ -1,4 +1,4 @@
-"""The app over a real session, driven by keys and records: what its tests share."""
+"""The app over a real session, driven by keys and records, for several tests."""
 
 import asyncio
 import threading

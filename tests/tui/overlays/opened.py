@@ -1,4 +1,4 @@
-"""One overlay on a canvas of its own, and X-rays to look at."""
+"""An overlay on a canvas of its own, and X-rays to show."""
 
 from dataclasses import replace
 

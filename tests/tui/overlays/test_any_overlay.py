@@ -1,4 +1,4 @@
-"""What holds for every overlay: any size, any key, any view, and terminals of ASCII."""
+"""Every overlay with any size, key and view, also on ASCII terminals."""
 
 from collections.abc import Callable
 
@@ -44,9 +44,7 @@ VIEWS = {name: build() for name, build in views.ALL.items()} | {
         max_size=6,
     ),
 )
-def test_no_size_no_key_and_no_view_is_ever_an_error(
-    name: str, steps: list[tuple[int, int, str, str]]
-) -> None:
+def test_no_size_key_or_view_is_an_error(name: str, steps: list[tuple[int, int, str, str]]) -> None:
     overlay = OVERLAYS[name]()
     for width, height, key, view in steps:
         canvas = drawn(overlay, VIEWS[view], width, height)
@@ -55,7 +53,7 @@ def test_no_size_no_key_and_no_view_is_ever_an_error(
 
 
 @pytest.mark.parametrize("name", sorted(OVERLAYS))
-def test_an_overlay_that_covers_all_leaves_nothing_of_what_was_there(name: str) -> None:
+def test_an_overlay_that_covers_all_hides_everything(name: str) -> None:
     overlay, canvas = OVERLAYS[name](), Canvas(80, 24)
     canvas.fill(Rect(0, 0, 80, 24), "#")
     overlay.draw(canvas, with_xray(), SCREEN)
@@ -64,7 +62,7 @@ def test_an_overlay_that_covers_all_leaves_nothing_of_what_was_there(name: str) 
 
 @pytest.mark.parametrize("keys", [(), ("o",)], ids=str)
 @pytest.mark.parametrize("name", sorted(OVERLAYS))
-def test_a_terminal_of_ascii_has_a_stand_in_for_every_character(name: str, keys: tuple[str, ...]) -> None:
+def test_an_ascii_terminal_has_a_replacement_for_every_character(name: str, keys: tuple[str, ...]) -> None:
     overlay = OVERLAYS[name]()
     view = at_the_floor() if name == "floor" else with_xray()
     for key in keys:

@@ -1,4 +1,4 @@
-"""All events as a list, and one of them in full."""
+"""The list of all events, and one of them in full."""
 
 from dataclasses import replace
 
@@ -46,14 +46,14 @@ class Browsing:
         return line
 
 
-def test_the_newest_is_chosen_until_one_moves() -> None:
+def test_the_newest_is_selected_until_a_key_moves() -> None:
     browsing = Browsing(*[note(i) for i in range(5)])
     assert "note 4" in browsing.chosen
     browsing.session.fold([note(5)])
     assert "note 5" in browsing.chosen
 
 
-def test_the_chosen_event_stays_chosen_while_new_ones_arrive() -> None:
+def test_the_selected_event_stays_selected_while_new_ones_arrive() -> None:
     browsing = Browsing(*[note(i) for i in range(100)])
     browsing.press("down", "down", "j")
     assert "note 96" in browsing.chosen
@@ -63,7 +63,7 @@ def test_the_chosen_event_stays_chosen_while_new_ones_arrive() -> None:
     assert "note 97" in browsing.chosen
 
 
-def test_a_chosen_line_that_counts_on_stays_chosen() -> None:
+def test_a_selected_line_whose_count_grows_stays_selected() -> None:
     browsing = Browsing(nan_loss(10), note(1))
     browsing.press("down")
     assert "NaN" in browsing.chosen
@@ -71,14 +71,14 @@ def test_a_chosen_line_that_counts_on_stays_chosen() -> None:
     assert "3 times (10–12)" in browsing.chosen
 
 
-def test_a_chosen_event_that_was_forgotten_leaves_the_place() -> None:
+def test_a_selected_event_that_was_dropped_leaves_the_position() -> None:
     browsing = Browsing(note(0), note(1))
     browsing.press("down")
     browsing.session.fold([note(i) for i in range(2, 2000)])
     assert "note" in browsing.chosen
 
 
-def test_ends_and_pages_are_reached() -> None:
+def test_home_end_and_pages_move() -> None:
     browsing = Browsing(*[note(i) for i in range(300)])
     browsing.press("end")
     assert "note 0" in browsing.chosen
@@ -96,7 +96,7 @@ def test_ends_and_pages_are_reached() -> None:
     assert "note 299" in browsing.chosen
 
 
-def test_details_are_wrapped_whole_and_scrolled() -> None:
+def test_details_are_wrapped_completely_and_scroll() -> None:
     trace = "\n".join(f"  line {i} of the traceback " + "x" * 100 for i in range(40))
     browsing = Browsing(RunFailed(time=1.0, step=5, error="boom", traceback=trace))
     seen = set()
@@ -113,7 +113,7 @@ def test_details_are_wrapped_whole_and_scrolled() -> None:
     assert any("line 0 of" in line for line in browsing.lines())
 
 
-def test_another_event_s_details_begin_at_their_top() -> None:
+def test_the_details_of_another_event_start_at_the_top() -> None:
     browsing = Browsing(note(0, "\n" + "\n".join(f"first {i}" for i in range(60))), note(1, "\nsecond"))
     browsing.press("down", "right", "right")
     assert not any("first 0" in line for line in browsing.lines())
@@ -121,7 +121,7 @@ def test_another_event_s_details_begin_at_their_top() -> None:
     assert any("first 0" in line for line in browsing.lines())
 
 
-def test_without_an_event_there_is_nothing_to_choose() -> None:
+def test_without_an_event_there_is_nothing_to_select() -> None:
     browsing = Browsing()
     browsing.press("down", "up", "end", "home", "pagedown", "pageup", "right", "left")
     assert any("events (0)" in line for line in browsing.lines())
@@ -134,7 +134,7 @@ def test_without_an_event_there_is_nothing_to_choose() -> None:
 PROSE = "the gradient of features.13.conv left the range of float16 because the loss scale was too high"
 
 
-def test_enter_gives_one_event_the_whole_box_and_escape_gives_it_back() -> None:
+def test_enter_opens_one_event_and_escape_returns() -> None:
     browsing = Browsing(note(1), note(2, f"\n{PROSE}\nsecond line"), note(3))
     browsing.press("down", "enter")
     shown = browsing.lines()
@@ -147,7 +147,7 @@ def test_enter_gives_one_event_the_whole_box_and_escape_gives_it_back() -> None:
         browsing.press("enter")
 
 
-def test_the_event_that_is_read_stays_while_new_ones_arrive() -> None:
+def test_an_open_event_stays_while_new_ones_arrive() -> None:
     browsing = Browsing(note(1))
     browsing.press("enter")
     browsing.session.fold([note(i) for i in range(2, 50)])
@@ -155,7 +155,7 @@ def test_the_event_that_is_read_stays_while_new_ones_arrive() -> None:
     assert "event 49 of 49" in browsing.lines()[0]
 
 
-def test_a_long_event_is_read_to_its_end_by_arrows_and_pages() -> None:
+def test_arrows_and_pages_scroll_a_long_event_to_its_end() -> None:
     browsing = Browsing(note(1, "\n" + "\n".join(f"fact {i}" for i in range(1, 101))))
     browsing.press("enter")
     assert "1–20 of 102 lines" in browsing.lines()[-1]
@@ -170,14 +170,14 @@ def test_a_long_event_is_read_to_its_end_by_arrows_and_pages() -> None:
 
 
 @pytest.mark.parametrize("key", ["e", "q"])
-def test_the_browser_is_closed_from_either_side(key: str) -> None:
+def test_the_browser_closes_from_the_list_and_from_an_event(key: str) -> None:
     browsing = Browsing(note(1))
     assert EventBrowser().press(key, EMPTY_VIEW) == CLOSE
     browsing.press("enter")
     assert browsing.browser.press(key, browsing.session.view()) == CLOSE
 
 
-def test_without_an_event_there_is_nothing_to_read() -> None:
+def test_without_an_event_there_is_nothing_to_open() -> None:
     browsing = Browsing()
     browsing.press("enter", "down")
     assert "events (0)" in browsing.lines()[0]
@@ -190,7 +190,7 @@ def test_events_with_details_are_marked() -> None:
     assert "note 2" in marked[0]
 
 
-def test_what_is_read_has_the_ink_of_its_kind() -> None:
+def test_an_open_event_has_the_style_of_its_kind() -> None:
     browsing = Browsing(RunFailed(time=1.0, step=5, error="boom", traceback="the trace"))
     browsing.press("enter")
     canvas = drawn(browsing.browser, browsing.session.view(), 80, 24)
@@ -200,7 +200,7 @@ def test_what_is_read_has_the_ink_of_its_kind() -> None:
     assert "step 5" in "\n".join(canvas.lines())
 
 
-def test_prose_is_wrapped_between_words_under_its_beginning() -> None:
+def test_prose_is_wrapped_between_words_with_its_indent() -> None:
     event = Event(1.0, 1, "note", "info", "title", f"  {PROSE}")
     pieces = event_lines(event, 30)[1:]
     assert all(piece.startswith("  ") and len(piece) <= 30 for piece in pieces)

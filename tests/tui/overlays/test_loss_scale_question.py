@@ -1,4 +1,4 @@
-"""The choice when the loss scale came to its floor, or when the weights hold NaN."""
+"""The question after the loss scale collapsed or the weights contain NaN."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def lost(checkpoint: str = "") -> SessionView:
 
 
 @pytest.mark.parametrize("checkpoint", ["step-000000008.pt", ""])
-def test_weights_that_hold_nan_are_no_matter_of_the_precision(checkpoint: str) -> None:
+def test_nan_weights_offer_no_other_precision(checkpoint: str) -> None:
     view = lost(checkpoint)
     shown = text(LossScaleQuestion(), view, 80, 24)
     assert "6 of 6 parameters hold NaN" in shown
@@ -57,7 +57,7 @@ def test_weights_that_hold_nan_are_no_matter_of_the_precision(checkpoint: str) -
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
+def test_it_shows_the_reason_and_the_choices(size: tuple[int, int]) -> None:
     shown = text(LossScaleQuestion(), at_the_floor(), *size)
     assert "✖ The loss scale fell to 9.8e-04 after 26 skipped steps in a row" in shown
     assert "Every step overflows" in shown
@@ -68,7 +68,7 @@ def test_it_says_why_and_what_can_be_done(size: tuple[int, int]) -> None:
     assert "esc: stay paused" in shown
 
 
-def test_on_a_small_screen_the_choices_outlast_the_causes() -> None:
+def test_on_a_small_screen_the_choices_replace_the_causes() -> None:
     shown = text(LossScaleQuestion(), at_the_floor(), 40, 12)
     assert "✖ The loss scale fell to 9.8e-04" in shown
     for key in ("b  ●", "f  ■", "g  ▲", "d    detach", "q    quit", "esc: stay paused"):
@@ -83,7 +83,7 @@ def test_a_long_reason_is_wrapped_between_words() -> None:
 
 
 @pytest.mark.parametrize(("key", "precision"), [("b", "bf16"), ("f", "fp32"), ("g", "")])
-def test_a_choice_goes_on(key: str, precision: str) -> None:
+def test_a_choice_resumes(key: str, precision: str) -> None:
     assert LossScaleQuestion().press(key, at_the_floor()) == Answer(
         close=True, precision=precision, action="resume"
     )
@@ -93,7 +93,7 @@ def test_quitting_asks_first_and_leaves_the_choice_open() -> None:
     assert LossScaleQuestion().press("q", at_the_floor()) == Answer(action="ask_quit")
 
 
-def test_a_screen_may_leave_it_paused() -> None:
+def test_detaching_leaves_it_paused() -> None:
     assert LossScaleQuestion().press("d", at_the_floor()) == Answer(close=True, action="detach")
 
 
@@ -103,7 +103,7 @@ def test_escape_leaves_it_paused_and_other_keys_do_nothing() -> None:
         assert LossScaleQuestion().press(key, at_the_floor()) == STAY
 
 
-def test_a_precision_that_the_device_cannot_run_is_told_why_and_cannot_be_chosen() -> None:
+def test_an_unsupported_precision_shows_the_reason_and_cannot_be_chosen() -> None:
     view = at_the_floor(bf16="no bfloat16 on this GPU")
     canvas = drawn(LossScaleQuestion(), view)
     assert style_of(canvas, "● AMP bf16") == Style.DIM

@@ -1,4 +1,4 @@
-"""The help, the question before the end, and the menu of precisions."""
+"""The help, the question before a screen closes, and the menu of precisions."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_the_question_names_the_step_and_all_answers(size: tuple[int, int], *, a
         (True, "enter  detach", "    y  stop the run for all screens"),
     ],
 )
-def test_what_enter_means_stands_first_and_strong(first: str, second: str, *, attached: bool) -> None:
+def test_what_enter_does_is_first_and_bold(first: str, second: str, *, attached: bool) -> None:
     canvas = drawn(QuitQuestion(attached=attached), views.compared())
     lines = canvas.lines()
     (y,) = (y for y, line in enumerate(lines) if first in line)
@@ -57,7 +57,7 @@ def test_what_enter_means_stands_first_and_strong(first: str, second: str, *, at
 
 
 @pytest.mark.parametrize("attached", [False, True])
-def test_the_question_in_a_pause_promises_no_training(*, attached: bool) -> None:
+def test_the_question_during_a_pause_promises_no_training(*, attached: bool) -> None:
     shown = text(QuitQuestion(attached=attached), views.paused())
     assert "the run stays paused" in shown
     assert "training continues" not in shown
@@ -86,7 +86,7 @@ def test_another_key_leaves_the_question_open(key: str) -> None:
     assert QuitQuestion(attached=False).press(key, EMPTY_VIEW) == STAY
 
 
-def test_the_menu_has_every_precision_with_what_it_is_or_why_it_cannot_be() -> None:
+def test_the_menu_explains_every_precision_or_why_it_is_unsupported() -> None:
     run = views.run_started(unsupported={"tf32": "no TF32 on this GPU"})
     shown = lines(PrecisionMenu(views.compared()), replace(views.compared(), run=run))
     for name in PRECISIONS:
@@ -96,7 +96,7 @@ def test_the_menu_has_every_precision_with_what_it_is_or_why_it_cannot_be() -> N
 
 
 @given(st.lists(st.sampled_from(["up", "down", "j", "k"])), st.sampled_from(PRECISIONS))
-def test_arrows_walk_round_the_menu(keys: list[str], now: str) -> None:
+def test_arrows_move_through_the_menu_and_wrap_around(keys: list[str], now: str) -> None:
     view = replace(views.fp32_only(), precision=now)
     menu = PrecisionMenu(view)
     for key in keys:
@@ -117,5 +117,5 @@ def test_numbers_choose_and_others_do_nothing() -> None:
         assert PrecisionMenu(view).press(key, view) == CLOSE
 
 
-def test_a_menu_before_the_first_record_begins_at_its_first_line() -> None:
+def test_before_the_first_record_the_menu_starts_at_its_first_line() -> None:
     assert PrecisionMenu(EMPTY_VIEW).press("enter", EMPTY_VIEW).precision == PRECISIONS[0]

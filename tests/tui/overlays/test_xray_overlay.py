@@ -1,4 +1,4 @@
-"""The X-ray's screen: what it says, how it is sorted, and that trouble is seen."""
+"""The X-ray on the screen: what it shows, how layers are sorted, and that trouble is visible."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def names(overlay: XRay, width: int = 120, height: int = 40) -> list[str]:
 
 
 @both_sizes
-def test_the_verdict_stands_first_in_its_ink(size: tuple[int, int]) -> None:
+def test_the_verdict_is_first_in_its_style(size: tuple[int, int]) -> None:
     canvas = drawn(XRay(), with_xray(), *size)
     assert canvas.lines()[1].startswith("│ ✖ gradients disagree in 2 of 6 layers")
     assert style_of(canvas, "gradients disagree") == Style.ERROR | BOLD
@@ -49,7 +49,7 @@ def test_the_verdict_stands_first_in_its_ink(size: tuple[int, int]) -> None:
 
 
 @both_sizes
-def test_losses_memory_and_cost_are_said(size: tuple[int, int]) -> None:
+def test_losses_memory_and_cost_are_shown(size: tuple[int, int]) -> None:
     shown = text(XRay(), with_xray(), *size)
     assert "X-ray of step 1,204: FP32 and AMP fp16 at loss scale 65,536" in shown
     assert "■ FP32 0.031214  ▲ AMP fp16 0.0312295  0.050% apart  took 412 ms" in shown
@@ -59,7 +59,7 @@ def test_losses_memory_and_cost_are_said(size: tuple[int, int]) -> None:
     assert "dropout" not in shown
 
 
-def test_what_was_not_measured_is_not_said() -> None:
+def test_what_was_not_measured_is_not_shown() -> None:
     shown = text(XRay(), with_xray(saved_bytes_fp32=None, saved_bytes_amp=None, loss_scale=None))
     assert "saved for backward" not in shown
     assert "loss scale" not in shown
@@ -70,7 +70,7 @@ def test_what_was_not_measured_is_not_said() -> None:
     ("before", "after", "words"),
     [(0, 0, "saved for backward "), (200, 200, "the same"), (100, 150, "50% more"), (100, 50, "50% less")],
 )
-def test_saved_memory_may_also_grow(before: int, after: int, words: str) -> None:
+def test_amp_may_also_save_more_memory_for_backward(before: int, after: int, words: str) -> None:
     view = with_xray(saved_bytes_fp32=before, saved_bytes_amp=after)
     assert words in text(XRay(), view)
 
@@ -86,7 +86,7 @@ def test_a_loss_that_overflowed_is_an_error_and_has_no_distance() -> None:
     assert "apart" not in "\n".join(canvas.lines())
 
 
-def test_active_dropout_is_remarked() -> None:
+def test_active_dropout_is_pointed_out() -> None:
     assert style_of(drawn(XRay(), with_xray(random=True), 80, 24), "dropout is active") == Style.WARNING
 
 
@@ -137,7 +137,7 @@ def test_rows_below_the_thresholds_have_sign_and_colour() -> None:
     }
 
 
-def test_the_thresholds_belong_to_the_better_side() -> None:
+def test_a_value_at_a_threshold_gets_the_better_verdict() -> None:
     assert layer_sign(layer("a", XRAY_SAFE_COSINE))[0] == " "
     assert layer_sign(layer("a", XRAY_CAREFUL_COSINE))[0] == "⚠"
 
@@ -152,7 +152,7 @@ def test_a_cosine_is_never_rounded_up() -> None:
     assert " 1.00000 " in opposite
 
 
-def test_a_key_walks_through_the_orders() -> None:
+def test_a_key_goes_through_the_orders() -> None:
     overlay = XRay()
     orders = []
     for order in ORDERS:
@@ -189,7 +189,7 @@ def test_sorting_loses_no_layer_and_puts_the_unmeasured_last(
         assert known[len(known) - len(finite) :] == finite
 
 
-def test_long_names_are_cut_at_the_front_as_their_end_tells_more() -> None:
+def test_long_names_are_cut_at_the_front() -> None:
     assert end_of("features.12.conv", 13) == "…ures.12.conv"
     assert end_of("features.12.conv", 16) == "features.12.conv"
     deep = layer("backbone.encoder.layers.11.attention.self.projection.out")
@@ -222,7 +222,7 @@ def test_shares_are_short(fraction: float | None, words: str) -> None:
 # ------------------------------------------------------------------------ operators and keys
 
 
-def test_operators_have_a_column_a_dtype() -> None:
+def test_operators_have_a_column_for_each_dtype() -> None:
     overlay = XRay()
     assert overlay.press("o", with_xray()) == STAY
     shown = lines(overlay, with_xray())
@@ -239,7 +239,7 @@ def many_layers(count: int = 100) -> tuple[LayerAgreement, ...]:
     return tuple(layer(f"layer{i:03}", 0.9 + i / 10_000) for i in range(count))
 
 
-def test_rows_are_reached_by_arrows_pages_and_ends() -> None:
+def test_arrows_pages_and_ends_scroll() -> None:
     view, overlay = with_xray(layers=many_layers()), XRay()
     last = lines(overlay, view, 80, 24)[-1]
     page = int(last.split("–")[1].split()[0])
@@ -260,7 +260,7 @@ def test_rows_are_reached_by_arrows_pages_and_ends() -> None:
     assert f" 1–{page} of 100 " in lines(overlay, view, 80, 24)[-1]
 
 
-def test_a_fresh_one_is_asked_for_and_the_edge_says_so() -> None:
+def test_a_new_one_is_requested_and_the_edge_says_so() -> None:
     assert XRay().press("x", with_xray()) == Answer(action="take_xray")
     for screen, words in (
         (ScreenState(waiting="X-ray with the next step …"), "X-ray with the next step …"),
@@ -271,18 +271,18 @@ def test_a_fresh_one_is_asked_for_and_the_edge_says_so() -> None:
 
 
 @pytest.mark.parametrize("key", ["escape", "q", "ctrl+q"])
-def test_it_is_closed(key: str) -> None:
+def test_keys_close_it(key: str) -> None:
     assert XRay().press(key, with_xray()) == CLOSE
 
 
-def test_a_smaller_x_ray_in_its_place_is_shown_from_where_it_can_be() -> None:
+def test_a_smaller_x_ray_in_its_place_is_scrolled_back() -> None:
     overlay = XRay()
     lines(overlay, with_xray(layers=many_layers()), 80, 24)
     overlay.press("end", with_xray(layers=many_layers()))
     assert "layer000" in text(overlay, with_xray(layers=many_layers(3)), 80, 24)
 
 
-def test_an_x_ray_of_nothing_is_an_empty_table() -> None:
+def test_an_x_ray_without_layers_is_an_empty_table() -> None:
     view = with_xray(layers=(), operators=(), output_dtypes={})
     overlay = XRay()
     assert "0 layers" in text(overlay, view)

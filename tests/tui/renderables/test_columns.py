@@ -1,3 +1,5 @@
+"""Any series reduced to the columns of a plot."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_no_extreme_of_a_run_is_lost(values: list[float], width: int, buckets: i
 
 
 @given(st.lists(numbers, min_size=1, max_size=100), widths)
-def test_exact_values_hold_for_the_columns_of_their_steps(values: list[float], width: int) -> None:
+def test_exact_values_fill_the_columns_of_their_steps(values: list[float], width: int) -> None:
     series = series_of(values, first_step=7)
     window = whole(series)
     columns = sample(series, window, width)
@@ -63,7 +65,7 @@ def test_recent_values_are_used_where_they_reach_back_far_enough() -> None:
     assert older.mean.tolist() == [39.5] + [55.5] * 15, "buckets of 16 steps"
 
 
-def test_nonfinite_and_unmeasured_values_are_told_apart() -> None:
+def test_nonfinite_and_unmeasured_values_differ() -> None:
     series = series_of([1.0, None, float("nan"), 2.0, float("-inf"), 3.0])
     columns = sample(series, whole(series), 6)
     assert columns.nonfinite.tolist() == [False, False, True, False, True, False]
@@ -88,7 +90,7 @@ def test_an_empty_series_has_empty_columns() -> None:
     assert np.isnan(columns.mean).all()
 
 
-def test_a_step_of_several_columns_holds_for_all_of_them_and_is_marked_in_the_first() -> None:
+def test_a_step_of_several_columns_fills_all_and_is_marked_in_the_first() -> None:
     series = series_of([1.0, float("nan"), 3.0])
     columns = sample(series, Window(1, 4), 12)
     expected = [1.0] * 3 + [np.nan] * 3 + [3.0] * 3 + [np.nan] * 3
@@ -102,7 +104,7 @@ def extent_of(values: list[float], *, log: bool = False, with_outliers: bool = F
     return extent(sample(series, whole(series), 100), log=log, with_outliers=with_outliers)
 
 
-def test_one_early_spike_does_not_set_the_limits_for_ever() -> None:
+def test_one_early_spike_does_not_set_the_limits() -> None:
     curve = [40.0, *np.linspace(0.3, 0.1, 499)]
     low, high = extent_of(curve)
     assert low == 0.1
@@ -116,7 +118,7 @@ def test_a_dip_of_a_single_column_is_left_out_too() -> None:
     assert high == pytest.approx(101, abs=0.1)
 
 
-def test_the_usual_fall_of_a_loss_is_shown_whole() -> None:
+def test_the_usual_fall_of_a_loss_is_shown_completely() -> None:
     steps = np.arange(1000)
     assert extent_of([*(0.05 + 2.3 * np.exp(-steps / 50))])[1] == pytest.approx(2.35)
 

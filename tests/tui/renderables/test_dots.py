@@ -1,3 +1,5 @@
+"""Lines and areas as dots, and dots as braille."""
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -68,7 +70,7 @@ def test_an_area_is_evenly_sparse_in_every_column(top: Counts, tall: int, one_in
 
 
 @pytest.mark.parametrize("width", [0, 1])
-def test_hardly_any_columns_are_no_trouble(width: int) -> None:
+def test_one_or_no_column_can_be_drawn(width: int) -> None:
     nothing, drawn = np.zeros(width, np.int64), np.ones(width, np.bool_)
     assert line_dots(nothing, drawn, 4).shape == (4, width)
     assert area_dots(nothing, nothing, drawn, 4, one_in=4).shape == (4, width)

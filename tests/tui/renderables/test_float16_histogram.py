@@ -1,3 +1,5 @@
+"""The histogram of gradient exponents at any size."""
+
 from dataclasses import replace
 from itertools import groupby
 
@@ -91,7 +93,7 @@ def test_each_zone_has_its_name_and_its_share_in_its_place() -> None:
         (60, [3, 6, 15, 1]),
     ],
 )
-def test_bars_of_one_zone_stand_together_in_its_ink(width: int, runs: list[int]) -> None:
+def test_bars_of_one_zone_are_adjacent_in_its_style(width: int, runs: list[int]) -> None:
     canvas = drawn(EVERYWHERE, width)
     assert all(height > 0 for height in bars(canvas)[: sum(runs)])
     styles = canvas.styles[canvas.height - LEGEND_LINES - 1, GUTTER : GUTTER + sum(runs)].tolist()
@@ -122,13 +124,13 @@ def test_shares_are_the_exact_counts_and_not_the_bars() -> None:
     assert shares[:4] == ["0%", "40.0%", "60.0%", "0%"]
 
 
-def test_nan_and_inf_are_counted_in_the_ink_of_an_error() -> None:
+def test_nan_and_inf_are_counted_in_the_style_of_an_error() -> None:
     canvas = drawn(window({0: 1000}, nonfinite=1204))
     assert canvas.lines()[-1].rstrip().endswith("1,204")
     assert canvas.styles[-1, canvas.lines()[-1].index("1,204")] == Style.ERROR | BOLD
 
 
-def test_what_lies_beyond_the_axis_is_in_its_ends_beside_an_arrow() -> None:
+def test_what_lies_beyond_the_axis_is_in_its_end_bars_with_an_arrow() -> None:
     inside = drawn(window({-42: 10, 17: 10}))
     beyond = drawn(window({-60: 10, 40: 10}))
     assert bars(inside) == bars(beyond)
@@ -167,15 +169,13 @@ def test_more_elements_never_have_a_lower_bar(one: int, other: int, rows: int) -
 
 
 @given(any_window, st.integers(0, 200), st.integers(0, 40), st.booleans())
-def test_every_size_is_drawn_within_itself(
-    shown: Float16Window, width: int, height: int, ascii_only: bool
-) -> None:
+def test_every_size_is_drawn(shown: Float16Window, width: int, height: int, ascii_only: bool) -> None:
     canvas = drawn(shown, width, height, ascii_only=ascii_only)
     assert all(len(line) == width for line in canvas.lines())
     assert not ascii_only or "".join(canvas.lines()).isascii()
 
 
-def test_a_narrow_panel_joins_exponents_and_lists_the_shares() -> None:
+def test_a_narrow_panel_combines_exponents_and_lists_the_shares() -> None:
     lines = drawn(EVERYWHERE, 36).lines()
     assert lines[-2].split() == ["flush", "17.0%", "sub", "11.0%", "zero", "40.0%"]
     assert lines[-1].split() == ["normal", "30.0%", "over", "2.0%"]
@@ -183,12 +183,12 @@ def test_a_narrow_panel_joins_exponents_and_lists_the_shares() -> None:
     assert bad[-1].split() == ["NaN/Inf", "12", "over", "2.0%"]
 
 
-def test_no_gradients_at_all_have_no_share() -> None:
+def test_without_gradients_there_are_no_shares() -> None:
     assert legend(drawn(window({})))[1] == ["n/a", "n/a", "n/a", "n/a", "n/a", "0"]
 
 
 @given(st.integers(104, 250), st.integers(0, 60))
-def test_beside_others_every_exponent_keeps_a_bar(width: int, others: int) -> None:
+def test_every_exponent_has_a_bar_beside_other_panels(width: int, others: int) -> None:
     wanted = width_beside(width, others)
     assert wanted >= GUTTER + MARGIN + 50
     assert wanted <= max(width - others, GUTTER + MARGIN + 50)

@@ -66,17 +66,17 @@ def test_progress_is_shown_to_half_a_cell(fraction: float | None, drawn: str) ->
     assert progress(fraction).lines() == [drawn]
 
 
-def test_what_is_done_has_the_ink_and_the_rest_is_dim() -> None:
+def test_what_is_done_has_the_style_and_the_rest_is_dim() -> None:
     assert bar(0.5).styles.tolist() == [[Style.FP16] * 4 + [Style.DIM] * 4]
     assert progress(0.56).styles.tolist() == [[Style.FP32] * 5 + [Style.DIM] * 3]
 
 
-def test_progress_without_utf8_is_told_by_its_signs() -> None:
+def test_progress_without_utf8_has_different_signs() -> None:
     assert progress(0.5, ascii_only=True).lines() == ["====----"]
 
 
 @given(fractions, fractions, st.integers(0, 30))
-def test_more_is_never_shown_as_less(one: float | None, other: float | None, width: int) -> None:
+def test_a_larger_fraction_never_looks_smaller(one: float | None, other: float | None, width: int) -> None:
     def filled(fraction: float | None) -> tuple[int, int]:
         done = progress(fraction, width).lines()[0]
         return bar(fraction, width).lines()[0].count("▰"), 2 * done.count("━") + done.count("╸")
@@ -137,7 +137,7 @@ def ratio_drawn(ratio: float, low: float | None, high: float | None, width: int 
     return canvas.lines()
 
 
-def test_a_faster_one_stands_right_of_1() -> None:
+def test_a_faster_one_is_right_of_1() -> None:
     marks, labels = ratio_drawn(1.71, 1.5, 1.9)
     assert marks == "───────────────│────────├━━●━┤─"
     assert marks.index("│") == labels.index("1×") == 15
@@ -164,7 +164,7 @@ def test_whiskers_too_long_for_the_axis_end_in_arrows() -> None:
 
 
 @pytest.mark.parametrize("width", [0, 1, 2, 3, 9, 14])
-def test_little_room_does_no_harm(width: int) -> None:
+def test_narrow_canvases_are_drawn(width: int) -> None:
     assert all(len(line) == width for line in ratio_drawn(1.71, 1.6, 1.8, width))
 
 

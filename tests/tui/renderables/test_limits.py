@@ -1,3 +1,5 @@
+"""The y axis: round limits that rarely change."""
+
 import math
 
 import numpy as np
@@ -21,7 +23,7 @@ def limits_of(limits: YLimits, low: float, high: float, *, log: bool) -> tuple[f
 
 
 @given(finite, finite, st.booleans())
-def test_limits_hold_the_values_and_have_a_height(one: float, other: float, log: bool) -> None:
+def test_limits_contain_the_values_and_have_a_height(one: float, other: float, log: bool) -> None:
     low, high = min(one, other), max(one, other)
     bottom, top = limits_of(YLimits(), low, high, log=log)
     assert math.isfinite(bottom)
@@ -53,7 +55,7 @@ def test_linear_limits_leave_little_of_the_height_unused(low: float, height: flo
     assert top - bottom <= 2 * height * (1 + 1e-9)
 
 
-def test_limits_stay_while_they_serve_and_follow_when_they_do_not() -> None:
+def test_limits_stay_while_they_fit_and_follow_when_they_do_not() -> None:
     limits = YLimits()
     assert limits_of(limits, 0.05, 2.3, log=False) == (0, 2.5)
     assert limits_of(limits, 0.05, 2.4, log=False) == (0, 2.5)
@@ -96,7 +98,7 @@ def test_an_axis_maps_its_ends_to_0_and_1_and_its_tick_between(low: float, times
     assert np.isnan(places[3])
 
 
-def test_a_logarithmic_axis_has_no_place_for_zero() -> None:
+def test_a_logarithmic_axis_has_no_height_for_zero() -> None:
     axis = Axis(0.01, 1, log=True)
     assert axis.fraction(np.array([0.0, -3.0, 0.1])).tolist() == [-np.inf, -np.inf, pytest.approx(0.5)]
     assert axis.middle_tick() == pytest.approx(0.1)

@@ -1,3 +1,5 @@
+"""Curves: what is drawn, marked and labelled."""
+
 from collections.abc import Sequence, Set
 
 import numpy as np
@@ -15,7 +17,7 @@ from amptui.tui.style import Style
 from tests.tui.renderables.tracks import any_series, any_switches, series_of, windows_near
 
 FP32_THEN_AMP = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(51, "fp16"))
-LINE_INKS = {Style.TEXT, Style.FP32, Style.IEEE, Style.TF32, Style.FP16, Style.BF16}
+LINE_STYLES = {Style.TEXT, Style.FP32, Style.IEEE, Style.TF32, Style.FP16, Style.BF16}
 nan, inf = float("nan"), float("inf")
 
 
@@ -68,7 +70,7 @@ def rows_with(canvas: Canvas, styles: Set[int]) -> list[int]:
 
 def columns_without(canvas: Canvas) -> list[int]:
     """Dot columns that the line leaves out."""
-    return [column for column, some in enumerate(dots(canvas, LINE_INKS).T) if not some.any()]
+    return [column for column, some in enumerate(dots(canvas, LINE_STYLES).T) if not some.any()]
 
 
 @given(
@@ -108,20 +110,20 @@ def test_a_series_without_values_leaves_the_canvas_blank() -> None:
 
 def test_one_value_is_a_dot_between_labels() -> None:
     canvas = plotted([2.5], window=Window(1, 100))
-    assert dots(canvas, LINE_INKS).sum() == 1
+    assert dots(canvas, LINE_STYLES).sum() == 1
     top, bottom = labels(canvas)[0], labels(canvas)[-1]
     assert float(bottom) < 2.5 < float(top)
 
 
 def test_a_constant_is_a_level_line() -> None:
     canvas = plotted([0.5] * 500)
-    assert len(rows_with(canvas, LINE_INKS)) == 1
+    assert len(rows_with(canvas, LINE_STYLES)) == 1
     assert columns_without(canvas) == []
 
 
 def test_a_falling_curve_falls_from_its_first_value_to_its_last() -> None:
     canvas = plotted(list(np.linspace(1, 0, 600)), band=False)
-    rows = dots(canvas, LINE_INKS).argmax(axis=0)
+    rows = dots(canvas, LINE_STYLES).argmax(axis=0)
     assert rows[0] == 0
     assert rows[-1] == 31
     assert (np.diff(rows) >= 0).all()
@@ -138,7 +140,7 @@ def test_columns_with_nan_or_inf_are_a_gap_under_a_red_cross() -> None:
     assert columns_without(canvas) == [40, 41, 80, 81]
 
 
-def test_a_run_of_nothing_but_nan_is_a_row_of_crosses_without_labels() -> None:
+def test_only_nan_is_a_row_of_crosses_without_labels() -> None:
     canvas = plotted([nan] * 200)
     assert canvas.lines()[0] == " " * GUTTER + "×" * 50
     assert canvas.lines()[1:] == [" " * 58] * 7
@@ -164,12 +166,12 @@ def test_a_jump_at_a_switch_is_not_smoothed_away() -> None:
     assert len(dots(canvas, {Style.FP32}).T[49].nonzero()[0]) == len(before)
 
 
-def test_the_band_shows_every_spike_behind_a_line_that_is_calmer() -> None:
+def test_the_band_shows_every_spike_behind_a_smoother_line() -> None:
     values = [0.5] * 1000
     values[500] = 0.9
     canvas = plotted(values)
     assert min(rows_with(canvas, {Style.DIM})) <= 4
-    assert min(rows_with(canvas, LINE_INKS)) > 16
+    assert min(rows_with(canvas, LINE_STYLES)) > 16
     assert rows_with(plotted(values, band=False), {Style.DIM}) == []
 
 
@@ -185,7 +187,7 @@ def test_outliers_leave_the_plot_and_are_marked() -> None:
 
 def test_a_logarithmic_axis_spreads_the_decades_evenly() -> None:
     canvas = plotted(list(np.geomspace(10, 0.001, 600)), log_y=True, band=False)
-    rows = dots(canvas, LINE_INKS).argmax(axis=0)
+    rows = dots(canvas, LINE_STYLES).argmax(axis=0)
     assert np.abs(rows - np.linspace(0, 31, 100)).max() <= 1
     assert labels(canvas)[0] == "10.0"
     assert labels(canvas)[-1] == "0.00100"
@@ -201,7 +203,7 @@ def test_zero_on_a_logarithmic_axis_is_marked_at_the_bottom() -> None:
 def test_a_series_without_positive_values_has_a_linear_axis() -> None:
     canvas = plotted([-1.0, -2.0, -3.0], log_y=True)
     assert labels(canvas) == labels(plotted([-1.0, -2.0, -3.0]))
-    assert dots(canvas, LINE_INKS).any()
+    assert dots(canvas, LINE_STYLES).any()
 
 
 def test_few_steps_fill_the_width_with_a_line() -> None:
@@ -238,7 +240,7 @@ def test_ten_million_steps_are_drawn_from_the_overview() -> None:
 
 
 @pytest.mark.parametrize("height", [1, 2, 4, 5, 12])
-def test_labels_stand_at_the_ends_and_in_the_middle_where_there_is_room(height: int) -> None:
+def test_labels_are_at_the_ends_and_in_the_middle_if_there_is_room(height: int) -> None:
     written = [label for label in labels(plotted([0.0, 1.0], height=height)) if label]
     assert len(written) == (1 if height == 1 else 2 if height < 5 else 3)
     assert [float(label) for label in written] == sorted(map(float, written), reverse=True)

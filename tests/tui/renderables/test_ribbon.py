@@ -1,3 +1,5 @@
+"""The line of precisions and the step axis below a plot."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +46,7 @@ def style(canvas: Canvas, column: int) -> int:
     return int(canvas.styles[0, GUTTER + column])
 
 
-def test_each_stretch_is_a_line_in_its_ink_that_begins_with_its_letter() -> None:
+def test_each_stretch_is_a_line_in_its_style_with_its_letter() -> None:
     canvas = ribbon(set())
     assert line(canvas) == "F▔▔▔▔▔▔▔A▔▔▔▔▔▔▔F▔▔▔▔▔▔▔"
     assert [style(canvas, column) for column in (0, 1, 8, 9, 16, 17)] == [
@@ -63,11 +65,11 @@ def test_a_skipped_step_is_a_cross_in_its_column() -> None:
     assert style(canvas, 11) == Style.WARNING | BOLD
 
 
-def test_a_letter_gives_way_to_a_skip_at_the_switch() -> None:
+def test_a_skip_at_the_switch_moves_the_letter() -> None:
     assert line(ribbon({9, 10})) == "F▔▔▔▔▔▔▔××A▔▔▔▔▔F▔▔▔▔▔▔▔"
 
 
-def test_where_every_step_was_skipped_the_letter_takes_the_place_of_one_and_its_ink() -> None:
+def test_if_every_step_was_skipped_the_letter_replaces_the_first_mark() -> None:
     canvas = ribbon(set(range(9, 17)))
     assert line(canvas) == "F▔▔▔▔▔▔▔A×××××××F▔▔▔▔▔▔▔"
     assert style(canvas, 8) == Style.WARNING | BOLD
@@ -101,7 +103,7 @@ def test_steps_of_an_unknown_precision_are_a_dim_line_without_a_letter() -> None
     assert style(canvas, 0) == Style.DIM
 
 
-def test_without_a_word_on_skips_the_whole_window_is_drawn() -> None:
+def test_without_a_series_of_skips_the_whole_window_is_drawn() -> None:
     canvas = Canvas(GUTTER + 8, 1)
     draw_ribbon(canvas, window=Window(1, 8), switches=(FP32,), skips=EMPTY_SERIES)
     assert line(canvas) == "F▔▔▔▔▔▔▔"

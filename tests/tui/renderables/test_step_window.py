@@ -1,3 +1,5 @@
+"""The steps that a plot shows, and their columns."""
+
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +28,7 @@ columns = st.integers(1, 300)
 
 
 @given(runs, zooms)
-def test_a_window_holds_the_newest_step_near_its_right_end(series: Series, zoom: int) -> None:
+def test_a_window_contains_the_newest_step_near_its_right_end(series: Series, zoom: int) -> None:
     window = visible_window(series, zoom)
     assert window.first_step <= series.last_step <= window.last_step
     assert window.steps >= 32
@@ -44,7 +46,7 @@ def test_room_for_steps_ahead_takes_half_of_the_width_at_most(series: Series, zo
         assert free <= window.steps / 2
 
 
-def test_a_run_of_many_steps_a_second_is_drawn_anew_every_few_seconds() -> None:
+def test_the_window_of_a_fast_run_moves_every_few_seconds() -> None:
     kept = steps_ahead(0, 1 / 480)
     moments = range(480, 60 * 480, 120)
     seen = {visible_window(run_of(1, count), 0, ahead=kept).last_step for count in moments}
@@ -52,7 +54,7 @@ def test_a_run_of_many_steps_a_second_is_drawn_anew_every_few_seconds() -> None:
 
 
 @given(st.floats(1e-6, 1.0), st.floats(0.8, 1.2))
-def test_what_is_left_free_does_not_change_with_every_measurement(step_seconds: float, noise: float) -> None:
+def test_the_free_columns_do_not_change_with_every_measurement(step_seconds: float, noise: float) -> None:
     kept = steps_ahead(0, step_seconds)
     assert steps_ahead(kept, step_seconds * noise) == kept
     assert steps_ahead(kept, None) == kept
@@ -71,7 +73,7 @@ def test_each_zoom_level_halves_the_steps_down_to_32(series: Series, zoom: int) 
 
 
 @pytest.mark.parametrize("zoom", [0, 1, 2, 3])
-def test_a_window_moves_now_and_then_not_with_every_step(zoom: int) -> None:
+def test_a_window_does_not_move_with_every_step(zoom: int) -> None:
     seen = {visible_window(run_of(1, count), zoom).last_step for count in range(1000, 2000)}
     assert len(seen) <= 1000 / 5
 
@@ -81,7 +83,7 @@ def test_a_run_without_steps_has_a_window() -> None:
 
 
 @given(windows, columns, st.data())
-def test_later_steps_never_stand_further_left(window: Window, width: int, data: st.DataObject) -> None:
+def test_later_steps_are_never_further_left(window: Window, width: int, data: st.DataObject) -> None:
     steps = sorted(data.draw(st.lists(st.integers(window.first_step - 9, window.last_step + 9), min_size=1)))
     places = [window.column_of(step, width) for step in steps]
     assert places == sorted(places)
@@ -90,9 +92,7 @@ def test_later_steps_never_stand_further_left(window: Window, width: int, data: 
 
 
 @given(windows, columns)
-def test_the_first_step_stands_at_the_left_end_and_the_last_in_the_last_share(
-    window: Window, width: int
-) -> None:
+def test_the_first_step_is_at_the_left_end_and_the_last_at_the_right(window: Window, width: int) -> None:
     assert window.column_of(window.first_step, width) == 0
     assert window.column_of(window.last_step, width) >= width - 1 - width / window.steps
 
@@ -120,7 +120,7 @@ def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
             assert part.precision == (ran[-1] if ran else None)
 
 
-def test_no_column_has_no_stretch() -> None:
+def test_without_columns_there_are_no_stretches() -> None:
     assert stretches(Window(1, 9), (PrecisionSwitch(1, "fp32"),), 0) == []
 
 
