@@ -52,7 +52,13 @@ def _launch(options: argparse.Namespace) -> int:
         raise UsageError("--detach writes no output", hint="leave out --headless and --json")
     screen = not (options.headless or options.json) and can_show_a_screen()
     plan = _plan(options, _given(options) | {"interactive": screen or options.detach})
-    return launch.train(plan, json=options.json, detach=options.detach, frames_per_second=options.fps)
+    return launch.train(
+        plan,
+        json=options.json,
+        detach=options.detach,
+        frames_per_second=options.fps,
+        quiet=options.quiet,
+    )
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
@@ -101,7 +107,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 def _attach(options: argparse.Namespace) -> int:
     from amptui.process.launch import attach
 
-    return attach(options.run, frames_per_second=options.fps)
+    return attach(options.run, frames_per_second=options.fps, quiet=options.quiet)
 
 
 def _runs(options: argparse.Namespace) -> int:

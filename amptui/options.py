@@ -104,12 +104,14 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
     add("--json", action="store_true", help="write every record as one JSON line to standard output")
+    _add_quiet(add)
     _add_fps(add)
 
 
 def _add_attach(attach: argparse.ArgumentParser) -> None:
     attach.description = "Show a live run. Leaving the screen does not stop it."
     _add_run(attach, default="the newest live run")
+    _add_quiet(attach.add_argument)
     _add_fps(attach.add_argument)
 
 
@@ -195,6 +197,14 @@ def _add_run(parser: argparse.ArgumentParser, *, default: str = "the newest") ->
         nargs="?",
         default="",
         help=f"a run's folder, journal or name, or a model's name for its newest run (default: {default})",
+    )
+
+
+def _add_quiet(add: _Add) -> None:
+    add(
+        "--quiet",
+        action="store_true",
+        help="no bell and no desktop notification at the end, a failure, an alarm or a question",
     )
 
 

@@ -104,6 +104,7 @@ _OUR_CONTROLS = re.compile(
     rf"\x1b\[(?:{_SGR}|{_MODES}|{_QUERIES}|{_KEYBOARD}|(?P<right>\d+)C|(?P<line>\d+);(?P<column>\d+)H)"
     r"|\x1b\[H\x1b\[2J"  # before the first frame, and never one without the other
     r"|\x1b\]22;default\x07"  # Textual's wish for the pointer's shape
+    r"|\x07\x1b\]9;amptui: [^\x00-\x1f\x7f-\x9f]{1,160}\x07"  # a bell and a notification
     r"|\r\n(?!forged)"
 )
 

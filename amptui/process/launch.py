@@ -112,18 +112,23 @@ def can_go_on(run_dir: Path) -> bool:
     return folder.holds_a_run
 
 
-def train(plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None) -> int:
-    """Run one training, on the screen or with plain output; return the exit status."""
+def train(
+    plan: Plan, *, json: bool, detach: bool, frames_per_second: float | None, quiet: bool = False
+) -> int:
+    """Run one training, on the screen or with plain output; return the exit status.
+
+    ``quiet``: the terminal gets no bell and no notification.
+    """
     # A signal without a handler would end this process and leave the run unattended.
     with blocked_stop_signals():
         if detach or plan.request.interactive:
-            return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second)
+            return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second, quiet=quiet)
         from amptui.process.training import run_plainly
 
-        return run_plainly(plan.request, plan.spec, plan.run_dir, json=json)
+        return run_plainly(plan.request, plan.spec, plan.run_dir, json=json, quiet=quiet)
 
 
-def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | None) -> int:
+def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | None, quiet: bool) -> int:
     ours, theirs = socket.socketpair()
 
     def work() -> int:
@@ -139,17 +144,21 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
         from amptui.process.watch import follow_until_first_step
 
         return _conclude(follow_until_first_step(ours, folder), folder, offspring)
-    return _conclude(_watch(ours, folder, frames_per_second, attached=False), folder, offspring)
+    watched = _watch(ours, folder, frames_per_second, attached=False, quiet=quiet)
+    return _conclude(watched, folder, offspring)
 
 
-def attach(text: str, *, frames_per_second: float | None) -> int:
-    """Watch a live run; return the exit status. Raises UsageError and RunFolderError."""
+def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -> int:
+    """Watch a live run; return the exit status. Raises UsageError and RunFolderError.
+
+    ``quiet``: the terminal gets no bell and no notification.
+    """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
     from amptui.runs.socket_place import connect
 
     folder = live_run(text).path
-    watched = _watch(connect(folder), folder, frames_per_second, attached=True)
+    watched = _watch(connect(folder), folder, frames_per_second, attached=True, quiet=quiet)
     return _conclude(watched, folder, None)
 
 
@@ -161,7 +170,12 @@ def default_data_dir() -> Path:
 
 
 def _watch(
-    connection: socket.socket, folder: Path, frames_per_second: float | None, *, attached: bool
+    connection: socket.socket,
+    folder: Path,
+    frames_per_second: float | None,
+    *,
+    attached: bool,
+    quiet: bool,
 ) -> "Watched":
     # It forks, so it must run before numpy is imported, which starts threads.
     with HeldTerminal(lambda: _farewell(folder)) as terminal:
@@ -172,7 +186,12 @@ def _watch(
             from amptui.process.watch import watch
 
             return watch(
-                connection, folder, attached=attached, frames_per_second=frames_per_second, opening=opening
+                connection,
+                folder,
+                attached=attached,
+                frames_per_second=frames_per_second,
+                opening=opening,
+                quiet=quiet,
             )
 
 

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from amptui import codec, units
+from amptui.notification import notify
 from amptui.prompt import complain
 from amptui.records import Record
 from amptui.summary import summary_lines
+from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import Event, SessionView
 from amptui.text import NO_ROOM, fall_silent, write_line
@@ -43,11 +45,20 @@ class JsonLines:
 
 
 class PlainFront:
-    """Follows a session with plain lines."""
+    """Follows a session with plain lines; ``alerts`` ring the bell if these lead to a terminal."""
 
-    def __init__(self, look: Callable[[], SessionView], out: TextIO) -> None:
+    def __init__(
+        self,
+        look: Callable[[], SessionView],
+        out: TextIO,
+        *,
+        alerts: Alerts | None = None,
+        stop_asked: Callable[[], bool] = bool,
+    ) -> None:
         self._look = look
         self._out = out
+        self._alerts = alerts
+        self._stop_asked = stop_asked
         self._gone = False
         self._told = 0
         self._status_due = 0.0
@@ -77,6 +88,8 @@ class PlainFront:
             self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
             self._status_step = view.step
             self._write(f"{_clock(time.time())}   {status_line(view)}")
+        if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
+            notify(self._out, text)
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
         """The events since the last look, oldest first; an event whose count grows is written once."""

@@ -31,6 +31,7 @@ from amptui.runs.find import resume_command
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
+from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.session import Session
 
 STOP_PATIENCE_SECONDS = 5.0
@@ -140,8 +141,13 @@ def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -
         return _finish(training, signals, lambda: None)
 
 
-def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json: bool) -> int:
-    """Train in this process, in plain lines or with every record as JSON on standard output."""
+def run_plainly(
+    request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json: bool, quiet: bool = False
+) -> int:
+    """Train in this process, in plain lines or with every record as JSON on standard output.
+
+    ``quiet``: plain lines on a terminal ring no bell.
+    """
     with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
         listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
         training = wire(request, spec, run_dir, listeners=listeners)
@@ -150,7 +156,12 @@ def run_plainly(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json
             if json:
                 follow(training, lock.renew)
                 return _finish(training, signals, lambda: None)
-            front = PlainFront(training.session.view, sys.stdout)
+            front = PlainFront(
+                training.session.view,
+                sys.stdout,
+                alerts=None if quiet else Alerts(time.time()),
+                stop_asked=lambda: training.control.stop_reason is not None,
+            )
             follow(training, lock.renew, front.update)
             return _finish(training, signals, front.finish)
 

@@ -21,6 +21,7 @@ from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain
 from amptui.runs.client import Client
 from amptui.runs.lock import holder
+from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 
@@ -69,11 +70,12 @@ def watch(
     attached: bool,
     frames_per_second: float | None,
     opening: "Opening | None" = None,
+    quiet: bool = False,
 ) -> Watched:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run.
+    stop the run. ``quiet``: the screen rings no bell.
     """
     from amptui.tui.app import WatchApp
     from amptui.tui.panels.phase import is_stopping
@@ -87,6 +89,7 @@ def watch(
         ended=ended,
     )
     control, error = client.control, ""
+    alerts = None if quiet else Alerts(time.time())
 
     def start() -> None:
         gc.freeze()  # nothing imported so far is garbage, and there is a lot of it
@@ -106,6 +109,7 @@ def watch(
         why_ended=lambda: client.error and _lost_words(client.error, run_dir),
         why_silent=last_heard.silence,
         opening=opening,
+        alerts=alerts,
     )
 
     def stop(request: StopRequest) -> None:
@@ -130,7 +134,7 @@ def watch(
             if opening is not None:
                 opening.close()
             complain(_fault_words(ended, "leaves" if attached else "stops"))
-            error = _go_on_in_lines(session, ended, control, lambda: app.left is not None)
+            error = _go_on_in_lines(session, ended, control, lambda: app.left is not None, alerts)
     left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left or ""
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
     view = _last_view(session)
@@ -211,10 +215,16 @@ def _fault_words(ended: threading.Event, interrupt: str) -> str:
 
 
 def _go_on_in_lines(
-    session: Session, ended: threading.Event, control: Asker, left: Callable[[], bool]
+    session: Session,
+    ended: threading.Event,
+    control: Asker,
+    left: Callable[[], bool],
+    alerts: Alerts | None,
 ) -> str:
     """Follow the run in plain lines after the screen has crashed. Returns why that failed, if it did."""
-    front = PlainFront(session.view, sys.stdout)
+    front = PlainFront(
+        session.view, sys.stdout, alerts=alerts, stop_asked=lambda: control.stop_reason is not None
+    )
     try:
         while not (left() or control.stop_reason or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()

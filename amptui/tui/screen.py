@@ -13,7 +13,9 @@ from textual.app import App, ComposeResult
 
 from amptui.control import Asker
 from amptui.cores import read_cores, read_limits
+from amptui.notification import notification
 from amptui.records import Severity
+from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.terminal import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
@@ -71,6 +73,8 @@ class Parts(TypedDict):
     """Returns one line on a live run that has sent nothing for seconds; empty while it sends."""
     opening: NotRequired[Opening | None]
     """What the terminal shows until this screen takes it over."""
+    alerts: NotRequired[Alerts | None]
+    """Decides what rings the terminal's bell; None for a screen that stays quiet."""
 
 
 class Pace:
@@ -134,6 +138,7 @@ class RunScreen(App[None]):
         self._patience_seconds = parts["patience_seconds"]
         self._why_ended = parts.get("why_ended", str)
         self._why_silent = parts.get("why_silent", str)
+        self._alerts = parts.get("alerts")
         self._pace = Pace(parts.get("frames_per_second"), cores=read_cores(read_limits()).seconds)
         self._frame = Frame()
         self._dashboard = Dashboard(
@@ -179,6 +184,7 @@ class RunScreen(App[None]):
         self._refresh_state()
         if not self._link_is_behind():
             self._dashboard.repaint()
+        self._ring()
         how = self._way_out()
         if how is not None:
             self._leave(how)
@@ -236,6 +242,14 @@ class RunScreen(App[None]):
     def _write(self, data: str) -> None:
         if self._driver is not None:
             self._driver.write(data)
+
+    def _ring(self) -> None:
+        """Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone."""
+        if self._alerts is None:
+            return
+        stop_asked = self._control.stop_reason is not None
+        if text := self._alerts.news(self._view, lost=self._state.lost, stop_asked=stop_asked):
+            self._write(notification(text))
 
     def _link_is_behind(self) -> bool:
         driver = self._driver

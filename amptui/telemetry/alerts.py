@@ -1,0 +1,60 @@
+"""What somebody who looks elsewhere should hear of, once: the end, a failure, an alarm, a question."""
+
+from amptui.telemetry.view import Event, SessionView
+
+MIN_REPEAT_SECONDS = 60.0
+"""An overflow or a NaN that comes and goes alerts once a minute at most."""
+
+_URGENCY = {"failed": 3, "finished": 2, "pause": 1}
+"""Of several that come together only the most urgent is told; alarms of all other kinds come last."""
+
+
+class Alerts:
+    """Follows a session's event list; ``since``, in Unix seconds, is when the viewer began to look."""
+
+    def __init__(self, since: float) -> None:
+        self._since = since
+        self._seen: tuple[Event, ...] = ()
+        self._told: set[int] = set()
+        self._alarmed_at: dict[str, float] = {}
+        self._lost = False
+
+    def news(self, view: SessionView, *, lost: str = "", stop_asked: bool = False) -> str:
+        """One line on what happened since the last call; empty if nothing did that deserves a bell.
+
+        ``lost``: what became of a run that ended without its last record. ``stop_asked``: the viewer itself
+        asked for the end: its user is there, and needs to hear of a failure only.
+        """
+        name = view.run.model if view.run is not None else "run"
+        if lost and not self._lost:
+            self._lost = True
+            return f"{name}: {lost}"
+        if view.events is self._seen:
+            return ""
+        self._seen = view.events
+        fresh = [event for event in view.events if event.number not in self._told and self._matters(event)]
+        self._told.update(event.number for event in fresh)
+        worth = [event for event in fresh if self._is_news(event, view, stop_asked=stop_asked)]
+        if not worth:
+            return ""
+        first = max(worth, key=lambda event: _URGENCY.get(event.kind, 0))
+        return f"{name} waits for an answer: {view.pause_reason}" if _asks(first) else f"{name}: {first.text}"
+
+    def _matters(self, event: Event) -> bool:
+        return event.time >= self._since and (event.severity == "error" or event.kind == "finished")
+
+    def _is_news(self, event: Event, view: SessionView, *, stop_asked: bool) -> bool:
+        if stop_asked:
+            return event.kind == "failed"
+        if _asks(event):
+            return bool(view.pause_reason)  # otherwise it has its answer
+        cause = event.kind if event.kind in ("skip", "nonfinite") else event.text
+        before = self._alarmed_at.get(cause)
+        if before is not None and event.time - before < MIN_REPEAT_SECONDS:
+            return False
+        self._alarmed_at[cause] = event.time
+        return True
+
+
+def _asks(event: Event) -> bool:
+    return event.kind == "pause"

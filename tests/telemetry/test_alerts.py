@@ -1,0 +1,121 @@
+"""Each cause is told once, the past not at all, and of several at once the most urgent."""
+
+from dataclasses import replace
+
+import pytest
+
+from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished
+from amptui.telemetry.alerts import MIN_REPEAT_SECONDS, Alerts
+from amptui.telemetry.session import Session
+from tests.telemetry import record_samples as samples
+
+SINCE = 100.0
+
+
+class Listening:
+    def __init__(self, *before: Record) -> None:
+        self.session = Session("runs/x")
+        self.session.fold([samples.run(time=90.0), *before])
+        self.alerts = Alerts(SINCE)
+
+    def hears(self, *records: Record, stop_asked: bool = False, lost: str = "") -> str:
+        self.session.fold(records)
+        return self.alerts.news(self.session.view(), stop_asked=stop_asked, lost=lost)
+
+
+def finished(reason: str = "done") -> RunFinished:
+    return RunFinished(time=200.0, steps=9, seconds=3.0, reason=reason)  # type: ignore[arg-type]
+
+
+def failed() -> RunFailed:
+    return RunFailed(time=200.0, step=9, error="wrong; do this", traceback="Traceback")
+
+
+def paused(cause: str = "weights", time: float = 150.0) -> PauseChanged:
+    why = "the loss has been nan since step 7" if cause else ""
+    return PauseChanged(time=time, step=9, paused=True, cause=cause, reason=why)  # type: ignore[arg-type]
+
+
+def alarm(time: float = 150.0, step: int = 7) -> Record:
+    return replace(samples.nonfinite(step, what="loss", kind="nan", names=()), time=time)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (finished(), "mnist-deep: done: 9 steps in 3.00 s"),
+        (failed(), "mnist-deep: failed: wrong; do this"),
+        (paused(), "mnist-deep waits for an answer: the loss has been nan since step 7"),
+        (Note(time=150.0, severity="error", text="disk full"), "mnist-deep: disk full"),
+    ],
+)
+def test_each_cause_is_told_once(record: Record, said: str) -> None:
+    listening = Listening()
+    assert listening.hears() == ""
+    assert listening.hears(record) == said
+    assert [listening.hears() for _ in range(3)] == ["", "", ""]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        paused(cause=""),
+        PauseChanged(time=150.0, step=9, paused=False),
+        Note(time=150.0, severity="warning", text="slow"),
+        samples.step(1, time=150.0),
+    ],
+)
+def test_what_needs_nobody_is_no_alert(record: Record) -> None:
+    assert Listening().hears(record) == ""
+
+
+@pytest.mark.parametrize(
+    "record", [replace(finished(), time=99.0), replace(failed(), time=99.0), alarm(99.0)]
+)
+def test_the_past_of_a_run_is_no_news_for_a_screen_that_attaches(record: Record) -> None:
+    listening = Listening(record)
+    assert listening.hears() == ""
+    assert listening.hears(Note(time=101.0, severity="error", text="new")) == "mnist-deep: new"
+
+
+def test_of_several_at_once_the_most_urgent_is_told_and_the_others_are_not_told_later() -> None:
+    listening = Listening()
+    assert listening.hears(alarm(), paused()).startswith("mnist-deep waits for an answer")
+    assert listening.hears() == ""
+    listening = Listening()
+    assert listening.hears(alarm(), failed()).startswith("mnist-deep: failed")
+    assert listening.hears() == ""
+
+
+def test_a_question_that_has_its_answer_already_is_not_told() -> None:
+    assert Listening().hears(paused(), PauseChanged(time=151.0, step=9, paused=False)) == ""
+
+
+def test_each_question_is_told() -> None:
+    listening = Listening()
+    assert listening.hears(paused())
+    assert listening.hears(PauseChanged(time=151.0, step=9, paused=False)) == ""
+    assert listening.hears(paused(time=152.0))
+
+
+def test_a_trouble_that_comes_and_goes_is_told_once_a_minute() -> None:
+    listening = Listening()
+    heard = [bool(listening.hears(alarm(150.0 + 10 * i, 7 + 1000 * i))) for i in range(13)]
+    assert len({event.number for event in listening.session.view().events}) > 12
+    assert [10 * i for i, rang in enumerate(heard) if rang] == [0, MIN_REPEAT_SECONDS, 2 * MIN_REPEAT_SECONDS]
+
+
+def test_the_end_that_one_asked_for_is_no_news_and_a_failure_is() -> None:
+    assert Listening().hears(finished("stopped"), stop_asked=True) == ""
+    assert Listening().hears(finished("stopped"))
+    assert Listening().hears(alarm(), stop_asked=True) == ""
+    assert Listening().hears(failed(), stop_asked=True)
+
+
+def test_a_run_that_ended_without_a_word_is_told_once() -> None:
+    listening = Listening()
+    assert (
+        listening.hears(lost="the training process was killed")
+        == "mnist-deep: the training process was killed"
+    )
+    assert listening.hears(lost="the training process was killed") == ""
