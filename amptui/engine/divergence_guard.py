@@ -1,8 +1,9 @@
 """Detects a diverged run and ends it, or pauses it and asks the user."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,8 +22,9 @@ HOPELESS_STEPS = 10
 """A run does not learn if its first losses, this many and all of applied steps, are not finite."""
 
 SUSPECT_STEPS = 5
-"""The weights are checked after this many non-finite losses in a row, and again after as many more. A single
-one may be a bad batch. Meanwhile the modules are traced, to find where the NaN starts before the run ends."""
+"""Steps from the first loss or gradient that is not finite, itself counted, until the weights are checked. A
+single one may be a bad batch. Meanwhile the modules of the steps after the first are traced, so that a run
+does not end before it is known where the NaN starts."""
 
 MIN_LOSS_SCALE = 2.0**-24
 """40 halvings below the initial scale. After 126 more it is 0, and the next step makes every weight NaN."""
@@ -30,14 +32,18 @@ MIN_LOSS_SCALE = 2.0**-24
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """Why a run paused by itself; both are empty for a pause by the user."""
+    """Why a run paused by itself; a pause by the user has neither cause nor reason."""
 
     cause: PauseCause = ""
     reason: str = ""
 
 
 class DivergenceGuard:
-    """Checks losses and loss scale between two steps, and the weights if losses are not finite."""
+    """Checks the reporter's losses and loss scale between two steps, and the weights if those look bad.
+
+    Outside ``fp16`` no scaler skips a step: one Inf among the gradients makes weights NaN or Inf for good.
+    The loss may hide it: that of an embedding does, if the row comes up only now and then.
+    """
 
     def __init__(
         self,
@@ -55,65 +61,72 @@ class DivergenceGuard:
         self._interactive = interactive
         self._found = Standstill()
         self._parameters = reporter.gradients.parameters
-        self._suspect_at = SUSPECT_STEPS
-        self._lost_parameters = 0
-        """Parameters that contained NaN at the last check."""
-        self._loss_accepted = False
-        """Whether the user was asked about them."""
+        self._meant_infinite: frozenset[int] = frozenset()
+        """Which parameters hold Inf from the start: a mask that is a parameter, say."""
+        self._lost = _Lost()
+        self._suspect_step = 0
+        self._accepted_lost = 0
+        """How many lost parameters the user was asked about and went on with."""
         self.floor_accepted = False
-        """Whether the user was asked about the collapsed loss scale."""
+        """Whether the user was asked about a collapsed loss scale that has not recovered since."""
+        largest = _largest(self._parameters)
+        readback.push([torch.stack(largest)] if largest else [], self._take_start, timed=False)
 
     def look(self, precision: Precision) -> None:
-        """If training in ``precision`` cannot continue, find a reason to pause or raise ExperimentError."""
-        if self._reporter.nonfinite_losses:
-            self._look_at_weights()
-        else:
-            self._suspect_at, self._lost_parameters, self._loss_accepted = SUSPECT_STEPS, 0, False
-        if precision.scales and not self._lost_parameters:
+        """Find a reason to pause, or raise ExperimentError, if training in ``precision`` cannot continue."""
+        suspicion, reporter = self._reporter.suspicion, self._reporter
+        if suspicion is not None and reporter.delivered - suspicion.delivered >= SUSPECT_STEPS - 1:
+            self._check_weights(suspicion.step)
+        self._judge_weights()
+        if precision.scales and not (self._lost.parameters and reporter.nonfinite_losses):
             self._look_at_scale()
 
     def look_last(self) -> None:
-        """Raise ExperimentError if weights became NaN in the last steps and the user was not asked."""
-        if self._reporter.nonfinite_losses and not self._loss_accepted:
-            self._suspect_at = self._reporter.nonfinite_losses
-            self._interactive = False  # the run is over: it is too late to ask
-            self._look_at_weights()
-            self._readback.flush()
-            self._look_at_weights()
+        """Raise ExperimentError if the last steps made weights NaN and the user does not know yet."""
+        suspicion = self._reporter.suspicion
+        if self._accepted_lost:
+            return
+        self._interactive = False  # the run is over: there is nothing to ask
+        if suspicion is not None:
+            self._check_weights(suspicion.step)
+        self._readback.flush()
+        self._judge_weights()
 
     @property
     def wants_pause(self) -> bool:
-        """Whether :meth:`take_found` has a reason to return."""
+        """Whether it found a reason that was not taken yet."""
         return self._found.cause != ""
 
     def take_found(self) -> Standstill:
-        """Return the reason to pause, and forget it."""
+        """Why it wants a pause; told once."""
         found, self._found = self._found, Standstill()
         return found
 
-    def _look_at_weights(self) -> None:
-        """Check the weights after non-finite losses, and act on the result."""
-        reporter = self._reporter
-        if reporter.nonfinite_losses >= self._suspect_at:
-            self._suspect_at = reporter.nonfinite_losses + SUSPECT_STEPS
-            self._readback.push([_count_nan(self._parameters)], self._take_count, timed=False)
-            self._readback.drain()  # a CPU has the result at once
-        if reporter.bad_applied_steps >= HOPELESS_STEPS or (
-            self._lost_parameters and not reporter.finite_losses
+    def _check_weights(self, suspect_step: int) -> None:
+        """Have lost parameters counted: one pass over the weights, with no wait for the device."""
+        self._suspect_step, self._reporter.suspicion = suspect_step, None
+        row = [_count_lost(self._parameters, self._meant_infinite)]
+        self._readback.push(row, self._take_count, timed=False)
+        self._readback.drain()  # on a CPU the result is there at once
+
+    def _judge_weights(self) -> None:
+        """Act on the result of the last check."""
+        reporter, lost = self._reporter, self._lost.parameters
+        if reporter.nonfinite_losses and (
+            reporter.bad_applied_steps >= HOPELESS_STEPS or (lost and not reporter.finite_losses)
         ):
             raise ExperimentError(
-                f"the loss has been {reporter.last_loss} since step 1{self._nan_weights()}",
+                f"the loss has been {reporter.last_loss} since step 1{self._lost_weights()}",
                 hint="check the inputs and the loss, or use a smaller --lr",
             )
-        if not self._lost_parameters or self._loss_accepted:
+        if lost <= self._accepted_lost:
             return
-        since = reporter.trouble_step - reporter.nonfinite_losses + 1
-        what = f"the loss has been {reporter.last_loss} since step {units.count(since)}{self._nan_weights()}"
+        what = self._trouble_seen() + self._lost_weights()
         if not self._interactive:
             self._keeper.wait()  # an earlier checkpoint may still be being written
             way_back = self._keeper.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
-        self._loss_accepted = True
+        self._accepted_lost = lost
         self._found = Standstill("weights", what)
 
     def _look_at_scale(self) -> None:
@@ -131,23 +144,65 @@ class DivergenceGuard:
             self.floor_accepted = True
             self._found = Standstill("loss scale", what)
 
-    def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
-        if row is not None and self._reporter.nonfinite_losses:
-            self._lost_parameters = int(row[0])
+    def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
+        """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""
+        if row:
+            names = self._reporter.gradients.names
+            self._meant_infinite = frozenset(i for i, largest in enumerate(row) if math.isinf(largest))
+            self._keeper.finite_names = frozenset(names) - {names[i] for i in self._meant_infinite}
 
-    def _nan_weights(self) -> str:
-        lost, parameters = self._lost_parameters, len(self._parameters)
-        return f", and {lost:,} of {parameters:,} parameters contain NaN" if lost else ""
+    def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
+        if row is None:
+            return
+        self._lost = _Lost(*map(int, row))
+        if not self._lost.parameters:
+            self._accepted_lost = 0
+
+    def _trouble_seen(self) -> str:
+        reporter = self._reporter
+        if not reporter.nonfinite_losses:
+            return f"the loss or a gradient of step {units.count(self._suspect_step)} was not finite"
+        since = reporter.trouble_step - reporter.nonfinite_losses + 1
+        return f"the loss has been {reporter.last_loss} since step {units.count(since)}"
+
+    def _lost_weights(self) -> str:
+        lost, infinite = self._lost
+        kind = "NaN or Inf" if infinite else "NaN"
+        return f", and {lost:,} of {len(self._parameters):,} parameters contain {kind}" if lost else ""
+
+
+class _Lost(NamedTuple):
+    """How many parameters have lost their values."""
+
+    parameters: int = 0
+    infinite: int = 0
+    """Those of them with Inf and no NaN: they are NaN at the next step that uses them."""
 
 
 @torch.no_grad()
-def _count_nan(parameters: Sequence[Tensor]) -> Tensor:
-    """How many of ``parameters`` contain NaN, 0-d on their device; the host does not wait.
-
-    Parameters without a gradient do not count: they may never have been initialized.
-    """
-    trained = [dense_elements(p.detach()) for p in parameters if p.grad is not None]
-    present = [elements for elements in trained if elements is not None]
+def _largest(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The largest absolute value of each of ``parameters``, NaN where one holds NaN, on their device."""
+    elements = [dense_elements(p.detach()) for p in parameters]
+    present = [each for each in elements if each is not None]
     if not present:
-        return torch.zeros(())
-    return torch.stack(norm_of_each(present, math.inf)).isnan().sum()
+        return []
+    found = norm_of_each(present, math.inf)
+    nothing, largest = torch.zeros_like(found[0]), iter(found)
+    return [nothing if each is None else next(largest) for each in elements]
+
+
+def _count_lost(parameters: Sequence[Tensor], meant_infinite: Collection[int]) -> Tensor:
+    """[2]: how many of ``parameters`` hold NaN or Inf, and how many Inf alone; the host does not wait.
+
+    Left out are a parameter without a gradient, which has no part in the loss and may never have been
+    initialized, and Inf in those of ``meant_infinite``.
+    """
+    taught = [(i, p) for i, p in enumerate(parameters) if p.grad is not None]
+    largest = [
+        each.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else each
+        for (i, _), each in zip(taught, _largest([p for _, p in taught]), strict=False)
+    ]
+    if not largest:
+        return torch.zeros(2)
+    row = torch.stack(largest)
+    return torch.stack([(~row.isfinite()).sum(), row.isinf().sum()])

@@ -101,7 +101,7 @@ class PrecisionSwitch:
         self._steps = self._counted = 0
         self._warm_up = WarmUp()
         self._settled = False
-        self._told_of_waits = False
+        self._told_of_waits = self._told_of_no_scaler = False
 
     @property
     def settled(self) -> bool:
@@ -204,6 +204,8 @@ class PrecisionSwitch:
             size = self._prepared.experiment.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
+            if trial is not None and self._tried_for:
+                self._tell_of_no_scaler(trial.previous)
             self._answer_tried()
             return made
         # Outside of the handler: the error's traceback would keep the failed pass's tensors alive.
@@ -337,6 +339,18 @@ class PrecisionSwitch:
                 steps=self._steps,
                 peak_allocated_bytes=peak,
             )
+        )
+
+    def _tell_of_no_scaler(self, previous: str) -> None:
+        """Hint once, at a user's first switch to bf16 or away from the scaler, at what no longer protects."""
+        name, leaves_scaler = self.precision.name, self._prepared.precisions[previous].scales
+        if self._told_of_no_scaler or not (name == "bf16" or leaves_scaler):
+            return
+        self._told_of_no_scaler = True
+        self._say(
+            "info",
+            f"{name} has no loss scaler: a step with an Inf or NaN gradient is applied, not skipped; if that "
+            "makes weights NaN, the run stops and names the newest good checkpoint",
         )
 
     def _tell_of_waits(self) -> None:

@@ -31,6 +31,15 @@ _COUNTED = (
     "loss_is_finite",
 )
 
+
+class Suspicion(NamedTuple):
+    """A step that may have made weights NaN: its loss or its gradients were not finite."""
+
+    step: int
+    delivered: int
+    """Steps delivered by then, this one counted."""
+
+
 SCALER_VALUES = 4
 """Scale, found_inf, next scale and growth tracker: what a scaled step adds to its row."""
 
@@ -103,6 +112,8 @@ class StepReporter:
     """The newest step with anything not finite in it; 0 while there is none."""
     unexplained_step: int = 0
     """The newest whose trouble is not the scaler's everyday search for its scale."""
+    suspicion: Suspicion | None = None
+    """The first step since the weights were last checked that may have made some of them NaN."""
     _epoch: _EpochSums = field(default_factory=_EpochSums)
     _end: float = -math.inf
     """When the newest step ended, by the performance counter."""
@@ -111,8 +122,8 @@ class StepReporter:
 
     @property
     def in_trouble(self) -> bool:
-        """Whether the newest delivered step was skipped, or its loss is not finite."""
-        return self.consecutive_skips > 0 or not self.loss_is_finite
+        """Whether the newest delivered step was skipped or had a non-finite loss, or weights may be NaN."""
+        return self.consecutive_skips > 0 or not self.loss_is_finite or self.suspicion is not None
 
     def next_growth(self, growth_interval: int, step: int) -> int | None:
         """The step after ``step`` that ends with a doubled scale if none is skipped; None if unknown."""
@@ -179,7 +190,7 @@ class StepReporter:
             )
         )
         self._follow_loss(loss, seconds, applied=not skipped)
-        if skipped or not self.loss_is_finite or (health is not None and health.nonfinite_count):
+        if skipped or not self.loss_is_finite or (health is not None and not math.isfinite(health.norm)):
             self._report_troubles(facts, now, loss, health, scale if skipped else None)
         if not skipped:
             self.consecutive_skips = 0
@@ -242,6 +253,8 @@ class StepReporter:
         skipped_at_scale: float | None,
     ) -> None:
         self.trouble_step = facts.step
+        if self.suspicion is None and (skipped_at_scale is None or not math.isfinite(loss)):
+            self.suspicion = Suspicion(facts.step, self.delivered)
         if not math.isfinite(loss):
             kind = _kind(loss)
             self.unexplained_step = facts.step

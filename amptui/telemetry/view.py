@@ -310,7 +310,7 @@ class SessionView:
     """Steps whose numbers never reached the host because the readback ring was full."""
     run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
-    """The newest complete one; checkpoints never contain NaN."""
+    """The newest complete one; checkpoints never contain lost weights."""
     not_kept: tuple[str, ...] = ()
     """What is currently not saved: the journal, checkpoints."""
     viewers: int = 0

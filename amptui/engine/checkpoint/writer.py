@@ -3,7 +3,7 @@
 import errno
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,6 +74,8 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
         """The command that resumes the run."""
+        self.finite_names: Collection[str] = ()
+        """Parameters in which Inf means that the model is lost."""
         self._job: _Job | None = None
         """Kept until the next one: after the device has failed, pinned memory must not be freed."""
         if folder is not None:
@@ -91,7 +93,7 @@ class CheckpointWriter:
 
     @property
     def way_back(self) -> str:
-        """How to resume from the newest checkpoint, which has no NaN; empty if there is none."""
+        """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
         if self._folder is None or self._kept is None:
             return ""
         return f"go back to checkpoint {checkpoint_name(self._kept[0])}: {self.resume_command()}"
@@ -193,7 +195,7 @@ class CheckpointWriter:
     def _write_job(self, job: _Job) -> None:
         assert self._folder is not None, "nothing is taken without a folder"
         checkpoint = job.checkpoint
-        _refuse_nan(checkpoint.model)
+        _refuse_lost(checkpoint.model, self.finite_names)
         write_file = partial(
             write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)
         )
@@ -233,14 +235,18 @@ class CheckpointWriter:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
 
-def _refuse_nan(state: Mapping[str, Any]) -> None:
-    """Raise ValueError for a model with NaN: its checkpoints would replace the earlier ones without NaN.
+def _refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> None:
+    """Raise ValueError for a model with NaN, or with Inf in a parameter of ``finite_names``.
 
-    Inf is allowed, because masks contain it.
+    Its checkpoints would replace the earlier ones. Elsewhere Inf is allowed, because masks contain it.
     """
     for name, value in state.items():
-        if isinstance(value, Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            continue
+        if bool(value.isnan().any()):
             raise ValueError(f"{name} contains NaN (earlier checkpoints are kept)")
+        if name in finite_names and bool(value.isinf().any()):
+            raise ValueError(f"{name} contains Inf (earlier checkpoints are kept)")
 
 
 def _explained(error: Exception) -> tuple[str, str]:

@@ -1,0 +1,204 @@
+"""One Inf among the gradients of a precision without a scaler: found, stopped, and there is a way back."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui.control import Control, PauseRequest
+from amptui.engine.checkpoint.file import checkpoints, read
+from amptui.errors import ExperimentError
+from amptui.records import CheckpointWritten, NonFinite, Note, PauseChanged, Record
+from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
+
+WITHIN_STEPS = 10
+UNSCALED = ["fp32", "ieee", "bf16"]
+
+
+class Worded(nn.Module):
+    """A small network, and an embedding of two words, of which it reads one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.words = nn.Embedding(2, 4)
+
+    def forward(self, inputs: Tensor, word: int = 0) -> Tensor:
+        logits: Tensor = self.layers(inputs) + self.words(inputs.new_full((len(inputs),), word).long())
+        return logits
+
+
+class InfGradient(Tiny):
+    """In one step the gradient of the word that it reads is Inf in one place, and the loss is finite."""
+
+    epochs: int = 8
+    """Of eight steps each."""
+    at: int = 12
+    rare: int = 0
+    """Only the step of the trouble reads that word, and each seventh from this one on; 0: each reads it."""
+    optimizer: str = "sgd"
+    spoils = True
+
+    def build_model(self) -> nn.Module:
+        model = Worded()
+        self.calls = 0
+        model.words.weight.register_hook(self.spoil)
+        return model
+
+    def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        if self.optimizer == "adam":
+            return super().build_optimizer(model)
+        return torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+
+    def spoil(self, gradient: Tensor) -> Tensor:
+        if self.spoils and self.calls == self.at:
+            gradient = gradient.clone()
+            gradient[1, 2] = math.inf
+        return gradient
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        self.calls += model.training
+        again = self.calls >= self.rare and (self.calls - self.rare) % 7 == 0
+        word = int(not self.rare or self.calls == self.at or again)
+        return functional.cross_entropy(model(inputs, word if model.training else 0), targets)
+
+
+def fail(experiment: Tiny, log: Log, folder: Path, **options: Any) -> ExperimentError:
+    with pytest.raises(ExperimentError, match="parameters contain NaN") as failed:
+        train(prepare(experiment, **options), log, checkpoints=folder)
+    return failed.value
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("precision", UNSCALED)
+def test_with_nobody_to_ask_it_fails_within_ten_steps_and_training_goes_on_from_before(
+    precision: str, optimizer: str, tmp_path: Path
+) -> None:
+    log = Log()
+    error = fail(InfGradient(optimizer=optimizer), log, tmp_path, precision=precision)
+    assert 12 < len(losses(log)) <= 12 + WITHIN_STEPS
+    assert "step-000000008.pt: amptui train --resume" in error.hint
+    again, sound = Log(), InfGradient(optimizer=optimizer)
+    sound.spoils = False
+    assert resume(prepare(sound, precision=precision), tmp_path, again) == "done"
+    assert len(losses(again)) == 64 - 8
+    assert all(math.isfinite(loss or math.nan) for loss in losses(again))
+
+
+@pytest.mark.parametrize("precision", UNSCALED)
+def test_weights_that_hold_inf_and_no_nan_yet_are_no_checkpoint_to_go_back_to(
+    precision: str, tmp_path: Path
+) -> None:
+    # SGD makes -Inf of it, after the last step of an epoch, and nothing else is wrong when that is written.
+    log = Log()
+    error = fail(InfGradient(at=16), log, tmp_path, precision=precision)
+    assert [record.name for record in log.of(CheckpointWritten)] == ["step-000000008.pt"]
+    (kept,) = checkpoints(tmp_path)
+    assert all(bool(value.isfinite().all()) for value in read(kept).model.values())
+    assert kept.name in error.hint
+
+
+@pytest.mark.parametrize("precision", UNSCALED)
+def test_what_the_loss_does_not_show_is_found_in_the_norm_that_clipping_used(
+    precision: str, tmp_path: Path
+) -> None:
+    log = Log()
+    error = fail(InfGradient(rare=10_000), log, tmp_path, precision=precision, clip_norm=1.0)
+    assert all(math.isfinite(loss or math.nan) for loss in losses(log))
+    assert 12 < len(losses(log)) <= 12 + WITHIN_STEPS
+    assert "1 of 5 parameters" in error.what
+    assert "step-000000008.pt" in error.hint
+
+
+@pytest.mark.parametrize("precision", UNSCALED)
+def test_a_loss_that_recovers_is_not_believed(precision: str, tmp_path: Path) -> None:
+    # Without probes nothing but the loss of step 20 tells; the steps after it do not read that word.
+    log = Log()
+    fail(InfGradient(rare=20), log, tmp_path, precision=precision, probes=False)
+    shown = [loss for loss in losses(log) if not math.isfinite(loss or math.nan)]
+    assert len(shown) == 1
+    assert 20 < len(losses(log)) <= 20 + WITHIN_STEPS
+
+
+@pytest.mark.parametrize("rare", [0, 20])
+@pytest.mark.parametrize("precision", UNSCALED)
+def test_somebody_is_asked_once_and_told_which_checkpoint_is_good(
+    precision: str, rare: int, tmp_path: Path
+) -> None:
+    control = Control()
+
+    def go_on(record: Record) -> None:
+        if isinstance(record, PauseChanged) and record.paused:
+            control.ask(PauseRequest(False))
+
+    log = Log(go_on)
+    prepared = prepare(InfGradient(rare=rare), precision=precision, probes=False)
+    assert train(prepared, log, control, interactive=True, checkpoints=tmp_path) == "done"
+    (asked,) = [record for record in log.of(PauseChanged) if record.paused]
+    assert asked.cause == "weights"
+    assert asked.step <= max(12, rare) + WITHIN_STEPS
+    assert "parameters contain NaN" in asked.reason
+    assert len(losses(log)) == 64
+    assert "step-000000008.pt" in {path.name for path in checkpoints(tmp_path)}
+    newest = max(path.name for path in checkpoints(tmp_path))
+    assert newest == "step-000000008.pt"
+
+
+def test_the_end_of_a_run_is_no_way_around_it(tmp_path: Path) -> None:
+    log = Log()
+    fail(InfGradient(rare=10_000, at=63), log, tmp_path, precision="bf16", clip_norm=1.0)
+    assert len(losses(log)) == 64
+
+
+class Masked(Tiny):
+    """One of its parameters is a mask of -Inf, and one batch is bad."""
+
+    epochs: int = 4
+
+    def build_model(self) -> nn.Module:
+        model = super().build_model()
+        mask = torch.zeros(4)
+        mask[3] = -math.inf
+        model.mask = nn.Parameter(mask)
+        self.calls = 0
+        return model
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        self.calls += model.training
+        assert isinstance(model.mask, Tensor)
+        loss = functional.cross_entropy(model(inputs) + model.mask, targets.clamp(max=2))
+        return loss + math.inf if self.calls == 12 else loss
+
+
+@pytest.mark.parametrize("precision", UNSCALED)
+def test_inf_that_was_there_from_the_start_is_meant(precision: str, tmp_path: Path) -> None:
+    log = Log()
+    assert train(prepare(Masked(), precision=precision), log, checkpoints=tmp_path) == "done"
+    assert [record.step for record in log.of(NonFinite) if record.what == "loss"] == [12]
+    assert [record.step for record in log.of(CheckpointWritten)][-1] == 32
+
+
+@pytest.mark.parametrize(
+    ("start", "switches", "told"),
+    [
+        ("fp32", {3: "bf16", 6: "fp32", 9: "bf16"}, 1),
+        ("fp16", {3: "fp32"}, 1),
+        ("fp16", {3: "ieee", 6: "bf16"}, 1),
+        ("fp32", {3: "fp16"}, 0),
+        ("fp32", {3: "ieee", 6: "fp32"}, 0),
+        ("bf16", {}, 0),
+    ],
+)
+def test_a_switch_that_leaves_the_scaler_out_says_so_once(
+    start: str, switches: dict[int, str], told: int
+) -> None:
+    control = Control()
+    log = Log(switching(control, switches))
+    train(prepare(Tiny(), precision=start, steps=14), log, control)
+    assert sum("has no loss scaler" in note.text for note in log.of(Note)) == told
