@@ -59,17 +59,41 @@ def sample(series: Series, window: Window, columns: int) -> Columns:
     nonfinite = np.zeros(columns, np.bool_)
     points = _points_within(series, window)
     if len(points.steps) and columns > 0:
-        column_of = window.columns_of(points.steps, columns)
-        starts = np.append(0, (column_of[1:] != column_of[:-1]).nonzero()[0] + 1)
-        begins = column_of[starts]
-        stop = window.columns_through(points.last_step, columns)
-        held = np.append(begins[1:], stop) - begins
-        filled = slice(int(begins[0]), stop)
+        starts, held, filled = _groups(points, window, columns)
         low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), held)
         high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), held)
         mean[filled] = np.repeat(_means(points.mean, starts), held)
         nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), held)
     return Columns(low, high, mean, nonfinite)
+
+
+def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:
+    """Columns with a value above 0, such as a skipped step: as ``sample(...).high > 0``."""
+    points = _points_within(series, window)
+    return _columns_with(points.high > 0, points, window, columns)
+
+
+def nonfinite_columns(series: Series, window: Window, columns: int) -> Bools:
+    """Columns with NaN or Inf: as ``sample(...).nonfinite``."""
+    points = _points_within(series, window)
+    return _columns_with(points.nonfinite, points, window, columns)
+
+
+def _columns_with(chosen: Bools, points: _Points, window: Window, columns: int) -> Bools:
+    found = np.zeros(columns, np.bool_)
+    if chosen.any() and columns > 0:
+        starts, held, filled = _groups(points, window, columns)
+        found[filled] = np.repeat(np.logical_or.reduceat(chosen, starts), held)
+    return found
+
+
+def _groups(points: _Points, window: Window, columns: int) -> tuple[Counts, Counts, slice]:
+    """Points that begin in one column: the first of each group, its number of columns, and all of these."""
+    column_of = window.columns_of(points.steps, columns)
+    starts = np.append(0, (column_of[1:] != column_of[:-1]).nonzero()[0] + 1)
+    begins = column_of[starts]
+    stop = window.columns_through(points.last_step, columns)
+    return starts, np.append(begins[1:], stop) - begins, slice(int(begins[0]), stop)
 
 
 def _means(values: Floats, starts: Counts) -> Floats:
@@ -83,24 +107,6 @@ def _means(values: Floats, starts: Counts) -> Floats:
 
 def _bounded(values: Floats) -> Floats:
     return np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
-
-
-def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:
-    """Columns in which a point with a value above 0 begins, such as a skipped step."""
-    points = _points_within(series, window)
-    return _columns_with(points.high > 0, points, window, columns)
-
-
-def nonfinite_columns(series: Series, window: Window, columns: int) -> Bools:
-    """Columns in which a point with NaN or Inf begins."""
-    points = _points_within(series, window)
-    return _columns_with(points.nonfinite, points, window, columns)
-
-
-def _columns_with(chosen: Bools, points: _Points, window: Window, columns: int) -> Bools:
-    found = np.zeros(columns, np.bool_)
-    found[window.columns_of(points.steps[chosen], columns)] = True
-    return found
 
 
 def extent(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, float]:

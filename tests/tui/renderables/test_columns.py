@@ -81,8 +81,7 @@ def test_marks_are_the_sampled_ones(series: Series, width: int, data: st.DataObj
         (nonfinite_columns(series, window, width), columns.nonfinite),
         (columns_above_zero(series, window, width), columns.high > 0),
     ):
-        assert marks[marked].any() == marks.any() == marked.any()
-        assert not marks[~marked].any()
+        assert marks.tolist() == marked.tolist()
 
 
 def test_an_empty_series_has_empty_columns() -> None:
@@ -90,13 +89,12 @@ def test_an_empty_series_has_empty_columns() -> None:
     assert np.isnan(columns.mean).all()
 
 
-def test_a_step_of_several_columns_fills_all_and_is_marked_in_the_first() -> None:
+def test_a_step_of_several_columns_fills_all_of_them() -> None:
     series = series_of([1.0, float("nan"), 3.0])
     columns = sample(series, Window(1, 4), 12)
     expected = [1.0] * 3 + [np.nan] * 3 + [3.0] * 3 + [np.nan] * 3
     np.testing.assert_array_equal(columns.mean, expected)
     assert np.flatnonzero(columns.nonfinite).tolist() == [3, 4, 5]
-    assert np.flatnonzero(nonfinite_columns(series, Window(1, 4), 12)).tolist() == [3]
 
 
 def extent_of(values: list[float], *, log: bool = False, with_outliers: bool = False) -> tuple[float, float]:

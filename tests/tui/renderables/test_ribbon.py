@@ -65,6 +65,10 @@ def test_a_skipped_step_is_a_cross_in_its_column() -> None:
     assert style(canvas, 11) == Style.WARNING | BOLD
 
 
+def test_a_skipped_step_of_several_columns_is_marked_in_all_of_them() -> None:
+    assert line(ribbon({12}, columns=48)) == "F" + "▔" * 15 + "A▔▔▔▔▔××" + "▔" * 8 + "F" + "▔" * 15
+
+
 def test_a_skip_at_the_switch_moves_the_letter() -> None:
     assert line(ribbon({9, 10})) == "F▔▔▔▔▔▔▔××A▔▔▔▔▔F▔▔▔▔▔▔▔"
 
