@@ -125,6 +125,10 @@ class Server:
             for viewer in self._connected:
                 _hang_up(viewer.connection)
             self._lock.wait_for(lambda: not self._connected, _LAST_WORD_SECONDS)
+        if self._listening is not None:
+            with suppress(RunFolderError):
+                socket_place.connect(self._folder).close()  # ends the wait for connections
+            self._thread.join(_CHECK_SECONDS)
             self._stop_listening()
 
     def close_copies(self) -> None:
@@ -173,11 +177,14 @@ class Server:
                 connection, _ = listening.socket.accept()
             except TimeoutError:
                 continue
-            except OSError:  # no free descriptor, or closed by close(): try again later
+            except OSError:  # no free descriptor: try again later
                 self._stop_listening()
                 self._closing.wait(_CHECK_SECONDS)
                 continue
-            self._admit(connection)
+            if self._closing.is_set():
+                connection.close()
+            else:
+                self._admit(connection)
 
     def _listen(self) -> socket_place.Listening | None:
         """The socket for new screens, made again if its file was deleted."""

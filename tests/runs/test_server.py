@@ -42,7 +42,7 @@ def test_a_screen_gets_hello_then_the_history_then_what_is_new(run: Run) -> None
 
 def test_screens_that_wait_together_share_a_history(run: Run) -> None:
     screens = [run.adopt_screen() for _ in range(3)]
-    until(lambda: run.server.viewers == 3)
+    until(lambda: sum(viewer.waits_for_history for viewer in run.server._connected) == 3)
     run.publish(1)
     for screen in screens:
         screen.read_until(lambda screen=screen: screen.histories)  # type: ignore[misc]
