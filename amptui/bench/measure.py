@@ -1,7 +1,7 @@
 """Measures a model's precisions in alternation, each batch size in a new training of the same process."""
 
 import gc
-import json
+import json as json_text
 import os
 import sys
 import time
@@ -28,7 +28,7 @@ from amptui.records import PRECISIONS
 from amptui.request import BenchRequest, TrainRequest
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir
-from amptui.text import printable
+from amptui.text import inert_line
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +79,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
             sizes=tuple(end.measured for end in ended),
             interrupted=signals.received is not None,
         )
-        _tell(found, out, json=json)
+        _print(found, out, json=json)
     status = 128 + signals.received if signals.received else _status(ended)
     if any(end.hangs or isinstance(end.error, DeviceLostError) for end in ended):
         # A thread inside torch, or pinned memory after a kernel's failure, would abort Python's exit.
@@ -170,7 +170,8 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
             ended.append(end)
             _free_memory()
             if end.error is not None:
-                complain(_told(batch_size, end.error))
+                batch = f"batch {batch_size}: " if batch_size is not None else ""
+                complain(f"{batch}{end.error}")
             if end.hangs or not isinstance(end.error, DeviceError | DataError | None):
                 break
     return ended
@@ -228,25 +229,13 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def _told(batch_size: int | None, error: AmptuiError) -> str:
-    return f"batch {batch_size}: {error}" if batch_size is not None else str(error)
-
-
-def _tell(found: Bench, out: TextIO, *, json: bool) -> None:
-    put(_as_json(found) if json else _as_text(found, out), out)
-    if json:  # the stream is not shared
-        with suppress(OSError):
-            out.close()
-
-
-def _as_json(found: Bench) -> str:
-    return json.dumps(report_json(found), allow_nan=False) + "\n"
-
-
-def _as_text(found: Bench, out: TextIO) -> str:
-    encoding = out.encoding or "ascii"
-    text = "".join(f"{printable(line)}\n" for line in report_lines(found))
-    return text.encode(encoding, "replace").decode(encoding)
+def _print(found: Bench, out: TextIO, *, json: bool) -> None:
+    if not json:
+        put("".join(inert_line(out, line) for line in report_lines(found)), out)
+        return
+    put(json_text.dumps(report_json(found), allow_nan=False) + "\n", out)
+    with suppress(OSError):  # the stream is not shared
+        out.close()
 
 
 def _status(ended: Sequence[_Ended]) -> int:

@@ -102,19 +102,16 @@ def _chosen(request: DataRequest, real: Named, stand_in: Named) -> Data:
     if request.kind == "synthetic":
         return stand_in.load()
     try:
-        return _load(request, real)
-    except DataError as error:
-        request.raise_if_stopping()
-        if request.kind == "real":
-            raise DataError(error.what, hint=f"{error.hint}, or use --data synthetic") from error
-        request.warn(f"training on {stand_in.name} instead of {real.name}: {error}")
-        return stand_in.load()
-
-
-def _load(request: DataRequest, real: Named) -> Data:
-    """The real data; an unusable folder raises DataError like any other problem with it."""
-    try:
         return real.load()
     except OSError as error:
-        what = f"cannot use {error.filename or request.data_dir} ({error.strerror or error})"
-        raise DataError(what, hint="choose another folder with --data-dir") from error
+        place = error.filename or request.data_dir
+        problem = DataError(
+            f"cannot use {place} ({error.strerror or error})", hint="choose another folder with --data-dir"
+        )
+    except DataError as error:
+        problem = error
+    request.raise_if_stopping()
+    if request.kind == "real":
+        raise DataError(problem.what, hint=f"{problem.hint}, or use --data synthetic") from problem
+    request.warn(f"training on {stand_in.name} instead of {real.name}: {problem}")
+    return stand_in.load()

@@ -78,8 +78,6 @@ class Client:
 
         A last record may have arrived inside a history, which is opaque here: ask the session first.
         """
-        self.passed_over = 0
-        """Lines that are not records of this version."""
         self.send(protocol.encode(Hello()))
 
     @property
@@ -154,13 +152,13 @@ class Client:
         self._fold_all(records)
 
     def _read(self, line: bytes) -> RunHello | History | RunError | Record | None:
+        """Decode a line; None for one that is not of this version."""
         try:
             said = protocol.read(line)
         except ProtocolError:
             said = None
         if self.hello is None and not isinstance(said, RunHello | RunError):
             raise ProtocolError("not an amptui run")
-        self.passed_over += said is None
         return said
 
     def _obey(self, said: RunHello | History | RunError) -> None:
