@@ -47,7 +47,7 @@ class Made(NamedTuple):
 
     precision: str
     loss: Tensor
-    """The mean over the step's samples."""
+    """The mean over the step's samples; it has a graph if the step has one batch."""
     parts: Mapping[str, Tensor]
     lrs: LearningRates
     scaler: ScalerTensors | None
@@ -177,6 +177,8 @@ class OptimizerStep:
             loss = weigh(loss)
             precision.backward(loss)
             mark("backward")
+            if len(micro_batches) == 1:
+                return loss, parts
             for name, part in {"loss": loss, **{name: weigh(part) for name, part in parts.items()}}.items():
                 value = part.detach()
                 sums[name] = sums[name] + value if name in sums else value

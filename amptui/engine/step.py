@@ -174,7 +174,7 @@ class StepEngine:
                 step=self.step,
                 precision=made.precision,
                 peak_allocated_bytes=self.allocator.peak_bytes(),
-                loss=made.loss,
+                loss=made.loss if made.loss.requires_grad else None,  # accumulated losses have no graph
             )
             self._emit(found)
 

@@ -167,7 +167,12 @@ def test_a_flag_is_written_in_many_ways(text: str, *, value: bool) -> None:
         ("maybe_whole", "x", "option maybe_whole: 'x' is not a whole number"),
         ("layers", "1,2", "option layers: a tuple cannot be set on the command line"),
         ("wohle", "1", "Options has no option 'wohle'; did you mean whole?"),
-        ("zzz", "1", "Options has no option 'zzz'; its options are epochs, batch_size, learning_rate, whole"),
+        (
+            "zzz",
+            "1",
+            "Options has no option 'zzz'; its options are epochs, batch_size, learning_rate, weight_decay, "
+            "label_smoothing, whole",
+        ),
         ("cpu_batch_size", "1", "Options has no option 'cpu_batch_size'"),
         ("epochs", "0", "option epochs: '0' is not a whole number above 0"),
         ("batch_size", "-3", "option batch_size: '-3' is not a whole number above 0"),
