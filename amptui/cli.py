@@ -99,9 +99,13 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "data_dir": options.data_dir,
         "data": options.data,
+        "channels_last": options.channels_last,
+        "cudnn_benchmark": options.cudnn_benchmark,
+        "compile_mode": options.compile,
         "settings": settings(options.set) or None,
     }
-    return {name: value for name, value in values.items() if value is not None}
+    given = {name: value for name, value in values.items() if value is not None}
+    return given | {"compile_mode": None} if options.compile == "off" else given
 
 
 def _attach(options: argparse.Namespace) -> int:
@@ -124,11 +128,7 @@ def _bench(options: argparse.Namespace) -> int:
     del given["batch_size"]
     if "data_dir" not in given:
         given["data_dir"] = default_data_dir()
-    training = TrainRequest(
-        **given,
-        channels_last=options.channels_last,
-        compiled=options.compile,
-    )
+    training = TrainRequest(**given)
     request = BenchRequest(
         training=training,
         precisions=options.precisions,

@@ -232,6 +232,25 @@ class StepTimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCompiled:
+    """``torch.compile`` compiled for a step or a validation, which took that much longer."""
+
+    time: float
+    step: int
+    """The step, or the last one before the validation."""
+    precision: str
+    training: bool
+    """False: for a validation."""
+    seconds: float
+    """On the host's clock: tracing, code generation, compilers, autotuning, recording of CUDA graphs."""
+    what: Literal["first", "again", "graphs"]
+    """``first`` in this precision since the process started; ``again``: what was compiled did not fit any
+    more; ``graphs``: CUDA graphs were recorded."""
+    reason: str = ""
+    """Why it was compiled again, in torch's words; empty where torch does not say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryKind:
     """The tensors of one kind and dtype."""
 

@@ -1,7 +1,8 @@
 """The command line: its commands, options and their values."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,11 +10,14 @@ from amptui import __version__
 from amptui.errors import UsageError
 from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
+from amptui.request import COMPILE_MODES
 
 MAX_ROUNDS = 24
 """Rounds of a benchmark or an A/B test at most."""
 
 _PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
+
+_COMPILE_CHOICES = (*COMPILE_MODES, "off")
 
 _Add = Callable[..., Any]
 
@@ -26,6 +30,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+    # argparse's own overloads differ in the type of the namespace only.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if args is not None and "--compile" in self._option_string_actions:
+            args = _with_compile_mode(args)
+        return super().parse_known_args(args, namespace)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -83,6 +93,7 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     add("--precision", choices=PRECISIONS, help=_PRECISION_HELP)
     add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")
     _add_device(add)
+    _add_speed(add)
     add = train.add_argument_group("files").add_argument
     _add_data(add)
     add("--run-dir", type=Path, metavar="DIR", help="folder of this run (default: a new one)")
@@ -145,9 +156,8 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     )
     _add_recipe(add)
     add = bench.add_argument_group("model and device").add_argument
-    add("--channels-last", action="store_true", help="use the channels_last memory format")
-    add("--compile", action="store_true", help="compile the model with torch.compile")
     _add_device(add)
+    _add_speed(add)
     add = bench.add_argument_group("files and output").add_argument
     _add_data(add)
     add("--run-dir", type=Path, metavar="DIR", help="save the runs there (default: none is saved)")
@@ -228,6 +238,25 @@ def _add_device(add: _Add) -> None:
     add("--device", type=_device, metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
 
 
+def _add_speed(add: _Add) -> None:
+    add("--channels-last", action="store_const", const=True, help="use the channels_last memory format")
+    add(
+        "--cudnn-benchmark",
+        action="store_const",
+        const=True,
+        help="let cuDNN measure its algorithms for each new shape and use the fastest (GPU only)",
+    )
+    add(
+        "--compile",
+        choices=_COMPILE_CHOICES,
+        nargs="?",
+        const="default",
+        metavar="MODE",
+        help="compile the model with torch.compile; MODE: default, reduce-overhead (CUDA graphs), "
+        "max-autotune, or off to resume without",
+    )
+
+
 def _add_data(add: _Add) -> None:
     add(
         "--data",
@@ -238,6 +267,19 @@ def _add_data(add: _Add) -> None:
 
 
 # ------------------------------------------------------------------------------------ values
+
+
+def _with_compile_mode(arguments: Sequence[str]) -> list[str]:
+    """Each bare ``--compile`` with its mode: argparse would take whatever word follows for one."""
+    return [
+        "--compile=default" if _is_compile(word) and following not in _COMPILE_CHOICES else word
+        for word, following in zip_longest(arguments, arguments[1:])
+    ]
+
+
+def _is_compile(word: str) -> bool:
+    """Whether it is the option, perhaps shortened as argparse allows."""
+    return len(word) >= len("--co") and "--compile".startswith(word)
 
 
 def _positive_int(text: str) -> int:

@@ -12,6 +12,7 @@ from amptui.answers import Answer, RequestMade
 from amptui.findings import (
     Float16Window,
     MemoryBreakdown,
+    ModelCompiled,
     ModulesTraced,
     PrecisionsCompared,
     StepTimed,
@@ -350,6 +351,7 @@ Record = (
     | XRayTaken
     | PrecisionsCompared
     | StepTimed
+    | ModelCompiled
     | MemoryBreakdown
     | EpochFinished
     | Validated

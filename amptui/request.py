@@ -6,6 +6,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+"""``torch.compile``'s modes."""
+
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""
 
@@ -48,8 +51,10 @@ class TrainRequest:
     """The most batches of a validation; None is all of them."""
     channels_last: bool = False
     """Keep the weights of convolutions channels last, the layout in which Tensor Cores read them."""
-    compiled: bool = False
-    """Run the model through ``torch.compile``."""
+    cudnn_benchmark: bool = False
+    """Let cuDNN measure its algorithms for each new shape and take the fastest."""
+    compile_mode: str | None = None
+    """``torch.compile``'s mode for the model, one of ``COMPILE_MODES``; None does not compile."""
     checkpoint_dir: Path | None = None
     """Where checkpoints are kept; None keeps none."""
     checkpoint_every: int | None = None
@@ -70,6 +75,7 @@ class TrainRequest:
         """
         if "model" not in asked:
             raise ValueError("no model is named")
+        asked = _with_compile_mode(asked)
         hints = get_type_hints(cls)
         known = {each.name for each in fields(cls)} - _NOT_ASKED
         values = {name: value for name, value in asked.items() if name in known}
@@ -77,6 +83,14 @@ class TrainRequest:
             if not _fits(value, hints[name]):
                 raise ValueError(f"{name} is of another type")
         return cls(**values | {"data_dir": Path(str(values.get("data_dir", "")))})
+
+
+def _with_compile_mode(asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``asked`` with the mode that the ``compiled`` of older versions, true or false, stands for."""
+    mode, compiled = asked.get("compile_mode"), asked.get("compiled", False)
+    if type(compiled) is not bool or mode not in (None, *COMPILE_MODES):
+        raise ValueError("compile_mode is none of torch's")
+    return {**asked, "compile_mode": mode or ("default" if compiled else None)}
 
 
 def _fits(value: object, hint: Any) -> bool:

@@ -8,7 +8,14 @@ from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from amptui.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.findings import MemoryBreakdown, MemoryKind, OperatorCount, PhaseSeconds, StepTimed
+from amptui.findings import (
+    MemoryBreakdown,
+    MemoryKind,
+    ModelCompiled,
+    OperatorCount,
+    PhaseSeconds,
+    StepTimed,
+)
 from amptui.records import (
     BlockFinished,
     CheckpointWritten,
@@ -209,6 +216,15 @@ def records() -> Iterator[Record]:
     for precision in ("fp32", "fp16"):
         phase = PhaseSeconds(name="forward", host_seconds=0.1, device_seconds=None)
         yield StepTimed(time=100.3, step=122, precision=precision, settling=False, phases=(phase,))
+        yield ModelCompiled(
+            time=100.3,
+            step=122,
+            precision=precision,
+            training=True,
+            seconds=9.5,
+            what="again",
+            reason="size mismatch",
+        )
         kind = MemoryKind(kind="weights", dtype="float32", size_bytes=5)
         yield MemoryBreakdown(
             time=100.3, step=122, precision=precision, kinds=(kind,), peak_allocated_bytes=7

@@ -8,6 +8,7 @@ import pytest
 import amptui
 from amptui.cli import main
 from amptui.models import CATALOGUE
+from amptui.options import build_parser
 from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.runs.journal import read
 
@@ -231,6 +232,25 @@ def test_the_doctor_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     *checks, verdict = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {check["type"] for check in checks} == {"Check"}
     assert (status == 0) == verdict["can_train"]
+
+
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [
+        (["mnist-deep"], None),
+        (["--compile", "mnist-deep"], "default"),
+        (["mnist-deep", "--compile"], "default"),
+        (["--comp", "mnist-deep", "--seed", "3"], "default"),
+        (["mnist-deep", "--compile", "--seed", "3"], "default"),
+        (["--compile", "reduce-overhead", "mnist-deep"], "reduce-overhead"),
+        (["mnist-deep", "--compile=max-autotune"], "max-autotune"),
+        (["mnist-deep", "--compile", "off"], "off"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "bench"])
+def test_compile_takes_a_mode_and_no_other_word(command: str, words: list[str], mode: str | None) -> None:
+    options = build_parser().parse_args([command, *words])
+    assert (options.model, options.compile) == ("mnist-deep", mode)
 
 
 @pytest.mark.parametrize("command", ["train", "bench", "replay", "export", "doctor", "models"])

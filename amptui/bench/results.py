@@ -127,7 +127,9 @@ def report_json(found: Bench) -> dict[str, Any]:
         "data": run.data if run is not None else None,
         "parameters": run.parameters if run is not None else None,
         "channels_last": asked.training.channels_last,
-        "compiled": asked.training.compiled,
+        "cudnn_benchmark": asked.training.cudnn_benchmark,
+        "compiled": asked.training.compile_mode is not None,
+        "compile_mode": asked.training.compile_mode,
         "seed": asked.training.seed,
         "interrupted": found.interrupted,
         "left_out": found.left_out,
@@ -151,7 +153,9 @@ def _heading(found: Bench) -> list[str]:
     run, training = found.run, found.asked.training
     if run is None:
         return []
-    ways = ["channels last"] * training.channels_last + ["compiled"] * training.compiled
+    ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
+    if training.compile_mode is not None:
+        ways.append("compiled" + f" ({training.compile_mode})" * (training.compile_mode != "default"))
     data = run.data.name if run.data.real else f"{run.data.name} (synthetic data)"
     return [", ".join([f"{run.model} on {run.device_name}", data, *ways])]
 

@@ -49,6 +49,7 @@ def sections() -> tuple[Section, ...]:
     """What to check, each after what it depends on."""
     return (
         Section(title="software", look=software_checks),
+        Section(title="software", look=_late("software", "compile_checks"), needs_torch=True),
         Section(title="CUDA", look=_late("cuda", "cuda_checks"), needs_torch=True),
         Section(title="GPUs", look=_late("gpus", "gpu_checks"), needs_torch=True),
         Section(title="precisions", look=_late("precisions", "precision_checks"), needs_torch=True),

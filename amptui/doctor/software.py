@@ -51,6 +51,18 @@ def check_torch_loads() -> Check:
     return fine("torch-loads", text)
 
 
+def compile_checks() -> list[Check]:
+    """Whether ``--compile`` finds its compiler; training does not need one."""
+    from amptui.engine.compilation import missing_for_compile
+    from amptui.engine.setup import choose_device
+
+    missing = missing_for_compile(choose_device("auto"))
+    if missing is None:
+        return [fine("compile", "torch.compile finds its compiler", usable=True)]
+    text = f"--compile does not work here: {missing.what}"
+    return [Check(name="compile", severity="info", text=text, hint=missing.hint, facts={"usable": False})]
+
+
 def _installed(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -68,6 +68,9 @@ def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
         "clip_norm": prepared.clip_norm,
         "accumulate": prepared.accumulate,
         "seed": request.seed,
+        "channels_last": request.channels_last,
+        "cudnn_benchmark": request.cudnn_benchmark,
+        "compile": request.compile_mode,
     }
 
 

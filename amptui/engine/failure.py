@@ -31,6 +31,9 @@ _LOST = re.compile(
 )
 """Errors of kernels after which every CUDA call fails ("inconsistent state" in the CUDA runtime API)."""
 
+_COMPILER = ("torch._dynamo.", "torch._inductor.")
+"""The modules of what ``torch.compile`` raises."""
+
 _BOILERPLATE = re.compile(
     r"\s*(Search for `cuda|CUDA kernel errors might be asynchronously|For debugging consider passing|"
     r"Compile with `TORCH_USE_CUDA_DSA`|Device-side assertion tracking).*",
@@ -61,6 +64,8 @@ def explain(
         text, frames = _from_worker(text[found.end() :], name)
         doing = f"in {found[1]}, {doing}"
     message, hint = known_hint(" ".join(text.split()))
+    if type(error).__module__.startswith(_COMPILER):
+        hint = "torch.compile failed: train without --compile, or resume with --compile off"
     what = f"{name}: {message[:500]}" if message else name
     return ExperimentError(f"{what} ({_user_line(frames)}{doing})", hint=hint)
 

@@ -5,7 +5,7 @@ Precisions change only between two optimizer steps. One GradScaler lives for the
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -118,6 +118,12 @@ class Precision:
     def forward_context(self) -> AbstractContextManager[object]:
         """The context for the forward pass and the loss; not reentrant."""
         return self._forward_context
+
+    def wrap_forward(
+        self, wrap: Callable[[AbstractContextManager[object]], AbstractContextManager[object]]
+    ) -> None:
+        """Put ``wrap`` around the context of every later forward pass."""
+        self._forward_context = wrap(self._forward_context)
 
     def _new_forward_context(self) -> AbstractContextManager[object]:
         return nullcontext()

@@ -4,7 +4,7 @@ import inspect
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,6 +15,13 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from amptui.data.batches import Batch, Batches, open_batches
 from amptui.data.sources import Data, DataRequest
+from amptui.engine.compilation import (
+    CompileWatch,
+    NewIteration,
+    check_compiler,
+    compile_in_place,
+    uses_cuda_graphs,
+)
 from amptui.engine.lazy_layers import is_lazy_model, materialise
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
@@ -84,6 +91,7 @@ class Prepared:
     """Whether to probe gradients and modules."""
     max_rounds: int | None
     """At most so many rounds of a comparison in turns; None leaves that to its intervals."""
+    compilations: CompileWatch = field(default_factory=CompileWatch)
 
 
 def choose_device(name: str) -> torch.device:
@@ -161,13 +169,13 @@ def build_model(
     *,
     first_batch: Callable[[], Batch],
     channels_last: bool = False,
-    compiled: bool = False,
+    compile_mode: str | None = None,
 ) -> tuple[nn.Module, Optimizer]:
     """The model on the device and its optimizer; raises ExperimentError if they have the wrong type.
 
     Lazy layers get their shapes from ``first_batch``, which is called only for them. ``channels_last``
-    converts four-dimensional weights; convolutions convert their inputs. ``compiled`` compiles the forward
-    pass in place: names of modules and parameters stay.
+    converts four-dimensional weights; convolutions convert their inputs. ``compile_mode`` compiles the
+    forward pass in place: names of modules and parameters stay.
     """
     model = experiment.build_model()
     owner = type(experiment).__name__
@@ -180,10 +188,8 @@ def build_model(
         materialise(model, experiment, device, first_batch)
     if channels_last:
         model.to(memory_format=torch.channels_last)
-    if compiled:
-        # An earlier model may have used up torch's limit of recompilations.
-        torch.compiler.reset()
-        model.compile()
+    if compile_mode is not None:
+        compile_in_place(model, compile_mode)
     optimizer = experiment.build_optimizer(model)
     if not isinstance(optimizer, Optimizer):
         raise ExperimentError(
@@ -239,6 +245,8 @@ def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> t
 def choose(request: TrainRequest) -> Choices:
     """The requested device and precisions; raises DeviceError and UsageError if they are not available."""
     device = choose_device(request.device)
+    if request.compile_mode is not None:
+        check_compiler(device)
     unsupported = unsupported_precisions(device)
     precision = request.precision or "fp32"
     check_supported(precision, unsupported)
@@ -247,10 +255,16 @@ def choose(request: TrainRequest) -> Choices:
     return Choices(device, precision, amp_precision, unsupported)
 
 
-def prepare_precisions(device: torch.device) -> tuple[GradScaler, dict[str, Precision]]:
+def prepare_precisions(
+    device: torch.device, compile_mode: str | None = None
+) -> tuple[GradScaler, dict[str, Precision]]:
     """The run's one scaler, and every precision with it."""
     scaler = GradScaler(device.type)
-    return scaler, build_precisions(device, scaler)
+    precisions = build_precisions(device, scaler)
+    if uses_cuda_graphs(compile_mode, device):
+        for precision in precisions.values():
+            precision.wrap_forward(NewIteration)
+    return scaler, precisions
 
 
 def assemble(
@@ -263,6 +277,8 @@ def assemble(
 ) -> Prepared:
     """Load the data and build the model with everything around it; call ``announce`` before long work."""
     owner, device = type(experiment).__name__, choices.device
+    if request.cudnn_benchmark:
+        torch.backends.cudnn.benchmark = True
     announce("data", "loading data", f"in load_data() of {owner}")
     data = experiment.load_data(data_request)
     training, validation = open_data(data, device, experiment.batch_size, request.seed)
@@ -273,12 +289,12 @@ def assemble(
         device,
         first_batch=training.first,
         channels_last=request.channels_last,
-        compiled=request.compiled,
+        compile_mode=request.compile_mode,
     )
     steps = training.batches_per_epoch
     schedule = schedule_for(request, experiment.epochs, steps and math.ceil(steps / request.accumulate))
     lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)
-    scaler, precisions = prepare_precisions(device)
+    scaler, precisions = prepare_precisions(device, request.compile_mode)
     return Prepared(
         device=device,
         experiment=experiment,

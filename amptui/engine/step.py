@@ -124,7 +124,7 @@ class StepEngine:
             data_seconds,
             asked,
             made.lrs.first,
-            warming_up,
+            warming_up or self._prepared.compilations.pending,
             tuple(made.parts),
             len(made.lrs.sent),
             made.scaler is not None,

@@ -17,11 +17,12 @@ from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import take
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
+from amptui.engine.compilation import Place
 from amptui.engine.failure import is_device_lost, never_free
 from amptui.engine.optimizer_step import MicroBatch
 from amptui.engine.setup import Prepared
 from amptui.engine.step import LOOK_INTERVAL_SECONDS, StepEngine
-from amptui.engine.validation import Validator
+from amptui.engine.validation import MetricSums, Validator
 from amptui.records import PauseChanged, Phase, PhaseChanged, Record
 from amptui.samples import AllocatorSample
 
@@ -64,6 +65,7 @@ class Trainer:
         self._phase: Phase | None = None
         self._xray_wanted = False
         self._validated_step = 0
+        self._validated_in = ""
         self._doing = ""
         self.saving = False
         """Whether only a checkpoint remains to be written."""
@@ -85,7 +87,8 @@ class Trainer:
     def doing(self) -> str:
         """What a traceback interrupted: ``"in step 500"``."""
         if self._engine.in_step:
-            return f"in step {self.step}"
+            compiling = ", compiling the model" if self._prepared.compilations.busy else ""
+            return f"in step {self.step}{compiling}"
         return self._doing or f"while loading the batch of step {self.step + 1}"
 
     @property
@@ -104,6 +107,7 @@ class Trainer:
         engine = self._engine
         engine.switch.precision.enter()
         self._enter_phase("first step", "loading kernels, allocating memory")
+        self._prepared.compilations.begin(self._place, self._emit)
         engine.begin_interval()
         try:
             outcome = self._epochs()
@@ -120,6 +124,8 @@ class Trainer:
             self._keeper.wait()
             self.saving = False
             raise
+        finally:
+            self._prepared.compilations.end()
         engine.flush()
         self._keep_last()
         engine.switch.finish(self.step)
@@ -168,6 +174,8 @@ class Trainer:
         engine, control = self._engine, self._control
         if control.is_copy:
             return False
+        if self._prepared.compilations.tell():
+            self._phase = None  # the one that compiling showed
         engine.deliver()
         if engine.reporter.delivered:
             self._enter_phase("training")
@@ -202,12 +210,8 @@ class Trainer:
         self._doing = f"in the validation after step {self.step}"
         self._enter_phase("validating", "validating")
         engine, step, epoch = self._engine, self.step, self._bookmark.epoch
-        self._bookmark.remember()
-        with engine.switch.of_steps_made() as precision:
-            sums = self._validator.run(precision)
-        if sums is None:
-            self._bookmark.take_back()
-        else:
+        sums = self._validate()
+        if sums is not None:
             self._validated_step = step
             tell = partial(engine.reporter.validated, step=step, epoch=epoch)
             engine.push(sums.tensors(), lambda row, _seconds: tell(validation=sums.means(row)))
@@ -237,17 +241,24 @@ class Trainer:
         control.wake()  # what needs a step was asked for meanwhile, and still waits
         engine.begin_interval()
 
+    def _validate(self) -> MetricSums | None:
+        """Validate in the precision of the steps so far; None if the run is asked to stop meanwhile."""
+        self._bookmark.remember()
+        with self._engine.switch.of_steps_made() as precision:
+            self._validated_in = precision.name
+            sums = self._validator.run(precision)
+        if sums is None:
+            self._bookmark.take_back()
+        return sums
+
     def _finish_epoch(self, epoch: int) -> Outcome | None:
         """Validate, and report the epoch once its last steps are delivered."""
         self._doing = f"in the validation of epoch {epoch}"
         if self._prepared.validation is not None:
             self._enter_phase("validating", "validating")
         engine, bookmark = self._engine, self._bookmark
-        bookmark.remember()
-        with engine.switch.of_steps_made() as precision:
-            sums = self._validator.run(precision)
+        sums = self._validate()
         if sums is None:
-            bookmark.take_back()
             return "stopped"
         step, finish = self.step, engine.reporter.epoch
         self._validated_step = step
@@ -307,6 +318,10 @@ class Trainer:
             seconds=time.monotonic() - self._began,
             say=self._keeper.warn,
         )
+
+    def _place(self) -> Place:
+        training = self._prepared.model.training
+        return Place(self.step, self.precision if training else self._validated_in, training)
 
     def _enter_phase(self, phase: Phase, detail: str = "") -> None:
         if phase != self._phase:

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
 
-_MAY_CHANGE = ("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive")
-"""What may change when a run is resumed: its length, its device and folders, and who watches."""
+_MAY_CHANGE = (
+    *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
+    *("cudnn_benchmark", "compile_mode"),
+)
+"""What may change when a run is resumed: its length, device and folders, who watches, what speeds it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +264,9 @@ def _quoted(folder: Path) -> str:
 def _as_option(name: str, value: object) -> str:
     """An option and its value as on the command line: ``--lr 0.01``."""
     option = {"learning_rate": "lr", "amp_precision": "amp-dtype", "settings": "set"}.get(name, name)
-    if value is None or value == {}:
+    if value is True:
+        return f"--{option.replace('_', '-')}"
+    if value is None or value is False or value == {}:
         return f"no --{option.replace('_', '-')}"
     if isinstance(value, Mapping):
         value = ", ".join(f"{key}={each}" for key, each in value.items())

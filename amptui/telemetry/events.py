@@ -1,7 +1,7 @@
 """One line of the event list, in plain English, for each record that a person should read."""
 
 from amptui import units
-from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
@@ -92,6 +92,20 @@ def xray_taken(record: XRayTaken) -> Event:
     verdict = health.judge_xray(record)
     detail = health.xray_details(record)
     return Event(record.time, record.step, "note", verdict.severity, f"X-ray: {verdict.text}", detail)
+
+
+def model_compiled(record: ModelCompiled) -> Event:
+    """``compiled for FP32 in 9.6 s``; a recompilation gives torch's reason."""
+    what = {
+        "first": "compiled",
+        "again": "recompiled",
+        "graphs": "recorded CUDA graphs",
+    }[record.what]
+    where = precision_label(record.precision) + ("" if record.training else " validation")
+    text = f"{what} for {where} in {_span(record.seconds)}"
+    return Event(
+        record.time, record.step, "note", "info", text + (f": {record.reason}" if record.reason else "")
+    )
 
 
 def note(record: Note) -> Event:

@@ -128,9 +128,8 @@ class Session:
         """
         run_dir = other._run_dir or self._run_dir
         with self._lock:
-            for each in fields(self):
-                if each.init:
-                    setattr(self, each.name, getattr(other, each.name))
+            for name in [each.name for each in fields(self) if each.init]:
+                setattr(self, name, getattr(other, name))
             self._run_dir, self._view = run_dir, None
 
     def _fold_batch(self, batch: Sequence[records.Record]) -> None:
@@ -377,6 +376,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     findings.XRayTaken: Session._take_xray,
     findings.PrecisionsCompared: Session._compare,
     findings.StepTimed: lambda session, record: session._timing.add(record),
+    findings.ModelCompiled: lambda session, record: session._log.add(events.model_compiled(record)),
     findings.MemoryBreakdown: Session._break_down_memory,
     records.NonFinite: Session._find_nonfinite,
     records.EpochFinished: Session._finish_epoch,

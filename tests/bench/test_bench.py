@@ -258,7 +258,7 @@ def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() 
 
     plain, _ = setup.build_model(Convolving(), CPU, first_batch=tuple)
     other, optimizer = setup.build_model(
-        Convolving(), CPU, first_batch=tuple, channels_last=True, compiled=True
+        Convolving(), CPU, first_batch=tuple, channels_last=True, compile_mode="default"
     )
     names = [name for name, _ in plain.named_parameters()]
     assert [name for name, _ in other.named_parameters()] == names

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.doctor.software import NEEDED, check_package, release, software_checks
+from amptui.doctor.software import NEEDED, check_package, compile_checks, release, software_checks
+from amptui.engine.setup import choose_device
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -15,6 +16,15 @@ def test_where_everything_is_installed_nothing_is_to_be_fixed() -> None:
     checks = software_checks()
     assert [check.severity for check in checks] == ["info"] * len(checks)
     assert [check.name for check in checks] == ["amptui", "torch-loads"]
+
+
+def test_a_missing_compiler_is_told_and_hinders_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    if choose_device("auto").type != "cpu":
+        pytest.skip("on a GPU it is Triton that compiles")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    (check,) = compile_checks()
+    assert (check.severity, check.facts["usable"]) == ("info", False)
+    assert check.hint == "install g++, or set CXX"
 
 
 def test_all_versions_stand_in_one_line() -> None:

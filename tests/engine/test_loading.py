@@ -170,8 +170,7 @@ def test_a_flag_is_written_in_many_ways(text: str, *, value: bool) -> None:
         (
             "zzz",
             "1",
-            "Options has no option 'zzz'; its options are epochs, batch_size, learning_rate, weight_decay, "
-            "label_smoothing, whole",
+            "Options has no option 'zzz'; its options are epochs, batch_size, learning_rate, weight_decay",
         ),
         ("cpu_batch_size", "1", "Options has no option 'cpu_batch_size'"),
         ("epochs", "0", "option epochs: '0' is not a whole number above 0"),

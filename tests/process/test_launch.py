@@ -186,12 +186,37 @@ def test_a_run_that_does_not_say_what_was_asked_for_does_not_go_on(tmp_path: Pat
         "data": [7, "other"],
         "data_dir": [5],
         "compiled": ["no", 1],
+        "compile_mode": ["fast", 1, True],
+        "channels_last": ["yes", None],
     }
     forged = [{"asked": asked | {name: each}} for name, values in wrong.items() for each in values]
     for damage in ({}, {"asked": 1}, {"asked": {}}, {"asked": {"model": 1}}, *forged):
         (run / "run.json").write_text(json.dumps(damage))
         with pytest.raises(RunFolderError, match=r"run\.json"):
             launch.plan_resumed({}, str(run))
+
+
+def test_a_run_of_an_older_version_that_was_compiled_goes_on_so() -> None:
+    older = TrainRequest(model="mnist-deep").as_json()
+    del older["compile_mode"], older["cudnn_benchmark"]
+    modes = {each: TrainRequest.from_json(older | {"compiled": each}).compile_mode for each in (True, False)}
+    assert modes == {True: "default", False: None}
+
+
+def test_how_fast_it_computes_may_change_on_the_way_and_how_weights_lie_may_not(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert train(run, request(steps=2)) == 0
+    said = read_run_json(run)
+    changed = {"compile_mode": "max-autotune", "cudnn_benchmark": True, "channels_last": True}
+    RunDir(run).write_run_json(said | {"asked": said["asked"] | changed})
+    kept = launch.plan_resumed({"model": KNOBS}, str(run)).request
+    assert {name: getattr(kept, name) for name in changed} == changed
+    eager = launch.plan_resumed({"model": KNOBS, "compile_mode": None}, str(run)).request
+    assert eager.compile_mode is None
+    RunDir(run).write_run_json(said)
+    assert launch.plan_resumed({"model": KNOBS, "cudnn_benchmark": True}, str(run)).request.cudnn_benchmark
+    with pytest.raises(UsageError, match="was started with no --channels-last, not --channels-last;"):
+        launch.plan_resumed({"model": KNOBS, "channels_last": True}, str(run))
 
 
 # Whose Python file it is that a run goes on with.

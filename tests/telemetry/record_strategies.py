@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from amptui import strictjson
 from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
-from amptui.findings import PhaseSeconds, StepTimed
+from amptui.findings import ModelCompiled, PhaseSeconds, StepTimed
 from amptui.records import (
     BlockFinished,
     CheckpointWritten,
@@ -211,6 +211,16 @@ RECORDS = st.one_of(
         precision=st.sampled_from(["fp32", "bf16"]),
         settling=st.booleans(),
         phases=st.lists(PHASES, max_size=3, unique_by=lambda phase: phase.name).map(tuple),
+    ),
+    st.builds(
+        ModelCompiled,
+        time=TIMES,
+        step=st.integers(0, 60),
+        precision=st.sampled_from(["fp32", "bf16"]),
+        training=st.booleans(),
+        seconds=st.floats(),
+        what=st.sampled_from(["first", "again", "graphs"]),
+        reason=st.sampled_from(["", "size mismatch"]),
     ),
     st.builds(
         memory,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from amptui.findings import ModelCompiled
 from amptui.records import (
     DataInfo,
     EpochFinished,
@@ -46,6 +47,11 @@ def epoch(**changes: Any) -> EpochFinished:
     return replace(record, **changes)
 
 
+def compilation(**changes: Any) -> ModelCompiled:
+    record = ModelCompiled(time=1.0, step=9, precision="bf16", training=True, seconds=9.5, what="first")
+    return replace(record, **changes)
+
+
 @pytest.mark.parametrize(
     ("record", "kind", "text"),
     [
@@ -56,6 +62,13 @@ def epoch(**changes: Any) -> EpochFinished:
             "run started: mnist-deep on NVIDIA H200, MNIST (synthetic), FP32",
         ),
         (PrecisionChanged(time=1.0, step=600, previous="fp32", current="fp16"), "switch", "FP32 → AMP fp16"),
+        (compilation(), "note", "compiled for AMP bf16 in 9.50 s"),
+        (
+            compilation(what="again", training=False, reason="expected 8, actual 4"),
+            "note",
+            "recompiled for AMP bf16 validation in 9.50 s: expected 8, actual 4",
+        ),
+        (compilation(what="graphs"), "note", "recorded CUDA graphs for AMP bf16 in 9.50 s"),
         (growth(2000, 65536.0), "growth", "loss scale 65,536 → 131,072"),
         (backoff(7, 65536.0), "skip", "overflow: loss scale 65,536 → 32,768"),
         (epoch(), "epoch", "epoch 3: loss 0.0312, validation 0.0351 99.1% in 2.30 s"),

@@ -1,0 +1,303 @@
+"""A compiled model: once for each precision, told apart from steps, the same checkpoints, refused in time.
+
+Most of these tests use torch's ``aot_eager`` backend, which traces and guards like the default one and needs
+no compiler.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from amptui import Data, DataRequest
+from amptui.cli import main
+from amptui.control import Control, TraceRequest, XRayRequest
+from amptui.engine.checkpoint.resume import newest_checkpoint
+from amptui.engine.compilation import (
+    MAX_VARIANTS,
+    NewIteration,
+    compile_in_place,
+    missing_for_compile,
+    uses_cuda_graphs,
+)
+from amptui.engine.failure import explain
+from amptui.engine.setup import Prepared
+from amptui.errors import DeviceError
+from amptui.findings import ModelCompiled, ModulesTraced, XRayTaken
+from amptui.records import PhaseChanged, PrecisionChanged, RunFinished, RunStarted, StepRecord
+from tests.engine.working import Worker
+from tests.terminal import KNOBS
+from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
+
+CPU = torch.device("cpu")
+
+SETTLED_BY = 52
+"""From this step on no step is a warm-up step, whatever the times were."""
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    """Nothing compiled before, and no limit that this test raised stays."""
+    import torch._dynamo
+
+    config: Any = torch._dynamo.config
+    limit = config.recompile_limit
+    torch.compiler.reset()
+    yield
+    config.recompile_limit = limit
+    torch.compiler.reset()
+
+
+def compiled(prepared: Prepared, backend: str | Callable[..., Any] = "aot_eager") -> Prepared:
+    compile_in_place(prepared.model, "default")
+    prepared.model.compile(backend=backend)
+    return prepared
+
+
+class Uneven(Tiny):
+    """Its epochs end with half a batch."""
+
+    samples: int = 8 * SETTLED_BY + 4
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        arrays: Any = data.train
+        rows = TensorDataset(arrays.inputs.float(), arrays.targets)
+        return replace(data, train=DataLoader(rows, self.batch_size), validation=None)
+
+
+def test_each_precision_is_compiled_once_however_often_it_is_switched_to() -> None:
+    control = Control()
+    at = dict(zip(range(2, 40, 2), ["bf16", "fp16", "fp32", "ieee"] * 5, strict=False))
+    log = Log(switching(control, at))
+    train(compiled(prepare(Tiny(epochs=6))), log, control)
+    made = log.of(ModelCompiled)
+    assert {(each.precision, each.training, each.what) for each in made} >= {
+        (precision, True, "first") for precision in ("fp32", "bf16", "fp16")
+    }
+    assert [each for each in made if each.what != "first"] == []
+    places = [(each.precision, each.training) for each in made]
+    assert len(places) == len(set(places))
+    assert all(each.seconds > 0 for each in made)
+    switches = {each.current: each.step for each in reversed(log.of(PrecisionChanged))}
+    first_steps = {each.precision: each.step for each in made if each.training}
+    assert first_steps == {"fp32": 1, "bf16": switches["bf16"], "fp16": switches["fp16"]} | {
+        name: switches[name] for name in first_steps if name == "ieee"
+    }
+
+
+def test_compiling_is_a_phase_of_its_own_and_is_told_before_the_step_it_was_for() -> None:
+    log = Log()
+    train(compiled(prepare(Tiny(epochs=1), validation=False)), log)
+    found = [each for each in log if isinstance(each, ModelCompiled | StepRecord | PhaseChanged)]
+    names = [each.phase if isinstance(each, PhaseChanged) else type(each).__name__ for each in found]
+    assert names[:4] == ["first step", "first step", "ModelCompiled", "StepRecord"]
+    assert names[4:6] == ["training", "StepRecord"]
+    (made,) = log.of(ModelCompiled)
+    first, second = log.of(StepRecord)[:2]
+    assert (made.step, made.precision, made.training) == (1, "fp32", True)
+    assert first.step_seconds is not None
+    assert second.step_seconds is not None
+    assert second.step_seconds < made.seconds <= first.step_seconds
+
+
+def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> None:
+    log = Log()
+    train(compiled(prepare(Uneven(epochs=2))), log)
+    first, again = log.of(ModelCompiled)
+    assert (first.step, first.what, first.reason) == (1, "first", "")
+    assert (again.step, again.what) == (SETTLED_BY + 1, "again")
+    assert "expected 8, actual 4" in again.reason
+    settling = {each.step: each.settling for each in log.of(StepRecord)}
+    assert settling[again.step]
+    assert not settling[again.step - 1]
+    assert not settling[2 * (SETTLED_BY + 1)], "what is compiled already costs no step"
+
+
+def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
+    variants: list[int] = []
+    ran: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        variant = len(variants)
+        variants.append(variant)
+
+        def run(*args: Any) -> Any:
+            ran.append(variant)
+            return graph.forward(*args)
+
+        return run
+
+    model = compiled(prepare(Tiny()), backend).model
+    calls = 0
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for training in (True, False):
+            model.train(training)
+            for graded in (True, False):
+                enabled = dtype is not torch.float32
+                with torch.set_grad_enabled(graded), torch.autocast("cpu", dtype=dtype, enabled=enabled):
+                    model(torch.rand(8, 1, 4, 4))
+                calls += 1
+    assert len(variants) > 8, "torch's own limit"
+    assert len(ran) == calls, "none ran eagerly"
+
+
+def test_an_eager_run_tells_of_no_compilation() -> None:
+    log = Log()
+    train(prepare(Tiny(epochs=1)), log)
+    assert log.of(ModelCompiled) == []
+
+
+def test_a_model_s_own_compiled_parts_are_told_of_too() -> None:
+    class Partly(Tiny):
+        def build_model(self) -> nn.Module:
+            first, *others = super().build_model().children()
+            part: Any = torch.compile(nn.Sequential(*others), backend="aot_eager")
+            return nn.Sequential(first, part)
+
+    log = Log()
+    train(prepare(Partly(epochs=1), validation=False), log)
+    assert [(each.step, each.what) for each in log.of(ModelCompiled)] == [(1, "first")]
+
+
+def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_how_to_go_on() -> None:
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("no such kernel")
+        return graph.forward
+
+    control = Control()
+    log = Log(switching(control, {2: "bf16"}))
+    train(compiled(prepare(Tiny(epochs=1), validation=False), backend), log, control)
+    assert {each.precision for each in log.of(StepRecord)} == {"fp32"}
+    assert [(each.precision, each.what) for each in log.of(ModelCompiled)] == [("fp32", "first")]
+    with pytest.raises(Exception, match="no such kernel") as raised:
+        train(compiled(prepare(Tiny(epochs=1), precision="bf16"), backend), Log())
+    told = explain(raised.value, doing="in step 1", batch_size=8)
+    assert told.hint == "torch.compile failed: train without --compile, or resume with --compile off"
+
+
+def test_checkpoints_fit_the_eager_and_the_compiled_model(tmp_path: Path) -> None:
+    whole = Log()
+    train(prepare(Tiny(epochs=2)), whole, checkpoints=tmp_path / "whole")
+    names = set(newest_checkpoint(tmp_path / "whole", print).model)
+    for first, then in ((compiled, prepare_only), (prepare_only, compiled)):
+        folder = tmp_path / first.__name__
+        train(first(prepare(Tiny(epochs=1))), Log(), checkpoints=folder)
+        assert set(newest_checkpoint(folder, print).model) == names
+        rest = Log()
+        resume(then(prepare(Tiny(epochs=2))), folder, rest)
+        assert losses(rest) == pytest.approx(losses(whole)[8:], rel=1e-4)
+
+
+def prepare_only(prepared: Prepared) -> Prepared:
+    return prepared
+
+
+def test_probes_see_the_same_in_a_compiled_model() -> None:
+    found = []
+    for prepared in (prepare(Tiny(epochs=1)), compiled(prepare(Tiny(epochs=1)))):
+        control = Control()
+        control.ask(TraceRequest())
+        control.ask(XRayRequest())
+        log = Log()
+        train(prepared, log, control)
+        (xray,), (trace,) = log.of(XRayTaken), log.of(ModulesTraced)
+        found.append((xray.layers, xray.operators, xray.loss_fp32, xray.loss_amp, trace.nearest))
+    assert found[0] == found[1]
+
+
+# ------------------------------------------------------------------ where it cannot work
+
+
+def test_without_a_compiler_one_line_says_so_before_anything_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    missing = missing_for_compile(CPU)
+    assert missing is not None
+    folder = tmp_path / "run"
+    arguments = ["train", KNOBS, "--device", "cpu", "--headless", "--run-dir", str(folder), "--compile"]
+    assert main(arguments) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert told == [
+        "amptui: --compile needs a compiler: no C++ compiler (no-such-compiler); install g++, or set CXX"
+    ]
+
+
+def test_a_run_without_compile_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert prepare(Tiny()).model._compiled_call_impl is None
+    with pytest.raises(DeviceError, match=re.escape("no C++ compiler (no-such-compiler)")):
+        prepare(Tiny(), compile_mode="default")
+
+
+# --------------------------------------------------------------------------- CUDA graphs
+
+
+def test_only_modes_with_cuda_graphs_on_a_gpu_mark_iterations() -> None:
+    cuda = torch.device("cuda", 0)
+    found = {mode: uses_cuda_graphs(mode, cuda) for mode in (None, "default", "reduce-overhead")}
+    assert found == {None: False, "default": False, "reduce-overhead": True}
+    assert uses_cuda_graphs("max-autotune", cuda)
+    assert not uses_cuda_graphs("reduce-overhead", CPU)
+
+
+def test_a_marked_forward_pass_begins_an_iteration_and_runs_in_its_own_context() -> None:
+    from torch._inductor.cudagraph_trees import MarkStepBox
+
+    context = NewIteration(torch.autocast("cpu", dtype=torch.bfloat16))
+    counts = []
+    for _ in range(2):  # the same object in every step
+        with context:
+            counts.append(MarkStepBox.mark_step_counter)
+            assert torch.is_autocast_enabled("cpu")
+        assert not torch.is_autocast_enabled("cpu")
+    assert counts[0] != counts[1]
+
+
+# --------------------------------------------------------------- with the real compiler
+
+
+needs_compiler = pytest.mark.skipif(
+    missing_for_compile(CPU) is not None, reason="torch.compile finds no compiler here"
+)
+
+
+@pytest.mark.slow  # it compiles C++ for each precision
+@needs_compiler
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_a_compiled_run_computes_what_an_eager_one_does(mode: str) -> None:
+    import torch._dynamo
+
+    eager, fast = Log(), Log()
+    at = {3: "bf16", 6: "fp32", 9: "bf16"}
+    for log, options in ((eager, {}), (fast, {"compile_mode": mode})):
+        control = Control()
+        log.watch = switching(control, at)
+        train(prepare(Tiny(), **options), log, control)
+    limit: int = torch._dynamo.config.recompile_limit
+    assert limit >= MAX_VARIANTS
+    assert losses(fast) == pytest.approx(losses(eager), rel=0.02)
+    assert [(each.precision, each.training) for each in fast.of(ModelCompiled)] == [
+        ("fp32", True),
+        ("bf16", True),
+        ("fp32", False),
+        ("bf16", False),
+    ]
+
+
+@pytest.mark.slow  # it compiles C++
+@needs_compiler
+def test_the_options_are_in_the_run_s_first_record() -> None:
+    worker = Worker(steps=3, compile_mode="default", channels_last=True, cudnn_benchmark=False)
+    assert isinstance(worker.end(), RunFinished)
+    config = worker.log.of(RunStarted)[0].config
+    assert (config["compile"], config["channels_last"], config["cudnn_benchmark"]) == ("default", True, False)
+    assert worker.log.of(ModelCompiled)[0].step == 1
