@@ -53,7 +53,7 @@ def _why_not_faster(baseline: PrecisionStats, amp: PrecisionStats, speedup: floa
     return ""
 
 
-_LAUNCH_HINT = "use larger batches, CUDA graphs or torch.compile"
+_LAUNCH_HINT = "use larger batches or --compile reduce-overhead"
 
 
 def _input_bound(baseline: PrecisionStats, amp: PrecisionStats) -> str:
