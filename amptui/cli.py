@@ -102,6 +102,8 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "channels_last": options.channels_last,
         "cudnn_benchmark": options.cudnn_benchmark,
         "compile_mode": options.compile,
+        "init_weights": getattr(options, "init_weights", None),
+        "save_weights": getattr(options, "save_weights", None),
         "settings": settings(options.set) or None,
     }
     given = {name: value for name, value in values.items() if value is not None}

@@ -111,6 +111,13 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         metavar="N",
         help="also write a checkpoint every N steps (default: after each epoch and at the end)",
     )
+    add(
+        "--init-weights",
+        type=_file,
+        metavar="FILE",
+        help="start from a state_dict saved with torch.save or, by its suffix, safetensors",
+    )
+    add("--save-weights", type=_file, metavar="FILE", help="save the model's state_dict when the run ends")
     add = train.add_argument_group("output").add_argument
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
@@ -328,6 +335,14 @@ def _number(text: str, kind: type[int] | type[float], wanted: str) -> float:
         return kind(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
+
+
+def _file(text: str) -> str:
+    """An absolute path: a resumed run may start in another folder."""
+    try:
+        return str(Path(text).expanduser().absolute())
+    except RuntimeError:
+        raise argparse.ArgumentTypeError(f"{text!r}: no such home folder") from None
 
 
 def _device(text: str) -> str:

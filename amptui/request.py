@@ -55,6 +55,10 @@ class TrainRequest:
     """Let cuDNN measure its algorithms for each new shape and take the fastest."""
     compile_mode: str | None = None
     """``torch.compile``'s mode for the model, one of ``COMPILE_MODES``; None does not compile."""
+    init_weights: str | None = None
+    """The file of a plain ``state_dict`` that the model starts with: its absolute path."""
+    save_weights: str | None = None
+    """Where the model's ``state_dict`` is written at the end, also of a stopped run: an absolute path."""
     checkpoint_dir: Path | None = None
     """Where checkpoints are kept; None keeps none."""
     checkpoint_every: int | None = None

@@ -71,6 +71,7 @@ def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
         "channels_last": request.channels_last,
         "cudnn_benchmark": request.cudnn_benchmark,
         "compile": request.compile_mode,
+        "init_weights": request.init_weights,
     }
 
 

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from amptui.engine.compilation import (
 from amptui.engine.lazy_layers import is_lazy_model, materialise
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
+from amptui.engine.weights import check_files, load_weights
 from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
 from amptui.records import Phase
@@ -245,6 +247,7 @@ def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> t
 def choose(request: TrainRequest) -> Choices:
     """The requested device and precisions; raises DeviceError and UsageError if they are not available."""
     device = choose_device(request.device)
+    check_files(request)
     if request.compile_mode is not None:
         check_compiler(device)
     unsupported = unsupported_precisions(device)
@@ -291,6 +294,9 @@ def assemble(
         channels_last=request.channels_last,
         compile_mode=request.compile_mode,
     )
+    if request.init_weights is not None and not request.resume:
+        announce("model", "reading the weights", "while reading the weights")
+        load_weights(model, Path(request.init_weights))
     steps = training.batches_per_epoch
     schedule = schedule_for(request, experiment.epochs, steps and math.ceil(steps / request.accumulate))
     lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)

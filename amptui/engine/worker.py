@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amptui.control import Control, StopRequest
@@ -75,6 +76,7 @@ class TrainingThread:
         self._prepared: Prepared | None = None
         self._trainer: Trainer | None = None
         self._doing = "while importing torch"
+        self._saving = False
         self._batch_size: int | None = None
         self._report_due = 0.0
         self._reported = ""
@@ -114,8 +116,8 @@ class TrainingThread:
 
     @property
     def saving(self) -> bool:
-        """Whether only a checkpoint remains to be written, which may take a while."""
-        return self._trainer is not None and self._trainer.saving
+        """Whether only a checkpoint or the weights remain to be written, which may take a while."""
+        return self._saving or (self._trainer is not None and self._trainer.saving)
 
     def tell_what_is_known(self) -> None:
         """Emit the steps since the last look, for a process that abandons this thread."""
@@ -164,6 +166,7 @@ class TrainingThread:
         )
         with _frozen_garbage_collection():
             reason = self._trainer.run()
+        self._save_weights(prepared)
         now = time.time()
         seconds = now - started.time + (start.seconds if start else 0.0)
         self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
@@ -255,6 +258,19 @@ class TrainingThread:
         )
         keeper.resume_command = self._resume_command
         return keeper
+
+    def _save_weights(self, prepared: "Prepared") -> None:
+        if self._request.save_weights is None or self._control.is_copy:
+            return
+        from amptui.engine.weights import save_weights
+
+        path = Path(self._request.save_weights)
+        self._saving, self._doing = True, f"while writing {path}"
+        self._say("stopping", "writing the weights")
+        averaged = save_weights(prepared.model, prepared.experiment, path)
+        self._saving = False
+        text = f"{'averaged weights' if averaged else 'weights'} saved to {path}"
+        self._emit(Note(time=time.time(), severity="info", text=text))
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
         self._say(phase, detail)

@@ -41,9 +41,9 @@ _ENDING_SECONDS = 20.0
 
 _MAY_CHANGE = (
     *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
-    *("cudnn_benchmark", "compile_mode"),
+    *("cudnn_benchmark", "compile_mode", "save_weights"),
 )
-"""What may change when a run is resumed: its length, device and folders, who watches, what speeds it up."""
+"""What may change when a run is resumed: its length, device and files, who watches, what speeds it up."""
 
 
 @dataclass(frozen=True, slots=True)

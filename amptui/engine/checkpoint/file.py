@@ -199,9 +199,14 @@ class _File:
 def _write(checkpoint: Checkpoint, descriptor: int) -> int:
     """Write to ``descriptor``, close it, and return the size in bytes."""
     content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
+    return save_whole({"format": FORMAT, **content}, descriptor)
+
+
+def save_whole(content: object, descriptor: int) -> int:
+    """``torch.save`` to ``descriptor``, and close it; the bytes, which are on the disk. Raises OSError."""
     file = _File(descriptor)
     try:
-        torch.save({"format": FORMAT, **content}, file)  # type: ignore[arg-type]  # torch needs no more of a file
+        torch.save(content, file)  # type: ignore[arg-type]  # torch needs no more of a file
         if file.error is not None:
             raise file.error
         file.check()

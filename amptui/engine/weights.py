@@ -1,0 +1,159 @@
+"""Files of plain weights: read into a new model with ``--init-weights``, written with ``--save-weights``."""
+
+import importlib.util
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from amptui.engine.checkpoint.file import save_whole
+from amptui.errors import DataError, OutputError, UsageError
+from amptui.experiment import Experiment
+from amptui.request import TrainRequest
+from amptui.runfiles import open_new
+
+SAFETENSORS = ".safetensors"
+"""The suffix of files in that format; all others hold what ``torch.save`` writes."""
+
+_COMPILED = "_orig_mod."
+"""What ``torch.compile(module)`` puts before the names of the module's parameters."""
+
+_MAX_NAMES = 3
+"""Names in an error's line at most."""
+
+
+def check_files(request: TrainRequest) -> None:
+    """Raise UsageError where a file of weights cannot be read or written, before anything takes time."""
+    initial = None if request.resume else request.init_weights  # the checkpoint holds newer ones
+    for option, text in (("--init-weights", initial), ("--save-weights", request.save_weights)):
+        if text is not None and text.endswith(SAFETENSORS) and not importlib.util.find_spec("safetensors"):
+            raise UsageError(f"{option} {text} needs safetensors", hint="pip install safetensors")
+    if initial is not None and not Path(initial).is_file():
+        raise UsageError(f"--init-weights {initial}: no such file", hint="check the path")
+    if request.save_weights is not None:
+        path = Path(request.save_weights)
+        if path.is_dir():
+            raise UsageError(f"--save-weights {path} is a folder", hint="name a file in it")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            what = "no such folder" if not path.parent.exists() else "its folder cannot be written"
+            raise UsageError(f"--save-weights {path}: {what}", hint="choose another folder")
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Copy the weights and buffers in ``path`` into ``model``; prefixes of compiled models are ignored.
+
+    Raises UsageError where names or shapes differ from the model's, and DataError for a file that holds no
+    plain ``state_dict``.
+    """
+    there, given = model.state_dict(), {_plain_name(name): value for name, value in _read(path).items()}
+    names = {_plain_name(name): name for name in there}
+    shaped = {plain: there[name] for plain, name in names.items()}
+    told = [
+        *_listed("the file lacks", (name for name in names if name not in given)),
+        *_listed("the model has no", (name for name in given if name not in names)),
+        *_listed("other shapes:", _other_shapes(given, shaped)),
+    ]
+    if told:
+        what = f"{path} does not fit the model: {'; '.join(told)}"
+        raise UsageError(what, hint="check the model and its options")
+    model.load_state_dict(OrderedDict((names[plain], value) for plain, value in given.items()))
+
+
+def save_weights(model: nn.Module, experiment: Experiment, path: Path) -> bool:
+    """Write the model's ``state_dict`` to ``path``, whole or not at all; whether it is of averaged weights.
+
+    Those are of the experiment's ``torch.optim.swa_utils.AveragedModel``, if it has one. Names are those of
+    the model before it was compiled. Raises OutputError.
+    """
+    averaged = next((each for each in vars(experiment).values() if isinstance(each, AveragedModel)), None)
+    state = _plain_state(model if averaged is None else averaged.module)
+    unfinished = path.with_name(f".{path.name}.writing")
+    try:
+        if path.suffix == SAFETENSORS:
+            _write_safetensors(state, unfinished)
+        else:
+            save_whole(state, open_new(unfinished))
+        unfinished.replace(path)
+    except Exception as error:  # safetensors raises its own error for a full disk
+        why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise OutputError(
+            f"cannot write {path}: {why}", hint="`amptui train --resume --save-weights FILE` tries again"
+        ) from error
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+    return averaged is not None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.suffix == SAFETENSORS:
+            from safetensors.torch import load_file
+
+            found: Any = load_file(path)
+        else:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged archive, or the pickle in it, may raise anything
+        why = str(error).strip().partition("\n")[0] or type(error).__name__
+        what = f"cannot read {path}: {why[:300]}"
+        raise DataError(what, hint="save a plain state_dict: torch.save(model.state_dict(), FILE)") from error
+    if not isinstance(found, Mapping) or not any(isinstance(value, Tensor) for value in found.values()):
+        raise DataError(
+            f"{path} holds no state_dict", hint="save one with torch.save(model.state_dict(), FILE)"
+        )
+    return found
+
+
+def _write_safetensors(state: Mapping[str, Any], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    # The format knows neither shared memory nor strides.
+    tensors = {name: value.clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+    save_file(tensors, path, metadata={"format": "pt"})
+    with path.open("rb") as file:
+        os.fsync(file)
+
+
+def _plain_state(model: nn.Module) -> "OrderedDict[str, Any]":
+    state = model.state_dict()
+    plain = OrderedDict(
+        (_plain_name(name), value.detach().cpu() if isinstance(value, Tensor) else value)
+        for name, value in state.items()
+    )
+    # The versions of the modules' states, by their names: load_state_dict() converts older ones.
+    versions = getattr(state, "_metadata", {})
+    plain._metadata = {_plain_name(f"{name}.")[:-1]: each for name, each in versions.items()}  # type: ignore[attr-defined]
+    return plain
+
+
+def _plain_name(name: str) -> str:
+    return name.replace(_COMPILED, "")
+
+
+def _other_shapes(given: Mapping[str, Any], there: Mapping[str, Any]) -> Iterable[str]:
+    for name, wanted in there.items():
+        value = given.get(name)
+        if isinstance(value, Tensor) and isinstance(wanted, Tensor) and value.shape != wanted.shape:
+            yield f"{name} is {_shape(value)}, not {_shape(wanted)}"
+
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"
+
+
+def _listed(what: str, names: Iterable[str]) -> Iterable[str]:
+    """``the file lacks a, b, c and 4 more``; nothing where there are no names."""
+    remaining = iter(names)
+    shown = list(islice(remaining, _MAX_NAMES))
+    if shown:
+        more = sum(1 for _ in remaining)
+        yield f"{what} {', '.join(shown)}" + (f" and {more} more" if more else "")

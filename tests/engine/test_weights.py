@@ -1,0 +1,232 @@
+"""Plain weights in files: what is written is read by torch itself, what does not fit is told in one line."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+from amptui.cli import main
+from amptui.engine.weights import check_files, load_weights, save_weights
+from amptui.errors import DataError, OutputError, UsageError
+from amptui.records import Note, RunFailed, RunFinished, StepRecord
+from amptui.request import TrainRequest
+from amptui.runs.journal import read
+from tests.engine.working import Worker
+from tests.terminal import KNOBS
+from tests.tiny import Log, Tiny, prepare, stopping, train
+
+needs_safetensors = pytest.mark.skipif(
+    importlib.util.find_spec("safetensors") is None, reason="safetensors is not installed"
+)
+SUFFIXES = [".pt", pytest.param(".safetensors", marks=needs_safetensors)]
+
+
+def run(folder: Path, *options: str) -> int:
+    arguments = ["train", KNOBS, "--headless", "--device", "cpu", "--run-dir", str(folder)]
+    return main([*arguments, "--set", "step_ms=0", *options])
+
+
+def first_loss(folder: Path) -> float | None:
+    return next(each.loss for each in read(folder / "journal.jsonl") if isinstance(each, StepRecord))
+
+
+def equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def built(**options: Any) -> nn.Module:
+    return prepare(Tiny(**options)).model
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_run_starts_with_the_weights_that_another_ended_with(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"weights{suffix}"
+    first = prepare(Tiny(epochs=1))
+    train(first, Log())
+    save_weights(first.model, first.experiment, file)
+    second = prepare(Tiny(epochs=1), init_weights=str(file))
+    assert equal(second.model.state_dict(), first.model.state_dict())
+    assert all(parameter.requires_grad for parameter in second.model.parameters())
+    assert not equal(prepare(Tiny(epochs=1)).model.state_dict(), first.model.state_dict())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_command_line_saves_weights_and_starts_with_them(suffix: str, tmp_path: Path) -> None:
+    file = tmp_path / f"weights{suffix}"
+    assert run(tmp_path / "first", "--steps", "50", "--lr", "0.01", "--save-weights", str(file)) == 0
+    load_weights(built_knobs(), file)
+    assert run(tmp_path / "second", "--steps", "1", "--init-weights", str(file)) == 0
+    before, after = first_loss(tmp_path / "first"), first_loss(tmp_path / "second")
+    assert before is not None
+    assert after is not None
+    assert after < before
+
+
+def built_knobs() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def test_torch_itself_reads_what_is_saved_and_saves_what_is_read(tmp_path: Path) -> None:
+    prepared, file = prepare(Tiny()), tmp_path / "weights.pt"
+    assert not save_weights(prepared.model, prepared.experiment, file)
+    assert list(tmp_path.iterdir()) == [file]
+    other = built(learning_rate=0.5)
+    for parameter in other.parameters():
+        nn.init.zeros_(parameter)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert equal(other.state_dict(), prepared.model.state_dict())
+    torch.save(other.state_dict(), tmp_path / "theirs.pt")
+    third = built()
+    load_weights(third, tmp_path / "theirs.pt")
+    assert equal(third.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_are_those_before_compiling(suffix: str, tmp_path: Path) -> None:
+    class Partly(Tiny):
+        def build_model(self) -> nn.Module:
+            part: Any = torch.compile(super().build_model(), backend="eager")
+            return nn.Sequential(part)
+
+    class Plain(Tiny):
+        def build_model(self) -> nn.Module:
+            return nn.Sequential(super().build_model())
+
+    partly, plain, file = prepare(Partly()), prepare(Plain()), tmp_path / f"weights{suffix}"
+    assert "0._orig_mod.1.weight" in partly.model.state_dict()
+    save_weights(partly.model, partly.experiment, file)
+    load_weights(plain.model, file)
+    for name, value in plain.model.state_dict().items():
+        assert torch.equal(value, partly.model.state_dict()[name.replace("0.", "0._orig_mod.", 1)])
+    save_weights(plain.model, plain.experiment, file)
+    load_weights(partly.model, file)
+
+
+def test_averaged_weights_are_saved_where_there_are_some(tmp_path: Path) -> None:
+    class Averaging(Tiny):
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            self.averaged = AveragedModel(model)
+            optimizer = super().build_optimizer(model)
+            optimizer.register_step_post_hook(lambda *_: self.averaged.update_parameters(model))
+            return optimizer
+
+    experiment = Averaging(epochs=1)
+    prepared = prepare(experiment)
+    train(prepared, Log())
+    assert save_weights(prepared.model, experiment, tmp_path / "weights.pt")
+    found = torch.load(tmp_path / "weights.pt", weights_only=True)
+    assert equal(found, experiment.averaged.module.state_dict())
+    assert not equal(found, prepared.model.state_dict())
+
+
+@needs_safetensors
+def test_tied_weights_have_both_names_in_either_format(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    for suffix in (".pt", ".safetensors"):
+        file = tmp_path / f"weights{suffix}"
+        save_weights(model, Tiny(), file)
+        load_weights(model, file)
+
+
+def test_a_stopped_run_saves_its_weights_and_a_failed_one_leaves_the_old_file(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    file.write_text("old")
+    failed = Worker(steps=9, save_weights=str(file), settings={"trouble": "loss"})
+    assert isinstance(failed.end(), RunFailed)
+    assert file.read_text() == "old"
+    stopped = Worker(save_weights=str(file))
+    stopped.log.watch = stopping(stopped.control, 3)
+    end = stopped.end()
+    assert isinstance(end, RunFinished)
+    assert end.reason == "stopped"
+    assert "1.weight" in torch.load(file, weights_only=True)
+    assert [note.text for note in stopped.log.of(Note)] == [f"weights saved to {file}"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"9.weight": torch.ones(2), "1.bias": None}, "the file lacks 1.bias; the model has no 9.weight"),
+        ({"1.weight": torch.ones(5, 3)}, "other shapes: 1.weight is 5x3, not 16x16"),
+        (
+            {f"{name}.new": torch.ones(1) for name in "abcde"},
+            "the model has no a.new, b.new, c.new and 2 more",
+        ),
+    ],
+    ids=["names", "shapes", "many"],
+)
+def test_what_does_not_fit_is_told_in_one_line_and_changes_nothing(
+    change: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    model, file = built(), tmp_path / "weights.pt"
+    state = {**model.state_dict(), **change}
+    torch.save({name: value for name, value in state.items() if value is not None}, file)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(UsageError) as raised:
+        load_weights(model, file)
+    assert str(raised.value) == f"{file} does not fit the model: {told}; check the model and its options"
+    assert equal(model.state_dict(), before)
+
+
+class Evil:
+    """Runs code where a pickle is read carelessly."""
+
+    def __reduce__(self) -> Any:
+        return sys.exit, ("it ran",)
+
+
+@pytest.mark.parametrize("content", [b"no archive", [1, 2], {"epoch": 3}, {"w": Evil()}], ids=repr)
+def test_a_file_without_a_state_dict_is_told_and_runs_no_code(content: object, tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(DataError) as raised:
+        load_weights(built(), file)
+    assert str(file) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    with pytest.raises(OutputError, match="No such file or directory"):
+        save_weights(built(), Tiny(), folder / "weights.pt")
+    with pytest.raises(OutputError, match="Is a directory"):
+        save_weights(built(), Tiny(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_checked_before_anything_takes_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(**options: Any) -> None:
+        check_files(TrainRequest(model="tiny", **options))
+
+    check(save_weights=str(tmp_path / "weights.pt"))
+    with pytest.raises(UsageError, match=r"--init-weights .*weights\.pt: no such file"):
+        check(init_weights=str(tmp_path / "weights.pt"))
+    check(init_weights=str(tmp_path / "weights.pt"), resume=True)
+    with pytest.raises(UsageError, match="is a folder; name a file in it"):
+        check(save_weights=str(tmp_path))
+    with pytest.raises(UsageError, match="no such folder"):
+        check(save_weights=str(tmp_path / "gone" / "weights.pt"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
+        check(save_weights=str(tmp_path / "x.safetensors"))
+
+
+def test_a_resumed_run_goes_on_from_its_checkpoint_not_from_the_first_weights(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    save_weights(built_knobs(), Tiny(), file)
+    folder = tmp_path / "run"
+    assert run(folder, "--steps", "3", "--init-weights", str(file)) == 0
+    file.unlink()
+    assert run(folder, "--resume", "--steps", "5", "--init-weights", str(file)) == 0
+    assert run(folder, "--resume", "--steps", "6", "--init-weights", str(tmp_path / "other.pt")) == 2
