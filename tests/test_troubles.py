@@ -13,6 +13,9 @@ from torch.utils.data import IterableDataset
 
 from amptui import Data, DataRequest, Experiment
 from amptui.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.gradients import trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.speed import explanations
 from amptui.engine.description import describe_run
 from amptui.engine.setup import Prepared
 from amptui.errors import ExperimentError
@@ -20,8 +23,9 @@ from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
 from amptui.records import PauseChanged, Record, StepRecord
 from amptui.request import TrainRequest
+from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import Event, SessionView
+from amptui.telemetry.view import SessionView
 from tests.models.on_digits import learned, on_digits
 from tests.tiny import Log, Tiny, prepare, switching, train
 
@@ -62,9 +66,13 @@ def events(view: SessionView, kind: str) -> list[Event]:
     return [event for event in view.events if event.kind == kind]
 
 
+def details(event: Event) -> str:
+    return "\n".join(event_details(event))
+
+
 def told(view: SessionView) -> str:
     """Every line of the event list and its details."""
-    return "\n".join(f"{event.text}\n{event.detail}" for event in view.events)
+    return "\n".join(f"{event_text(event)}\n{details(event)}" for event in view.events)
 
 
 # ------------------------------------------------------------------------------------- calibration
@@ -74,7 +82,7 @@ def test_a_few_skips_at_the_start_are_normal_and_no_alarm() -> None:
     view = watch(unstable("calibration", steps=30))
     (skips,) = events(view, "skip")
     assert skips.severity == "info"
-    assert "calibration, normal" in skips.text
+    assert "calibration, normal" in event_text(skips)
     assert (view.warnings, view.errors) == (0, 0)
     assert view.numerics.scaler.state == "calibrating"
     assert view.numerics.scaler.severity == "info"
@@ -95,9 +103,9 @@ def test_a_falling_scale_is_an_alarm_that_names_the_layer_and_the_way_out() -> N
     view = watch_fail(unstable("collapse"))
     (skips,) = events(view, "skip")
     assert skips.severity == "error"
-    assert "switch to bf16 or FP32" in skips.text
-    assert "edges.slopes" in skips.text
-    assert "step 1, scale 65,536" in skips.detail
+    assert "switch to bf16 or FP32" in event_text(skips)
+    assert "edges.slopes" in event_text(skips)
+    assert "step 1, scale 65,536" in details(skips)
     assert view.numerics.scaler.state == "collapsing"
     assert view.numerics.scaler.severity == "error"
 
@@ -184,11 +192,11 @@ def test_a_forward_overflow_is_no_matter_of_the_scale_and_names_its_first_module
 ) -> None:
     view = watch_fail(on_digits(experiment, steps=120, precision="fp16"))
     (skips,) = events(view, "skip")
-    assert "the forward pass overflowed: scaling cannot help" in skips.text
-    assert f"it began in {module} (" in skips.text
+    assert "the forward pass overflowed: scaling cannot help" in event_text(skips)
+    assert f"it began in {module} (" in event_text(skips)
     assert view.numerics.scaler.state == "forward overflow"
-    trace = view.numerics.trace_verdict
-    assert trace is not None
+    assert view.numerics.trace is not None
+    trace = trace_verdict(view.numerics.trace)
     assert f"the output of {module} (" in trace.text
     assert "FP32" in trace.text
     assert "bf16" in trace.text
@@ -207,8 +215,8 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
     train(prepared, log, control)
     view = view_of(log)
     assert view.errors == 0
-    verdict = view.numerics.trace_verdict
-    assert verdict is not None
+    assert view.numerics.trace is not None
+    verdict = trace_verdict(view.numerics.trace)
     assert verdict.severity == "warning"
     assert "would overflow float16: the output of amplifier" in verdict.text
 
@@ -218,15 +226,15 @@ def test_a_trace_in_fp32_tells_beforehand_who_would_overflow() -> None:
 
 def test_poisoned_buffers_are_named_and_said_to_stay_in_every_precision() -> None:
     view = watch(unstable("buffers"))
-    poisoned = [event for event in view.events if "buffer" in event.text]
+    poisoned = [event for event in view.events if "buffer" in event_text(event)]
     assert [event.severity for event in poisoned] == ["error"]
-    assert "norm.running_" in poisoned[0].text
-    assert "stays NaN or Inf in every precision" in poisoned[0].text
-    assert "running_mean" in poisoned[0].detail
-    assert "running_var" in poisoned[0].detail
-    assert view.last_epoch is not None
-    assert view.last_epoch.validation is not None
-    assert math.isnan(view.last_epoch.validation.loss or 0)
+    assert "norm.running_" in event_text(poisoned[0])
+    assert "stays NaN or Inf in every precision" in event_text(poisoned[0])
+    assert "running_mean" in details(poisoned[0])
+    assert "running_var" in details(poisoned[0])
+    assert view.validated is not None
+    assert view.validated.validation is not None
+    assert math.isnan(view.validated.validation.loss or 0)
 
 
 def test_buffers_that_stay_sound_are_not_spoken_of() -> None:
@@ -237,8 +245,9 @@ def test_buffers_that_stay_sound_are_not_spoken_of() -> None:
 
 
 def test_gradients_that_would_vanish_in_float16_are_told_while_in_fp32() -> None:
-    verdict = watch(unstable("underflow", precision="fp32", steps=30)).numerics.window_verdict
-    assert verdict is not None
+    window = watch(unstable("underflow", precision="fp32", steps=30)).numerics.window
+    assert window is not None
+    verdict = window_verdict(window)
     assert verdict.severity == "warning"
     assert "float16 would lose gradients" in verdict.text
     assert "bf16" in verdict.text
@@ -255,8 +264,9 @@ def test_the_x_ray_tells_gradients_that_vanished_from_sound_ones(
     log, control = started(prepared), Control()
     control.ask(XRayRequest())
     train(prepared, log, control)
-    verdict = view_of(log).numerics.xray_verdict
-    assert verdict is not None
+    xray = view_of(log).numerics.xray
+    assert xray is not None
+    verdict = xray_verdict(xray)
     assert verdict.severity == severity
     assert verdict.text.startswith(f"{said} in ")
 
@@ -312,10 +322,11 @@ def test_amp_that_waits_for_data_gains_nothing_and_the_comparison_says_why(
     log, control = started(prepared), Control()
     log.watch = switching(control, {40: "bf16"})
     train(prepared, log, control)
-    comparison = view_of(log).comparison
+    view = view_of(log)
+    comparison = view.comparison
     assert comparison.speedup == pytest.approx(82 / 81)
     assert [row.data_fraction for row in comparison.rows] == pytest.approx([80 / 82, 80 / 81])
-    (why,) = comparison.explanations
+    (why,) = explanations(view)
     assert "input-bound" in why
     assert "97.6%" in why
     assert "speed up data loading" in why
@@ -360,8 +371,8 @@ class _Probabilities(Tiny):
 def test_bceloss_is_warned_of_in_fp32_before_a_person_switches() -> None:
     view = watch(prepare(_Probabilities(), steps=3))
     (warning,) = [event for event in view.events if event.severity == "warning"]
-    assert "BCEWithLogitsLoss" in warning.text
-    assert "autocast" in warning.text
+    assert "BCEWithLogitsLoss" in event_text(warning)
+    assert "autocast" in event_text(warning)
 
 
 def test_bce_with_logits_is_no_hazard() -> None:

@@ -7,9 +7,9 @@ from itertools import accumulate
 from typing import TextIO
 from unicodedata import east_asian_width
 
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import ratio_words
 from amptui.process.plain_lines import event_line
-from amptui.telemetry.card import ratio_words
-from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 from amptui.text import printable, write_line
 

@@ -5,15 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from amptui import units
+from amptui.diagnosis.bottleneck import (
+    AMP_PHASES,
+    bound_words,
+    evidence,
+    limit_beside,
+    phase_changes,
+    why_slower,
+)
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import explanations, ratio_words, result_cards
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import AMP_PRECISIONS, RunStarted
 from amptui.request import BenchRequest
 from amptui.strictjson import plain
 from amptui.summary import table
-from amptui.telemetry.card import ratio_words, result_cards
-from amptui.telemetry.explanations import LITTLE_SPEED
-from amptui.telemetry.labels import precision_label
-from amptui.telemetry.timing import AMP_PHASES, phase_changes, why_slower
+from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.view import PrecisionTiming, SessionView
 
 _COLUMNS = ("precision", "median step", "samples/s", "speed-up", "peak allocated", "losses", "skipped")
@@ -64,25 +71,29 @@ class Measured:
     @property
     def reasons(self) -> list[str]:
         """Why AMP gained little, a sentence each; empty if it gained enough."""
-        told = [*self.view.comparison.explanations]
+        told = explanations(self.view)
         little = [row for row in self.rows if row.precision in AMP_PRECISIONS and _is_little(row)]
         if not little or self.view.compared is None:
             return told
-        timings = {timing.precision: timing for timing in self.view.timings if timing.limit}
+        timings = {timing.precision: timing for timing in self.view.timings if timing.bound}
         told += [
-            f"{precision_label(timing.precision)} is {timing.bound}-bound: {timing.evidence}"
+            f"{precision_label(timing.precision)} is {bound_words(timing)}: {evidence(timing)}"
             for timing in timings.values()
-            if timing.bound not in ("", "compute")
+            if timing.bound in ("input", "launch")
         ]
         baseline = timings.get(self.view.compared.baseline)
         if baseline is not None:
             others = [timings[row.precision] for row in little if row.precision in timings]
             slower = [why for other in others if (why := why_slower(baseline, other))]
             # Nobody asks what a slower precision could gain at most.
-            told += slower or [baseline.limit, *(_phase_words(baseline, other) for other in others)]
+            told += slower or [self.limit_of(baseline), *(_phase_words(baseline, other) for other in others)]
         names = " and ".join(precision_label(row.precision) for row in little)
         unknown = f"{names} gained little, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(told) if text] or [unknown]
+
+    def limit_of(self, timing: PrecisionTiming) -> str:
+        """The most that another precision can gain over this one."""
+        return limit_beside(timing, self.view.timings, self.view.comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +149,17 @@ def report_json(found: Bench) -> dict[str, Any]:
     }
     converted: dict[str, Any] = plain(content)
     return converted
+
+
+def _timing_json(timing: PrecisionTiming, size: Measured) -> dict[str, Any]:
+    return {
+        "precision": timing.precision,
+        "steps": timing.steps,
+        "phases": timing.phases,
+        "bound": "" if timing.bound == "unknown" else timing.bound,
+        "evidence": evidence(timing),
+        "limit": size.limit_of(timing),
+    }
 
 
 def _phase_words(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
@@ -205,7 +227,7 @@ def _size_json(size: Measured) -> dict[str, Any]:
         "rows": compared.rows if compared is not None else (),
         "cards": size.cards,
         "reasons": size.reasons,
-        "timings": size.view.timings,
+        "timings": [_timing_json(timing, size) for timing in size.view.timings],
         "memory": size.view.memory,
         "joules_per_1000_samples": {
             row.precision: row.joules_per_1000_samples for row in size.view.comparison.rows

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amptui.diagnosis.speed import ratio_words
 from amptui.doctor.check import Check, fine, one_line, poor
 from amptui.doctor.gpus import Gpu, read_gpus
 from amptui.estimate import Ratio, paired_ratio
-from amptui.telemetry.card import ratio_words
 
 if TYPE_CHECKING:
     import torch

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from amptui import units
+from amptui.diagnosis.events import validation_numbers
 from amptui.export.chart import Chart, Curve, Point
 from amptui.export.recording import Recording
-from amptui.records import EpochFinished
+from amptui.records import EpochFinished, Validated
 from amptui.telemetry.view import Series
 from amptui.text import printable
 
@@ -55,15 +56,11 @@ def charts(recording: Recording) -> Iterator[Chart]:
     yield from _device(recording)
 
 
-def _validation(epoch: EpochFinished) -> Iterator[Point]:
-    found = epoch.validation
+def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
+    found = record.validation
     if found is not None and found.loss is not None and math.isfinite(found.loss):
-        accuracy = "" if found.accuracy is None else f", accuracy {units.percent(found.accuracy, 1)}"
-        yield Point(
-            epoch.step,
-            found.loss,
-            f"validation after epoch {epoch.epoch}: {units.loss(found.loss)}{accuracy}",
-        )
+        when = f"epoch {record.epoch}" if isinstance(record, EpochFinished) else f"step {record.step:,}"
+        yield Point(record.step, found.loss, f"validation after {when}: {validation_numbers(found)}")
 
 
 def _device(recording: Recording) -> Iterator[Chart]:

@@ -3,8 +3,8 @@
 import html
 from collections.abc import Iterable
 
+from amptui.diagnosis.labels import signed_label
 from amptui.records import PRECISIONS, Severity
-from amptui.telemetry.labels import signed_label
 from amptui.text import printable
 from amptui.units import SEVERITY_SIGNS
 

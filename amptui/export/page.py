@@ -6,13 +6,13 @@ import json
 from importlib import resources
 
 from amptui import __version__
+from amptui.diagnosis.labels import precision_label
 from amptui.export import run_details, safety, sections
 from amptui.export.chart import draw
 from amptui.export.curves import charts
 from amptui.export.markup import Markup, card, chip, element
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
-from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import SessionView
 from amptui.text import printable
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
-from amptui.records import EpochFinished, Record, RunStarted, StepRecord
+from amptui.records import EpochFinished, Record, RunStarted, StepRecord, Validated
 from amptui.samples import DeviceSample
 from amptui.telemetry.history import Track
 from amptui.telemetry.session import Session
@@ -28,8 +28,8 @@ class Recording:
         self.steps = 0
         """Steps in the journal; a step that was repeated after a resume counts twice."""
         self.started: RunStarted | None = None
-        self.validations: list[EpochFinished] = []
-        """The finished epochs with a validation."""
+        self.validations: list[EpochFinished | Validated] = []
+        """The records with a validation."""
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
         self._session = Session(folder)
@@ -75,7 +75,7 @@ class Recording:
                 curve.resuming = True
         elif isinstance(record, DeviceSample):
             self._add_sample(record)
-        elif isinstance(record, EpochFinished) and record.validation is not None:
+        elif isinstance(record, EpochFinished | Validated) and record.validation is not None:
             self.validations.append(record)
 
     def _add_steps(self, steps: Sequence[StepRecord]) -> None:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amptui import strictjson, units
+from amptui.diagnosis.events import event_details, event_text
 from amptui.export.markup import Markup, card, details, element, facts, paragraph
 from amptui.export.recording import Recording
 from amptui.records import DataInfo, RunStarted
-from amptui.telemetry.view import Event, SessionView
+from amptui.telemetry.events import Event
+from amptui.telemetry.view import SessionView
 
 EVENTS_IN_SIGHT = 20
 """The newest events, which are visible at once; the others open on a click."""
@@ -34,13 +36,14 @@ def _event(event: Event, began: float) -> Markup:
     when = "" if event.time < began else units.duration(event.time - began)
     step = "" if event.step is None else f"step {event.step:,}"
     sign = "" if event.severity == "info" else units.SEVERITY_SIGNS[event.severity]
-    text = details(event.text, element("pre", event.detail)) if event.detail else event.text
+    text, more = event_text(event), event_details(event)
+    opened = details(text, element("pre", "\n".join(more))) if more else None
     return element(
         "li",
         element("time", when),
         element("span", step, class_="step"),
         element("span", sign, class_=f"sign {event.severity}"),
-        element("div", text),
+        element("div", opened or text),
     )
 
 

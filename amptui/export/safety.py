@@ -3,32 +3,46 @@
 import math
 
 from amptui import units
+from amptui.diagnosis import loss_scale
+from amptui.diagnosis.gradients import (
+    Verdict,
+    distance,
+    place_of,
+    trace_verdict,
+    what_overflowed_first,
+    window_verdict,
+    xray_verdict,
+)
+from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.export import float16_histogram_svg
 from amptui.export.markup import Markup, card, chip, details, element, facts, paragraph, table, verdict
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
-from amptui.telemetry import health
 from amptui.telemetry.view import NumericsView, ScalerView, SessionView
 
 
 def conclusions(view: SessionView) -> Markup | None:
     """The verdicts in the order of the screen, and the numbers behind them."""
     numerics = view.numerics
-    found = {
-        "float16": numerics.window_verdict,
-        "trace": numerics.trace_verdict,
-        "X-ray": numerics.xray_verdict,
-    }
-    said = [verdict(each.severity, label, each.text) for label, each in found.items() if each is not None]
+    said = [
+        _scaler(numerics),
+        _verdict("float16", window_verdict(numerics.window) if numerics.window is not None else None),
+        _verdict("trace", trace_verdict(numerics.trace) if numerics.trace is not None else None),
+        _verdict("X-ray", xray_verdict(numerics.xray) if numerics.xray is not None else None),
+    ]
     numbers = facts([*_gradients(numerics), *_scale(view.scaler)])
-    return card("is AMP safe?", _scaler(numerics), *said, numbers, paragraph(numerics.outlook, "note"))
+    return card("is AMP safe?", *said, numbers, paragraph(loss_scale.outlook(numerics.outlook), "note"))
 
 
 def _scaler(numerics: NumericsView) -> Markup | None:
     scaler = numerics.scaler
     if scaler.state == "unused":
         return None
-    said = verdict(scaler.severity, f"loss scaler {scaler.state}", scaler.text)
-    return element("div", said, paragraph(scaler.rule, "note"))
+    said = verdict(scaler.severity, f"loss scaler {scaler.state}", loss_scale.scaler_sentence(scaler))
+    return element("div", said, paragraph(loss_scale.scaler_rule(scaler), "note"))
+
+
+def _verdict(label: str, found: Verdict | None) -> Markup | None:
+    return None if found is None else verdict(found.severity, label, found.text)
 
 
 def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
@@ -62,7 +76,7 @@ def _scale(scaler: ScalerView) -> list[tuple[str, str]]:
     return [
         ("loss scale", units.count(scaler.scale)),
         ("fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"),
-        ("last change", scaler.last_change),
+        ("last change", loss_scale.last_change(scaler.last_change)),
     ]
 
 
@@ -92,8 +106,8 @@ def trace(found: ModulesTraced | None) -> Markup | None:
     """The newest module trace: the module that overflowed first, and those closest to an overflow."""
     if found is None or (found.first is None and not found.nearest):
         return None
-    first = health.what_overflowed_first(found)
-    rows = [(health.place_of(module), health.distance(module)) for module in found.nearest]
+    first = what_overflowed_first(found)
+    rows = [(place_of(module), distance(module)) for module in found.nearest]
     nearest = table(("module", "largest value"), rows) if rows else None
     return card(
         "largest values by module",
@@ -111,7 +125,7 @@ def xray(found: XRayTaken | None) -> Markup | None:
         [
             ("loss in FP32", units.loss(found.loss_fp32)),
             ("loss in AMP", units.loss(found.loss_amp)),
-            ("memory", health.memory_breakdown(found)),
+            ("memory", saved_for_backward(found)),
             ("took", units.milliseconds(found.seconds)),
         ]
     )

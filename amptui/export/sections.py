@@ -3,21 +3,24 @@
 from collections.abc import Callable, Mapping
 
 from amptui import units
+from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import (
+    NOT_MEASURED,
+    explanations,
+    gain_sentences,
+    less_or_more,
+    of_steps,
+    provisional_lines,
+    result_cards,
+    result_of_the_pair,
+    why_no_ratio,
+)
 from amptui.export.markup import Markup, card, chip, element, paragraph, table
 from amptui.export.recording import Recording
 from amptui.findings import MemoryBreakdown
 from amptui.records import RunFailed, RunFinished
-from amptui.summary import (
-    NOT_MEASURED,
-    memory_sentence,
-    of_steps,
-    provisional_lines,
-    provisional_sentence,
-    speedup_sentence,
-)
-from amptui.telemetry.card import result_cards, result_of_the_pair
 from amptui.telemetry.comparison import ordered
-from amptui.telemetry.labels import precision_label
 from amptui.telemetry.view import PrecisionStats, PrecisionTiming, SessionView
 
 _WITHOUT_AN_END: Mapping[str, str] = {
@@ -65,9 +68,10 @@ def figures(recording: Recording) -> Markup:
     found = view.comparison
     tiles += _speed(view)
     if found.memory_saving is not None:
-        word = "less" if found.memory_saving >= 0 else "more"
         saving = units.percent(abs(found.memory_saving))
-        tiles.append((precision_label(found.amp or ""), saving, f"{word} peak memory"))
+        tiles.append(
+            (precision_label(found.amp or ""), saving, f"{less_or_more(found.memory_saving)} peak memory")
+        )
     tiles.append(("steps", units.count(view.step), f"{units.count(view.scaler.skipped)} skipped in fp16"))
     warnings = f"{units.count(view.warnings)} warning{'' if view.warnings == 1 else 's'}"
     tiles.append(("errors", units.count(view.errors), warnings))
@@ -138,21 +142,13 @@ def comparison(view: SessionView) -> Markup | None:
 
 def _gain(view: SessionView) -> list[str]:
     found = view.comparison
-    explained = list(found.explanations)
     if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
         return ["FP32 and AMP did not both run: nothing to compare"]
-    assert found.amp is not None, "both ran"
-    assert found.baseline is not None, "both ran"
-    amp, baseline = precision_label(found.amp), precision_label(found.baseline)
-    if result_of_the_pair(view) is not None:
-        return explained
-    if found.speedup is None:
-        impression = found.provisional_speedup is not None
-        return [provisional_sentence(amp, baseline, found) if impression else found.reason, *explained]
-    lines = [speedup_sentence(amp, baseline, found.speedup)]
-    if found.memory_saving is not None:
-        lines.append(memory_sentence(amp, found.memory_saving))
-    return [*lines, *explained]
+    lines = explanations(view)
+    if result_of_the_pair(view) is None:
+        unknown = found.speedup is None and found.provisional_speedup is None
+        lines = [*([why_no_ratio(found)] if unknown else []), *gain_sentences(found), *lines]
+    return lines
 
 
 def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> list[str]:
@@ -169,7 +165,7 @@ def time_spent(view: SessionView) -> Markup | None:
     names = dict.fromkeys(phase.name for timing in view.timings for phase in timing.phases)
     rows = [[name, *(_phase(timing, name) for timing in view.timings)] for name in names]
     head = ["", *(chip(timing.precision) for timing in view.timings)]
-    said = [_bound(timing) for timing in view.timings]
+    said = [_bound(timing, view) for timing in view.timings]
     note = "Medians of timed steps, on the GPU's clock where there is one, otherwise on the host's."
     return card("where the time goes", table(head, rows), *said, paragraph(note, "note"))
 
@@ -181,8 +177,9 @@ def _phase(timing: PrecisionTiming, name: str) -> str:
     return units.milliseconds(found.host_seconds if found.device_seconds is None else found.device_seconds)
 
 
-def _bound(timing: PrecisionTiming) -> Markup | None:
-    words = [f"{timing.bound}-bound" if timing.bound else "", timing.evidence, timing.limit]
+def _bound(timing: PrecisionTiming, view: SessionView) -> Markup | None:
+    limit = limit_beside(timing, view.timings, view.comparison)
+    words = [bound_words(timing), evidence(timing), limit]
     text = "; ".join(word for word in words if word)
     return element("p", chip(timing.precision), f" {text}", class_="verdict") if text else None
 

@@ -6,9 +6,9 @@ from itertools import groupby
 
 import numpy as np
 
+from amptui.diagnosis.labels import precision_label, precision_letter
 from amptui.export.axis import nice
 from amptui.export.markup import Markup, css_class, element, percent
-from amptui.telemetry.labels import precision_label, precision_letter
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 
 MAX_COLUMNS = 600

@@ -5,13 +5,22 @@ from pathlib import Path
 from time import gmtime, strftime
 
 from amptui import strictjson, units
+from amptui.diagnosis.events import event_details, event_text
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
-from amptui.records import AMP_PRECISIONS, EpochFinished, LossScaleChanged, Record, RunStarted, StepRecord
+from amptui.records import (
+    AMP_PRECISIONS,
+    EpochFinished,
+    LossScaleChanged,
+    Record,
+    RunStarted,
+    StepRecord,
+    Validated,
+)
 from amptui.samples import DeviceSample
+from amptui.telemetry.events import Event
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
-from amptui.telemetry.view import Event
 from amptui.text import printable
 
 try:
@@ -62,7 +71,7 @@ class EventFile:
                 self._add_step(record)
             elif isinstance(record, DeviceSample):
                 self._write(record.time, self._step, dict(self._device(record)))
-            elif isinstance(record, EpochFinished):
+            elif isinstance(record, EpochFinished | Validated):
                 self._write(record.time, record.step, _validation(record))
             elif isinstance(record, StepTimed):
                 self._write(record.time, record.step, _phases(record))
@@ -164,13 +173,14 @@ def _steady_scalars(record: StepRecord) -> Scalars:
     """Values that rarely change."""
     return {
         "learning_rate": record.lr,
+        **{f"learning_rate/group_{index}": lr for index, lr in enumerate(record.group_lrs)},
         "amp/on": float(record.precision in AMP_PRECISIONS),
         "amp/skipped": float(record.skipped),
         "amp/loss_scale": record.loss_scale,
     }
 
 
-def _validation(record: EpochFinished) -> Scalars:
+def _validation(record: EpochFinished | Validated) -> Scalars:
     found = record.validation
     if found is None:
         return {}
@@ -202,6 +212,6 @@ def _event_lines(event: Event) -> Iterator[str]:
     sign = "" if event.severity == "info" else f"{units.SEVERITY_SIGNS[event.severity]} "
     step = "" if event.step is None else f"step {event.step:,}: "
     clock = strftime("%H:%M:%S UTC", gmtime(event.time))
-    yield f"{clock} {sign}{step}{event.text}"
-    for line in event.detail.splitlines():
+    yield f"{clock} {sign}{step}{event_text(event)}"
+    for line in event_details(event):
         yield f"    {line}"

@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from amptui import codec, units
+from amptui.diagnosis.alerts import Alerts
+from amptui.diagnosis.events import event_text
+from amptui.diagnosis.labels import precision_label
 from amptui.notification import notify
 from amptui.prompt import complain
 from amptui.records import Record
 from amptui.summary import summary_lines
-from amptui.telemetry.alerts import Alerts
-from amptui.telemetry.labels import precision_label
-from amptui.telemetry.view import Event, SessionView
+from amptui.telemetry.events import Event
+from amptui.telemetry.view import SessionView
 from amptui.text import NO_ROOM, fall_silent, write_line
 
 STATUS_INTERVAL_SECONDS = 5.0
@@ -104,7 +106,7 @@ class PlainFront:
 def event_line(event: Event) -> str:
     """``12:04:31 ! step 612: overflow: step skipped, ...``."""
     step = f"step {event.step:,}: " if event.step else ""
-    return f"{_clock(event.time)} {_SIGNS[event.severity]} {step}{event.text}"
+    return f"{_clock(event.time)} {_SIGNS[event.severity]} {step}{event_text(event)}"
 
 
 def status_line(view: SessionView) -> str:

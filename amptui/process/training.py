@@ -14,6 +14,7 @@ from pathlib import Path
 from amptui import __version__
 from amptui.control import Control
 from amptui.device.sampler import Sampler
+from amptui.diagnosis.alerts import Alerts
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, DeviceLostError
 from amptui.fork import end_workers
@@ -31,7 +32,6 @@ from amptui.runs.find import resume_command
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
-from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.session import Session
 
 STOP_PATIENCE_SECONDS = 5.0

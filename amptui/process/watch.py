@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 from amptui import units
 from amptui.control import Asker, StopRequest
+from amptui.diagnosis.alerts import Alerts
 from amptui.process.capture import OutputCapture
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain
 from amptui.runs.client import Client
 from amptui.runs.lock import holder
-from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 

@@ -4,14 +4,12 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 from amptui.telemetry.energy import EnergySpent, EnergySum
-from amptui.telemetry.explanations import explain
-from amptui.telemetry.health import LITTLE_MEMORY
-from amptui.telemetry.labels import precision_label
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats
 
@@ -27,6 +25,16 @@ MIN_PROVISIONAL_STEPS = 2
 WINDOW_STEPS = 2048
 """A precision's median and rate are over its newest counted steps, at most so many."""
 
+LITTLE_SPEED = 0.05
+"""A speed-up below this fraction is no gain: the medians of two stretches in the same precision may differ by
+as much."""
+
+INPUT_BOUND_SHARE = 0.3
+"""A loop that waits for data for more than this fraction of its steps, in both precisions, is input-bound: a
+faster precision can only speed up the rest."""
+
+IDLE_GPU_PERCENT = 70.0
+"""Below this utilization the GPU waits for the host. NVML reports the time in which any kernel ran."""
 
 _WARM_UP_WINDOW = 50
 """Provisional figures are over the newest warm-up steps, at most so many."""
@@ -41,7 +49,6 @@ class PrecisionLedger:
     """
 
     _accounts: dict[str, "_Account"] = field(default_factory=dict)
-    _breakdown: str = ""
     _comparison: Comparison | None = field(default=None, init=False)
 
     def add(self, stretch: Stretch) -> None:
@@ -61,15 +68,11 @@ class PrecisionLedger:
         """Add energy that the training GPU used while a precision trained."""
         self._account(spent.precision).add_energy(spent)
 
-    def explain_memory(self, breakdown: str) -> None:
-        """Set the sentence that says where the memory goes."""
-        self._comparison, self._breakdown = None, breakdown
-
     def comparison(self) -> Comparison:
         """The precisions used so far, in the order of ``PRECISIONS``, and AMP's gain."""
         if self._comparison is None:
             rows = [account.stats() for account in self._accounts.values() if account.used]
-            self._comparison = compare(rows, breakdown=self._breakdown)
+            self._comparison = compare(rows)
         return self._comparison
 
     def _account(self, precision: str) -> "_Account":
@@ -221,45 +224,47 @@ def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | 
     return min(1.0, waited / whole) if whole else None
 
 
-def compare(rows: Sequence[PrecisionStats], *, breakdown: str = "") -> Comparison:
+def compare(rows: Sequence[PrecisionStats]) -> Comparison:
     """The rows in order, and the gain of the most used AMP precision over the most used baseline.
 
     The baselines are ``fp32``, ``ieee`` and ``tf32``. The speed-up is the ratio of the medians. It has no
     interval, because the two were measured at different times and it includes any drift between them. Both
-    sides need ``MIN_STEPS`` counted steps; before that there is a reason why not, and from
-    ``MIN_PROVISIONAL_STEPS`` on a provisional speed-up. Explanations of a missing gain need a speed-up.
-    ``breakdown`` says where the memory goes, once that was measured.
+    sides need ``MIN_STEPS`` counted steps; before that something is missing, and from
+    ``MIN_PROVISIONAL_STEPS`` on there is a provisional speed-up.
     """
     rows = sorted(rows, key=lambda row: _place(row.precision))
     baseline = _most_used([row for row in rows if row.precision in BASELINES])
     amp = _most_used([row for row in rows if row.precision in AMP_PRECISIONS])
-    reason = _reason(baseline, amp)
-    speedup = provisional_speedup = memory_saving = None
-    explanations: tuple[str, ...] = ()
-    breakdown_missing = False
-    if baseline and amp:
-        ratio = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
-        memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
-        memory_saving = None if memory_left is None else 1 - memory_left
-        if not reason:
-            speedup = ratio
-            explanations = explain(
-                baseline, amp, speedup=speedup, memory_saving=memory_saving, breakdown=breakdown
-            )
-            breakdown_missing = not breakdown and memory_saving is not None and memory_saving < LITTLE_MEMORY
-        elif min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS:
-            provisional_speedup = ratio
-    return Comparison(
+    found = Comparison(
         rows=tuple(rows),
         baseline=baseline.precision if baseline else None,
         amp=amp.precision if amp else None,
-        speedup=speedup,
-        memory_saving=memory_saving,
-        reason=reason,
-        explanations=explanations,
-        breakdown_missing=breakdown_missing,
-        provisional_speedup=provisional_speedup,
     )
+    if baseline is None or amp is None:
+        return replace(found, missing="AMP" if baseline else "baseline" if amp else "steps")
+    speedup = _ratio(baseline.median_step_seconds, amp.median_step_seconds)
+    memory_left = _ratio(amp.peak_allocated_bytes, baseline.peak_allocated_bytes)
+    found = replace(found, memory_saving=None if memory_left is None else 1 - memory_left)
+    if min(baseline.steps, amp.steps) >= MIN_STEPS:
+        return replace(found, speedup=speedup, held_back_by=held_back_by(baseline, amp, speedup))
+    enough = min(baseline.measured_steps, amp.measured_steps) >= MIN_PROVISIONAL_STEPS
+    return replace(found, missing="more steps", provisional_speedup=speedup if enough else None)
+
+
+def held_back_by(
+    baseline: PrecisionStats, amp: PrecisionStats, speedup: float | None
+) -> Literal["", "input", "launch"]:
+    """What kept AMP from gaining speed; empty if it gained, or if nothing measured explains it."""
+    if speedup is None or speedup >= 1 + LITTLE_SPEED:
+        return ""
+    percents = [p for p in (baseline.utilization_percent, amp.utilization_percent) if p is not None]
+    # A busy GPU has work queued: the host may wait for data meanwhile at no cost.
+    if any(percent >= IDLE_GPU_PERCENT for percent in percents):
+        return ""
+    waits = [row.data_fraction for row in (baseline, amp) if row.data_fraction is not None]
+    if len(waits) == 2 and min(waits) > INPUT_BOUND_SHARE:
+        return "input" if speedup > 1 - LITTLE_SPEED else ""
+    return "launch" if len(percents) == 2 else ""
 
 
 def ordered(comparison: Comparison) -> list[PrecisionStats]:
@@ -278,19 +283,6 @@ def _place(precision: str) -> int:
 
 def _most_used(rows: Sequence[PrecisionStats]) -> PrecisionStats | None:
     return max(rows, key=lambda row: (row.steps, row.warm_up_steps), default=None)
-
-
-def _reason(baseline: PrecisionStats | None, amp: PrecisionStats | None) -> str:
-    """Why there is no speed-up to show yet; empty when there is one."""
-    if baseline is None and amp is None:
-        return "no steps yet"
-    if amp is None:
-        return "press p to compare with AMP"
-    if baseline is None:
-        return "press p to compare with FP32"
-    sides = ((precision_label(baseline.precision), baseline.steps), ("AMP", amp.steps))
-    few = [f"{name} {steps} of {MIN_STEPS}" for name, steps in sides if steps < MIN_STEPS]
-    return f"not enough steps yet: {', '.join(few)}" if few else ""
 
 
 def _ratio(dividend: float | None, divisor: float | None) -> float | None:

@@ -4,13 +4,19 @@ from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
-from amptui import units
 from amptui.findings import ModulesTraced
 from amptui.records import LossScaleChanged, NonFinite, Printed, Severity, StepSkipped
-from amptui.telemetry import events, nonfinite, scaling
-from amptui.telemetry.nonfinite import Judgement
-from amptui.telemetry.postmortem import PostMortem
-from amptui.telemetry.view import Event
+from amptui.telemetry.events import (
+    Event,
+    Happening,
+    ScaleMove,
+    SkipRow,
+    Storm,
+    event_of,
+    is_repeated,
+    severity_of,
+)
+from amptui.telemetry.scaling import SkipMeaning, judge_skip
 
 PRINTS = 200
 """Printed lines kept at most: user code that prints must not push out the warnings."""
@@ -20,6 +26,12 @@ OTHERS = 800
 
 STORM_GAP_STEPS = 100
 """NaN or Inf of one kind is one line as long as it recurs within so many steps."""
+
+KEPT_SKIPS = 5
+"""Skips kept from each end of a row: a collapse has hundreds that look the same."""
+
+TRACE_WITHIN_STEPS = 10
+"""A trace up to so many steps after a skip belongs to it: hooks are installed once the host knows of it."""
 
 _BY_SEQUENCE = attrgetter("sequence")
 _BY_LAST_CHANGE = attrgetter("last_change")
@@ -65,18 +77,14 @@ class EventLog:
             self._events = tuple([line.event for line in lines])
         return self._events
 
-    def add(self, event: Event) -> None:
+    def add(self, about: Happening) -> None:
         """Add a line; if it repeats the newest line, count it there."""
         newest = self._newest
-        if isinstance(newest, _PlainLine) and newest.says(event):
+        if isinstance(newest, _PlainLine) and is_repeated(about, newest.about):
             newest.repeat()
             self._events = None
         else:
-            self._append(_PlainLine(event))
-
-    def add_print(self, record: Printed) -> None:
-        """Add a line that user code printed."""
-        self.add(Event(record.time, None, "print", "info", record.text.rstrip()))
+            self._append(_PlainLine(about))
 
     def add_skip(self, record: StepSkipped) -> None:
         """Add a skipped step; skips in a row are one line."""
@@ -85,7 +93,7 @@ class EventLog:
             line.add_skip(record)
             self._changed(line)
         else:
-            line = _SkipLine(PostMortem([record]), self._skip_count, self._scale_has_grown)
+            line = _SkipLine([record], self._skip_count, self._scale_has_grown)
             self._append(line)
         if self._trace is not None:
             line.add_trace(self._trace)
@@ -96,19 +104,22 @@ class EventLog:
         self._trace = record
         if self._skips is not None and self._skips.add_trace(record):
             self._changed(self._skips)
-        self.add(events.modules_traced(record))
+        self.add(record)
 
     def add_scale_change(self, record: LossScaleChanged, growth_interval: int | None) -> None:
         """Add a growth of the scale, or a backoff to the line of its skipped step."""
         line = self._skips
         if record.reason == "growth":
             self._scale_has_grown = True
-            self.add(events.loss_scale_changed(record, growth_interval))
+            self._add_move(record, growth_interval)
         elif line is not None and record.step == line.last_step:
             line.add_backoff(record)
             self._changed(line)
         else:
-            self.add(events.loss_scale_changed(record, None))
+            self._add_move(record, None)
+
+    def _add_move(self, record: LossScaleChanged, growth_interval: int | None) -> None:
+        self.add(ScaleMove(record=record, growth_interval=growth_interval))
 
     def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
         """Add NaN or Inf found in a step that ran in ``precision``."""
@@ -117,12 +128,14 @@ class EventLog:
             storm.add(record)
             self._changed(storm)
         else:
-            self._append(_StormLine(record, nonfinite.judge_nonfinite(record, precision), record))
+            self._append(_StormLine(record, precision == "fp16", record))
 
     def _append(self, line: "_AnyLine") -> None:
         self._sequence += 1
         line.sequence = self._sequence
-        (self._prints if line.event.kind == "print" else self._others).append(line)
+        (
+            self._prints if isinstance(line, _PlainLine) and isinstance(line.about, Printed) else self._others
+        ).append(line)
         self._follow(line)
         self._lines[line.severity] += 1
         line.counted_as = line.severity
@@ -153,7 +166,7 @@ class EventLog:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Line:
-    """A line whose event is written on demand, since a storm changes its line at each step."""
+    """A line whose event is made on demand, since a storm changes its line at each step."""
 
     sequence: int = 0
     last_change: int = 0
@@ -167,67 +180,65 @@ class _Line:
     @property
     def event(self) -> Event:
         if self._event is None:
-            self._event = replace(self._written(), number=self.sequence)
+            self._event = replace(self._made(), number=self.sequence)
         return self._event
 
-    def _written(self) -> Event:
+    def _made(self) -> Event:
         raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)
 class _PlainLine(_Line):
-    """An event, and how often it occurred in a row."""
+    """What happened, and how often in a row."""
 
-    _first: Event
+    about: Happening
     _times: int = 1
 
     @property
     def severity(self) -> Severity:
-        return self._first.severity
-
-    def says(self, event: Event) -> bool:
-        first = self._first
-        return (first.text, first.kind, first.severity, first.detail) == (
-            event.text,
-            event.kind,
-            event.severity,
-            event.detail,
-        )
+        return severity_of(self.about)
 
     def repeat(self) -> None:
         self._times += 1
         self._event = None
 
-    def _written(self) -> Event:
-        if self._times == 1:
-            return self._first
-        return replace(self._first, text=f"{self._first.text} (×{units.count(self._times)})")
+    def _made(self) -> Event:
+        return replace(event_of(self.about), times=self._times)
 
 
 @dataclass(slots=True, eq=False)
 class _SkipLine(_Line):
-    """Steps in a row that the scaler skipped, and how far the scale fell."""
+    """Steps in a row that the scaler skipped, how far the scale fell, and a trace of them."""
 
-    _post_mortem: PostMortem
+    _first: list[StepSkipped]
     _skips_before: int
     _scale_has_grown: bool
+    _last: deque[StepSkipped] = field(default_factory=lambda: deque(maxlen=KEPT_SKIPS))
+    _count: int = 1
     _scale_after: float | None = None
-    _judgement: Judgement = field(init=False)
+    _trace: ModulesTraced | None = None
+    _meaning: SkipMeaning = field(default="normal", init=False)
+    _severity: Severity = field(default="info", init=False)
 
     def __post_init__(self) -> None:
         self._judge()
 
     @property
     def severity(self) -> Severity:
-        return self._judgement.verdict.severity
+        return self._severity
 
     @property
     def last_step(self) -> int:
-        return self._post_mortem.last.step
+        return self._newest.step
+
+    @property
+    def _newest(self) -> StepSkipped:
+        return (self._last or self._first)[-1]
 
     def add_skip(self, skip: StepSkipped) -> None:
         self._scale_after = None
-        self._post_mortem.add(skip)
+        self._count += 1
+        (self._first if len(self._first) < KEPT_SKIPS else self._last).append(skip)
         self._judge()
 
     def add_backoff(self, change: LossScaleChanged) -> None:
@@ -235,40 +246,33 @@ class _SkipLine(_Line):
         self._judge()
 
     def add_trace(self, trace: ModulesTraced) -> bool:
-        """Add a trace; false if it is not about these skips."""
-        told = self._post_mortem.add_trace(trace)
-        if told:
-            self._judge()
-        return told
+        """Add a trace if it is about these skips and no earlier one named a module."""
+        if self._trace is not None and self._trace.first is not None:
+            return False
+        if not self._first[0].step <= trace.step <= self.last_step + TRACE_WITHIN_STEPS:
+            return False
+        self._trace, self._event = trace, None
+        return True
 
     def _judge(self) -> None:
         self._event = None
-        self._judgement = scaling.judge_skip(
-            self._post_mortem.last,
+        self._meaning, self._severity = judge_skip(
+            self._newest,
             scale_after=self._scale_after,
-            skips_before=self._skips_before + self._post_mortem.count - 1,
+            skips_before=self._skips_before + self._count - 1,
             scale_has_grown=self._scale_has_grown,
-            began=self._post_mortem.began,
         )
 
-    def _written(self) -> Event:
-        first, last, steps = self._post_mortem.first, self._post_mortem.last, self._post_mortem.count
-        skipped = (
-            "step skipped"
-            if steps == 1
-            else f"{units.count(steps)} steps in a row skipped {_span(first.step, last.step)}"
+    def _made(self) -> Event:
+        row = SkipRow(
+            count=self._count,
+            first=tuple(self._first),
+            last=tuple(self._last),
+            scale_after=self._scale_after,
+            trace=self._trace,
+            meaning=self._meaning,
         )
-        scale = events.scale_move(first.loss_scale, self._scale_now())
-        where = f", non-finite gradient in {nonfinite.named(last.names, last.count)}" if last.names else ""
-        text = f"overflow: {skipped}, scale {scale}{where}; {self._judgement.verdict.text}"
-        detail = "\n".join([self._judgement.explanation, *self._post_mortem.lines()])
-        return Event(last.time, last.step, "skip", self.severity, text, detail)
-
-    def _scale_now(self) -> float | None:
-        """The scale after the newest skip or, if that is unknown, the lowest known one."""
-        if self._scale_after is not None:
-            return self._scale_after
-        return None if self._post_mortem.count == 1 else self._post_mortem.last.loss_scale
+        return Event(self._newest.time, self._newest.step, "skip", self._severity, row)
 
 
 @dataclass(slots=True, eq=False)
@@ -276,13 +280,14 @@ class _StormLine(_Line):
     """NaN or Inf of one kind, and the steps in which it recurred."""
 
     _first: NonFinite
-    _judgement: Judgement
+    _in_float16: bool
     _last: NonFinite
     _times: int = 1
 
     @property
     def severity(self) -> Severity:
-        return self._judgement.verdict.severity
+        """Buffers are not the scaler's to check, nor are steps outside float16: their weights changed."""
+        return "warning" if self._in_float16 and self._first.what != "buffer" else "error"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -296,20 +301,9 @@ class _StormLine(_Line):
         self._times += 1
         self._event = None
 
-    def _written(self) -> Event:
-        first, last = self._first, self._last
-        text = nonfinite.what_is_not_finite(first)
-        if self._times > 1:
-            text += f", {units.count(self._times)} times {_span(first.step, last.step)}"
-        text += f"; {self._judgement.verdict.text}"
-        found = dict.fromkeys(line for line in map(nonfinite.found_line, (first, last)) if line)
-        detail = "\n".join([self._judgement.explanation, *found])
-        return Event(last.time, last.step, "nonfinite", self.severity, text, detail)
+    def _made(self) -> Event:
+        storm = Storm(first=self._first, last=self._last, times=self._times, in_float16=self._in_float16)
+        return Event(self._last.time, self._last.step, "nonfinite", self.severity, storm)
 
 
 _AnyLine = _PlainLine | _SkipLine | _StormLine
-
-
-def _span(first_step: int, last_step: int) -> str:
-    """``(612–614)``."""
-    return f"({units.count(first_step)}–{units.count(last_step)})"

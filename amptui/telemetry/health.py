@@ -1,19 +1,12 @@
-"""Verdicts on float16 histogram, module trace and X-ray, in plain English."""
+"""Judgements on float16 histogram, module trace and X-ray: how bad it is, and the numbers behind that."""
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from amptui import units
-from amptui.findings import (
-    Float16Window,
-    LayerAgreement,
-    ModuleRange,
-    ModulesTraced,
-    ParameterWindow,
-    XRayTaken,
-)
-from amptui.telemetry.labels import precision_label
-from amptui.telemetry.nonfinite import FORWARD_OVERFLOW, WORDS
-from amptui.telemetry.view import Verdict
+from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, ParameterWindow, XRayTaken
+from amptui.records import Severity
 
 LARGEST_FLOAT16 = 65504.0
 """The largest finite float16, (2 - 2^-10) 2^15."""
@@ -47,69 +40,68 @@ XRAY_CAREFUL_COSINE = 0.5
 """Down to this cosine, rounding adds less than twice the gradient; below it, the layer learns mostly from
 rounding errors."""
 
-XRAY_WORST_LAYERS = 8
-"""The event of an X-ray lists so many layers, those that agree least."""
-
-LITTLE_MEMORY = 0.05
-"""Less than this fraction of FP32's memory is little saving."""
-
 
 # ------------------------------------------------------------------------------- the float16 window
 
 
-def judge_window(window: Float16Window) -> Verdict:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowVerdict:
+    """Whether gradients survive float16, or survived it."""
+
+    severity: Severity
+    state: Literal[
+        "not finite", "all zero", "survives", "loses", "overflow", "empty", "kept", "flushed", "vanished"
+    ]
+    """Before float16 the first four: NaN or Inf already in this precision, no nonzero gradient, little or
+    much would be flushed. In float16 the others: NaN or Inf, no gradients at all, nothing suspicious, many
+    probably flushed, zero for want of scale."""
+    halvings: int = 0
+    """How often the scale would have to be halved until nothing overflows, to the precision of a bin."""
+    flushed: int = 0
+    """Elements that float16 would then flush to zero."""
+    doublings: int = 0
+    """Between the largest element and overflow, to the precision of a bin."""
+    worst: ParameterWindow | None = None
+    """The parameter that would lose most, if that is more than ``WORST_SHARE``."""
+
+
+def judge_window(window: Float16Window) -> WindowVerdict:
     """Whether these gradients survive float16 at the histogram's loss scale, in fractions of nonzero ones.
 
     If some overflow, the scaler would halve its scale until none does: the verdict is on the fraction flushed
     then. In a step that ran in float16 itself, flushed gradients are already zero.
     """
-    scale = units.count(window.loss_scale)
     if not window.hypothetical:
-        return _in_float16(window, scale)
+        return _in_float16(window)
     if window.nonfinite:
-        where = precision_label(window.precision)
-        text = f"{units.count(window.nonfinite)} NaN or Inf gradients in {where}: not a float16 problem"
-        return Verdict("warning", text)
+        return WindowVerdict(severity="warning", state="not finite")
     nonzero = window.elements - window.zeros
     if nonzero <= 0:
-        return Verdict("info", "all gradients are zero")
-    halvings = _halvings_to_fit(window)
-    lost = _flushed_after(window, halvings)
-    fits = units.count(math.ldexp(window.loss_scale, -halvings))
-    flushed = f"{units.share(lost, nonzero)} of nonzero flushed at {fits}"
-    if halvings:
-        flushed += f" ({scale} overflows)"
-    if lost <= LOST_SHARE * nonzero:
-        return Verdict("info", f"gradients would survive float16: {flushed}{_worst(window)}")
-    hint = "use bf16" if halvings else "use a higher scale or bf16"
-    return Verdict("warning", f"float16 would lose gradients: {flushed}{_worst(window)}; {hint}")
+        return WindowVerdict(severity="info", state="all zero")
+    halvings = max(1, _highest_exponent(window) - 15) if window.overflowing else 0
+    flushed = _flushed_after(window, halvings)
+    survives = flushed <= LOST_SHARE * nonzero
+    return WindowVerdict(
+        severity="info" if survives else "warning",
+        state="survives" if survives else "loses",
+        halvings=halvings,
+        flushed=flushed,
+        worst=_worst(window),
+    )
 
 
-def _in_float16(window: Float16Window, scale: str) -> Verdict:
+def _in_float16(window: Float16Window) -> WindowVerdict:
     if window.nonfinite:
-        found = f"{units.count(window.nonfinite)} gradients are NaN or Inf"
-        return Verdict("info", f"overflow in fp16 at {scale}: {found}; the scaler skips this step")
+        return WindowVerdict(severity="info", state="overflow")
     if not window.elements:
-        return Verdict("info", "no gradients")
-    zeros = "no zeros, so nothing was flushed"
-    if window.zeros:
-        share = units.share(window.zeros, window.elements)
-        zeros = f"{share} zeros (true zeros or flushed)"
-    text = f"in fp16 at {scale}: {zeros}, {units.share(window.subnormal, window.elements)} subnormal"
+        return WindowVerdict(severity="info", state="empty")
     nonzero = window.elements - window.zeros
     if window.zeros and window.subnormal > SUBNORMAL_SHARE * nonzero:
-        return Verdict("warning", f"{text}; many were probably flushed: use bf16")
-    room = 15 - _highest_exponent(window)
-    if window.zeros > VANISHED_SHARE * window.elements and nonzero and room >= VANISHED_DOUBLINGS:
-        return Verdict("warning", f"{text}; {room} doublings of headroom: a higher scale keeps more")
-    return Verdict("info", text)
-
-
-def _halvings_to_fit(window: Float16Window) -> int:
-    """How often the scale must be halved until nothing overflows, to the precision of a bin."""
-    if not window.overflowing:
-        return 0
-    return max(1, _highest_exponent(window) - 15)
+        return WindowVerdict(severity="warning", state="flushed")
+    doublings = 15 - _highest_exponent(window)
+    if window.zeros > VANISHED_SHARE * window.elements and nonzero and doublings >= VANISHED_DOUBLINGS:
+        return WindowVerdict(severity="warning", state="vanished", doublings=doublings)
+    return WindowVerdict(severity="info", state="kept")
 
 
 def _highest_exponent(window: Float16Window) -> int:
@@ -124,15 +116,13 @@ def _flushed_after(window: Float16Window, halvings: int) -> int:
     return sum(window.counts[: max(0, halvings - 25 - window.first_exponent)])
 
 
-def _worst(window: Float16Window) -> str:
-    """``; most in embed.weight (62%)``; empty if no parameter loses much."""
-    worst = max(window.worst, key=_lost_share, default=None)
-    if worst is None or _lost_share(worst) <= WORST_SHARE:
-        return ""
-    return f"; most in {worst.name} ({units.share(_lost_share(worst), 1)})"
+def _worst(window: Float16Window) -> ParameterWindow | None:
+    worst = max(window.worst, key=lost_share, default=None)
+    return worst if worst is not None and lost_share(worst) > WORST_SHARE else None
 
 
-def _lost_share(parameter: ParameterWindow) -> float:
+def lost_share(parameter: ParameterWindow) -> float:
+    """The fraction of a parameter's nonzero gradients that float16 flushes or that overflow."""
     nonzero = parameter.elements - parameter.zeros
     return (parameter.flushed + parameter.overflowing) / nonzero if nonzero > 0 else 0.0
 
@@ -140,164 +130,93 @@ def _lost_share(parameter: ParameterWindow) -> float:
 # ----------------------------------------------------------------------------------- traced modules
 
 
-def judge_trace(trace: ModulesTraced) -> Verdict:
-    """The module that overflowed first and what to do, or the one closest to an overflow."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceVerdict:
+    """Whether a module overflowed, or would overflow in float16."""
+
+    severity: Severity
+    state: Literal["overflowed", "would overflow", "fits", "unknown"]
+    """``unknown``: nothing overflowed, but no module has a distance to an overflow either."""
+
+
+def judge_trace(trace: ModulesTraced) -> TraceVerdict:
+    """On the module that overflowed first, or else on the one closest to an overflow."""
     if trace.first is not None:
-        advice = _trace_advice(trace, trace.first)
-        text = f"first: {what_overflowed_first(trace)}; {advice}"
-        return Verdict("warning" if trace.precision == "fp16" else "error", text)
-    nothing = f"nothing overflowed in {units.count(trace.modules)} modules"
+        severity: Severity = "warning" if trace.precision == "fp16" else "error"
+        return TraceVerdict(severity=severity, state="overflowed")
     if not trace.nearest or not 0 < trace.nearest[0].largest < math.inf:
-        return Verdict("info", nothing)
-    nearest = trace.nearest[0]
-    if nearest.largest > LARGEST_FLOAT16:
-        return Verdict("warning", f"would overflow float16: {place_of(nearest)}, {distance(nearest)}")
-    return Verdict("info", f"{nothing}; nearest: {place_of(nearest)}, {distance(nearest)}")
-
-
-def _trace_advice(trace: ModulesTraced, first: ModuleRange) -> str:
-    if first.dtype != "float16":
-        return "not a float16 problem: check this module and its inputs"
-    if first.way == "forward":
-        return "run it in FP32 (autocast disabled) or use bf16"
-    scale = "" if trace.loss_scale is None else f"at scale {units.count(trace.loss_scale)} "
-    return f"{scale}the scaler skips such steps; if they persist, run it in FP32 or use bf16"
-
-
-def what_overflowed_first(trace: ModulesTraced) -> str:
-    """``Inf in the output of features.12.conv (Conv2d, float16)``; empty if nothing did."""
-    if trace.first is None:
-        return ""
-    return f"{WORDS['nan' if math.isnan(trace.first.largest) else 'inf']} in {place_of(trace.first)}"
-
-
-def place_of(found: ModuleRange) -> str:
-    """``the output of features.12.conv (Conv2d, float16)``, or its output gradient."""
-    side = "the output of" if found.way == "forward" else "the output gradient of"
-    return f"{side} {module_of(found)}"
-
-
-def module_of(found: ModuleRange) -> str:
-    """``features.12.conv (Conv2d, float16)``."""
-    return f"{found.name or 'the model'} ({found.kind}, {found.dtype})"
-
-
-def distance(found: ModuleRange) -> str:
-    """``41,200, 0.7 doublings below 65,504``; only the value where it is zero or not finite."""
-    if not 0 < found.largest < math.inf:
-        return units.loss(found.largest)
-    room = math.log2(LARGEST_FLOAT16) - math.log2(found.largest)
-    side = "above" if room < 0 else "below"
-    return f"{units.loss(found.largest)}, {units.doublings(abs(room))} doublings {side} 65,504"
+        return TraceVerdict(severity="info", state="unknown")
+    if trace.nearest[0].largest > LARGEST_FLOAT16:
+        return TraceVerdict(severity="warning", state="would overflow")
+    return TraceVerdict(severity="info", state="fits")
 
 
 # ------------------------------------------------------------------------------------------- X-ray
 
 
-def judge_xray(xray: XRayTaken) -> Verdict:
-    """Whether AMP's gradients agree with FP32's on this batch, by the layer that agrees least.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XRayVerdict:
+    """Whether AMP's gradients agree with FP32's on this batch."""
+
+    severity: Severity
+    state: Literal[
+        "FP32 loss not finite",
+        "AMP loss not finite",
+        "overflow",
+        "not finite",
+        "nothing to compare",
+        "agree",
+        "differ",
+        "disagree",
+    ]
+    """``overflow``: gradients in ``fp16``, whose scaler would skip the step; ``not finite`` in ``bf16``."""
+    count: int = 0
+    """The layers that agree or, in other states, those that do not."""
+    layers: int = 0
+    """Out of so many."""
+    worst: LayerAgreement | None = None
+    """The layer that agrees least, or the first with NaN or Inf."""
+
+
+def judge_xray(xray: XRayTaken) -> XRayVerdict:
+    """By the layer that agrees least.
 
     Layers without a gradient, or with an FP32 gradient of zero, have no cosine and are not counted.
     """
-    trouble = _xray_nonfinite(xray)
-    if trouble is not None:
-        return trouble
-    layers = [(layer.cosine, layer) for layer in xray.layers if layer.cosine is not None]
-    if not layers:
-        return Verdict("info", "no layer has a gradient to compare")
-    cosine, worst = min(layers, key=lambda pair: pair[0])
-    bound = XRAY_SAFE_COSINE if cosine >= XRAY_CAREFUL_COSINE else XRAY_CAREFUL_COSINE
-    agreeing = sum(value >= bound for value, _ in layers)
-    found = f"worst {_layer_words(worst)}; {_losses_apart(xray)}"
-    if cosine >= XRAY_SAFE_COSINE:
-        return Verdict("info", f"gradients agree in {_layers(agreeing, len(layers))}; {found}")
-    where = _layers(len(layers) - agreeing, len(layers))
-    masks = "; dropout masks may differ" if xray.random else ""
-    if cosine >= XRAY_CAREFUL_COSINE:
-        return Verdict("warning", f"gradients differ in {where}; {found}{masks}")
-    return Verdict("error", f"gradients disagree in {where}; {found}{masks}")
-
-
-def _layers(count: int, of: int) -> str:
-    """``3 of 43 layers``, ``all 43 layers``."""
-    return f"all {of} layers" if count == of > 1 else f"{count} of {of} layers"
-
-
-def _xray_nonfinite(xray: XRayTaken) -> Verdict | None:
-    """What NaN or Inf in either pass means; None if there is none."""
-    amp = precision_label(xray.precision)
     if not math.isfinite(xray.loss_fp32):
-        return Verdict("error", f"the loss is {units.loss(xray.loss_fp32)} even in FP32: not an AMP problem")
+        return XRayVerdict(severity="error", state="FP32 loss not finite")
     if not math.isfinite(xray.loss_amp):
-        lost = f"the loss is {units.loss(xray.loss_amp)} in {amp} but {units.loss(xray.loss_fp32)} in FP32"
-        return Verdict("error", f"{lost}{_forward_hint(xray)}")
-    bad = [layer.name for layer in xray.layers if layer.cosine is not None and math.isnan(layer.cosine)]
-    if not bad:
-        return None
-    where = f"NaN or Inf in {len(bad)} of {len(xray.layers)} layers' gradients, first {bad[0] or 'the model'}"
-    if xray.precision != "fp16":
-        return Verdict("error", f"{amp}: {where}")
-    overflow = f"overflow at scale {units.count(xray.loss_scale)}"
-    return Verdict("warning", f"{overflow}, the scaler would skip this step and halve it: {where}")
+        return XRayVerdict(severity="error", state="AMP loss not finite")
+    cosines = [(layer.cosine, layer) for layer in xray.layers if layer.cosine is not None]
+    bad = [layer for cosine, layer in cosines if math.isnan(cosine)]
+    if bad:
+        return XRayVerdict(
+            severity="warning" if xray.precision == "fp16" else "error",
+            state="overflow" if xray.precision == "fp16" else "not finite",
+            count=len(bad),
+            layers=len(xray.layers),
+            worst=bad[0],
+        )
+    return _judge_cosines(cosines)
 
 
-def _forward_hint(xray: XRayTaken) -> str:
-    return f"; {FORWARD_OVERFLOW}" if xray.precision == "fp16" else ""
+def _judge_cosines(cosines: Sequence[tuple[float, LayerAgreement]]) -> XRayVerdict:
+    if not cosines:
+        return XRayVerdict(severity="info", state="nothing to compare")
+    least, worst = min(cosines, key=lambda pair: pair[0])
+    layers = len(cosines)
+    if least < XRAY_CAREFUL_COSINE:
+        count = sum(cosine < XRAY_CAREFUL_COSINE for cosine, _ in cosines)
+        return XRayVerdict(severity="error", state="disagree", count=count, layers=layers, worst=worst)
+    count = sum(cosine < XRAY_SAFE_COSINE for cosine, _ in cosines)
+    if count:
+        return XRayVerdict(severity="warning", state="differ", count=count, layers=layers, worst=worst)
+    return XRayVerdict(severity="info", state="agree", count=layers, layers=layers, worst=worst)
 
 
-def _layer_words(layer: LayerAgreement) -> str:
-    """``features.12 0.9991``, cut rather than rounded: 0.99896 is below 0.999."""
-    cosine = layer.cosine if layer.cosine is not None else math.nan
-    cut = cosine if math.isnan(cosine) else math.floor(cosine * 1e4) / 1e4
-    return f"{layer.name or 'the model'} {cut:.4f}"
-
-
-def _losses_apart(xray: XRayTaken) -> str:
-    """``losses 0.024% apart``, relative to FP32's."""
-    if xray.loss_amp == xray.loss_fp32:
-        return "losses equal"
-    if not xray.loss_fp32:
-        return f"losses {units.loss(xray.loss_fp32)} and {units.loss(xray.loss_amp)}"
-    return f"losses {units.share(abs(xray.loss_amp - xray.loss_fp32), abs(xray.loss_fp32))} apart"
-
-
-def xray_details(xray: XRayTaken) -> str:
-    """Both losses, memory, and the layers that agree least, a line each."""
-    compared = [layer for layer in xray.layers if layer.cosine is not None]
-    worst = sorted(compared, key=_disagreement, reverse=True)[:XRAY_WORST_LAYERS]
-    amp = precision_label(xray.precision)
-    losses = f"loss {units.loss(xray.loss_fp32)} in FP32, {units.loss(xray.loss_amp)} in {amp}"
-    took = f"took {units.milliseconds(xray.seconds)}"
-    lines = [losses, memory_breakdown(xray), *map(_layer_line, worst), took]
-    return "\n".join(line for line in lines if line)
-
-
-def _layer_line(layer: LayerAgreement) -> str:
-    """``features.12 0.9991 (Conv2d): relative error 0.0312, 0.024% lost``."""
-    lost = "" if layer.lost is None else f", {units.share(layer.lost, 1)} lost"
-    return f"{_layer_words(layer)} ({layer.kind}): relative error {units.loss(layer.relative_error)}{lost}"
-
-
-def _disagreement(layer: LayerAgreement) -> float:
-    """Higher is worse; NaN is the worst."""
-    return math.inf if layer.cosine is None or math.isnan(layer.cosine) else -layer.cosine
-
-
-def memory_breakdown(xray: XRayTaken) -> str:
-    """Which memory AMP can save and which it cannot; empty if what is saved for backward was not measured.
-
-    AMP shrinks what autograd saves for backward: activations, but it also saves cast copies of weights.
-    Weights, gradients, optimizer state and buffers are unchanged.
-    """
-    full, amp = xray.saved_bytes_fp32, xray.saved_bytes_amp
-    if full is None or amp is None:
-        return ""
-    fixed = xray.weights_bytes + xray.gradients_bytes + xray.optimizer_bytes + xray.buffers_bytes
-    whole = fixed + full
-    owners = "weights, gradients, optimizer state and buffers"
-    if full - amp < LITTLE_MEMORY * whole and fixed >= full:
-        share = f"{units.number_of_bytes(fixed)} of {units.number_of_bytes(whole)}"
-        return f"AMP cannot save much memory: {share} are {owners}"
-    in_amp, in_fp32 = units.number_of_bytes(amp), units.number_of_bytes(full)
-    rest = f"plus {units.number_of_bytes(fixed)} of {owners}"
-    return f"saved for backward: {in_amp} in AMP, {in_fp32} in FP32, {rest}"
+def least_agreeing(layers: Iterable[LayerAgreement]) -> list[LayerAgreement]:
+    """The layers that can be compared, those that agree least first; NaN is the worst."""
+    return sorted(
+        (layer for layer in layers if layer.cosine is not None),
+        key=lambda layer: -math.inf if layer.cosine is None or math.isnan(layer.cosine) else layer.cosine,
+    )

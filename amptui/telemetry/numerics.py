@@ -4,13 +4,12 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui import units
 from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
-from amptui.telemetry import health
+from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.stretch import Stretch
-from amptui.telemetry.view import NumericsView, ScalerView, Series, Verdict
+from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, Series
 
 FIRST_SCALE = 65536.0
 """The default initial scale of ``torch.amp.GradScaler``: assumed for float16 until there is a scale, and
@@ -26,7 +25,7 @@ TRACE_HOLDS_STEPS = 300
 """A trace still explains a skip up to so many steps later: a lasting problem is traced again every few
 hundred steps."""
 
-_LOG2_LARGEST = math.log2(health.LARGEST_FLOAT16)
+_LOG2_LARGEST = math.log2(LARGEST_FLOAT16)
 
 
 def headroom(grad_max: float, scale: float) -> float | None:
@@ -72,7 +71,7 @@ class _Measured:
 
 @dataclass(slots=True, eq=False)
 class NumericsWatch:
-    """Keeps the newest measurement of each kind and the last headrooms, and judges them."""
+    """Keeps the newest measurement of each kind, and the last headrooms."""
 
     _newest: _Measured | None = None
     _recent: deque[tuple[int, float, float]] = field(default_factory=lambda: deque(maxlen=MIN_OF))
@@ -80,11 +79,8 @@ class NumericsWatch:
     _forward_overflows: deque[int] = field(default_factory=lambda: deque(maxlen=MIN_OF))
     """Those steps whose loss was not finite: their gradients say nothing about the scale."""
     _window: Float16Window | None = None
-    _window_verdict: Verdict | None = None
     _trace: ModulesTraced | None = None
-    _trace_verdict: Verdict | None = None
     _xray: XRayTaken | None = None
-    _xray_verdict: Verdict | None = None
 
     def add(self, stretch: Stretch, rooms: list[float | None] | None, float16_scale: float) -> None:
         """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
@@ -115,18 +111,18 @@ class NumericsWatch:
 
     def add_window(self, window: Float16Window) -> None:
         """Add a float16 histogram."""
-        self._window, self._window_verdict = window, health.judge_window(window)
+        self._window = window
 
     def add_trace(self, trace: ModulesTraced) -> None:
         """Add a module trace."""
-        self._trace, self._trace_verdict = trace, health.judge_trace(trace)
+        self._trace = trace
 
     def add_xray(self, xray: XRayTaken) -> None:
         """Add an X-ray."""
-        self._xray, self._xray_verdict = xray, health.judge_xray(xray)
+        self._xray = xray
 
     def view(self, watch: ScalerWatch, series: Series, precision: str | None) -> NumericsView:
-        """Everything with its verdicts. ``series``: the run's headrooms; ``precision``: the confirmed one."""
+        """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one."""
         newest, facts = self._newest, watch.facts()
         return NumericsView(
             grad_norm=newest.norm if newest else None,
@@ -138,14 +134,11 @@ class NumericsWatch:
             hypothetical=newest is not None and newest.hypothetical,
             min_headroom=self._least(newest.scale) if newest else None,
             headrooms=series,
-            outlook=self._outlook(watch.view()) if precision == "fp16" else "",
+            outlook=self._outlook(watch.view()) if precision == "fp16" else None,
             scaler=judge_scaler(facts, self._began(facts)),
             window=self._window,
-            window_verdict=self._window_verdict,
             trace=self._trace,
-            trace_verdict=self._trace_verdict,
             xray=self._xray,
-            xray_verdict=self._xray_verdict,
         )
 
     def _least(self, scale: float) -> float | None:
@@ -163,39 +156,32 @@ class NumericsWatch:
                 least[at] = room
         return least
 
-    def _outlook(self, scaler: ScalerView) -> str:
-        """When the scale grows next, and whether recent gradients would still fit."""
+    def _outlook(self, scaler: ScalerView) -> GrowthOutlook | None:
+        """When the scale grows next, and whether recent gradients would still fit; None if unknown."""
         newest = self._newest
         if newest is None or newest.hypothetical or newest.headroom == -math.inf:
-            return ""
+            return None
         scale, tracker, interval = scaler.scale, scaler.growth_tracker, scaler.growth_interval
         if tracker is None or interval is None or interval <= tracker:
-            return ""
+            return None
         if scale is None or not 0 < scale < math.inf:
-            return ""
-        after = self._after_growth(scale)
+            return None
         steps = interval - tracker
-        return f"×2 in {units.count(steps)} step{'s' if steps > 1 else ''}, {after}" if after else ""
-
-    def _after_growth(self, scale: float) -> str:
-        grown = GROWTH_FACTOR * scale
         for step, room, at in reversed(self._recent):
-            if room == -math.inf and at <= grown and step not in self._forward_overflows:
-                return f"probably a skip: {units.count(at)} overflowed at step {units.count(step)}"
+            if room == -math.inf and at <= GROWTH_FACTOR * scale and step not in self._forward_overflows:
+                return GrowthOutlook(steps=steps, overflow_step=step, overflow_scale=at)
         finite = self._min_by_scale(overflowed=False)
         if not finite:
-            return ""
-        least = min(_moved(room, at, scale) for at, room in finite.items())
-        if least < math.log2(GROWTH_FACTOR):
-            return f"probably a skip: min headroom {units.doublings(least)} doublings"
-        return f"headroom then {units.doublings(least - math.log2(GROWTH_FACTOR))}"
+            return None
+        now = min(_moved(room, at, scale) for at, room in finite.items())
+        return GrowthOutlook(steps=steps, headroom_now=now, headroom_then=now - math.log2(GROWTH_FACTOR))
 
     def _began(self, facts: ScalerFacts) -> ModuleRange | None:
         """The module that a trace found to overflow first, if the trace still explains the newest skip."""
-        trace, skip_step = self._trace, facts.newest_skip_step
-        if trace is None or trace.precision != "fp16" or skip_step is None:
+        trace, skip = self._trace, facts.newest_skip
+        if trace is None or trace.precision != "fp16" or skip is None:
             return None
-        return trace.first if skip_step - trace.step <= TRACE_HOLDS_STEPS else None
+        return trace.first if skip.step - trace.step <= TRACE_HOLDS_STEPS else None
 
 
 def _moved(room: float, at: float, scale: float) -> float:

@@ -4,10 +4,8 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui import units
 from amptui.records import LossScaleChanged, StepRecord, StepSkipped
-from amptui.telemetry.events import scale_move
-from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts, suspect_of
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import ScalerView
 
@@ -90,7 +88,7 @@ class ScalerWatch:
             growth_interval=self.growth_interval,
             applied=self._applied,
             skipped=self._skipped,
-            last_change=_in_words(self._change) if self._change else "",
+            last_change=self._change,
         )
 
     def facts(self) -> ScalerFacts:
@@ -107,17 +105,10 @@ class ScalerWatch:
             forward_overflow_step=overflows[-1] if overflows else None,
             scale=self.scale,
             scale_has_grown=self._has_grown,
-            newest_skip_step=self._newest_skip.step if self._newest_skip else None,
-            suspect=suspect_of(self._newest_skip.names) if self._newest_skip else "",
+            newest_skip=self._newest_skip,
         )
 
     def _newer_change(self) -> LossScaleChanged | None:
         """The last change, unless a step ran after it: a step's record has the scale that it ran with."""
         last, change = self._last, self._change
         return change if change is not None and (last is None or change.step >= last.step) else None
-
-
-def _in_words(change: LossScaleChanged) -> str:
-    """``backoff at step 612: 131,072 → 65,536``."""
-    move = scale_move(change.previous, change.current)
-    return f"{change.reason} at step {units.count(change.step)}: {move}"

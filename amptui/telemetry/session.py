@@ -10,15 +10,14 @@ from typing import Any, Literal
 from amptui import answers, findings, records, samples
 from amptui.codec import Codec
 from amptui.strictjson import JsonError
-from amptui.telemetry import events
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.elapsed import RunningTime
 from amptui.telemetry.energy import INTERRUPTIONS, EnergyWatch
 from amptui.telemetry.epochs import EpochPlace
 from amptui.telemetry.eventlog import EventLog
+from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
 from amptui.telemetry.keeping import Keeping
 from amptui.telemetry.losses import LossSummary
-from amptui.telemetry.memory import MemoryWatch
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import Pace
 from amptui.telemetry.requests import RequestWatch
@@ -31,7 +30,7 @@ from amptui.telemetry.tracks import Tracks
 from amptui.telemetry.utilization import UtilizationWatch
 from amptui.telemetry.view import SessionView
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """To be raised when the meaning of a field of the state changes but not its name."""
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
@@ -62,7 +61,7 @@ class Session:
     _keeping: Keeping = field(default_factory=Keeping)
     _epoch: EpochPlace = field(default_factory=EpochPlace)
     _last: records.StepRecord | None = None
-    _last_epoch: records.EpochFinished | None = None
+    _validated: records.EpochFinished | records.Validated | None = None
     _device: samples.DeviceSample | None = None
     _allocator: samples.AllocatorSample | None = None
     _pending: list[records.StepRecord] = field(default_factory=list)
@@ -78,7 +77,8 @@ class Session:
     _timing: TimingWatch = field(default_factory=TimingWatch)
     _scaler: ScalerWatch = field(default_factory=ScalerWatch)
     _numerics: NumericsWatch = field(default_factory=NumericsWatch)
-    _memory: MemoryWatch = field(default_factory=MemoryWatch)
+    _memory: dict[str, findings.MemoryBreakdown] = field(default_factory=dict)
+    """The newest of each precision."""
     _switches: SwitchList = field(default_factory=SwitchList)
     _requests: RequestWatch = field(default_factory=RequestWatch)
     _log: EventLog = field(default_factory=EventLog)
@@ -182,7 +182,7 @@ class Session:
         self._run = record
         self._scaler.growth_interval = record.growth_interval
         self._begin()
-        self._log.add(events.run_started(record))
+        self._log.add(record)
 
     def _begin(self) -> None:
         """A process starts to train, however the one before it ended."""
@@ -211,7 +211,7 @@ class Session:
     def _change_precision(self, record: records.PrecisionChanged) -> None:
         self._switches.switch(record.step, record.current)
         if self._compared is None or self._compared.over or self._outcome is not None:
-            self._log.add(events.precision_changed(record))
+            self._log.add(record)
 
     def _change_loss_scale(self, record: records.LossScaleChanged) -> None:
         self._scaler.add_change(record)
@@ -227,18 +227,15 @@ class Session:
 
     def _take_xray(self, record: findings.XRayTaken) -> None:
         self._numerics.add_xray(record)
-        self._memory.add_xray(record)
-        self._ledger.explain_memory(self._memory.why_little())
-        self._log.add(events.xray_taken(record))
+        self._log.add(summary_of_xray(record))
 
     def _break_down_memory(self, record: findings.MemoryBreakdown) -> None:
-        self._memory.add(record)
-        self._ledger.explain_memory(self._memory.why_little())
+        self._memory[record.precision] = record
 
     def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._compared = record
         if record.over:
-            self._log.add(events.precisions_compared(record, self._run))
+            self._log.add(ComparisonOver(record=record, run=self._run))
 
     def _find_nonfinite(self, record: records.NonFinite) -> None:
         precision = self._switches.at(record.step) or self._precision()
@@ -246,19 +243,20 @@ class Session:
             precision = self._pending[-1].precision
         self._log.add_nonfinite(record, precision)
 
-    def _finish_epoch(self, record: records.EpochFinished) -> None:
-        self._last_epoch = record
-        self._log.add(events.epoch_finished(record))
+    def _validate(self, record: records.EpochFinished | records.Validated) -> None:
+        if record.validation is not None:
+            self._validated = record
+        self._log.add(record)
 
     def _change_pause(self, record: records.PauseChanged) -> None:
         if self._outcome is None:
             self._state = "paused" if record.paused else "running"
             self._pause = record if record.paused else None
-        self._log.add(events.pause_changed(record))
+        self._log.add(record)
 
     def _write_checkpoint(self, record: records.CheckpointWritten) -> None:
         self._keeping.checkpoint = record
-        self._log.add(events.checkpoint_written(record))
+        self._log.add(record)
 
     def _resume(self, record: records.RunResumed) -> None:
         """Another process continues after a step, perhaps on another device; later steps no longer count."""
@@ -280,30 +278,30 @@ class Session:
         self._switches.switch(record.step + 1, record.precision)
         if record.device_name != before:
             # Seconds, bytes and joules of two devices do not compare.
-            self._ledger, self._timing, self._memory = PrecisionLedger(), TimingWatch(), MemoryWatch()
+            self._ledger, self._timing, self._memory = PrecisionLedger(), TimingWatch(), {}
             self._compared = None
-        self._log.add(events.run_resumed(record, before))
+        self._log.add(Resumption(record=record, device_before=before))
 
     def _forget_steps_after(self, step: int) -> None:
         self._tracks.rewind(step + 1)
         self._scaler.rewind(step + 1)
         if self._last is not None and self._last.step > step:
             self._last = None
-        if self._last_epoch is not None and self._last_epoch.step > step:
-            self._last_epoch = None
+        if self._validated is not None and self._validated.step > step:
+            self._validated = None
 
     def _change_keeping(self, record: records.KeepingChanged) -> None:
         self._keeping.change(record)
-        self._log.add(events.keeping_changed(record))
+        self._log.add(record)
 
     def _change_viewers(self, record: records.ViewersChanged) -> None:
         self._keeping.change_viewers(record)
-        self._log.add(events.viewers_changed(record))
+        self._log.add(record)
 
     def _end(self, record: records.RunFinished | records.RunFailed) -> None:
         self._outcome, self._pause = record, None
         self._state = "finished" if isinstance(record, records.RunFinished) else "failed"
-        self._log.add(events.run_ended(record))
+        self._log.add(record)
 
     def _precision(self) -> str | None:
         """The precision last confirmed by the engine."""
@@ -329,7 +327,7 @@ class Session:
             smoothed_loss=self._losses.smoothed,
             best_loss=self._losses.best,
             best_loss_step=self._losses.best_step,
-            last_epoch=self._last_epoch,
+            validated=self._validated,
             step_seconds=self._pace.step_seconds,
             samples_per_second=self._pace.samples_per_second,
             loss=self._tracks.loss,
@@ -339,7 +337,7 @@ class Session:
             switches=self._switches.switches,
             comparison=self._ledger.comparison(),
             compared=self._compared,
-            memory=self._memory.newest(),
+            memory=tuple(self._memory[name] for name in records.PRECISIONS if name in self._memory),
             timings=self._timing.timings(self._ledger.comparison()),
             scaler=self._scaler.view(),
             numerics=self._numerics.view(self._scaler, self._tracks.headrooms, self._precision()),
@@ -376,13 +374,14 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     findings.XRayTaken: Session._take_xray,
     findings.PrecisionsCompared: Session._compare,
     findings.StepTimed: lambda session, record: session._timing.add(record),
-    findings.ModelCompiled: lambda session, record: session._log.add(events.model_compiled(record)),
+    findings.ModelCompiled: lambda session, record: session._log.add(record),
     findings.MemoryBreakdown: Session._break_down_memory,
     records.NonFinite: Session._find_nonfinite,
-    records.EpochFinished: Session._finish_epoch,
+    records.EpochFinished: Session._validate,
+    records.Validated: Session._validate,
     records.PauseChanged: Session._change_pause,
-    records.Note: lambda session, record: session._log.add(events.note(record)),
-    records.Printed: lambda session, record: session._log.add_print(record),
+    records.Note: lambda session, record: session._log.add(record),
+    records.Printed: lambda session, record: session._log.add(record),
     records.CheckpointWritten: Session._write_checkpoint,
     records.RunResumed: Session._resume,
     records.KeepingChanged: Session._change_keeping,

@@ -18,32 +18,21 @@ from amptui.findings import (
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
+    LossScaleChanged,
     PauseCause,
     PhaseChanged,
     RunFailed,
     RunFinished,
     RunStarted,
-    Severity,
     StepRecord,
+    Validated,
 )
 from amptui.samples import AllocatorSample, DeviceSample, GpuSample
+from amptui.telemetry.events import Event
+from amptui.telemetry.scaling import ScalerVerdict
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
-
-EventKind = Literal[
-    "switch",
-    "skip",
-    "growth",
-    "nonfinite",
-    "epoch",
-    "pause",
-    "note",
-    "print",
-    "finished",
-    "failed",
-    "compared",
-]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,21 +70,6 @@ def _empty_series() -> Series:
 
 
 EMPTY_SERIES = _empty_series()
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One line of the event list."""
-
-    time: float
-    step: int | None
-    kind: EventKind
-    severity: Severity
-    text: str
-    detail: str = ""
-    """More to read when the line is opened, for example a traceback."""
-    number: int = field(default=0, compare=False)
-    """Lines are numbered in order of creation; a line that counts repeats keeps its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +122,20 @@ class Comparison:
     rows: tuple[PrecisionStats, ...] = ()
     baseline: str | None = None
     amp: str | None = None
+    missing: Literal["", "steps", "AMP", "baseline", "more steps"] = ""
+    """Why there is no speed-up to show yet: no steps at all, none on one side, or too few."""
     speedup: float | None = None
     """The baseline's median step time over AMP's: above 1, AMP is faster. Only A/B runs have intervals."""
     memory_saving: float | None = None
     """The fraction of the baseline's peak allocated memory that AMP saved; negative if it needed more."""
-    reason: str = ""
-    """Why there is no speed-up to show yet."""
     provisional_speedup: float | None = None
     """The same while there are too few counted steps, from medians of at least two steps: only a first
     impression."""
-    explanations: tuple[str, ...] = ()
-    """Why AMP brought little or no gain, and what to do: one or two sentences each."""
-    breakdown_missing: bool = False
-    """Whether the last explanation only guesses where the memory goes, which an X-ray would show."""
+    held_back_by: Literal["", "input", "launch"] = ""
+    """What kept AMP from gaining speed, if it gained little and something measured shows it."""
+
+
+Bound = Literal["", "compute", "input", "launch", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,12 +147,10 @@ class PrecisionTiming:
     """How many were timed."""
     phases: tuple[PhaseSeconds, ...]
     """The median of each."""
-    bound: Literal["compute", "input", "launch", ""] = ""
-    """What the steps wait for; empty if unknown."""
-    evidence: str = ""
-    """The numbers behind ``bound``, in words."""
-    limit: str = ""
-    """The most that another precision can gain, and why (Amdahl)."""
+    bound: Bound = ""
+    """What the steps wait for; empty until enough were timed, ``unknown`` if nothing explains an idle GPU."""
+    utilization_percent: float | None = None
+    """The training GPU's, by NVML."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,31 +163,23 @@ class ScalerView:
     applied: int = 0
     """``fp16`` steps that changed the weights."""
     skipped: int = 0
-    last_change: str = ""
-    """The last change in words: ``backoff at step 612: 131,072 → 65,536``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How bad it is, and why or what to do, in plain English."""
-
-    severity: Severity
-    text: str
-
-
-ScalerState = Literal["unused", "calibrating", "healthy", "backing off", "collapsing", "forward overflow"]
+    last_change: LossScaleChanged | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScalerVerdict:
-    """What the loss scaler is doing, and the rule behind the verdict."""
+class GrowthOutlook:
+    """The scale's next growth, and what recent gradients make of it."""
 
-    state: ScalerState = "unused"
-    severity: Severity = "info"
-    text: str = ""
-    """One plain sentence: what it means and what to do."""
-    rule: str = ""
-    """The rule, with its threshold and the number that met it: ``5 skips in a row: 7 so far``."""
+    steps: int
+    """Applied steps until then."""
+    headroom_now: float | None = None
+    """The minimum of the recent steps, in doublings at the scale of now; without those that overflowed."""
+    headroom_then: float | None = None
+    """The same after the growth; negative if it will probably overflow."""
+    overflow_step: int | None = None
+    """The newest recent step that overflowed at the grown scale or below it."""
+    overflow_scale: float | None = None
+    """Its scale."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,17 +203,11 @@ class NumericsView:
     """The minimum of the last 256 measured, each converted to the newest scale; -inf if any overflowed."""
     headrooms: Series = EMPTY_SERIES
     """One value per step, most of them not measured; each at the scale of its step."""
-    outlook: str = ""
-    """What comes next, a growth or probably a skip, in words; empty if unknown."""
+    outlook: GrowthOutlook | None = None
     scaler: ScalerVerdict = field(default_factory=ScalerVerdict)
     window: Float16Window | None = None
-    window_verdict: Verdict | None = None
-    """On the histogram: ``gradients would survive float16: 0.02% of nonzero flushed at 65,536``."""
     trace: ModulesTraced | None = None
-    trace_verdict: Verdict | None = None
     xray: XRayTaken | None = None
-    xray_verdict: Verdict | None = None
-    """``gradients agree in all 43 layers; worst features.12 0.9991; losses 0.024% apart``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +233,8 @@ class SessionView:
     """Exponential moving average of the finite losses."""
     best_loss: float | None = None
     best_loss_step: int | None = None
-    last_epoch: EpochFinished | None = None
+    validated: EpochFinished | Validated | None = None
+    """The newest record with a validation."""
     step_seconds: float | None = None
     """Mean over the last 50 measured steps in any precision, hiccups included."""
     samples_per_second: float | None = None

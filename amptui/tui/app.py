@@ -17,9 +17,11 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
+from amptui.diagnosis.events import checkpoint_written, comparison_over
+from amptui.diagnosis.gradients import trace_verdict
+from amptui.diagnosis.labels import precision_label
 from amptui.records import AMP_PRECISIONS, Severity
-from amptui.telemetry.events import checkpoint_written, precisions_compared
-from amptui.telemetry.labels import precision_label
+from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS
@@ -69,7 +71,7 @@ class WatchApp(RunScreen):
                 self._tell(answer)
         was_comparing, self._comparing = self._comparing, ab_comparison.running(view) is not None
         if was_comparing and view.compared is not None and view.compared.over:
-            result = precisions_compared(view.compared, view.run).text
+            result = comparison_over(ComparisonOver(record=view.compared, run=view.run))
             self._say(result, severity="info", seconds=FINDING_SECONDS)
         self._close_questions()
         if self._overlay is None and self._control.stop_reason is None and not is_stopping(view):
@@ -80,18 +82,19 @@ class WatchApp(RunScreen):
     def _tell(self, answer: Answer) -> None:
         """Show the answer to a request of this screen: an X-ray in its overlay, all others in the footer."""
         view = self._view
-        verdict, kind = view.numerics.trace_verdict, answer.request.kind
+        trace, kind = view.numerics.trace, answer.request.kind
         if isinstance(answer, RequestRefused):
             severity: Severity = "error" if answer.reason == "failed" else "warning"
             if words := pending_requests.refusal_words(answer):
                 self._say(words, severity=severity, seconds=FINDING_SECONDS)
         elif kind == "x-ray":
             self._xray_is_new = not self._has_open("x-ray")
-        elif kind == "trace" and verdict is not None:
+        elif kind == "trace" and trace is not None:
+            verdict = trace_verdict(trace)
             text = f"e: details · {verdict.text}"
             self._say(text, severity=verdict.severity, seconds=FINDING_SECONDS)
         elif kind == "checkpoint" and view.checkpoint is not None:
-            self._say(checkpoint_written(view.checkpoint).text, severity="info")
+            self._say(checkpoint_written(view.checkpoint), severity="info")
 
     def _close_questions(self) -> None:
         """Close a question that the run or another screen has answered."""

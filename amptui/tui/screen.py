@@ -13,9 +13,9 @@ from textual.app import App, ComposeResult
 
 from amptui.control import Asker
 from amptui.cores import read_cores, read_limits
+from amptui.diagnosis.alerts import Alerts
 from amptui.notification import notification
 from amptui.records import Severity
-from amptui.telemetry.alerts import Alerts
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.terminal import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas

@@ -125,21 +125,21 @@ def timing(precision: str, forward: float, **changes: Any) -> PrecisionTiming:
             PhaseSeconds(name="forward", host_seconds=0.009, device_seconds=forward),
             PhaseSeconds(name="backward", host_seconds=0.009, device_seconds=2 * forward),
         ),
-        **{"bound": "compute", "limit": f"{precision} has a limit", **changes},
+        **{"bound": "compute", **changes},
     )
 
 
 def test_where_amp_gives_nothing_the_report_says_what_was_measured_about_it() -> None:
     timings = (
         timing("fp32", 0.005),
-        timing("fp16", 0.004, bound="launch", evidence="fp16 took its time"),
+        timing("fp16", 0.004, bound="launch"),
     )
-    comparison = Comparison(explanations=("18% more peak memory: weights",))
+    comparison = Comparison(memory_saving=-0.18)
     size = measured(amp(1.01), timings=timings, comparison=comparison)
     assert [line for line in lines(size) if line.startswith("why: ")] == [
-        "why: 18% more peak memory: weights",
-        "why: AMP fp16 is launch-bound: fp16 took its time",
-        "why: fp32 has a limit",
+        "why: 18% more peak memory: probably mostly weights, gradients and optimizer state, which stay FP32",
+        "why: AMP fp16 is launch-bound: the host takes 18.0 ms to launch what the GPU runs in 12.0 ms",
+        "why: AMP can speed up forward and backward: 100% of the step, little else limits it",
         "why: AMP fp16: forward 4.00 ms instead of 5.00 ms, backward 8.00 ms instead of 10.0 ms",
     ]
 
@@ -151,6 +151,16 @@ def test_where_amp_is_slower_the_report_says_in_what_and_promises_nothing() -> N
         "AMP fp16 took longer than FP32: forward 180 ms instead of 5.00 ms, "
         "backward 360 ms instead of 10.0 ms"
     )
+
+
+def test_json_has_what_each_timing_means_in_words() -> None:
+    timings = (timing("fp32", 0.005, bound="unknown"), timing("fp16", 0.004, bound="launch"))
+    (size,) = report_json(bench(measured(amp(), timings=timings)))["measured"]
+    fp32, fp16 = size["timings"]
+    assert (fp32["bound"], fp16["bound"]) == ("", "launch")
+    assert fp16["evidence"].startswith("the host takes 18.0 ms")
+    assert fp16["limit"] == "launching takes as long in any precision: little to gain"
+    assert set(fp16) == {"precision", "steps", "phases", "bound", "evidence", "limit"}
 
 
 def test_where_nothing_explains_it_that_is_said() -> None:

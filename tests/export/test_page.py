@@ -8,6 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from amptui.diagnosis.events import event_text
+from amptui.diagnosis.gradients import window_verdict
+from amptui.diagnosis.loss_scale import scaler_sentence
+from amptui.diagnosis.speed import why_no_ratio
 from amptui.export import export
 from amptui.export.markup import chip
 from amptui.export.page import page
@@ -69,20 +73,19 @@ def test_the_page_of_a_trained_run_tells_what_the_screen_would(
         "noise, synthetic, 64 samples",
         "⚠ synthetic data",
         "▲ AMP fp16",
-        view.comparison.reason,
-        view.numerics.scaler.text,
+        why_no_ratio(view.comparison),
+        scaler_sentence(view.numerics.scaler),
         "tiny-run",
         f"{view.run.parameters:,} parameters",
-        *(event.text for event in view.events),
+        *(event_text(event) for event in view.events),
         *map(str, view.run.versions.values()),
         "learning_rate",
         "classify",
         "regress",
     ):
         assert words in found.text, words
-    verdict = view.numerics.window_verdict
-    assert verdict is not None
-    assert verdict.text in found.text
+    assert view.numerics.window is not None
+    assert window_verdict(view.numerics.window).text in found.text
 
 
 def test_each_measured_curve_has_a_chart_and_no_other(records: list[Record]) -> None:

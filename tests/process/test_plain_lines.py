@@ -119,7 +119,7 @@ def test_a_stand_in_is_named_in_every_status_line() -> None:
 def test_an_event_line_has_clock_sign_and_step() -> None:
     failed = views.failed().events[0]
     line = event_line(failed)
-    assert line[8:].startswith(" x step 1,204: CUDA out of memory")
+    assert line[8:].startswith(" x step 1,204: failed: CUDA out of memory")
     assert line[2] == line[5] == ":"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from amptui.diagnosis.events import event_text
 from amptui.process.recorder import Recorder
 from amptui.records import KeepingChanged, Note, Record, RunFailed
 from amptui.runs.journal import read
@@ -71,7 +72,7 @@ def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> Non
     pump = Pump(tmp_path, listeners=[lambda _batch: arrived.set()])
     pump.recorder.emit(note(1))
     assert arrived.wait(ENOUGH_SECONDS)
-    assert [event.text for event in pump.session.view().events] == ["1"]
+    assert [event_text(event) for event in pump.session.view().events] == ["1"]
     assert texts(pump.close()) == ["1"]
 
 
@@ -158,6 +159,7 @@ def test_a_run_json_that_cannot_be_written_is_a_note_even_at_the_very_end(tmp_pa
 FULL_DISK = """
 import resource, sys, threading, time
 from pathlib import Path
+from amptui.diagnosis.events import event_text
 from amptui.process.recorder import Recorder
 from amptui.records import Note
 from amptui.runs.rundir import RunDir
@@ -170,8 +172,8 @@ recorder.start()
 
 def wait_for(text):
     limit = time.monotonic() + 10
-    while not any(text in event.text for event in session.view().events):
-        assert time.monotonic() < limit, [event.text for event in session.view().events]
+    while not any(text in event_text(event) for event in session.view().events):
+        assert time.monotonic() < limit, [event_text(event) for event in session.view().events]
         time.sleep(0.01)
 
 def emit(first, last):
@@ -241,7 +243,7 @@ def test_a_run_that_goes_on_writes_nothing_before_its_journal_was_cut(tmp_path: 
         time.sleep(0.01)
     assert list(read(tmp_path / "journal.jsonl")) == before
     assert second.recorder.cut_after(0) == 0
-    known = [event.text for event in second.session.view().events]
+    known = [event_text(event) for event in second.session.view().events]
     assert known[:2] == ["2", "1"], "what was said meanwhile is known beside what was known before"
     assert texts(second.close()) == ["1", "2"]
 

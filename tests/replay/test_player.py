@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.events import event_text
 from amptui.errors import RunFolderError
 from amptui.records import Note, PauseChanged, Record, RunFinished
 from amptui.replay.player import FASTEST, LONGEST_WAIT_SECONDS, SLOWEST, Player
@@ -107,9 +108,9 @@ def test_a_long_silence_is_passed_over(tmp_path: Path) -> None:
     later = Note(time=100.0 + 90_000, severity="info", text="the next day")
     clock = Clock(tmp_path, [*recorded(2), later, step(3, time=later.time + 1)])
     clock.run(2 + LONGEST_WAIT_SECONDS - 0.5)
-    assert clock.player.look().events[0].text != later.text
+    assert clock.player.look().events[0].about != later
     clock.run(1)
-    assert clock.player.look().events[0].text == later.text
+    assert clock.player.look().events[0].about == later
     clock.run(1)
     assert (clock.step, clock.state) == (3, "ended")
 
@@ -201,7 +202,7 @@ def test_what_the_recorded_run_paused_to_ask_is_not_asked_again(tmp_path: Path) 
     clock.run(3)
     view = clock.player.look()
     assert (view.state, view.pause_reason) == ("paused", "")
-    assert "the loss scale fell below its floor" in view.events[0].text
+    assert "the loss scale fell below its floor" in event_text(view.events[0])
 
 
 def test_damage_is_passed_over_and_told(tmp_path: Path) -> None:

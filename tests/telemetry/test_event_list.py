@@ -1,4 +1,4 @@
-"""The event list: one plain line for each thing that happened, and no flood whatever happens."""
+"""The event list: one line for each thing that happened, and no flood whatever happens."""
 
 import math
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 
 from amptui.findings import ModelCompiled
 from amptui.records import (
-    DataInfo,
     EpochFinished,
+    KeepingChanged,
     Note,
     PauseChanged,
     PrecisionChanged,
@@ -17,11 +17,25 @@ from amptui.records import (
     Record,
     RunFailed,
     RunFinished,
+    Validated,
     Validation,
 )
+from amptui.telemetry.events import Event, SkipRow, Storm
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import Event, SessionView
-from tests.telemetry.record_samples import backoff, growth, nonfinite, run, skip, skip_row, step
+from amptui.telemetry.view import SessionView
+from tests.telemetry.record_samples import (
+    backoff,
+    compared,
+    growth,
+    module,
+    nonfinite,
+    run,
+    skip,
+    skip_row,
+    step,
+    traced,
+    xray,
+)
 
 
 def view_of(*records: Record) -> SessionView:
@@ -47,85 +61,72 @@ def epoch(**changes: Any) -> EpochFinished:
     return replace(record, **changes)
 
 
+def validated() -> Validated:
+    return Validated(time=1.0, step=9, epoch=3, validation=Validation(loss=0.5, accuracy=None, samples=1))
+
+
 def compilation(**changes: Any) -> ModelCompiled:
     record = ModelCompiled(time=1.0, step=9, precision="bf16", training=True, seconds=9.5, what="first")
     return replace(record, **changes)
 
 
 @pytest.mark.parametrize(
-    ("record", "kind", "text"),
+    ("record", "kind", "severity"),
     [
-        (run(), "note", "run started: mnist-deep on NVIDIA H200, MNIST, FP32"),
-        (
-            run(data=DataInfo(name="MNIST", real=False, samples=None)),
-            "note",
-            "run started: mnist-deep on NVIDIA H200, MNIST (synthetic), FP32",
-        ),
-        (PrecisionChanged(time=1.0, step=600, previous="fp32", current="fp16"), "switch", "FP32 → AMP fp16"),
-        (compilation(), "note", "compiled for AMP bf16 in 9.50 s"),
-        (
-            compilation(what="again", training=False, reason="expected 8, actual 4"),
-            "note",
-            "recompiled for AMP bf16 validation in 9.50 s: expected 8, actual 4",
-        ),
-        (compilation(what="graphs"), "note", "recorded CUDA graphs for AMP bf16 in 9.50 s"),
-        (growth(2000, 65536.0), "growth", "loss scale 65,536 → 131,072"),
-        (backoff(7, 65536.0), "skip", "overflow: loss scale 65,536 → 32,768"),
-        (epoch(), "epoch", "epoch 3: loss 0.0312, validation 0.0351 99.1% in 2.30 s"),
-        (epoch(seconds=83.2, validation=None), "epoch", "epoch 3: loss 0.0312 in 1:23"),
-        (epoch(seconds=None, validation=None, mean_loss=None), "epoch", "epoch 3: loss n/a"),
-        (
-            epoch(validation=Validation(loss=math.nan, accuracy=None, samples=1)),
-            "epoch",
-            "epoch 3: loss 0.0312, validation nan in 2.30 s",
-        ),
-        (PauseChanged(time=1.0, step=1204, paused=True), "pause", "paused after step 1,204"),
-        (PauseChanged(time=1.0, step=1204, paused=False), "pause", "resumed after step 1,204"),
-        (Note(time=1.0, severity="info", text="look here"), "note", "look here"),
-        (Printed(time=1.0, stream="stdout", text="hello\n"), "print", "hello"),
-        (
-            RunFinished(time=1.0, steps=2340, seconds=41.0, reason="done"),
-            "finished",
-            "done: 2,340 steps in 41.0 s",
-        ),
+        (run(), "note", "info"),
+        (PrecisionChanged(time=1.0, step=600, previous="fp32", current="fp16"), "switch", "info"),
+        (compilation(), "note", "info"),
+        (growth(2000, 65536.0), "growth", "info"),
+        (backoff(7, 65536.0), "skip", "info"),
+        (backoff(7, 1.0), "skip", "error"),
+        (epoch(), "epoch", "info"),
+        (validated(), "epoch", "info"),
+        (PauseChanged(time=1.0, step=1204, paused=True), "pause", "info"),
+        (PauseChanged(time=1.0, step=1204, paused=True, reason="the scale fell"), "pause", "error"),
+        (Note(time=1.0, severity="warning", text="look here"), "note", "warning"),
+        (Printed(time=1.0, stream="stdout", text="hello\n"), "print", "info"),
+        (KeepingChanged(time=1.0, what="journal", trouble="the disk is full"), "note", "error"),
+        (KeepingChanged(time=1.0, what="journal", trouble=""), "note", "info"),
+        (RunFinished(time=1.0, steps=2340, seconds=41.0, reason="done"), "finished", "info"),
+        (RunFailed(time=1.0, step=7, error="out of memory", traceback="Traceback ..."), "failed", "error"),
+        (traced(), "note", "info"),
+        (traced(first=module(largest=math.inf)), "nonfinite", "warning"),
+        (xray(), "note", "info"),
+        (skip(612), "skip", "info"),
+        (nonfinite(612), "nonfinite", "error"),
+        (compared(), "compared", "info"),
     ],
 )
-def test_each_record_has_its_line(record: Record, kind: str, text: str) -> None:
+def test_each_record_has_its_kind_and_its_severity(record: Record, kind: str, severity: str) -> None:
     event = the_event(record)
-    assert (event.kind, event.severity, event.text) == (kind, "info", text)
+    assert (event.kind, event.severity, event.times) == (kind, severity, 1)
 
 
-def test_a_failure_keeps_its_traceback_for_who_opens_it() -> None:
-    event = the_event(RunFailed(time=1.0, step=7, error="out of memory\nreally", traceback="Traceback ..."))
-    assert (event.kind, event.severity, event.text) == ("failed", "error", "failed: out of memory")
-    assert event.detail == "really\nTraceback ..."
+def row_of(event: Event) -> SkipRow:
+    assert isinstance(event.about, SkipRow)
+    return event.about
 
 
-def test_growth_tells_after_how_many_clean_steps() -> None:
-    newest, _ = view_of(run(), growth(2000, 65536.0)).events
-    assert newest.text == "loss scale 65,536 → 131,072 after 2,000 clean steps"
+def storm_of(event: Event) -> Storm:
+    assert isinstance(event.about, Storm)
+    return event.about
 
 
 def test_a_skip_and_its_backoff_are_one_line() -> None:
     event, _ = view_of(growth(600, 65536.0), skip(612), backoff(612, 131072.0)).events
     assert (event.step, event.kind, event.severity) == (612, "skip", "info")
-    assert event.text == (
-        "overflow: step skipped, scale 131,072 → 65,536, "
-        "non-finite gradient in features.13.conv.weight (+2); normal"
-    )
+    row = row_of(event)
+    assert (row.count, row.scale_after, row.meaning) == (1, 65536.0, "normal")
 
 
-def test_a_skip_whose_backoff_has_not_come_tells_the_scale_it_had() -> None:
-    event = the_event(skip(612, names=()))
-    assert event.text == "overflow: step skipped, scale 131,072; calibration, normal"
+def test_the_scale_after_a_skip_is_unknown_until_its_backoff_comes() -> None:
+    row = row_of(the_event(*skip_row(1, 2, 65536.0), skip(3, loss_scale=16384.0)))
+    assert (row.count, row.newest.loss_scale, row.scale_after) == (3, 16384.0, None)
 
 
 def test_the_first_skips_of_a_run_are_one_calm_line() -> None:
     event = the_event(*skip_row(1, 3, 65536.0, names=()))
-    assert event.severity == "info"
-    assert event.text == (
-        "overflow: 3 steps in a row skipped (1–3), scale 65,536 → 8,192; calibration, normal"
-    )
+    assert (event.severity, row_of(event).count, row_of(event).meaning) == ("info", 3, "calibration")
 
 
 def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
@@ -139,8 +140,7 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
         assert (view.warnings, view.errors) == (event.severity == "warning", event.severity == "error")
     # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
     assert seen == ["info"] * 8 + ["error"] * 40
-    assert event.text.startswith("overflow: 24 steps in a row skipped (1,000–1,023), scale 65,536 → 0.00391")
-    assert event.text.endswith("the scale has collapsed: switch to bf16 or FP32; check features.13.conv")
+    assert (row_of(event).count, row_of(event).meaning) == (24, "collapsed")
 
 
 def test_skips_apart_are_lines_apart() -> None:
@@ -151,7 +151,8 @@ def test_skips_apart_are_lines_apart() -> None:
 def test_a_storm_of_nan_is_one_line_with_its_count_and_its_steps() -> None:
     view = view_of(*(nonfinite(number) for number in range(612, 100_612)))
     (event,) = view.events
-    assert event.text.startswith("the loss is NaN, 100,000 times (612–100,611); ")
+    storm = storm_of(event)
+    assert (storm.first.step, storm.last.step, storm.times) == (612, 100_611, 100_000)
     assert (event.step, event.severity) == (100_611, "error")
     assert (view.warnings, view.errors) == (0, 1)
 
@@ -170,7 +171,7 @@ def test_storms_of_several_kinds_at_once_do_not_break_each_other() -> None:
         )
     others = [event for event in session.view().events if event.kind != "print"]
     assert sorted(event.kind for event in others) == ["nonfinite", "nonfinite", "skip"]
-    assert all("2,000" in event.text for event in others)
+    assert all((storm_of(e).times if e.kind == "nonfinite" else row_of(e).count) == 2000 for e in others)
 
 
 def test_nan_that_comes_back_much_later_is_a_new_line() -> None:
@@ -190,10 +191,9 @@ def test_trouble_that_goes_on_stays_on_top_of_what_happens_meanwhile() -> None:
 
 def test_the_same_print_again_and_again_is_one_line() -> None:
     printed = [Printed(time=float(n), stream="stdout", text="tick") for n in range(1, 1001)]
-    assert the_event(*printed).text == "tick (×1,000)"
+    assert the_event(*printed).times == 1000
     other = Printed(time=2000.0, stream="stdout", text="tock")
-    texts = [event.text for event in view_of(*printed, other, *printed[:2]).events]
-    assert texts == ["tick (×2)", "tock", "tick (×1,000)"]
+    assert [event.times for event in view_of(*printed, other, *printed[:2]).events] == [2, 1, 1000]
 
 
 def test_prints_never_push_out_a_warning() -> None:
@@ -201,8 +201,8 @@ def test_prints_never_push_out_a_warning() -> None:
     printed = [Printed(time=2.0, stream="stdout", text=f"line {n}") for n in range(5000)]
     view = view_of(warning, *printed)
     assert len(view.events) == 201
-    assert view.events[-1].text == "mind this"
-    assert view.events[0].text == "line 4999"
+    assert view.events[-1].about == warning
+    assert view.events[0].about == printed[-1]
     assert view.warnings == 1
 
 
@@ -221,7 +221,7 @@ def test_newest_lines_come_first_whatever_their_kind() -> None:
         Note(time=3.0, severity="info", text="3"),
         Printed(time=4.0, stream="stdout", text="4"),
     ]
-    assert [event.text for event in view_of(*records).events] == ["4", "3", "2", "1"]
+    assert [event.about for event in view_of(*records).events] == records[::-1]
 
 
 def test_nan_is_judged_by_the_steps_around_it_where_nothing_else_tells_the_precision() -> None:
@@ -240,3 +240,12 @@ def test_nan_is_judged_by_the_precision_that_its_step_ran_in() -> None:
     assert late.severity == "warning"
     after = view_of(started, step(590, precision="fp16"), switch, nonfinite(600)).events[0]
     assert after.severity == "error"
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient", "activation", "buffer"])
+def test_what_the_scaler_guards_is_a_warning_and_an_error_elsewhere(what: str) -> None:
+    def severity(precision: str) -> str:
+        return view_of(run(precision=precision), nonfinite(1, what=what)).events[0].severity
+
+    assert severity("fp16") == ("error" if what == "buffer" else "warning")
+    assert {severity(precision) for precision in ("fp32", "ieee", "tf32", "bf16")} == {"error"}

@@ -1,67 +1,28 @@
-"""What is said of the float16 window, of traced modules and of an X-ray: thresholds held, words exact."""
+"""How bad a histogram, a trace or an X-ray is, and the numbers behind that."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.findings import Float16Window, LayerAgreement, ModuleRange
+from amptui.findings import LayerAgreement
 from amptui.telemetry.health import (
-    VANISHED_DOUBLINGS,
+    WORST_SHARE,
     XRAY_CAREFUL_COSINE,
     XRAY_SAFE_COSINE,
-    distance,
     judge_trace,
     judge_window,
     judge_xray,
-    memory_breakdown,
-    what_overflowed_first,
-    xray_details,
+    least_agreeing,
 )
-from amptui.telemetry.view import Verdict
+from tests.telemetry.float16_windows import spread
 from tests.telemetry.record_samples import layer, module, parameter, traced, window, xray
 
 # ------------------------------------------------------------------------------- the float16 window
-
-
-def counts_of(exponents: dict[int, int], first: int = -60, last: int = 40) -> tuple[int, ...]:
-    return tuple(exponents.get(exponent, 0) for exponent in range(first, last + 1))
-
-
-def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) -> Float16Window:
-    """A window of gradients that all lie in the middle of their bins."""
-    return window(
-        loss_scale=scale,
-        first_exponent=-60,
-        counts=counts_of(exponents),
-        elements=sum(exponents.values()) + zeros,
-        zeros=zeros,
-        flushed=sum(count for exponent, count in exponents.items() if exponent <= -26),
-        subnormal=sum(count for exponent, count in exponents.items() if -25 <= exponent < -14),
-        overflowing=sum(count for exponent, count in exponents.items() if exponent >= 16),
-    )
-
-
-def test_gradients_within_the_range_survive() -> None:
-    assert judge_window(window()) == Verdict(
-        "info", "gradients would survive float16: 0% of nonzero flushed at 65,536"
-    )
-    few = spread({-27: 2, 0: 9998}, zeros=10_000)
-    assert judge_window(few) == Verdict(
-        "info", "gradients would survive float16: 0.020% of nonzero flushed at 65,536"
-    )
-
-
-def test_gradients_that_float16_flushes_are_a_warning_with_a_mend() -> None:
-    verdict = judge_window(spread({-30: 310, 0: 9690}))
-    assert verdict.severity == "warning"
-    assert verdict.text == (
-        "float16 would lose gradients: 3.1% of nonzero flushed at 65,536; use a higher scale or bf16"
-    )
 
 
 def test_one_percent_of_the_nonzero_gradients_is_the_most_that_survives() -> None:
@@ -69,17 +30,6 @@ def test_one_percent_of_the_nonzero_gradients_is_the_most_that_survives() -> Non
     assert judge_window(spread({-30: 101, 0: 9899})).severity == "warning"
     # Zeros do not make a loss look smaller: all that is not zero vanishes here.
     assert judge_window(spread({-30: 10}, zeros=10**9)).severity == "warning"
-
-
-def test_where_gradients_overflow_the_scale_that_fits_is_judged() -> None:
-    fits = judge_window(spread({-10: 9990, 19: 10}))
-    assert fits == Verdict(
-        "info",
-        "gradients would survive float16: 0% of nonzero flushed at 4,096 (65,536 overflows)",
-    )
-    too_wide = judge_window(spread({-25: 5000, 19: 10}))
-    assert too_wide.severity == "warning"
-    assert "at 4,096 (65,536 overflows); use bf16" in too_wide.text
 
 
 @given(
@@ -98,193 +48,72 @@ def test_the_verdict_is_that_of_float16_itself_at_the_scale_the_scaler_would_com
         flushed = (scaled.astype(np.float16) == 0).sum()
     verdict = judge_window(spread(exponents, scale=2.0**log2_scale))
     assert (verdict.severity == "info") == (flushed <= 0.01 * len(scaled))
-    assert (" 0% of nonzero" in verdict.text) == (flushed == 0)
-    (_, _, at) = verdict.text.partition("flushed at ")
-    assert float(at.split()[0].rstrip(";,").replace(",", "")) == pytest.approx(scale, rel=0.06)
+    assert verdict.state == ("survives" if verdict.severity == "info" else "loses")
+    assert verdict.flushed == flushed
+    assert math.ldexp(2.0**log2_scale, -verdict.halvings) == scale
 
 
-def test_a_parameter_that_loses_much_is_named_and_alarms_nobody() -> None:
-    bias = parameter("bn.bias", elements=64, flushed=40)
-    verdict = judge_window(window(worst=(parameter("a", flushed=3), bias)))
-    assert verdict.severity == "info"
-    assert verdict.text.endswith("; most in bn.bias (62.5%)")
-    assert "most in" not in judge_window(window(worst=(parameter("a", flushed=10),))).text
+def test_the_parameter_that_loses_most_counts_from_a_tenth_of_its_gradients_on() -> None:
+    little, much = parameter("a", flushed=round(100 * WORST_SHARE)), parameter("b", elements=64, flushed=40)
+    assert judge_window(window(worst=(little,))).worst is None
+    assert judge_window(window(worst=(little, much))).worst == much
 
 
-def test_of_a_step_in_float16_only_what_can_be_seen_is_said() -> None:
-    seen = window(precision="fp16", hypothetical=False, zeros=310, subnormal=40)
-    hidden = "true zeros or flushed"
-    text = f"in fp16 at 65,536: 3.1% zeros ({hidden}), 0.40% subnormal"
-    assert judge_window(seen) == Verdict("info", text)
-    whole = judge_window(replace(seen, zeros=0, subnormal=0)).text
-    assert whole == "in fp16 at 65,536: no zeros, so nothing was flushed, 0% subnormal"
-    overflow = judge_window(window(precision="fp16", hypothetical=False, nonfinite=12))
-    assert overflow.severity == "info"
-    assert overflow.text.startswith("overflow in fp16 at 65,536: 12 gradients are NaN or Inf")
-
-
-def test_float16_that_kept_mostly_subnormals_has_flushed_the_rest() -> None:
-    cut = window(precision="fp16", hypothetical=False, elements=1000, zeros=400, subnormal=301)
-    verdict = judge_window(cut)
-    assert verdict.severity == "warning"
-    assert verdict.text.endswith("30.1% subnormal; many were probably flushed: use bf16")
-    assert judge_window(replace(cut, subnormal=300)).severity == "info"
-    assert judge_window(replace(cut, zeros=0, subnormal=1000)).severity == "info"
-
-
-def test_many_zeros_far_below_overflow_ask_for_a_higher_scale() -> None:
-    counts = (1,) * (15 - VANISHED_DOUBLINGS + 30 + 1)
-    gone = window(
-        precision="fp16", hypothetical=False, first_exponent=-30, counts=counts, elements=1000, zeros=501
-    )
-    verdict = judge_window(gone)
-    assert verdict.severity == "warning"
-    assert verdict.text.endswith("12 doublings of headroom: a higher scale keeps more")
-    assert judge_window(replace(gone, zeros=500)).severity == "info"
-    assert judge_window(replace(gone, counts=(*counts, 1))).severity == "info"
-
-
-def test_nan_outside_of_float16_is_no_matter_of_float16() -> None:
-    verdict = judge_window(window(nonfinite=12))
-    assert verdict == Verdict("warning", "12 NaN or Inf gradients in FP32: not a float16 problem")
-
-
-def test_gradients_that_are_all_zero_have_no_verdict_on_float16() -> None:
-    assert judge_window(window(zeros=10_000)) == Verdict("info", "all gradients are zero")
-    nothing = window(elements=0, zeros=0, counts=(), hypothetical=False, precision="fp16")
-    assert judge_window(nothing) == Verdict("info", "no gradients")
+@pytest.mark.parametrize(
+    ("changes", "severity", "state"),
+    [
+        ({"nonfinite": 12}, "warning", "not finite"),
+        ({"zeros": 10_000}, "info", "all zero"),
+        ({"hypothetical": False, "nonfinite": 12}, "info", "overflow"),
+        ({"hypothetical": False, "elements": 0, "zeros": 0, "counts": ()}, "info", "empty"),
+        ({"hypothetical": False, "zeros": 310, "subnormal": 40}, "info", "kept"),
+        ({"hypothetical": False, "elements": 1000, "zeros": 400, "subnormal": 301}, "warning", "flushed"),
+    ],
+)
+def test_each_histogram_has_its_state(changes: dict[str, Any], severity: str, state: str) -> None:
+    verdict = judge_window(window(**changes))
+    assert (verdict.severity, verdict.state) == (severity, state)
 
 
 # ----------------------------------------------------------------------------------- traced modules
 
 
 @pytest.mark.parametrize(
-    ("first", "place", "advice"),
+    ("changes", "severity", "state"),
     [
-        (
-            module(largest=math.inf),
-            "Inf in the output of features.12.conv (Conv2d, float16)",
-            "run it in FP32 (autocast disabled) or use bf16",
-        ),
-        (
-            module("", kind="Net", largest=math.nan),
-            "NaN in the output of the model (Net, float16)",
-            "run it in FP32 (autocast disabled) or use bf16",
-        ),
-        (
-            module(largest=math.inf, way="backward"),
-            "Inf in the output gradient of features.12.conv (Conv2d, float16)",
-            "at scale 65,536 the scaler skips such steps; if they persist, run it in FP32 or use bf16",
-        ),
-        (
-            module(largest=math.nan, dtype="float32"),
-            "NaN in the output of features.12.conv (Conv2d, float32)",
-            "not a float16 problem: check this module and its inputs",
-        ),
+        ({"first": module(largest=math.inf)}, "warning", "overflowed"),
+        ({"first": module(largest=math.inf), "precision": "fp32"}, "error", "overflowed"),
+        ({}, "info", "fits"),
+        ({"nearest": (module(largest=131_008.0),)}, "warning", "would overflow"),
+        ({"nearest": (module(largest=0.0),)}, "info", "unknown"),
+        ({"nearest": ()}, "info", "unknown"),
     ],
 )
-def test_who_overflowed_first_is_named_with_what_to_do(first: ModuleRange, place: str, advice: str) -> None:
-    trace = traced(first=first)
-    assert what_overflowed_first(trace) == place
-    assert judge_trace(trace) == Verdict("warning", f"first: {place}; {advice}")
-    assert judge_trace(traced(first=first, precision="fp32")).severity == "error"
-
-
-def test_where_nothing_overflowed_the_nearest_is_named() -> None:
-    trace = traced()
-    assert what_overflowed_first(trace) == ""
-    assert judge_trace(trace) == Verdict(
-        "info",
-        "nothing overflowed in 43 modules; nearest: the output of features.12.conv (Conv2d, float16), "
-        "41,200, 0.7 doublings below 65,504",
-    )
-
-
-def test_what_would_overflow_float16_is_said_in_fp32() -> None:
-    large = module(dtype="float32", largest=131_008.0)
-    verdict = judge_trace(traced(precision="fp32", loss_scale=None, nearest=(large,)))
-    assert verdict == Verdict(
-        "warning",
-        "would overflow float16: the output of features.12.conv (Conv2d, float32), "
-        "1.3e+05, 1.0 doublings above 65,504",
-    )
-
-
-@pytest.mark.parametrize("largest", [0.0, math.inf, math.nan])
-def test_a_module_without_a_distance_has_none(largest: float) -> None:
-    assert judge_trace(traced(nearest=(module(largest=largest),))).text == "nothing overflowed in 43 modules"
-    assert "doublings" not in distance(module(largest=largest))
+def test_each_trace_has_its_state(changes: dict[str, Any], severity: str, state: str) -> None:
+    verdict = judge_trace(traced(**changes))
+    assert (verdict.severity, verdict.state) == (severity, state)
 
 
 # ------------------------------------------------------------------------------------------- X-ray
 
 
-def test_layers_that_agree_are_safe() -> None:
-    assert judge_xray(xray()) == Verdict(
-        "info", "gradients agree in all 2 layers; worst features.12 0.9991; losses 0.20% apart"
-    )
-
-
 @pytest.mark.parametrize(
-    ("cosines", "severity", "text"),
+    ("cosines", "state", "count", "layers"),
     [
-        ((0.9, 1.0), "info", "gradients agree in all 2 layers; worst a 0.9000"),
-        ((0.89999, 1.0), "warning", "gradients differ in 1 of 2 layers; worst a 0.8999"),
-        ((0.5, 0.9, 1.0), "warning", "gradients differ in 1 of 3 layers; worst a 0.5000"),
-        ((0.4999, 0.7), "error", "gradients disagree in 1 of 2 layers; worst a 0.4999"),
-        ((-0.5,), "error", "gradients disagree in 1 of 1 layers; worst a -0.5000"),
-        ((None, 0.9999), "info", "gradients agree in 1 of 1 layers; worst b 0.9999"),
-        ((0.0,), "error", "gradients disagree in 1 of 1 layers; worst a 0.0000"),
+        ((0.9, 1.0), "agree", 2, 2),
+        ((None, 0.9999), "agree", 1, 1),
+        ((0.89999, 1.0), "differ", 1, 2),
+        ((0.5, 0.8, 1.0), "differ", 2, 3),
+        ((0.4999, 0.7), "disagree", 1, 2),
+        ((0.9999, math.nan, math.nan), "overflow", 2, 3),
+        ((None,), "nothing to compare", 0, 0),
     ],
 )
-def test_the_layer_that_agrees_least_decides(
-    cosines: Sequence[float | None], severity: str, text: str
+def test_an_xray_counts_the_layers_of_its_state(
+    cosines: Sequence[float | None], state: str, count: int, layers: int
 ) -> None:
-    layers = tuple(layer(name, cosine) for name, cosine in zip("abc", cosines, strict=False))
-    verdict = judge_xray(xray(layers=layers, loss_amp=0.5))
-    assert (verdict.severity, verdict.text) == (severity, f"{text}; losses equal")
-
-
-def test_without_a_gradient_there_is_nothing_to_compare() -> None:
-    verdict = judge_xray(xray(layers=(layer("a", None),)))
-    assert verdict == Verdict("info", "no layer has a gradient to compare")
-
-
-def test_dropout_is_named_as_a_reason_to_disagree() -> None:
-    bad = (layer("a", 0.4),)
-    assert judge_xray(xray(layers=bad, random=True)).text.endswith("dropout masks may differ")
-    assert "dropout" not in judge_xray(xray(layers=bad)).text
-    assert "dropout" not in judge_xray(xray(random=True)).text
-
-
-def test_a_gradient_overflow_with_a_finite_loss_is_the_scaler_s_to_skip() -> None:
-    layers = (layer("a", 0.9999), layer("b", math.nan), layer("c", math.nan))
-    verdict = judge_xray(xray(layers=layers))
-    assert verdict == Verdict(
-        "warning",
-        "overflow at scale 65,536, the scaler would skip this step and halve it: "
-        "NaN or Inf in 2 of 3 layers' gradients, first b",
-    )
-    bf16 = judge_xray(xray(layers=layers, precision="bf16", loss_scale=None))
-    assert bf16 == Verdict("error", "AMP bf16: NaN or Inf in 2 of 3 layers' gradients, first b")
-
-
-def test_a_loss_that_only_amp_loses_is_not_safe() -> None:
-    verdict = judge_xray(xray(loss_amp=math.inf))
-    assert verdict.severity == "error"
-    assert verdict.text.startswith("the loss is inf in AMP fp16 but 0.500 in FP32; the forward pass")
-    bf16 = judge_xray(xray(loss_amp=math.nan, precision="bf16")).text
-    assert bf16 == "the loss is nan in AMP bf16 but 0.500 in FP32"
-
-
-def test_a_loss_that_fp32_loses_too_is_no_matter_of_amp() -> None:
-    verdict = judge_xray(xray(loss_fp32=math.nan, loss_amp=math.nan))
-    assert verdict == Verdict("error", "the loss is nan even in FP32: not an AMP problem")
-
-
-def test_losses_are_compared_with_fp32_s_unless_that_is_zero() -> None:
-    assert judge_xray(xray(loss_fp32=0.0, loss_amp=0.001)).text.endswith("losses 0 and 0.00100")
-    assert judge_xray(xray(loss_fp32=-2.0, loss_amp=-1.0)).text.endswith("losses 50.0% apart")
+    found = judge_xray(xray(layers=tuple(layer("a", cosine) for cosine in cosines)))
+    assert (found.state, found.count, found.layers) == (state, count, layers)
 
 
 LAYERS = st.lists(
@@ -307,35 +136,9 @@ def test_severity_follows_the_least_cosine(layers: list[LayerAgreement], loss: f
         assert verdict.severity == ("info", "warning", "error")[bounds]
 
 
-def test_where_activations_are_most_of_the_memory_it_is_said_what_amp_keeps_of_them() -> None:
-    assert memory_breakdown(xray()) == (
-        "saved for backward: 200 MiB in AMP, 400 MiB in FP32, "
-        "plus 236 MiB of weights, gradients, optimizer state and buffers"
-    )
-
-
-def test_where_weights_dominate_amp_cannot_lower_memory_much() -> None:
-    small = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
-    assert memory_breakdown(small) == (
-        "AMP cannot save much memory: 236 MiB of 248 MiB are weights, gradients, optimizer state and buffers"
-    )
-    # Activations that stay FP32 are not the weights' doing.
-    kept = memory_breakdown(xray(saved_bytes_amp=400 * 2**20))
-    assert kept.startswith("saved for backward: 400 MiB in AMP, 400 MiB in FP32")
-
-
-def test_memory_that_was_not_measured_is_not_explained() -> None:
-    assert memory_breakdown(xray(saved_bytes_fp32=None)) == ""
-    assert memory_breakdown(xray(saved_bytes_amp=None)) == ""
-
-
-def test_the_details_list_the_layers_that_agree_least_and_what_cannot_be_compared_first() -> None:
-    layers = [layer(f"l{i}", 1 - i / 1000) for i in range(10)]
-    odd = (layer("bad", math.nan, lost=None), layer("none", None))
-    lines = xray_details(xray(layers=(*layers, *odd))).splitlines()
-    assert lines[0] == "loss 0.500 in FP32, 0.501 in AMP fp16"
-    assert lines[1].startswith("saved for backward: 200 MiB in AMP")
-    assert lines[2] == "bad nan (Conv2d): relative error 0.0312"
-    assert lines[3] == "l9 0.9910 (Conv2d): relative error 0.0312, 0% lost"
-    assert [line.split()[0] for line in lines[2:10]] == ["bad", *(f"l{i}" for i in range(9, 2, -1))]
-    assert lines[10:] == ["took 120 ms"]
+@given(layers=LAYERS)
+def test_the_least_agreeing_layers_come_first_and_nan_before_all(layers: list[LayerAgreement]) -> None:
+    cosines = [found.cosine for found in least_agreeing(layers)]
+    assert len(cosines) == sum(found.cosine is not None for found in layers)
+    ordered = [-2.0 if value is None or math.isnan(value) else value for value in cosines]
+    assert ordered == sorted(ordered)

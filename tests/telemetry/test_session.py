@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.events import event_text
 from amptui.records import (
     BlockFinished,
     Note,
@@ -220,7 +221,7 @@ def test_the_scaler_is_as_of_the_newest_step() -> None:
     assert view.scaler.scale == 32768
     assert (view.scaler.growth_tracker, view.scaler.growth_interval) == (0, 2000)
     assert (view.scaler.applied, view.scaler.skipped) == (5, 1)
-    assert view.scaler.last_change == "backoff at step 6: 65,536 → 32,768"
+    assert view.scaler.last_change == backoff(6, 65536.0)
 
 
 def test_a_step_after_the_scale_moved_tells_more_than_the_move() -> None:
@@ -285,7 +286,7 @@ def test_no_records_in_any_order_are_ever_too_much(records: list[Record], data: 
     assert repr(numbers(halves.view())) == repr(numbers(view)), "batching does not matter"
     curves = (view.loss, view.samples_rate, view.loss_scale, view.skips, view.numerics.headrooms)
     assert len({(series.first_step, series.count) for series in curves}) == 1
-    assert all(event.text for event in view.events if event.kind != "print")
+    assert all(event_text(event) for event in view.events if event.kind != "print")
     assert [item.step for item in view.switches] == sorted({item.step for item in view.switches})
     assert view.best_loss is None or math.isfinite(view.best_loss)
 

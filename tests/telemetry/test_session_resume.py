@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
+from amptui.diagnosis.events import event_text
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import (
     CheckpointWritten,
@@ -16,6 +17,7 @@ from amptui.records import (
     Record,
     RunFailed,
     RunFinished,
+    Validation,
     ViewersChanged,
 )
 from amptui.telemetry.session import Session
@@ -23,6 +25,8 @@ from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, SessionView
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import backoff, compared, device, growth, resumed, run, skip, step, steps
 from tests.telemetry.record_strategies import switch
+
+VALIDATION = Validation(loss=0.4, accuracy=None, samples=8)
 
 
 def view_of(*records: Record) -> SessionView:
@@ -32,7 +36,7 @@ def view_of(*records: Record) -> SessionView:
 
 
 def newest_text(*records: Record) -> str:
-    return view_of(*records).events[0].text
+    return event_text(view_of(*records).events[0])
 
 
 def checkpoint(number: int, **changes: Any) -> CheckpointWritten:
@@ -92,7 +96,7 @@ FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
 )
 def test_each_record_has_its_line(record: Record, text: str) -> None:
     event = view_of(run(), record).events[0]
-    assert (event.text, event.kind, event.severity) == (text, "note", "info")
+    assert (event_text(event), event.kind, event.severity) == (text, "note", "info")
 
 
 def test_another_device_is_named_with_what_follows_from_it() -> None:
@@ -117,7 +121,7 @@ def test_what_is_not_kept_is_known_until_it_is_kept_again() -> None:
     assert view.not_kept == ("journal", "checkpoints")
     assert [event.severity for event in view.events[:2]] == ["error", "error"]
     again = view_of(run(), full, later, replace(full, trouble=""))
-    assert (again.not_kept, again.events[0].text) == (("checkpoints",), "saving the journal again")
+    assert (again.not_kept, event_text(again.events[0])) == (("checkpoints",), "saving the journal again")
     assert view_of(run(), full, later, resumed(1)).not_kept == ()
 
 
@@ -164,7 +168,7 @@ def test_a_comparison_that_its_process_never_ended_is_over() -> None:
     going = compared(40, over=False, reason="running")
     view = view_of(run(), *steps(1, 50), going, resumed(50), switch(51, "fp32", "fp16"))
     assert view.compared is None
-    assert view.events[0].text == "FP32 → AMP fp16", "switches are told again"
+    assert event_text(view.events[0]) == "FP32 → AMP fp16", "switches are told again"
     assert view_of(run(), compared(40), resumed(50)).compared == compared(40), "a result stays"
     assert view_of(run(), going, run(time=900.0)).compared is None
 
@@ -173,13 +177,13 @@ def test_a_comparison_that_its_process_never_ended_is_over() -> None:
 
 
 def test_lost_steps_are_forgotten_at_once() -> None:
-    epoch = EpochFinished(time=105.0, step=45, epoch=1, seconds=1.0, mean_loss=0.5, validation=None)
+    epoch = EpochFinished(time=105.0, step=45, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
     session = Session()
     session.fold([run(), *steps(1, 50, loss=9.0), checkpoint(30), checkpoint(44), epoch])
     session.fold([resumed(40, lost_steps=10)])
     view = session.view()
     assert (view.step, view.loss.last_step, len(view.loss.recent)) == (40, 40, 40)
-    assert (view.last, view.last_epoch, view.checkpoint) == (None, None, None)
+    assert (view.last, view.validated, view.checkpoint) == (None, None, None)
     session.fold(steps(41, 42, loss=1.0, time=901.0))
     view = session.view()
     assert view.loss.recent.tolist() == [9.0] * 40 + [1.0] * 2
@@ -187,9 +191,9 @@ def test_lost_steps_are_forgotten_at_once() -> None:
 
 
 def test_what_came_before_the_checkpoint_stays() -> None:
-    epoch = EpochFinished(time=105.0, step=40, epoch=1, seconds=1.0, mean_loss=0.5, validation=None)
+    epoch = EpochFinished(time=105.0, step=40, epoch=1, seconds=1.0, mean_loss=0.5, validation=VALIDATION)
     view = view_of(run(), *steps(1, 40), checkpoint(40), epoch, resumed(40))
-    assert (view.step, view.last, view.last_epoch, view.checkpoint) == (40, step(40), epoch, checkpoint(40))
+    assert (view.step, view.last, view.validated, view.checkpoint) == (40, step(40), epoch, checkpoint(40))
 
 
 def test_a_resume_before_all_that_is_known_starts_the_curves_anew() -> None:
@@ -218,11 +222,11 @@ def test_the_scale_of_lost_steps_is_forgotten() -> None:
     scaled = steps(1, 50, precision="fp16")
     records: list[Record] = [run(), *scaled, skip(45), backoff(45, 65536.0), growth(48, 32768.0)]
     view = view_of(*records, resumed(40, precision="fp16"))
-    assert (view.scaler.scale, view.scaler.last_change) == (None, "")
+    assert (view.scaler.scale, view.scaler.last_change) == (None, None)
     view = view_of(*records, resumed(40, precision="fp16"), step(41, precision="fp16", loss_scale=65536.0))
     assert view.scaler.scale == 65536.0
     view = view_of(*records, resumed(50, precision="fp16"))
-    assert (view.scaler.scale, view.scaler.last_change) == (65536.0, "growth at step 48: 32,768 → 65,536")
+    assert (view.scaler.scale, view.scaler.last_change) == (65536.0, growth(48, 32768.0))
 
 
 @pytest.mark.parametrize("steps_per_epoch", [30, None])
@@ -296,7 +300,7 @@ def test_two_devices_are_not_compared() -> None:
     assert same.compared is not None
     other = view_of(*measured, resumed(50, device_name="CPU", device="cpu", gpu_uuid=None))
     assert (other.comparison.rows, other.timings, other.memory, other.compared) == ((), (), (), None)
-    assert other.comparison.reason == "no steps yet"
+    assert other.comparison.missing == "steps"
     assert other.loss.count == 50, "the curves are of the run"
     again = view_of(
         *measured, resumed(50, device_name="CPU"), step(51, precision="bf16"), replace(TIMED, step=52)

@@ -22,6 +22,7 @@ from amptui.records import (
     Printed,
     Record,
 )
+from amptui.telemetry.events import SkipRow
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from tests.telemetry.record_samples import (
@@ -120,7 +121,9 @@ def test_a_line_that_counts_on_does_so_after_it_was_restored() -> None:
     restored.fold(skip_row(3, 2, 16384.0))
     events = restored.view().events
     assert len(events) == 2
-    assert events[0].text.startswith("overflow: 4 steps in a row skipped (1–4), scale 65,536 → 4,096")
+    row = events[0].about
+    assert isinstance(row, SkipRow)
+    assert (row.count, row.scale_after) == (4, 4096.0)
 
 
 def test_numbers_of_64_bits_and_of_other_types_come_back() -> None:

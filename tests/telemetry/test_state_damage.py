@@ -27,7 +27,7 @@ def test_what_was_never_a_state_is_refused(state: Any) -> None:
 OTHER_VERSION = "^the run was started by another version of amptui; attach with that version"
 
 
-@pytest.mark.parametrize("version", [1, 3, "2", None, [2]])
+@pytest.mark.parametrize("version", [2, 4, "3", None, [3]])
 def test_a_state_of_another_version_is_refused_in_words(version: Any) -> None:
     with pytest.raises(ValueError, match=f"{OTHER_VERSION}$"):
         Session().restore(json.loads(Session().state()) | {"version": version})

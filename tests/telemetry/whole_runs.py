@@ -10,6 +10,7 @@ from amptui.findings import OperatorCount, PhaseSeconds, StepTimed
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
+    KeepingChanged,
     Note,
     PauseChanged,
     PhaseChanged,
@@ -17,6 +18,7 @@ from amptui.records import (
     Record,
     RunFailed,
     RunFinished,
+    RunResumed,
     Validation,
     ViewersChanged,
 )
@@ -61,6 +63,16 @@ ASKED = (
 EVERYTHING: tuple[Record, ...] = (
     PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
     run(config={"batch_size": 256, "betas": [0.9, 0.999], "clip": None}, versions={"torch": "2.11"}),
+    RunResumed(
+        time=100.0,
+        step=0,
+        checkpoint="step-000000000.pt",
+        device="cuda:0",
+        device_name=run().device_name,
+        gpu_uuid=run().gpu_uuid,
+        precision="fp32",
+        versions={"torch": "2.11"},
+    ),
     PhaseChanged(time=100.0, phase="training"),
     *steps(1, 30, grad_max=0.25, losses={"ce": 0.4, "kl": math.nan}),
     *(replace(TIMED, step=number) for number in range(20, 27)),
@@ -103,6 +115,7 @@ EVERYTHING: tuple[Record, ...] = (
         validation=Validation(loss=0.4, accuracy=0.99, samples=100, metrics={"f1": 0.5}),
     ),
     ViewersChanged(time=104.0, viewers=2, change="attached"),
+    KeepingChanged(time=104.0, what="checkpoints", trouble="the disk is full"),
     *ASKED,
     RequestTaken(time=104.0, step=102, request=ASKED[0]),
     RequestRefused(time=104.0, step=102, request=ASKED[1], reason="failed", detail="out of memory"),

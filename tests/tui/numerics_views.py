@@ -13,7 +13,9 @@ from amptui.findings import (
     ParameterWindow,
     XRayTaken,
 )
-from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
+from amptui.records import StepSkipped
+from amptui.telemetry.scaling import ScalerFacts, ScalerVerdict, judge_scaler
+from amptui.telemetry.view import GrowthOutlook, NumericsView, SessionView
 from tests.tui.views import NOW, compared, fp32_only, series, trained, with_skips
 
 
@@ -82,31 +84,16 @@ def numerics(before: SessionView, **changes: object) -> SessionView:
         headroom_scale=65536.0,
         min_headroom=2.41,
         headrooms=series(measured),
-        outlook="×2 in 760 steps, headroom then 1.4 at least",
-        scaler=ScalerVerdict(
-            state="healthy",
-            text="the scale fits: no step was skipped lately",
-            rule="fewer than 2 skips in the last 100 fp16 steps: 0 so far",
-        ),
+        outlook=GrowthOutlook(steps=760, headroom_now=2.4, headroom_then=1.4),
+        scaler=judge_scaler(ScalerFacts(steps=1204, scale=65536.0)),
         window=float16_window(-8, worst=LOSING[:2]),
-        window_verdict=Verdict(
-            "info", "0.02% flushed, 3.0% zeros: which of them float16 flushed is not known"
-        ),
     )
     return replace(before, numerics=replace(sound, **changes))  # type: ignore[arg-type]  # its fields
 
 
 def healthy() -> SessionView:
     """AMP fp16 with gradients that fit."""
-    return numerics(
-        compared(), trace=traced(), trace_verdict=TRACE_VERDICT, xray=xrayed(), xray_verdict=XRAY_VERDICT
-    )
-
-
-TRACE_VERDICT = Verdict(
-    "info", "nothing overflowed; nearest: features.12.conv 41,200, 0.7 doublings below 65,504"
-)
-XRAY_VERDICT = Verdict("info", "gradients agree in all 43 layers; worst features.12 0.9991")
+    return numerics(compared(), trace=traced(), xray=xrayed())
 
 
 def traced() -> ModulesTraced:
@@ -161,19 +148,14 @@ def xrayed() -> XRayTaken:
 
 def calibrating() -> SessionView:
     """The first steps in fp16: the scaler looks for its scale, and no window was measured yet."""
-    verdict = ScalerVerdict(
-        state="calibrating",
-        text="the search for the first scale, normal: 2 of at most 4 skips",
-        rule="up to 4 skips before the first growth: 2 so far",
-    )
+    verdict = judge_scaler(ScalerFacts(steps=26, skips=2, recent_skips=2, steps_since_skip=24))
     return numerics(
         trained((("fp32", 40), ("fp16", 26)), skipped_steps=(41, 42)),
         scaler=verdict,
         headroom=0.21,
         min_headroom=-float("inf"),
-        outlook="×2 in 1,998 steps, probably a skip: min headroom 0.2 doublings",
+        outlook=GrowthOutlook(steps=1998, headroom_now=0.2, headroom_then=-0.8),
         window=None,
-        window_verdict=None,
     )
 
 
@@ -181,11 +163,18 @@ def collapsing() -> SessionView:
     """Every step overflows, whatever the scale."""
     skips = range(701, 713)
     gradients = replace(float16_window(14, zeros=0.01), nonfinite=1204, loss_scale=16.0, worst=LOSING[2:])
-    verdict = ScalerVerdict(
-        state="collapsing",
-        severity="error",
-        text="no halving helps: switch to bf16 or FP32 and look at features.13.conv",
-        rule="5 skips in a row: 12 so far",
+    newest = StepSkipped(
+        time=NOW,
+        step=712,
+        loss_scale=16.0,
+        loss=0.5,
+        names=("features.13.conv.weight",),
+        count=1,
+        consecutive=12,
+    )
+    facts = ScalerFacts(steps=212, skips=12, skips_in_a_row=12, recent_skips=12, newest_skip=newest)
+    inf = ModuleRange(
+        name="features.13.conv", kind="Conv2d", way="backward", dtype="float16", largest=float("inf")
     )
     return numerics(
         trained((("fp32", 500), ("fp16", 212)), skipped_steps=skips),
@@ -195,25 +184,16 @@ def collapsing() -> SessionView:
         headroom=-float("inf"),
         headroom_scale=16.0,
         min_headroom=-float("inf"),
-        outlook="",
-        scaler=verdict,
+        outlook=None,
+        scaler=judge_scaler(facts),
         window=gradients,
-        window_verdict=Verdict("error", "2.8% overflow at 16"),
-        trace=traced(),
-        trace_verdict=Verdict(
-            "error", "first: Inf in the output gradient of features.13.conv (Conv2d, float16)"
-        ),
+        trace=replace(traced(), first=inf),
     )
 
 
 def forward_overflow() -> SessionView:
     """The loss itself is not finite in float16."""
-    verdict = ScalerVerdict(
-        state="forward overflow",
-        severity="warning",
-        text="the forward pass overflowed: scaling cannot help; use bf16 or FP32",
-        rule="a skip with a non-finite loss: 1 in the last 100 fp16 steps",
-    )
+    verdict = judge_scaler(ScalerFacts(steps=704, skips=3, recent_skips=1, forward_overflow_step=1190))
     return numerics(with_skips(), scaler=verdict, headroom=1.4, window=float16_window(-3))
 
 
@@ -221,12 +201,11 @@ def in_fp32() -> SessionView:
     """FP32 runs: what float16 would do to its gradients."""
     return numerics(
         fp32_only(),
-        scaler=ScalerVerdict(text="only AMP fp16 scales its loss", rule=""),
+        scaler=ScalerVerdict(),
         hypothetical=True,
         headroom=6.2,
-        outlook="",
+        outlook=None,
         window=float16_window(-17, hypothetical=True, precision="fp32", worst=LOSING[:1], zeros=0.0),
-        window_verdict=Verdict("warning", "float16 would flush 1.7% to zero at 65,536"),
     )
 
 
@@ -238,9 +217,8 @@ def in_bf16() -> SessionView:
         hypothetical=True,
         headroom=-1.3,
         min_headroom=-2.2,
-        outlook="",
+        outlook=None,
         window=float16_window(-4, spread=9.0, hypothetical=True, precision="bf16", zeros=0.2, worst=LOSING),
-        window_verdict=Verdict("error", "would not survive float16: most overflows at 65,536"),
     )
 
 

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 
 from amptui.records import (
+    EpochFinished,
+    LossScaleChanged,
+    Note,
+    PrecisionChanged,
+    Printed,
+    Severity,
     StepRecord,
+    StepSkipped,
 )
-from amptui.telemetry.labels import precision_label
-from amptui.telemetry.view import (
-    Comparison,
-    Event,
-    PrecisionStats,
-    ScalerView,
-)
+from amptui.telemetry.events import Event, SkipRow
+from amptui.telemetry.view import Comparison, PrecisionStats, ScalerView
 
 NOW = 1_760_000_000.0
 GIB = 1024**3
@@ -50,6 +52,28 @@ def scales_of(precisions: list[str], skips: set[int]) -> list[float | None]:
     return scales
 
 
+def backed_off(step: int, scale: float) -> LossScaleChanged:
+    return LossScaleChanged(time=NOW, step=step, previous=2 * scale, current=scale, reason="backoff")
+
+
+def skipped(step: int) -> SkipRow:
+    """A single skip, of which nothing is to be afraid."""
+    skip = StepSkipped(
+        time=NOW,
+        step=step,
+        loss_scale=131072.0,
+        loss=0.5,
+        names=("features.13.conv.weight",),
+        count=3,
+        consecutive=1,
+    )
+    return SkipRow(count=1, first=(skip,), last=(), scale_after=65536.0, trace=None, meaning="normal")
+
+
+def note(text: str, severity: Severity = "info") -> Note:
+    return Note(time=NOW, severity=severity, text=text)
+
+
 def scaler_of(scales: list[float | None], skips: set[int]) -> ScalerView:
     used = [scale for scale in scales if scale is not None]
     if not used:
@@ -61,7 +85,7 @@ def scaler_of(scales: list[float | None], skips: set[int]) -> ScalerView:
         growth_interval=2000,
         applied=len(used) - len(skips),
         skipped=len(skips),
-        last_change="backoff at step 812: 16,384 → 8,192" if skips else "",
+        last_change=backed_off(last_skip, used[-1]) if skips else None,
     )
 
 
@@ -83,9 +107,7 @@ def comparison_of(blocks: Sequence[tuple[str, int]], skips: set[int]) -> Compari
             )
         )
     if len(rows) < 2:
-        return Comparison(
-            rows=tuple(rows), baseline="fp32", amp="fp16", reason="AMP has not run yet: press p"
-        )
+        return Comparison(rows=tuple(rows), baseline="fp32", amp="fp16", missing="AMP")
     speedup = STEP_SECONDS["fp32"] / STEP_SECONDS["fp16"]
     return Comparison(
         rows=tuple(rows), baseline="fp32", amp="fp16", speedup=speedup, memory_saving=1 - 1.18 / 1.9
@@ -99,7 +121,7 @@ def events_of(switched: list[int], blocks: Sequence[tuple[str, int]], skips: lis
             step,
             "switch",
             "info",
-            f"{precision_label(blocks[i][0])} → {precision_label(blocks[i + 1][0])} (settling 10 steps)",
+            PrecisionChanged(time=NOW, step=step, previous=blocks[i][0], current=blocks[i + 1][0]),
         )
         for i, step in enumerate(switched)
     ]
@@ -109,10 +131,12 @@ def events_of(switched: list[int], blocks: Sequence[tuple[str, int]], skips: lis
             step,
             "skip",
             "warning",
-            "overflow: step skipped, scale 131,072 → 65,536   Inf in features.13.conv.weight (+2)",
+            skipped(step),
         )
         for step in skips
     ]
-    events.append(Event(NOW - 39, 235, "epoch", "info", "epoch 1: loss 0.412, val 0.0981 97.2%"))
-    events.append(Event(NOW - 40.5, None, "print", "info", "stdout: building the model"))
+    epoch = EpochFinished(time=NOW, step=235, epoch=1, seconds=1.0, mean_loss=0.412, validation=None)
+    events.append(Event(NOW - 39, 235, "epoch", "info", epoch))
+    printed = Printed(time=NOW, stream="stdout", text="building the model")
+    events.append(Event(NOW - 40.5, None, "print", "info", printed))
     return tuple(sorted(events, key=lambda event: -event.time))

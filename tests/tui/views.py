@@ -9,6 +9,7 @@ import numpy as np
 from amptui.records import (
     DataInfo,
     EpochFinished,
+    NonFinite,
     PhaseChanged,
     RunFailed,
     RunFinished,
@@ -16,10 +17,10 @@ from amptui.records import (
     Validation,
 )
 from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.telemetry.events import Event, Storm
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import (
     Comparison,
-    Event,
     PrecisionSwitch,
     Series,
     SessionView,
@@ -150,7 +151,7 @@ def trained(
         smoothed_loss=float(np.mean(values[-20:])),
         best_loss=min(values),
         best_loss_step=1 + values.index(min(values)),
-        last_epoch=EpochFinished(
+        validated=EpochFinished(
             time=NOW - 3,
             step=step // 235 * 235,
             epoch=step // 235,
@@ -204,9 +205,8 @@ def first_impression() -> SessionView:
         )
         for row, steps, seconds in zip(compared().comparison.rows, (9, 4), (0.583, 0.316), strict=True)
     )
-    reason = "not enough steps yet: FP32 0 of 20, AMP 0 of 20"
     comparison = Comparison(
-        rows=(fp32, amp), baseline="fp32", amp="fp16", reason=reason, provisional_speedup=0.583 / 0.316
+        rows=(fp32, amp), baseline="fp32", amp="fp16", missing="more steps", provisional_speedup=0.583 / 0.316
     )
     return replace(trained((("fp32", 9), ("fp16", 4))), comparison=comparison)
 
@@ -236,13 +236,14 @@ def failed() -> SessionView:
         "CUDA out of memory: 2.00 GiB were asked for and 1.31 GiB of 139 GiB are free on GPU 0; "
         "use a smaller --batch-size, or AMP"
     )
-    event = Event(time=NOW, step=1204, kind="failed", severity="error", text=error)
+    outcome = RunFailed(time=NOW, step=1204, error=error, traceback="")
+    event = Event(time=NOW, step=1204, kind="failed", severity="error", about=outcome)
     before = compared()
     return replace(
         before,
         state="failed",
         eta_seconds=None,
-        outcome=RunFailed(time=NOW, step=1204, error=error, traceback=""),
+        outcome=outcome,
         events=(event, *before.events),
         errors=1,
     )
@@ -253,7 +254,9 @@ def nan_losses() -> SessionView:
     before = with_skips()
     values = losses(before.step)
     values[899:] = [float("nan")] * len(values[899:])
-    event = Event(time=NOW - 2, step=900, kind="nonfinite", severity="error", text="loss is NaN")
+    found = NonFinite(time=NOW - 2, step=900, what="loss", kind="nan", names=(), count=1)
+    storm = Storm(first=found, last=found, times=1, in_float16=False)
+    event = Event(time=NOW - 2, step=900, kind="nonfinite", severity="error", about=storm)
     return replace(
         before,
         loss=series(values),
@@ -296,11 +299,8 @@ def validating() -> SessionView:
 def explained() -> SessionView:
     """AMP gained nothing, and it is said why."""
     before = compared()
-    reasons = (
-        "launch-bound: the GPU is idle 45% of the time; a larger batch, CUDA graphs or torch.compile help",
-        "weights, gradients and optimizer state are most of the memory: AMP leaves them as they are",
-    )
-    told = replace(before.comparison, speedup=1.01, memory_saving=0.01, explanations=reasons)
+    rows = tuple(replace(row, utilization_percent=55.0) for row in before.comparison.rows)
+    told = replace(before.comparison, rows=rows, speedup=1.01, memory_saving=0.01, held_back_by="launch")
     return replace(before, comparison=told)
 
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from amptui.telemetry.view import Event, SessionView
+from amptui.diagnosis.events import event_details, event_text
+from amptui.telemetry.events import Event
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, moved, open_box, write_edge
 from amptui.tui.panels import event_list
@@ -46,7 +48,7 @@ class EventBrowser(Overlay):
     def _draw_list(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         events = view.events
         inner = open_box(canvas, f"events ({len(events):,})", width=canvas.width, height=canvas.height)
-        detail = event_lines(events[self._index], inner.width - 2) if events else []
+        detail = self._lines_of_selected(view, inner.width - 2)
         room = max(_MIN_DETAIL_LINES, inner.height // 2, inner.height - 1 - len(events))
         shown = min(len(detail), room)
         self._page = max(1, inner.height - shown - 1)
@@ -54,7 +56,7 @@ class EventBrowser(Overlay):
         listed = replace(view, events=events[top : top + self._page])
         event_list.draw(inner.part(Rect(3, 0, max(0, inner.width - 3), self._page)), listed, screen)
         for y, event in enumerate(listed.events):
-            inner.text(1, y, "+" if event.detail else " ", Style.KEY)
+            inner.text(1, y, "+" if event_details(event) else " ", Style.KEY)
         if events:
             inner.text(0, self._index - top, "▸", Style.KEY | BOLD)
             inner.text(0, self._page, "─" * inner.width, Style.FRAME)
@@ -63,13 +65,19 @@ class EventBrowser(Overlay):
         scrolls = (("← →", "scroll details"),) if self._detail.words else ()
         write_edge(canvas, (*_LIST_KEYS, *scrolls), screen)
 
+    def _lines_of_selected(self, view: SessionView, width: int) -> list[str]:
+        """Text and details of the selected event."""
+        if not view.events:
+            return []
+        event = view.events[self._index]
+        return [*text_lines(event, width), *detail_lines(event, width)]
+
     def _draw_event(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The selected event: its line in the list, then its full text."""
         title = f"event {self._index + 1:,} of {len(view.events):,}"
         inner = open_box(canvas, title, width=canvas.width, height=canvas.height)
         event = view.events[self._index]
-        head = event_lines(replace(event, detail=""), inner.width - 2)
-        detail = event_lines(event, inner.width - 2)[len(head) :]
+        head, detail = text_lines(event, inner.width - 2), detail_lines(event, inner.width - 2)
         lines = [*head, "", *detail] if detail else head
         sign, style = event_list.sign_of(event, view)
         x = inner.text(inner.text(1, 0, sign, style) + 1, 0, event_list.when(event), Style.DIM)
@@ -116,18 +124,21 @@ class EventBrowser(Overlay):
         self._index = max(0, min(self._index, len(view.events) - 1))
 
 
-def event_lines(event: Event, width: int) -> list[str]:
-    """Text and details of ``event`` in lines of at most ``width`` cells.
+def text_lines(event: Event, width: int) -> Sequence[str]:
+    """The event's line, wrapped between words in lines of at most ``width`` cells."""
+    return _wrapped(event_text(event), max(10, width))
+
+
+def detail_lines(event: Event, width: int) -> list[str]:
+    """The details of ``event`` in lines of at most ``width`` cells.
 
     Lines are wrapped between words, but those of a traceback are cut: their columns matter.
     """
-    width = max(10, width)
-    traceback = event.kind == "failed"
-    lines = [*_wrapped(event.text, width)]
-    for line in event.detail.splitlines():
-        cut = traceback and line.startswith(" ")
-        lines += _cut(line, width) if cut else _wrapped(line, width, hang="  ")
-    return lines
+    width, pieces = max(10, width), list[str]()
+    for line in event_details(event):
+        traceback = event.kind == "failed" and line[:1] == " "
+        pieces += _cut(line, width) if traceback else _wrapped(line, width, hang="  ")
+    return pieces
 
 
 def _wrapped(line: str, width: int, *, hang: str = "") -> Sequence[str]:

@@ -3,7 +3,9 @@
 from typing import ClassVar
 
 from amptui import units
-from amptui.telemetry.labels import signed_label
+from amptui.diagnosis.gradients import trace_verdict
+from amptui.diagnosis.labels import signed_label
+from amptui.diagnosis.loss_scale import scaler_sentence
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import (
@@ -58,9 +60,9 @@ class LossScaleQuestion(Overlay):
 
 def _why(view: SessionView, width: int) -> list[tuple[str, int]]:
     """The trainer's reason, then what is known about the cause."""
-    causes = [_way_back(view) if view.pause_cause == "weights" else view.numerics.scaler.text]
-    if view.numerics.trace_verdict is not None:
-        causes.append(view.numerics.trace_verdict.text)
+    causes = [_way_back(view) if view.pause_cause == "weights" else scaler_sentence(view.numerics.scaler)]
+    if view.numerics.trace is not None:
+        causes.append(trace_verdict(view.numerics.trace).text)
     lines = [(line, int(Style.STRONG)) for line in _sentence(view.pause_reason, width)]
     return [*lines, *((line, int(Style.TEXT)) for cause in causes for line in _sentence(cause, width))]
 

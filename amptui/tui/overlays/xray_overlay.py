@@ -5,8 +5,9 @@ from collections import Counter
 from typing import ClassVar, NamedTuple
 
 from amptui import units
+from amptui.diagnosis.gradients import xray_verdict
+from amptui.diagnosis.labels import precision_label, signed_label
 from amptui.findings import XRayTaken
-from amptui.telemetry.labels import precision_label, signed_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer, Overlay, Scroll, open_box, write_edge
@@ -66,7 +67,7 @@ class XRay(Overlay):
         if xray is None:
             inner.text(0, 0, "no X-ray yet: x takes one with the next step", Style.DIM)
         else:
-            y = self._draw_facts(inner, view, xray)
+            y = self._draw_facts(inner, xray)
             legend = self._legend(inner) if inner.height >= _MIN_HEIGHT_FOR_LEGEND else []
             self._draw_table(inner.rows(y, inner.height - len(legend) - y), xray)
             for i, words in enumerate(legend):
@@ -79,16 +80,15 @@ class XRay(Overlay):
     def _legend(self, inner: Canvas) -> list[str]:
         return wrapped(_OPERATORS_LEGEND if self._operators else _LAYERS_LEGEND, inner.width, lines=2)
 
-    def _draw_facts(self, inner: Canvas, view: SessionView, xray: XRayTaken) -> int:
+    def _draw_facts(self, inner: Canvas, xray: XRayTaken) -> int:
         """Draw the verdict and as many facts as leave room for a table; return the table's first line."""
         y = 0
-        verdict = view.numerics.xray_verdict
-        if verdict is not None:
-            sign, style = VERDICT_SIGNS[verdict.severity]
-            inner.text(0, 0, sign, style | BOLD)
-            for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
-                inner.text(2, y, words, style | BOLD)
-                y += 1
+        verdict = xray_verdict(xray)
+        sign, style = VERDICT_SIGNS[verdict.severity]
+        inner.text(0, 0, sign, style | BOLD)
+        for words in wrapped(verdict.text, inner.width - 2, lines=_VERDICT_LINES):
+            inner.text(2, y, words, style | BOLD)
+            y += 1
         for fact in facts(xray):
             lines = flowed(fact.phrases, inner.width - _LABEL_WIDTH)
             if y + len(lines) + _MIN_TABLE > inner.height:

@@ -1,12 +1,12 @@
 """The A/B test in words: that it is running, its progress and its result."""
 
 from amptui import units
+from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.speed import result_cards, speed_of
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.telemetry.card import factor_words, interval_words, result_cards, tie_words
-from amptui.telemetry.labels import precision_glyph, precision_label
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.panels.phrases import Gauge, Phrase, Word, wrapped, wrapped_phrases, write
+from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, wrapped, wrapped_phrases, write
 from amptui.tui.renderables.gauges import INTERVAL_LINES, draw_interval
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -45,13 +45,17 @@ def names(found: PrecisionsCompared) -> list[Word]:
 
 def round_words(found: PrecisionsCompared) -> str:
     """``round  3 of at most 24``, equally wide in every round."""
-    return short_round_words(found).replace("/", " of at most ")
+    return _round_words(found, " of at most ")
 
 
 def short_round_words(found: PrecisionsCompared) -> str:
     """``round  3/24``: the same for narrow places."""
+    return _round_words(found, "/")
+
+
+def _round_words(found: PrecisionsCompared, of: str) -> str:
     most = units.count(found.most_rounds)
-    return f"round {units.count(min(found.rounds + 1, found.most_rounds)):>{len(most)}}/{most}"
+    return f"round {units.count(min(found.rounds + 1, found.most_rounds)):>{len(most)}}{of}{most}"
 
 
 def blocks_words(found: PrecisionsCompared) -> str:
@@ -67,41 +71,22 @@ def cards(view: SessionView) -> list[str]:
     return result_cards(view.compared, view.run)
 
 
-def speed_word(speedup: float, low: float | None, high: float | None, *, name: str, than: str) -> Word:
-    """``AMP 1.94× faster (1.90 to 1.98)``, or that it is as fast as ``than`` within the noise."""
-    factor, interval = factor_words(speedup), interval_words(speedup, low, high)
-    style: int = Style.TEXT
-    tie = tie_words(low, high, than)
-    if tie:
-        factor = tie
-    elif not factor:
-        factor = f"as fast as {than}"
-    else:
-        style = (Style.GOOD if speedup > 1 else Style.WARNING) | BOLD
-    return Word(f"{name} {factor} {interval}".rstrip(), style)
-
-
-def speed_lines(word: Word, width: int) -> list[list[Phrase]]:
-    """A speed, wrapped, with its interval on one line if that fits."""
-    text, opening, interval = word.text.partition("(")
-    kept = text + opening + interval.replace(" ", _NO_BREAK)
-    lines = wrapped(kept, width, lines=3)
-    return [[Phrase((Word(line.replace(_NO_BREAK, " "), word.style),))] for line in lines]
-
-
 def measured_words(found: PrecisionsCompared) -> list[Word]:
     """The speed of every precision relative to the baseline, as far as known."""
-    than = precision_label(found.baseline)
-    return [
-        speed_word(
-            row.speedup or 0,
-            row.speedup_low,
-            row.speedup_high,
-            name=precision_label(row.precision),
-            than=than,
-        )
-        for row in _measured(found)
-    ]
+    return [_speed_word(row, found.baseline) for row in _measured(found)]
+
+
+def _speed_word(row: PrecisionMeasured, baseline: str, blank: str = " ") -> Word:
+    """``AMP fp16 1.94× faster (1.90 to 1.98)``, with ``blank`` between the words of the interval."""
+    speed = speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, precision_label(baseline))
+    interval = speed.interval.replace(" ", blank)
+    return Word(
+        f"{precision_label(row.precision)} {speed.words} {interval}".rstrip(), GAIN_STYLES[speed.gain]
+    )
+
+
+GAIN_STYLES = {1: Style.GOOD | BOLD, 0: int(Style.TEXT), -1: Style.WARNING | BOLD}
+"""The style of a precision that is faster, as fast, or slower."""
 
 
 def progress_height(found: PrecisionsCompared, width: int, most: int) -> int:
@@ -132,13 +117,19 @@ def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
             y += INTERVAL_LINES
 
 
-def _told(found: PrecisionsCompared, width: int) -> list[list[list[Phrase]]]:
-    """The speed of every precision, a line each; before the first, one line that says so."""
-    words = measured_words(found) or [Word("running the first two blocks", Style.DIM)]
-    return [speed_lines(word, width) for word in words]
+def _told(found: PrecisionsCompared, width: int) -> list[list[Line]]:
+    """The speed of every precision, wrapped, with its interval on one line if that fits."""
+    words = [_speed_word(row, found.baseline, _NO_BREAK) for row in _measured(found)]
+    return [
+        [
+            [Phrase((Word(line.replace(_NO_BREAK, " "), word.style),))]
+            for line in wrapped(word.text, width, lines=3)
+        ]
+        for word in words or [Word("running the first two blocks", Style.DIM)]
+    ]
 
 
-def card_lines(view: SessionView, width: int) -> list[list[Phrase]]:
+def card_lines(view: SessionView, width: int) -> list[Line]:
     """The result, wrapped."""
     return [
         line

@@ -3,8 +3,10 @@
 import time
 
 from amptui import units
-from amptui.telemetry.labels import precision_glyph
-from amptui.telemetry.view import Event, SessionView
+from amptui.diagnosis.events import event_text
+from amptui.diagnosis.labels import precision_glyph
+from amptui.telemetry.events import Event
+from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Phrase, Word, quiet
 from amptui.tui.panels.screen_state import ScreenState
@@ -42,7 +44,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         x = canvas.text(x, y, step, Style.DIM, width=_STEP_WIDTH, align="right") + 2
         sign, style = sign_of(event, view)
         x = canvas.text(x, y, sign, style) + 1
-        canvas.text(x, y, event.text, text_style(event), width=canvas.width - x)
+        canvas.text(x, y, event_text(event), text_style(event), width=canvas.width - x)
 
 
 def when(event: Event) -> str:

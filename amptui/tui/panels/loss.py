@@ -21,6 +21,8 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
         Phrase((Word("avg ", Style.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
         Phrase((Word("best ", Style.DIM), Word(f"{units.loss(view.best_loss):>7}")), 3),
         validation(view),
+        learning_rate(view),
+        *own_metrics(view),
     ]
 
 
@@ -33,11 +35,28 @@ def current(view: SessionView) -> Phrase:
 
 def validation(view: SessionView) -> Phrase:
     """The last validation's loss and accuracy."""
-    result = view.last_epoch.validation if view.last_epoch is not None else None
+    result = view.validated.validation if view.validated is not None else None
     words = [Word("val ", Style.DIM), Word(f"{units.loss(result.loss if result else None):>7}")]
     if result is not None and result.accuracy is not None:
         words.append(Word(f" {units.percent(result.accuracy, 1):>6}"))
     return Phrase(tuple(words), 1)
+
+
+def learning_rate(view: SessionView) -> Phrase:
+    """Of the newest step; of each parameter group where they differ."""
+    step = view.last
+    lrs = () if step is None or step.lr is None else step.group_lrs or (step.lr,)
+    return Phrase((Word("lr ", Style.DIM), Word(" ".join(map(units.loss, lrs)))) if lrs else (), 5)
+
+
+def own_metrics(view: SessionView) -> list[Phrase]:
+    """The last validation's metrics that the experiment named."""
+    result = view.validated.validation if view.validated is not None else None
+    metrics = result.metrics.items() if result is not None else ()
+    return [
+        Phrase((Word(f"{name} ", Style.DIM), Word(units.loss(value))), 6 + i)
+        for i, (name, value) in enumerate(metrics)
+    ]
 
 
 class LossPanel:

@@ -1,6 +1,8 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui import units
+from amptui.diagnosis.gradients import trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.loss_scale import outlook
 from amptui.findings import Float16Window
 from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas, Rect
@@ -176,7 +178,7 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
         write(canvas, 0, DIGIT_LINES, [Phrase(words)])
     gauge = verdicts.headroom_gauge(numerics.headroom, min(2, canvas.width // 16) * verdicts.DOUBLINGS)
     lines: list[Line] = [[Phrase((gauge,))], [Phrase(verdicts.min_words(numerics))]]
-    lines += wrapped_phrases(numerics.outlook, Style.TEXT, canvas.width)
+    lines += wrapped_phrases(outlook(numerics.outlook), Style.TEXT, canvas.width)
     write_lines(canvas, 2 + DIGIT_LINES, lines)
     return 3 + DIGIT_LINES + len(lines)
 
@@ -199,12 +201,15 @@ def _found_blocks(numerics: NumericsView, width: int) -> list[Block]:
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
     # The window of a step that ran in float16 shows too little to be good news.
     foretells = window is not None and window.hypothetical
-    return [
-        *verdicts.verdict("float16", numerics.window_verdict, width, rank=3, good=foretells),
-        *verdicts.worst(window, width),
-        *verdicts.verdict("trace", numerics.trace_verdict, width, rank=4, step=trace.step if trace else None),
-        *verdicts.verdict("X-ray", numerics.xray_verdict, width, rank=5, step=xray.step if xray else None),
-    ]
+    blocks: list[Block] = []
+    if window is not None:
+        blocks.append(verdicts.verdict("float16", window_verdict(window), width, rank=3, good=foretells))
+        blocks += verdicts.worst(window, width)
+    if trace is not None:
+        blocks.append(verdicts.verdict("trace", trace_verdict(trace), width, rank=4, step=trace.step))
+    if xray is not None:
+        blocks.append(verdicts.verdict("X-ray", xray_verdict(xray), width, rank=5, step=xray.step))
+    return blocks
 
 
 def _write_blocks(canvas: Canvas, blocks: list[Block]) -> None:

@@ -1,7 +1,7 @@
 """Panels folded to one line each, for screens without room for their frames."""
 
 from amptui import units
-from amptui.telemetry.card import result_of_the_pair
+from amptui.diagnosis.speed import result_of_the_pair, why_no_ratio
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison
@@ -105,7 +105,7 @@ def _gain(view: SessionView, room: int) -> list[Phrase]:
     if phrases and (steps := comparing.step_words(compared)):
         phrases.append(Phrase(steps, 2))
     if compared.speedup is None:
-        reason = compared.reason or comparing.NOTHING_YET
+        reason = why_no_ratio(compared) or comparing.NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
     return phrases
 

@@ -4,15 +4,22 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from amptui import units
+from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.speed import (
+    PROVISIONAL,
+    explanations,
+    factor_words,
+    less_memory,
+    result_of_the_pair,
+    speed_of,
+    why_no_ratio,
+)
 from amptui.telemetry.aftersteps import losses_after
-from amptui.telemetry.card import PROVISIONAL, factor_words, result_of_the_pair
-from amptui.telemetry.comparison import MIN_PROVISIONAL_STEPS, MIN_STEPS, ordered
-from amptui.telemetry.explanations import LITTLE_SPEED
-from amptui.telemetry.labels import precision_glyph, precision_label
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels import ab_comparison
-from amptui.tui.panels.phrases import Gauge, Phrase, Word, quiet, wrapped, wrapped_phrases, write
+from amptui.tui.panels.phrases import Gauge, Phrase, Word, quiet, wrapped_phrases, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -106,9 +113,9 @@ def speed_words(comparison: Comparison) -> Word | None:
     speedup = comparison.speedup
     if speedup is None or speedup <= 0:
         return None
-    than = precision_label(comparison.baseline or "fp32")
-    word = ab_comparison.speed_word(speedup, None, None, name="AMP", than=than)
-    return Word(word.text) if max(speedup, 1 / speedup) < 1 + LITTLE_SPEED else word
+    speed = speed_of(speedup, None, None, precision_label(comparison.baseline or "fp32"))
+    known = max(speedup, 1 / speedup) >= 1 + LITTLE_SPEED
+    return Word(f"AMP {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if known else 0])
 
 
 def interval_hint(view: SessionView, screen: ScreenState) -> str:
@@ -150,12 +157,8 @@ def memory_words(comparison: Comparison) -> Word | None:
     saving = comparison.memory_saving
     if saving is None:
         return None
-    amount = units.percent(abs(saving))
-    if amount == "0%":
-        return Word("the same peak memory")
-    if saving > 0:
-        return Word(f"{amount} less peak memory", Style.GOOD)
-    return Word(f"{amount} more peak memory", Style.WARNING)
+    same = units.percent(saving) == "0%"
+    return Word(less_memory(saving), Style.TEXT if same else Style.GOOD if saving > 0 else Style.WARNING)
 
 
 def _rows_of(columns: list[PrecisionStats]) -> list[_Row]:
@@ -201,18 +204,15 @@ def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:
     """Speed and memory over all steps, or why there is no ratio yet."""
     speed = speed_words(comparison) or provisional_words(comparison)
     words = [word for word in (speed, memory_words(comparison)) if word is not None]
-    lines = [line for word in words for line in ab_comparison.speed_lines(word, width)]
     if comparison.speedup is None:
-        lines += [[Phrase((Word(line, Style.DIM),))] for line in wrapped(comparison.reason, width, lines=3)]
-    return lines
+        words.append(Word(why_no_ratio(comparison), Style.DIM))
+    return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
 
 
 def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
     """Why AMP gained little, and the losses after as many steps; the first matters most."""
-    explanations = list(view.comparison.explanations)
-    if view.comparison.breakdown_missing and _takes(view, screen, "x"):
-        explanations[-1] += "; press x for the breakdown"
-    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in explanations]
+    told = explanations(view, can_xray=_takes(view, screen, "x"))
+    remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in told]
     losses = losses_after(view)
     if losses is not None and view.comparison.speedup is not None:
         before = f"{precision_label(view.comparison.baseline or '')} {units.loss(losses.baseline)}"

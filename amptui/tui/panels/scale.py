@@ -1,7 +1,9 @@
 """The loss scale: its value, its changes, and the progress to the next doubling."""
 
 from amptui import units
-from amptui.telemetry.labels import precision_label
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.loss_scale import last_change
+from amptui.telemetry.scaling import MIN_SOUND_SCALE
 from amptui.telemetry.view import ScalerView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phrases import Gauge, Line, Phrase, Word, quiet, wrapped_phrases, write_lines
@@ -12,9 +14,6 @@ from amptui.tui.renderables.step_window import visible_window
 from amptui.tui.style import Style, precision_style
 
 NEVER_USED = "no loss scale: only AMP fp16 uses one"
-
-_MIN_SAFE = 1.0
-"""Below this the scale shrinks gradients instead of raising them: backing off did not stop the skips."""
 
 _NARROWEST_BAR = 4
 
@@ -32,7 +31,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 def value(view: SessionView) -> Phrase:
     """The scale after the last fp16 step."""
     scale = view.scaler.scale
-    if scale is not None and scale < _MIN_SAFE:
+    if scale is not None and scale < MIN_SOUND_SCALE:
         return Phrase((Word(units.count(scale), Style.ERROR),))
     return Phrase((Word(units.count(scale), Style.DIM if kept_words(view) else Style.STRONG),))
 
@@ -107,7 +106,7 @@ def _lines(view: SessionView, width: int, height: int) -> list[Line]:
     lines: list[Line] = [[first], [*trouble(view), *counts(scaler)]]
     state = state_words(view.numerics.scaler)
     told = [] if state is None else [Phrase((state,)), *_headroom(view)]
-    moves = wrapped_phrases(scaler.last_change, Style.DIM, width)
+    moves = wrapped_phrases(last_change(scaler.last_change), Style.DIM, width)
     if told and height - len(lines) - 1 >= _MIN_CURVE:
         lines = [[first], counts(scaler), told]
     return lines + moves if height - len(lines) - len(moves) >= _MIN_CURVE else lines

@@ -5,7 +5,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from amptui import units
-from amptui.telemetry.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
+from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import Block, Line, Phrase, Word, fitting_lines, wrapped_phrases, write_lines
@@ -82,7 +83,7 @@ def draw(canvas: Canvas, view: SessionView) -> int:
         Block(picture, 0, len(picture)),
         Block(table, 9, len(table)),
         Block([[]], 8),
-        *(_verdict(timing, canvas.width, rank=1 + _rank(timing.precision, view)) for timing in view.timings),
+        *(_verdict(timing, view, canvas.width) for timing in view.timings),
     ]
     lines = fitting_lines(blocks, canvas.height)
     top = canvas.height - len(lines)
@@ -171,17 +172,20 @@ def _row_label(row: _Row) -> tuple[Word, Word]:
     )
 
 
-def _verdict(timing: PrecisionTiming, width: int, *, rank: int) -> Block:
+def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
     """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can gain."""
     sign, style = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
-    bound = f"{timing.bound}-bound: " if timing.bound else ""
+    bound = bound_words(timing)
     head = (
         Word(signed_label(timing.precision), precision_style(timing.precision) | BOLD),
         Word(f"  {sign}", style | BOLD),
     )
-    text = f" {bound}{timing.evidence or 'too few steps timed yet'}"
+    why = evidence(timing) or "too few steps timed yet"
+    text = f" {bound}: {why}" if bound else f" {why}"
     width -= _INDENT
     first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
-    limit = wrapped_phrases(timing.limit, Style.DIM, width, lines=_MAX_LINES)
+    limit = wrapped_phrases(
+        limit_beside(timing, view.timings, view.comparison), Style.DIM, width, lines=_MAX_LINES
+    )
     lines = [first, *([Phrase((Word(" " * _INDENT), *each.words))] for (each,) in [*others, *limit])]
-    return Block(lines, rank, len(lines))
+    return Block(lines, 1 + _rank(timing.precision, view), len(lines))

@@ -4,8 +4,11 @@ import math
 from collections.abc import Callable
 
 from amptui import units
+from amptui.diagnosis.gradients import Verdict
+from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence
 from amptui.findings import Float16Window, ParameterWindow
-from amptui.telemetry.view import NumericsView, ScalerVerdict, Verdict
+from amptui.telemetry.scaling import ScalerVerdict
+from amptui.telemetry.view import NumericsView
 from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end_of, flowed, wrapped_phrases
 from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
 
@@ -85,17 +88,18 @@ def headroom(numerics: NumericsView, width: int) -> Block:
     """Value, gauge and least, then the next change of the scale."""
     words = headroom_words(numerics), (headroom_gauge(numerics.headroom, DOUBLINGS),), min_words(numerics)
     flow = flowed([Phrase(each) for each in words if each], width - _LABEL_WIDTH - GAP)
-    return Block(_labelled("headroom", flow + _prose(numerics.outlook, Style.TEXT, width)), 0)
+    return Block(_labelled("headroom", flow + _prose(outlook(numerics.outlook), Style.TEXT, width)), 0)
 
 
 def scaler(verdict: ScalerVerdict, width: int) -> Block:
     """State and sentence, then the rule behind them."""
     state = state_words(verdict)
     if state is None:
-        told = _prose(verdict.text or "not used", Style.DIM, width)
+        told = _prose("not used", Style.DIM, width)
     else:
-        told = _prose(f"  {verdict.text}" if verdict.text else "", Style.TEXT, width, state)
-    return Block(_labelled("scaler", told + _prose(verdict.rule, Style.DIM, width)), 1, min(2, len(told)))
+        told = _prose(f"  {scaler_sentence(verdict)}", Style.TEXT, width, state)
+    lines = told + _prose(scaler_rule(verdict), Style.DIM, width)
+    return Block(_labelled("scaler", lines), 1, min(2, len(told)))
 
 
 def gradients(numerics: NumericsView, width: int) -> Block:
@@ -114,19 +118,17 @@ def gradients(numerics: NumericsView, width: int) -> Block:
 
 
 def verdict(
-    label: str, judged: Verdict | None, width: int, *, rank: int, good: bool = True, step: int | None = None
-) -> list[Block]:
-    """A sign and a sentence, with the step that it is about; empty without a verdict.
+    label: str, judged: Verdict, width: int, *, rank: int, good: bool = True, step: int | None = None
+) -> Block:
+    """A sign and a sentence, with the step that it is about.
 
     ``good``: whether a verdict without warning or error is good news.
     """
-    if judged is None:
-        return []
     sign, style = VERDICT_SIGNS[judged.severity] if good or judged.severity != "info" else NO_VERDICT
     about = "" if step is None else f" (step {units.count(step)})"
     text_style = Style.TEXT if judged.severity == "info" else style
     lines = _prose(f" {judged.text}{about}", text_style, width, Word(sign, style | BOLD))
-    return [Block(_labelled(label, lines), rank)]
+    return Block(_labelled(label, lines), rank)
 
 
 def worst(window: Float16Window | None, width: int) -> list[Block]:

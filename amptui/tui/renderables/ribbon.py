@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.labels import precision_letter
+from amptui.diagnosis.labels import precision_letter
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from amptui.findings import LayerAgreement, OperatorCount, XRayTaken
-from amptui.telemetry.view import NumericsView, SessionView, Verdict
+from amptui.telemetry.view import NumericsView, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.overlays.overlay import Overlay
 from amptui.tui.panels.screen_state import ScreenState
@@ -90,7 +90,6 @@ def xray(**changes: object) -> XRayTaken:
     return replace(taken, **changes)  # type: ignore[arg-type]  # each caller's changes are its fields
 
 
-def with_xray(verdict: Verdict | None = None, **changes: object) -> SessionView:
+def with_xray(**changes: object) -> SessionView:
     """A session whose newest X-ray differs from the usual one in ``changes``."""
-    verdict = verdict or Verdict("error", "gradients disagree in 2 of 6 layers; worst features.2.conv 0.4421")
-    return replace(views.compared(), numerics=NumericsView(xray=xray(**changes), xray_verdict=verdict))
+    return replace(views.compared(), numerics=NumericsView(xray=xray(**changes)))

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from amptui.records import NonFinite, Note, Record, RunFailed
+from amptui.telemetry.events import Event, event_of
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import EMPTY_VIEW, Event
-from amptui.tui.overlays.event_browser import EventBrowser, event_lines
+from amptui.telemetry.view import EMPTY_VIEW
+from amptui.tui.overlays.event_browser import EventBrowser, detail_lines
 from amptui.tui.overlays.overlay import CLOSE, STAY
 from amptui.tui.style import BOLD, Style
 from tests.tui import views
@@ -201,23 +202,25 @@ def test_an_open_event_has_the_style_of_its_kind() -> None:
 
 
 def test_prose_is_wrapped_between_words_with_its_indent() -> None:
-    event = Event(1.0, 1, "note", "info", "title", f"  {PROSE}")
-    pieces = event_lines(event, 30)[1:]
+    pieces = detail_lines(noted(f"title\n  {PROSE}"), 30)
     assert all(piece.startswith("  ") and len(piece) <= 30 for piece in pieces)
     assert " ".join(piece.strip() for piece in pieces) == PROSE
 
 
 def test_a_traceback_keeps_its_columns() -> None:
     line = "    raise ValueError(  a  ,  b  )" * 3
-    event = Event(1.0, 1, "failed", "error", "failed", f"Traceback:\n{line}")
-    assert "".join(event_lines(event, 30)[2:]) == line
+    failed = RunFailed(time=1.0, step=1, error="failed", traceback=f"Traceback:\n{line}")
+    assert "".join(detail_lines(event_of(failed), 30)[1:]) == line
 
 
 def test_wide_characters_are_not_cut_off_at_the_right() -> None:
-    event = replace(Event(1.0, 1, "note", "info", "日" * 60), detail="  " + "本" * 60)
-    browsing = lines_of(event)
+    browsing = lines_of(noted("日" * 60 + "\n  " + "本" * 60))
     assert sum(line.count("日") for line in browsing) == 60
     assert sum(line.count("本") for line in browsing) == 60
+
+
+def noted(text: str) -> Event:
+    return event_of(Note(time=1.0, severity="info", text=text))
 
 
 def lines_of(event: Event) -> list[str]:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from amptui.records import CheckpointWritten
-from amptui.telemetry.view import NumericsView, ScalerVerdict, SessionView, Verdict
+from amptui.telemetry.view import SessionView
 from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.overlay import CLOSE, STAY, Answer
 from amptui.tui.style import Style
-from tests.tui import views
+from tests.tui import numerics_views, views
 from tests.tui.overlays.opened import drawn, lines, text
 from tests.tui.panels.drawing import style_of
 
@@ -22,10 +22,7 @@ def at_the_floor(**unsupported: str) -> SessionView:
         run=views.run_started(unsupported=unsupported),
         pause_reason="the loss scale fell to 9.8e-04 after 26 skipped steps in a row",
         scaler=replace(before.scaler, scale=2.0**-10),
-        numerics=NumericsView(
-            scaler=ScalerVerdict(state="collapsing", severity="error", text="every step overflows"),
-            trace_verdict=Verdict("warning", "first: Inf in the gradient of features.13.conv"),
-        ),
+        numerics=numerics_views.collapsing().numerics,
     )
 
 
@@ -49,7 +46,7 @@ def test_nan_weights_offer_no_other_precision(checkpoint: str) -> None:
     assert "6 of 6 parameters hold NaN" in shown
     assert (checkpoint or "There is no checkpoint") in shown
     assert ("amptui train --resume" in shown) is bool(checkpoint)
-    assert "bf16" not in shown
+    assert "AMP bf16" not in shown
     assert "held at" not in shown
     answers = [LossScaleQuestion().press(key, view) for key in "bfgdq"]
     assert answers[:2] == [STAY, STAY]
@@ -60,8 +57,8 @@ def test_nan_weights_offer_no_other_precision(checkpoint: str) -> None:
 def test_it_shows_the_reason_and_the_choices(size: tuple[int, int]) -> None:
     shown = text(LossScaleQuestion(), at_the_floor(), *size)
     assert "✖ The loss scale fell to 9.8e-04 after 26 skipped steps in a row" in shown
-    assert "Every step overflows" in shown
-    assert "First: Inf in the gradient of features.13.conv" in shown
+    assert "Every step is skipped, nothing is learned: switch to bf16 or FP32" in shown
+    assert "First: Inf in the output gradient of features.13.conv" in shown
     for choice in ("b  ● AMP bf16", "f  ■ FP32", "g  ▲ AMP fp16", "d    detach", "q    quit"):
         assert choice in shown
     assert "held at 0.000977" in shown

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from amptui.diagnosis.speed import result_cards
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.telemetry.card import result_cards
 from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison, header, oneliners, precision_table
-from amptui.tui.panels.phrases import Word
 from amptui.tui.style import BOLD, Style
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import faster, measured
@@ -153,27 +153,23 @@ def test_the_throughput_line_does_not_flicker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speed", "word"),
+    ("changes", "style"),
     [
-        ((1.94, 1.9, 1.98), Word("AMP 1.94× faster (1.90 to 1.98)", Style.GOOD | BOLD)),
-        ((0.5, 0.4, 0.625), Word("AMP 2.00× slower (1.60 to 2.50)", Style.WARNING | BOLD)),
-        ((1.01, 0.98, 1.04), Word("AMP as fast as FP32 within noise (0.98 to 1.04)")),
-        ((0.99, 0.96, 1.02), Word("AMP as fast as FP32 within noise (0.96 to 1.02)")),
-        ((1.28, 0.7, 2.32), Word("AMP no significant difference from FP32 yet (0.70 to 2.32)")),
-        ((1.003, 1.001, 1.005), Word("AMP as fast as FP32 (1.00 to 1.00)")),
-        ((1.94, None, None), Word("AMP 1.94× faster", Style.GOOD | BOLD)),
+        ({"speedup": 1.94, "speedup_low": 1.9, "speedup_high": 1.98}, Style.GOOD | BOLD),
+        ({"speedup": 0.5, "speedup_low": 0.4, "speedup_high": 0.625}, Style.WARNING | BOLD),
+        ({"speedup": 1.01, "speedup_low": 0.98, "speedup_high": 1.04}, Style.TEXT),
     ],
 )
-def test_a_speed_is_said_with_its_interval(
-    speed: tuple[float, float | None, float | None], word: Word
-) -> None:
-    assert ab_comparison.speed_word(*speed, name="AMP", than="FP32") == word
+def test_a_speed_has_the_style_of_its_gain(changes: dict[str, Any], style: int) -> None:
+    rows = (record_samples.measured("fp32"), record_samples.faster(**changes))
+    (word,) = ab_comparison.measured_words(record_samples.compared(rows=rows))
+    assert word.style == style
+    assert word.text.startswith("AMP fp16 ")
 
 
 @pytest.mark.parametrize("width", range(16, 60))
 def test_an_interval_is_not_torn(width: int) -> None:
-    word = Word("AMP 1.94× faster (1.90 to 1.98)")
-    lines = ab_comparison.speed_lines(word, width)
-    texts = [line[0].words[0].text for line in lines if isinstance(line[0].words[0], Word)]
-    assert any("(1.90 to 1.98)" in text for text in texts)
-    assert " ".join(texts) == word.text
+    found = record_samples.compared(over=False, reason="running")
+    canvas = Canvas(width, ab_comparison.progress_height(found, width, 3))
+    ab_comparison.draw_progress(canvas, found)
+    assert any("(1.68 to 1.74)" in line for line in canvas.lines())

@@ -41,9 +41,9 @@ def test_a_loss_that_is_not_finite_is_an_error() -> None:
 
 def test_a_validation_without_accuracy_has_none() -> None:
     view = views.compared()
-    assert view.last_epoch is not None
+    assert view.validated is not None
     result = Validation(loss=0.5, accuracy=None, samples=10)
-    view = replace(view, last_epoch=replace(view.last_epoch, validation=result))
+    view = replace(view, validated=replace(view.validated, validation=result))
     assert text_of([loss.validation(view)]) == "val   0.500"
 
 

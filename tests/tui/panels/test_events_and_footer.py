@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from amptui.records import Severity
-from amptui.telemetry.view import Event, EventKind
+from amptui.telemetry.events import Event, EventKind
 from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import event_list, footer
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import Style
-from tests.tui import views
+from tests.tui import view_parts, views
 from tests.tui.panels.drawing import draw_alone, style_of
 
 HINTS = (("p", "AMP"), ("space", "pause"), ("m", "precision"), ("?", "help"), ("q", "quit"))
@@ -43,7 +43,7 @@ def test_texts_start_in_one_column_and_are_cut_with_a_sign() -> None:
     ],
 )
 def test_each_kind_has_its_sign(kind: EventKind, severity: Severity, sign: str, style: Style) -> None:
-    event = Event(views.NOW, 7, kind, severity, "text")
+    event = Event(views.NOW, 7, kind, severity, view_parts.note("text"))
     canvas = draw_alone(event_list.draw, replace(views.compared(), events=(event,)), 60, 1)
     assert style_of(canvas, sign) == style
 
@@ -60,7 +60,7 @@ def test_a_switch_whose_stretch_is_forgotten_has_a_plain_sign() -> None:
 
 
 def test_prints_are_dim() -> None:
-    assert style_of(draw_alone(event_list.draw, views.compared(), 100, 6), "stdout: building") == Style.DIM
+    assert style_of(draw_alone(event_list.draw, views.compared(), 100, 6), "building") == Style.DIM
 
 
 def test_before_any_event_it_says_so() -> None:

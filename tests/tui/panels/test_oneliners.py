@@ -49,7 +49,7 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
             views.first_impression(),
             "comparison AMP ~1.84× faster ~583 ms → ~316 ms",
         ),
-        (oneliners.comparison, views.fp32_only(), "comparison AMP has not run yet: press p"),
+        (oneliners.comparison, views.fp32_only(), "comparison press p to compare with AMP"),
         (oneliners.comparison, views.starting(), "comparison no steps counted yet"),
         (oneliners.loss, views.starting(), "loss waiting: importing torch"),
     ],
@@ -77,7 +77,7 @@ def test_without_a_gpu_the_host_has_the_line() -> None:
 
 def test_a_memory_verdict_without_a_speed_keeps_the_reason() -> None:
     view = views.compared()
-    half = replace(view.comparison, speedup=None, reason="too few steps")
+    half = replace(view.comparison, speedup=None, missing="steps")
     line = words(oneliners.comparison, replace(view, comparison=half))
     assert "38% less peak memory" in line
-    assert "too few steps" in line
+    assert "no steps yet" in line

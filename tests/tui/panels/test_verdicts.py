@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.gradients import Verdict
 from amptui.findings import ParameterWindow
 from amptui.records import Severity
-from amptui.telemetry.view import NumericsView, ScalerState, ScalerVerdict, Verdict
+from amptui.telemetry.scaling import ScalerState, ScalerVerdict
+from amptui.telemetry.view import NumericsView
 from amptui.tui.panels import verdicts
 from amptui.tui.panels.phrases import Block, Line, Word, fitting_lines
 from amptui.tui.style import BOLD, Style
@@ -98,17 +100,17 @@ def test_the_scale_is_real_or_hypothetical_and_says_so() -> None:
 def test_the_scaler_s_rule_stands_dim_under_its_sentence() -> None:
     block = verdicts.scaler(numerics_views.collapsing().numerics.scaler, 100)
     assert text_of(block.lines) == [
-        "scaler     ✖ collapsing  no halving helps: switch to bf16 or FP32 and look at features.13.conv",
+        "scaler     ✖ collapsing  every step is skipped, nothing is learned: switch to bf16 or FP32; check",
+        "           features.13.conv",
         "           5 skips in a row: 12 so far",
     ]
-    first, rule = (line[-1].words for line in block.lines)
+    first, _, rule = (line[-1].words for line in block.lines)
     assert [word.style for word in first if isinstance(word, Word)] == [Style.ERROR | BOLD, Style.TEXT]
     assert rule[0].style == Style.DIM
 
 
 def test_a_scaler_that_is_not_used_says_only_that() -> None:
     assert words_of(verdicts.scaler(ScalerVerdict(), 60)) == "scaler not used"
-    assert words_of(verdicts.scaler(ScalerVerdict(text="only fp16 scales"), 60)) == "scaler only fp16 scales"
 
 
 def test_gradients_that_are_not_finite_have_the_ink_of_an_error() -> None:
@@ -135,13 +137,9 @@ def test_gradients_take_the_lines_that_they_need() -> None:
 def test_a_verdict_has_the_sign_of_its_severity(
     severity: Severity, good: bool, sign: str, styles: tuple[int, int]
 ) -> None:
-    (block,) = verdicts.verdict("X-ray", Verdict(severity, "so it is"), 60, rank=1, good=good, step=1000)
+    block = verdicts.verdict("X-ray", Verdict(severity, "so it is"), 60, rank=1, good=good, step=1000)
     assert text_of(block.lines) == [f"X-ray      {sign} so it is (step 1,000)"]
     assert tuple(word.style for word in block.lines[0][-1].words) == styles
-
-
-def test_without_a_verdict_there_is_no_line() -> None:
-    assert verdicts.verdict("trace", None, 60, rank=1) == []
 
 
 def test_the_worst_parameters_are_told_by_shares_of_what_is_not_zero() -> None:
@@ -172,7 +170,7 @@ def test_nothing_is_told_where_nothing_is_lost() -> None:
 
 
 def test_a_sentence_that_is_cut_says_so() -> None:
-    (block,) = verdicts.verdict("trace", Verdict("info", "one two three four five six"), 24, rank=1)
+    block = verdicts.verdict("trace", Verdict("info", "one two three four five six"), 24, rank=1)
     assert len(block.lines) == 3
     assert text_of(fitting_lines([block], 1)) == ["trace      ✔ one two…"]
     assert text_of(fitting_lines([block], 3))[-1].endswith("six")

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
+from amptui.diagnosis.events import event_details, event_text
 from amptui.records import PauseChanged, Record
-from amptui.telemetry.postmortem import KEPT, TRACE_WITHIN_STEPS
+from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS
+from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
-from amptui.telemetry.view import Event
 from tests.telemetry.record_samples import backoff, module, nonfinite, skip, skip_row, traced, xray
 
 
@@ -20,7 +21,7 @@ def events_of(*records: Record) -> dict[str, Event]:
 
 def post_mortem(*records: Record) -> list[str]:
     """A skip's details without the explanation that opens them."""
-    return events_of(*records)["skip"].detail.splitlines()[1:]
+    return event_details(events_of(*records)["skip"])[1:]
 
 
 def test_a_skip_tells_its_scale_its_loss_and_who_held_what() -> None:
@@ -39,10 +40,10 @@ def test_a_skip_says_whether_its_loss_was_finite() -> None:
 
 def test_of_a_long_row_the_first_and_the_last_skips_are_kept() -> None:
     lines = post_mortem(*skip_row(100, 400, 2.0**60, names=()))
-    assert len(lines) == 2 * KEPT + 1
-    assert [line.split(",")[0] for line in lines[:KEPT]] == [f"step {n}" for n in range(100, 105)]
-    assert lines[KEPT] == "390 more"
-    assert [line.split(",")[0] for line in lines[KEPT + 1 :]] == [f"step {n}" for n in range(495, 500)]
+    assert len(lines) == 2 * KEPT_SKIPS + 1
+    assert [line.split(",")[0] for line in lines[:KEPT_SKIPS]] == [f"step {n}" for n in range(100, 105)]
+    assert lines[KEPT_SKIPS] == "390 more"
+    assert [line.split(",")[0] for line in lines[KEPT_SKIPS + 1 :]] == [f"step {n}" for n in range(495, 500)]
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 10])
@@ -52,21 +53,23 @@ def test_of_a_short_row_every_skip_is_told_once(count: int) -> None:
 
 
 def test_every_skip_line_opens_with_what_it_means_and_what_to_do() -> None:
-    calm = events_of(skip(1, names=()))["skip"].detail.splitlines()[0]
+    calm = event_details(events_of(skip(1, names=()))["skip"])[0]
     assert calm.endswith("Nothing to do.")
     alarm = events_of(*skip_row(1000, 5, 65536.0))["skip"]
     assert alarm.severity == "error"
-    assert "Switch to bf16 or FP32" in alarm.detail.splitlines()[0]
+    assert "Switch to bf16 or FP32" in event_details(alarm)[0]
 
 
 def test_a_trace_that_follows_a_skip_is_told_with_it_and_has_a_line_of_its_own() -> None:
     trace = traced(615, first=module(largest=math.inf))
     events = events_of(skip(612, loss=math.nan), backoff(612, 131072.0), trace)
-    assert events["skip"].text.endswith("; it began in features.12.conv (Conv2d, float16)")
-    assert events["skip"].detail.splitlines()[-1] == (
+    assert event_text(events["skip"]).endswith("; it began in features.12.conv (Conv2d, float16)")
+    assert event_details(events["skip"])[-1] == (
         "trace of step 615: Inf in the output of features.12.conv (Conv2d, float16)"
     )
-    assert events["nonfinite"].text.startswith("automatic trace: first: Inf in the output of features.12")
+    assert event_text(events["nonfinite"]).startswith(
+        "automatic trace: first: Inf in the output of features.12"
+    )
     assert events["nonfinite"].severity == "warning"
 
 
@@ -96,10 +99,10 @@ def test_the_first_trace_that_named_a_module_is_kept() -> None:
 def test_a_trace_lists_the_modules_nearest_to_an_overflow() -> None:
     event = events_of(traced(asked=True))["note"]
     assert event.severity == "info"
-    assert event.text.startswith(
+    assert event_text(event).startswith(
         "trace: nothing overflowed in 43 modules; nearest: the output of features.12"
     )
-    assert event.detail.splitlines() == [
+    assert event_details(event) == [
         "the output of features.12.conv (Conv2d, float16): 41,200, 0.7 doublings below 65,504",
         "the output gradient of head (Linear, float16): 0.250, 18.0 doublings below 65,504",
     ]
@@ -108,9 +111,9 @@ def test_a_trace_lists_the_modules_nearest_to_an_overflow() -> None:
 def test_an_xray_has_a_line_with_its_verdict_and_its_layers_in_the_details() -> None:
     event = events_of(xray())["note"]
     assert (event.step, event.severity) == (700, "info")
-    assert event.text.startswith("X-ray: gradients agree in all 2 layers; worst features.12 0.9991")
-    assert "saved for backward: 200 MiB in AMP" in event.detail
-    assert "features.12 0.9991 (Conv2d): relative error 0.0312, 0% lost" in event.detail.splitlines()
+    assert event_text(event).startswith("X-ray: gradients agree in all 2 layers; worst features.12 0.9991")
+    assert any(line.startswith("saved for backward: 200 MiB in AMP") for line in event_details(event))
+    assert "features.12 0.9991 (Conv2d): relative error 0.0312, 0% lost" in event_details(event)
 
 
 def test_poisoned_buffers_are_explained_and_named_whenever_new_ones_are_found() -> None:
@@ -119,7 +122,7 @@ def test_poisoned_buffers_are_explained_and_named_whenever_new_ones_are_found() 
     second = nonfinite(640, what="buffer", names=names, kinds=("nan", "inf"), count=2)
     event = events_of(first, second)["nonfinite"]
     assert event.severity == "error"
-    explanation, *lines = event.detail.splitlines()
+    explanation, *lines = event_details(event)
     assert "go back to a checkpoint" in explanation
     assert lines == [
         "step 612: NaN in bn1 (running_mean)",
@@ -131,7 +134,7 @@ def test_a_pause_of_the_trainer_s_own_is_an_error_with_its_reason() -> None:
     reason = "the loss scale fell to 3.0e-08 after 41 skipped steps in a row\nchoose bf16 or FP32"
     event = events_of(PauseChanged(time=1.0, step=1204, paused=True, reason=reason))["pause"]
     assert event.severity == "error"
-    assert event.text == (
+    assert event_text(event) == (
         "paused after step 1,204: the loss scale fell to 3.0e-08 after 41 skipped steps in a row"
     )
-    assert event.detail == "choose bf16 or FP32"
+    assert event_details(event) == ["choose bf16 or FP32"]

@@ -1,6 +1,8 @@
 """What somebody who looks elsewhere should hear of, once: the end, a failure, an alarm, a question."""
 
-from amptui.telemetry.view import Event, SessionView
+from amptui.diagnosis.events import event_text
+from amptui.telemetry.events import Event
+from amptui.telemetry.view import SessionView
 
 MIN_REPEAT_SECONDS = 60.0
 """An overflow or a NaN that comes and goes alerts once a minute at most."""
@@ -38,7 +40,11 @@ class Alerts:
         if not worth:
             return ""
         first = max(worth, key=lambda event: _URGENCY.get(event.kind, 0))
-        return f"{name} waits for an answer: {view.pause_reason}" if _asks(first) else f"{name}: {first.text}"
+        return (
+            f"{name} waits for an answer: {view.pause_reason}"
+            if _asks(first)
+            else f"{name}: {event_text(first)}"
+        )
 
     def _matters(self, event: Event) -> bool:
         return event.time >= self._since and (event.severity == "error" or event.kind == "finished")
@@ -48,7 +54,7 @@ class Alerts:
             return event.kind == "failed"
         if _asks(event):
             return bool(view.pause_reason)  # otherwise it has its answer
-        cause = event.kind if event.kind in ("skip", "nonfinite") else event.text
+        cause = event.kind if event.kind in ("skip", "nonfinite") else event_text(event)
         before = self._alarmed_at.get(cause)
         if before is not None and event.time - before < MIN_REPEAT_SECONDS:
             return False

@@ -1,11 +1,11 @@
 """NaN and Inf in plain English: where they are, what that means, and what to do."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from amptui import units
 from amptui.records import NonFinite, NonFiniteKind
-from amptui.telemetry.view import Verdict
+from amptui.telemetry.events import Storm
 
 FORWARD_OVERFLOW = "the forward pass overflowed: scaling cannot help; use bf16 or FP32"
 
@@ -13,63 +13,81 @@ WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 """How each kind is written."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict in one line, and an explanation in a sentence or two with what to do."""
-
-    verdict: Verdict
-    explanation: str
-
-
 FORWARD_OVERFLOW_EXPLAINED = (
     "The loss itself is NaN or Inf: values exceeded float16's range before any gradient was scaled, so no "
     "scale helps. A trace names the first module: run it in FP32 (with autocast disabled), or use bf16."
 )
 
-_POISONED = Judgement(
-    Verdict("error", "stays NaN or Inf in every precision: go back to a checkpoint"),
+
+class _Meaning(NamedTuple):
+    """What it means: a few words, and a sentence or two."""
+
+    line: str
+    explanation: str
+
+
+_POISONED = _Meaning(
+    "stays NaN or Inf in every precision: go back to a checkpoint",
     "The forward pass updates buffers such as BatchNorm's running statistics even in steps that the scaler "
     "skips, and the scaler does not check them. They stay NaN or Inf in FP32 too: go back to a checkpoint, "
     "or reset them.",
 )
 
-_IN_FP16: Mapping[str, Judgement] = {
-    "loss": Judgement(Verdict("warning", FORWARD_OVERFLOW), FORWARD_OVERFLOW_EXPLAINED),
-    "gradient": Judgement(
-        Verdict("warning", "the scaler skips such steps"),
+_IN_FLOAT16: Mapping[str, _Meaning] = {
+    "loss": _Meaning(FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAINED),
+    "gradient": _Meaning(
+        "the scaler skips such steps",
         "Multiplied by the loss scale, these gradients exceeded float16's range. The scaler skips such steps "
         "and halves its scale: nothing to do while that is rare.",
     ),
-    "activation": Judgement(
-        Verdict("warning", "exceeds float16's range: run this layer in FP32 or use bf16"),
+    "activation": _Meaning(
+        "exceeds float16's range: run this layer in FP32 or use bf16",
         "float16 ends at 65,504, and this layer's output is larger. Run it in FP32 (with autocast disabled), "
         "or use bf16, which has FP32's range.",
     ),
+    "buffer": _POISONED,
 }
 
-_OUTSIDE_FP16: Mapping[str, Judgement] = {
-    "loss": Judgement(
-        Verdict("error", "the step was applied: lower the learning rate, or go back to a checkpoint"),
+_OUTSIDE_FLOAT16: Mapping[str, _Meaning] = {
+    "loss": _Meaning(
+        "the step was applied: lower the learning rate, or go back to a checkpoint",
         "Outside float16 no scaler protects the weights: this step updated them. If the loss does not "
         "recover, lower the learning rate, clip gradients (--clip-norm), or go back to a checkpoint.",
     ),
-    "gradient": Judgement(
-        Verdict("error", "the step was applied and corrupted the weights: go back to a checkpoint"),
+    "gradient": _Meaning(
+        "the step was applied and corrupted the weights: go back to a checkpoint",
         "Outside float16 no scaler protects the weights: a gradient that is not finite makes its weights NaN "
         "or Inf. Go back to a checkpoint, with a lower learning rate or clipped gradients (--clip-norm).",
     ),
-    "activation": Judgement(
-        Verdict("error", "check this layer and its inputs"),
+    "activation": _Meaning(
+        "check this layer and its inputs",
         "This is not a float16 problem: check this layer's weights and its inputs.",
     ),
+    "buffer": _POISONED,
 }
 
 
-def judge_nonfinite(found: NonFinite, precision: str | None) -> Judgement:
-    """What NaN or Inf means in a step that ran in ``precision``; None if that is unknown."""
-    if found.what == "buffer":
-        return _POISONED
-    return (_IN_FP16 if precision == "fp16" else _OUTSIDE_FP16)[found.what]
+def _meaning(storm: Storm) -> _Meaning:
+    return (_IN_FLOAT16 if storm.in_float16 else _OUTSIDE_FLOAT16)[storm.first.what]
+
+
+def storm_text(storm: Storm) -> str:
+    """``the loss is NaN, 100 times (612–711); the step was applied: ...``."""
+    text = what_is_not_finite(storm.first)
+    if storm.times > 1:
+        text += f", {units.count(storm.times)} times {span(storm.first.step, storm.last.step)}"
+    return f"{text}; {_meaning(storm).line}"
+
+
+def storm_details(storm: Storm) -> list[str]:
+    """An explanation, and what was found first and last."""
+    found = (line for line in map(found_line, (storm.first, storm.last)) if line)
+    return [_meaning(storm).explanation, *dict.fromkeys(found)]
+
+
+def span(first_step: int, last_step: int) -> str:
+    """``(612–614)``."""
+    return f"({units.count(first_step)}–{units.count(last_step)})"
 
 
 def what_is_not_finite(found: NonFinite) -> str:

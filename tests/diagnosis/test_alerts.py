@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from amptui.diagnosis.alerts import MIN_REPEAT_SECONDS, Alerts
 from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished
-from amptui.telemetry.alerts import MIN_REPEAT_SECONDS, Alerts
 from amptui.telemetry.session import Session
 from tests.telemetry import record_samples as samples
 

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.memory_use import memory_sentences
+from amptui.diagnosis.speed import explanations
 from amptui.findings import MemoryBreakdown
 from amptui.records import PRECISIONS, Record
-from amptui.telemetry.memory import memory_sentences, other_bytes, sides, size_of
+from amptui.telemetry.memory import other_bytes, sides, size_of
 from amptui.telemetry.session import Session
 from tests.telemetry.memory_samples import KEPT_BYTES, memory
 from tests.telemetry.record_samples import device, run, steps, xray
@@ -181,7 +183,7 @@ def test_a_saving_that_did_not_come_is_explained_by_the_breakdowns_rather_than_t
     peaks = (device(1.0, "fp32", 250 * MIB), device(1.0, "fp16", 248 * MIB))
     session = Session()
     session.fold([run(), *both, *peaks, *found])
-    (text,) = session.view().comparison.explanations
+    (text,) = explanations(session.view())
     assert text == (
         "1% less peak memory: 224 MiB of 248 MiB are weights, gradients, optimizer state, buffers, "
         "which stay float32; activations -12.0 MiB, cast copies of weights +14.0 MiB"

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from amptui.telemetry.card import memory_words, result_cards, speed_words
+from amptui.diagnosis.events import event_text
+from amptui.diagnosis.speed import result_cards
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import compared, faster, measured, run
 
@@ -44,15 +45,18 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
     ],
 )
 def test_slower_equal_and_unsure_are_said_as_plainly(changes: dict[str, Any], words: str) -> None:
-    assert speed_words(faster(**changes), "fp32") == words
+    (card,) = result_cards(compared(rows=(measured("fp32"), faster(**changes))), None)
+    assert card.startswith(f"AMP fp16 {words}, ")
 
 
 @pytest.mark.parametrize(
     ("peak_bytes", "words"),
-    [(None, ""), (2 * 2**30, "the same peak memory"), (3 * 2**30, "50% more peak memory")],
+    [(None, "0 skips"), (2 * 2**30, "the same peak memory"), (3 * 2**30, "50% more peak memory")],
 )
 def test_memory_is_said_as_it_was_measured(peak_bytes: int | None, words: str) -> None:
-    assert memory_words(faster(peak_allocated_bytes=peak_bytes), measured("fp32")) == words
+    rows = (measured("fp32"), faster(peak_allocated_bytes=peak_bytes))
+    (card,) = result_cards(compared(rows=rows), None)
+    assert card.partition("), ")[2].startswith(words)
 
 
 def test_a_result_is_an_event_and_its_progress_none() -> None:
@@ -63,10 +67,10 @@ def test_a_result_is_an_event_and_its_progress_none() -> None:
     session.fold([compared()])
     (event,) = session.view().events
     assert (event.kind, event.severity) == ("compared", "info")
-    assert event.text.startswith("AMP fp16 1.71× faster than FP32")
+    assert event_text(event).startswith("AMP fp16 1.71× faster than FP32")
 
 
 def test_stopped_before_the_first_pair_there_is_no_result() -> None:
     session = Session()
     session.fold([compared(rows=(measured("fp32"), measured("bf16")), reason="stopped")])
-    assert session.view().events[0].text == "comparison stopped: no precision finished a block"
+    assert event_text(session.view().events[0]) == "comparison stopped: no precision finished a block"

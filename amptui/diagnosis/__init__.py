@@ -1,0 +1,1 @@
+"""Every sentence about a run, made from the numbers and enums of its session."""

@@ -1,0 +1,147 @@
+"""The bottleneck of a step in words: what it waits for, and the most that another precision can gain."""
+
+from collections.abc import Iterable, Sequence
+
+from amptui import units
+from amptui.diagnosis.labels import precision_label
+from amptui.records import AMP_PRECISIONS
+from amptui.telemetry.comparison import LITTLE_SPEED
+from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
+from amptui.telemetry.view import Comparison, PrecisionTiming
+
+AMP_PHASES = ("forward", "backward")
+"""The parts under autocast. Clipping and the optimizer use FP32 gradients and weights in all precisions."""
+
+LITTLE_REST = 0.05
+"""If the other parts are a smaller fraction of the step, they allow 20 times: effectively no limit, since
+Tensor Cores give at most 8 to 16 times FP32's throughput (NVIDIA's data sheets, V100 to H200)."""
+
+
+def bound_words(timing: PrecisionTiming) -> str:
+    """``launch-bound``; empty if the cause is unknown."""
+    return "" if timing.bound in ("", "unknown") else f"{timing.bound}-bound"
+
+
+def evidence(timing: PrecisionTiming) -> str:
+    """The numbers behind a bottleneck; empty until enough steps were timed."""
+    tell = {
+        "": lambda _timing: "",
+        "input": _input_evidence,
+        "launch": _launch_evidence,
+        "compute": _compute_evidence,
+        "unknown": _idle_evidence,
+    }[timing.bound]
+    return tell(timing)
+
+
+def _input_evidence(timing: PrecisionTiming) -> str:
+    part = f"{units.percent(_input_share(timing))} of the step"
+    if not on_device(timing.phases):
+        return f"the loop waits for data {part}"
+    waited = units.milliseconds(sum(phase.host_seconds for phase in timing.phases if phase.name == "input"))
+    return f"the GPU waits for data or copies it {part}, the host waits {waited}"
+
+
+def _launch_evidence(timing: PrecisionTiming) -> str:
+    host = units.milliseconds(sum(phase.host_seconds for phase in enqueued(timing.phases)))
+    text = f"the host takes {host} to launch what the GPU runs in {_enqueued_words(timing)}"
+    percent = timing.utilization_percent
+    return text if percent is None else f"{text}, idle {_share(100 - percent)} of the time"
+
+
+def _compute_evidence(timing: PrecisionTiming) -> str:
+    if not on_device(timing.phases):
+        return f"the loop waits for data {units.percent(_input_share(timing))} of the step"
+    if timing.utilization_percent is not None:
+        return f"the GPU is busy {_share(timing.utilization_percent)} of the time"
+    launching = f"the host {units.percent(kept_up(timing.phases))} of that to launch it"
+    return f"the GPU takes {_enqueued_words(timing)}, {launching}"
+
+
+def _idle_evidence(timing: PrecisionTiming) -> str:
+    idle = _share(100 - (timing.utilization_percent or 0.0))
+    return f"the GPU is idle {idle} of the time, which neither data nor the host explains"
+
+
+def _input_share(timing: PrecisionTiming) -> float:
+    return shares_of(timing.phases).get("input", 0.0)
+
+
+def _enqueued_words(timing: PrecisionTiming) -> str:
+    """What the device takes for all that the host launches."""
+    return units.milliseconds(sum(map(seconds_of, enqueued(timing.phases))))
+
+
+def _share(percent: float) -> str:
+    return units.percent(percent / 100)
+
+
+def limit(timing: PrecisionTiming) -> str:
+    """The most that another precision can gain, by Amdahl's law; empty until enough steps were timed.
+
+    With a share p of the step in forward and backward this is 1 / (1 - p), if they took no time at all;
+    input-bound, 1 / (share of the input).
+    """
+    if not timing.bound:
+        return ""
+    if timing.bound == "input":
+        return f"data takes as long in any precision: {_times(1 / _input_share(timing))} at most"
+    if timing.bound == "launch":
+        return "launching takes as long in any precision: little to gain"
+    shares = shares_of(timing.phases)
+    amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
+    part = f"{units.percent(amp)} of the step"
+    used = timing.precision in AMP_PRECISIONS
+    if 1 - amp < LITTLE_REST:
+        who = "what AMP speeds up is still" if used else "AMP can speed up forward and backward:"
+        return f"{who} {part}, little else limits it"
+    if used:
+        return f"what AMP speeds up is still {part}: {_times(1 / (1 - amp))} more at most"
+    return f"AMP can speed up only forward and backward, {part}: {_times(1 / (1 - amp))} at most"
+
+
+def limit_beside(timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison) -> str:
+    """The limit of one of several timings; if AMP was slower than the baseline, that instead."""
+    judged = {each.precision: each for each in others if each.bound}
+    compared = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
+    baseline, amp = judged.get(comparison.baseline or ""), judged.get(compared or "")
+    if baseline is None or amp is None or timing not in (baseline, amp):
+        return limit(timing)
+    why = why_slower(baseline, amp)
+    if why and timing is baseline:
+        times = _times(_whole(amp) / _whole(baseline))
+        why = f"no gain from {precision_label(amp.precision)}: its steps take {times} as long"
+    return why or limit(timing)
+
+
+def why_slower(baseline: PrecisionTiming, other: PrecisionTiming) -> str:
+    """``AMP bf16 took longer than FP32: forward 1.85 s instead of 366 ms``; empty if it did not.
+
+    Lists the parts that took noticeably longer, relative to the baseline's step.
+    """
+    if _whole(other) <= (1 + LITTLE_SPEED) * _whole(baseline):
+        return ""
+    before = {phase.name: seconds_of(phase) for phase in baseline.phases}
+    least = LITTLE_SPEED * _whole(baseline) / len(other.phases)
+    names = [phase.name for phase in other.phases if seconds_of(phase) - before.get(phase.name, 0.0) >= least]
+    name, than = precision_label(other.precision), precision_label(baseline.precision)
+    return f"{name} took longer than {than}: {phase_changes(baseline, other, names)}"
+
+
+def phase_changes(baseline: PrecisionTiming, other: PrecisionTiming, names: Iterable[str]) -> str:
+    """``forward 185 ms instead of 366 ms, backward 1.66 s instead of 977 ms``: those of ``names``."""
+    before = {phase.name: units.milliseconds(seconds_of(phase)) for phase in baseline.phases}
+    return ", ".join(
+        f"{phase.name} {units.milliseconds(seconds_of(phase))} instead of {before.get(phase.name, 'nothing')}"
+        for phase in other.phases
+        if phase.name in names
+    )
+
+
+def _whole(timing: PrecisionTiming) -> float:
+    return sum(map(seconds_of, timing.phases))
+
+
+def _times(value: float) -> str:
+    """``2.6×``: a bound, for which a tenth is precise enough."""
+    return f"{value:.1f}×"

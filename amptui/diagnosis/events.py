@@ -1,0 +1,187 @@
+"""One line of plain English for each event, and its details."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from amptui import units
+from amptui.diagnosis import gradients, loss_scale, memory_use, nonfinite, speed
+from amptui.diagnosis.labels import precision_label
+from amptui.findings import ModelCompiled, ModulesTraced
+from amptui.records import (
+    CheckpointWritten,
+    EpochFinished,
+    KeepingChanged,
+    Note,
+    PauseChanged,
+    PrecisionChanged,
+    Printed,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    Validated,
+    Validation,
+    ViewersChanged,
+)
+from amptui.telemetry.events import (
+    ComparisonOver,
+    Event,
+    Resumption,
+    ScaleMove,
+    SkipRow,
+    Storm,
+    XRaySummary,
+)
+from amptui.telemetry.health import least_agreeing
+
+
+def event_text(event: Event) -> str:
+    """The event in one line."""
+    text = _TEXTS[type(event.about)](event.about)
+    return text if event.times == 1 else f"{text} (×{units.count(event.times)})"
+
+
+def event_details(event: Event) -> list[str]:
+    """More to read when the line is opened, for example a traceback."""
+    tell = _DETAILS.get(type(event.about))
+    return tell(event.about) if tell is not None else []
+
+
+def run_started(record: RunStarted) -> str:
+    """``run started: mnist-deep on NVIDIA H200, MNIST, FP32``."""
+    data = record.data.name if record.data.real else f"{record.data.name} (synthetic)"
+    return f"run started: {record.model} on {record.device_name}, {data}, {precision_label(record.precision)}"
+
+
+def comparison_over(over: ComparisonOver) -> str:
+    """The first result of a comparison as a card, or that it was stopped before it had one."""
+    stopped = "comparison stopped: " if over.record.reason == "stopped" else ""
+    first = next(iter(speed.result_cards(over.record, over.run)), "no precision finished a block")
+    return stopped + first
+
+
+def epoch_finished(record: EpochFinished) -> str:
+    """``epoch 3: loss 0.0312, validation 0.0351 99.1% in 2.30 s``."""
+    text = f"epoch {units.count(record.epoch)}: loss {units.loss(record.mean_loss)}"
+    if record.validation is not None:
+        text += f", validation {validation_numbers(record.validation)}"
+    return text if record.seconds is None else f"{text} in {_span(record.seconds)}"
+
+
+def validation_numbers(validation: Validation) -> str:
+    """``0.0351 99.1%``, then the experiment's own metrics: ``, bits per character 1.23``."""
+    text = units.loss(validation.loss)
+    if validation.accuracy is not None:
+        text += f" {units.percent(validation.accuracy, digits=1)}"
+    return text + "".join(f", {name} {units.loss(value)}" for name, value in validation.metrics.items())
+
+
+def model_compiled(record: ModelCompiled) -> str:
+    """``compiled for FP32 in 9.6 s``; a recompilation gives torch's reason."""
+    what = {"first": "compiled", "again": "recompiled", "graphs": "recorded CUDA graphs"}[record.what]
+    where = precision_label(record.precision) + ("" if record.training else " validation")
+    text = f"{what} for {where} in {_span(record.seconds)}"
+    return f"{text}: {record.reason}" if record.reason else text
+
+
+def pause_changed(record: PauseChanged) -> str:
+    """``paused after step 600``; with the reason if the trainer paused by itself."""
+    text = f"{'paused' if record.paused else 'resumed'} after step {units.count(record.step)}"
+    return f"{text}: {_first_line(record.reason)}" if record.reason else text
+
+
+def checkpoint_written(record: CheckpointWritten) -> str:
+    """``checkpoint step-000001200.pt: 12.3 MiB in 0.41 s, training blocked for 12 ms``."""
+    size, blocked = units.number_of_bytes(record.size_bytes), units.milliseconds(record.blocked_seconds)
+    return f"checkpoint {record.name}: {size} in {_span(record.seconds)}, training blocked for {blocked}"
+
+
+def run_resumed(found: Resumption) -> str:
+    """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are repeated``."""
+    record = found.record
+    text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
+    if record.device_name != found.device_before:
+        text += f" (was {found.device_before}): the comparison starts over"
+    if record.lost_steps:
+        again = "step is" if record.lost_steps == 1 else "steps are"
+        text += f"; {units.count(record.lost_steps)} {again} repeated"
+    return text
+
+
+def keeping_changed(record: KeepingChanged) -> str:
+    """What is no longer saved, or that it is saved again."""
+    again = {"journal": "saving the journal again", "checkpoints": "saving checkpoints again"}
+    return record.trouble or again[record.what]
+
+
+_VIEWER_CHANGES = {
+    "attached": "screen attached",
+    "detached": "screen detached",
+    "hung up": "terminal closed",
+    "lost": "screen disconnected",
+    "refused": "connection refused",
+}
+
+
+def viewers_changed(record: ViewersChanged) -> str:
+    """``terminal closed; training continues, 0 watching``."""
+    text = _VIEWER_CHANGES[record.change]
+    if record.detail:
+        text += f": {record.detail}"
+    continues = "" if record.change in ("attached", "refused") else "; training continues"
+    return f"{text}{continues}, {record.viewers} watching"
+
+
+def _xray_details(found: XRaySummary) -> list[str]:
+    xray = found.record
+    worst = map(gradients.layer_line, least_agreeing(xray.layers))
+    memory = memory_use.saved_for_backward(xray)
+    took = f"took {units.milliseconds(xray.seconds)}"
+    return [gradients.xray_losses(xray), *([memory] if memory else []), *worst, took]
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _other_lines(text: str) -> list[str]:
+    return text.strip().split("\n")[1:]
+
+
+def _span(seconds: float) -> str:
+    """Seconds with three digits below a minute, otherwise as a clock shows them."""
+    return units.milliseconds(seconds) if seconds < 60 else units.duration(seconds)
+
+
+_TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
+    RunStarted: run_started,
+    PrecisionChanged: lambda it: f"{precision_label(it.previous)} → {precision_label(it.current)}",
+    ScaleMove: loss_scale.scale_moved,
+    SkipRow: loss_scale.skipped,
+    Storm: nonfinite.storm_text,
+    ModulesTraced: gradients.trace_event,
+    XRaySummary: lambda it: f"X-ray: {gradients.xray_text(it.record, it.verdict)}",
+    ComparisonOver: comparison_over,
+    EpochFinished: epoch_finished,
+    Validated: lambda it: f"validation {validation_numbers(it.validation)}",
+    ModelCompiled: model_compiled,
+    PauseChanged: pause_changed,
+    Note: lambda it: _first_line(it.text),
+    Printed: lambda it: it.text.rstrip(),
+    CheckpointWritten: checkpoint_written,
+    Resumption: run_resumed,
+    KeepingChanged: keeping_changed,
+    ViewersChanged: viewers_changed,
+    RunFinished: lambda it: f"{it.reason}: {units.count(it.steps)} steps in {_span(it.seconds)}",
+    RunFailed: lambda it: f"failed: {_first_line(it.error)}",
+}
+
+_DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
+    SkipRow: loss_scale.skip_details,
+    Storm: nonfinite.storm_details,
+    ModulesTraced: gradients.trace_details,
+    XRaySummary: _xray_details,
+    ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
+    PauseChanged: lambda it: _other_lines(it.reason),
+    Note: lambda it: _other_lines(it.text),
+    RunFailed: lambda it: [*_other_lines(it.error), *it.traceback.splitlines()],
+}

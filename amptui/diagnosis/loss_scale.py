@@ -1,0 +1,206 @@
+"""The loss scaler in words: its state with the rule behind it, skipped steps, and its next growth."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from amptui import units
+from amptui.diagnosis.gradients import module_of, what_overflowed_first
+from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAINED, by_module, named, span
+from amptui.findings import ModuleRange
+from amptui.records import LossScaleChanged, StepSkipped
+from amptui.telemetry.events import ScaleMove, SkipRow
+from amptui.telemetry.scaling import (
+    CALIBRATION_SKIPS,
+    COLLAPSE_SKIPS,
+    FREQUENT_SKIPS,
+    MIN_SOUND_SCALE,
+    RECENT_STEPS,
+    ScalerFacts,
+    ScalerVerdict,
+    SkipMeaning,
+)
+from amptui.telemetry.view import GrowthOutlook
+
+# -------------------------------------------------------------------------------------- the scaler
+
+
+def scaler_sentence(verdict: ScalerVerdict) -> str:
+    """What the scaler's state means and what to do; empty while none is in use."""
+    facts = verdict.facts
+    if verdict.state == "forward overflow":
+        return FORWARD_OVERFLOW + _began_in(verdict.began)
+    if verdict.state == "collapsing":
+        suspect = _suspect_of(facts.newest_skip.names) if facts.newest_skip is not None else ""
+        falls = facts.skips_in_a_row >= COLLAPSE_SKIPS
+        lost = "every step is skipped, nothing is learned"
+        cause = lost if falls else "the scale has collapsed and shrinks gradients"
+        return f"{cause}: switch to bf16 or FP32{_look_at(verdict.began, suspect)}"
+    if verdict.severity == "warning":
+        return "too many overflows, each skips a step: lower the learning rate, or use bf16"
+    return _SCALER_IS_WELL.get(verdict.state, "")
+
+
+_SCALER_IS_WELL: Mapping[str, str] = {
+    "calibrating": "normal: the scale starts high on purpose and halves until the gradients fit; "
+    "nothing to do",
+    "healthy": "no recent overflow: nothing to do",
+    "backing off": "normal: the scaler finds its limit by occasional overflows; nothing to do",
+}
+
+
+def scaler_rule(verdict: ScalerVerdict) -> str:
+    """The rule behind the state, with the number that met it: ``5 skips in a row: 7 so far``."""
+    tell = {
+        "unused": lambda _facts: "",
+        "forward overflow": _overflow_rule,
+        "collapsing": _collapse_rule,
+        "healthy": _health_rule,
+        "calibrating": _calibration_rule,
+        "backing off": _backoff_rule,
+    }[verdict.state]
+    return tell(verdict.facts)
+
+
+def _overflow_rule(facts: ScalerFacts) -> str:
+    step = units.count(facts.forward_overflow_step)
+    return f"a skip with a non-finite loss in the last {RECENT_STEPS} steps: step {step}"
+
+
+def _collapse_rule(facts: ScalerFacts) -> str:
+    if facts.skips_in_a_row >= COLLAPSE_SKIPS:
+        return f"{COLLAPSE_SKIPS} skips in a row: {units.count(facts.skips_in_a_row)} so far"
+    return f"scale below {units.count(MIN_SOUND_SCALE)}: {units.count(facts.scale)}"
+
+
+def _health_rule(facts: ScalerFacts) -> str:
+    since = facts.steps if facts.steps_since_skip is None else facts.steps_since_skip
+    return f"no skip in the last {RECENT_STEPS} steps: {units.count(since)} without one"
+
+
+def _calibration_rule(facts: ScalerFacts) -> str:
+    return f"at most {CALIBRATION_SKIPS} skips before the first growth: {facts.skips} so far"
+
+
+def _backoff_rule(facts: ScalerFacts) -> str:
+    many = f"{FREQUENT_SKIPS} skips" if facts.recent_skips >= FREQUENT_SKIPS else "a skip"
+    return f"{many} in the last {RECENT_STEPS} steps: {facts.recent_skips}"
+
+
+def last_change(change: LossScaleChanged | None) -> str:
+    """``backoff at step 612: 131,072 → 65,536``; empty without a change."""
+    if change is None:
+        return ""
+    return f"{change.reason} at step {units.count(change.step)}: {_move(change.previous, change.current)}"
+
+
+def outlook(found: GrowthOutlook | None) -> str:
+    """``×2 in 760 steps, headroom then 1.4``, or that it will probably overflow; empty if unknown."""
+    if found is None:
+        return ""
+    after = f"×2 in {units.count(found.steps)} step{'s' if found.steps > 1 else ''}"
+    if found.overflow_step is not None:
+        overflowed = (
+            f"{units.count(found.overflow_scale)} overflowed at step {units.count(found.overflow_step)}"
+        )
+        return f"{after}, probably a skip: {overflowed}"
+    assert found.headroom_then is not None, "an outlook has a headroom or an overflow"
+    if found.headroom_then < 0:
+        return f"{after}, probably a skip: min headroom {units.doublings(found.headroom_now)} doublings"
+    return f"{after}, headroom then {units.doublings(found.headroom_then)}"
+
+
+def scale_moved(move: ScaleMove) -> str:
+    """``loss scale 65,536 → 131,072 after 2,000 clean steps``, or a backoff."""
+    change, interval = move.record, move.growth_interval
+    moved = f"loss scale {_move(change.previous, change.current)}"
+    if change.reason == "backoff":
+        return f"overflow: {moved}"
+    return f"{moved} after {units.count(interval)} clean steps" if interval else moved
+
+
+def _move(previous: float, current: float | None) -> str:
+    """``131,072 → 65,536``; only the first if the second is unknown."""
+    return units.count(previous) + ("" if current is None else f" → {units.count(current)}")
+
+
+# ----------------------------------------------------------------------------------- skipped steps
+
+
+def skipped(row: SkipRow) -> str:
+    """``overflow: step skipped, scale 131,072 → 65,536, ...``, with what it means."""
+    first, last = row.first[0], row.newest
+    told = (
+        "step skipped"
+        if row.count == 1
+        else f"{units.count(row.count)} steps in a row skipped {span(first.step, last.step)}"
+    )
+    scale_now = row.scale_after
+    if scale_now is None and row.count > 1:
+        scale_now = last.loss_scale  # the lowest known one
+    where = f", non-finite gradient in {named(last.names, last.count)}" if last.names else ""
+    return f"overflow: {told}, scale {_move(first.loss_scale, scale_now)}{where}; {skip_means(row)}"
+
+
+def skip_means(row: SkipRow) -> str:
+    """What skipped steps mean and what to do, in one line."""
+    began = row.trace.first if row.trace is not None else None
+    if row.meaning == "forward overflow":
+        return FORWARD_OVERFLOW + _began_in(began)
+    if row.meaning in ("collapsed", "falling"):
+        falls = "has collapsed" if row.meaning == "collapsed" else "keeps falling"
+        where = _look_at(began, _suspect_of(row.newest.names))
+        return f"the scale {falls}: switch to bf16 or FP32{where}"
+    return "calibration, normal" if row.meaning == "calibration" else "normal"
+
+
+def skip_details(row: SkipRow) -> list[str]:
+    """An explanation, a line for each skip kept, and one for the trace."""
+    left_out = row.count - len(row.first) - len(row.last)
+    lines = [_EXPLAINED[row.meaning], *map(_skip_line, row.first)]
+    if left_out:
+        lines.append(f"{units.count(left_out)} more")
+    lines += map(_skip_line, row.last)
+    if row.trace is not None:
+        found = what_overflowed_first(row.trace) or "nothing overflowed"
+        lines.append(f"trace of step {units.count(row.trace.step)}: {found}")
+    return lines
+
+
+_EXPLAINED: Mapping[SkipMeaning, str] = {
+    "forward overflow": FORWARD_OVERFLOW_EXPLAINED,
+    "calibration": "The scaler starts with a high scale on purpose and halves it until the gradients fit "
+    "into float16: the first few skipped steps are part of that. Nothing to do.",
+    "normal": "At this scale a gradient exceeded float16's range: the scaler skipped the step and halved "
+    "its scale, which it will double again later. An occasional skip is normal: nothing to do.",
+    "falling": f"After {COLLAPSE_SKIPS} skips in a row another halving is unlikely to help, and nothing is "
+    "learned meanwhile. Switch to bf16 or FP32, then check the layer whose gradients are not finite.",
+    "collapsed": "Below 1 the scaler shrinks gradients, the opposite of its purpose; at 0 the next step "
+    "would turn every weight into NaN. Switch to bf16 or FP32, then check the layer whose gradients are "
+    "not finite.",
+}
+
+
+def _skip_line(skip: StepSkipped) -> str:
+    """``step 612, scale 131,072, loss 0.503: Inf in features.13.conv (weight); 2 more``."""
+    loss = "not measured" if skip.loss is None else units.loss(skip.loss)
+    finite = "" if skip.loss is None or math.isfinite(skip.loss) else " (not finite)"
+    step = f"step {units.count(skip.step)}, scale {units.count(skip.loss_scale)}, loss {loss}{finite}"
+    found = by_module(skip.names, skip.kinds, skip.count)
+    if not found and skip.count:
+        found = f"NaN or Inf in {units.count(skip.count)} gradients"
+    return f"{step}: {found}" if found else step
+
+
+def _suspect_of(names: Sequence[str]) -> str:
+    """The layer of the worst of these parameters; empty without names."""
+    return names[0].rpartition(".")[0] or names[0] if names else ""
+
+
+def _began_in(began: ModuleRange | None) -> str:
+    """Names the module whose output was non-finite first; empty if it was a gradient."""
+    return f"; it began in {module_of(began)}" if began is not None and began.way == "forward" else ""
+
+
+def _look_at(began: ModuleRange | None, suspect: str) -> str:
+    where = suspect if began is None else module_of(began)
+    return f"; check {where}" if where else ""

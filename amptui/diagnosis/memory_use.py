@@ -1,0 +1,174 @@
+"""How AMP changes a step's memory, and why it saves much or little, in words."""
+
+from collections.abc import Sequence
+
+from amptui import units
+from amptui.diagnosis.labels import precision_label
+from amptui.findings import MemoryBreakdown, XRayTaken
+from amptui.telemetry.memory import MemorySides, other_bytes, sides, size_of
+
+LITTLE_MEMORY = 0.05
+"""Less than this fraction of FP32's memory is little saving."""
+
+_KEPT = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "buffers": "buffers",
+}
+"""What autocast does not change: it casts the inputs of operators, never what is stored."""
+
+_MAIN_SHARE = 0.5
+"""A larger fraction of the peak is most of it."""
+
+
+def why_little(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
+    """Where the memory goes that AMP did not save; empty until breakdowns or an X-ray exist."""
+    found = sides(memory)
+    if found.full is not None and found.amp is not None and _have_peaks(found.full, found.amp):
+        return f"{_owners(found.amp)}; {_differences(found.full, found.amp)}"
+    return saved_for_backward(xray) if xray is not None else ""
+
+
+def saved_for_backward(xray: XRayTaken) -> str:
+    """Which memory AMP can save and which it cannot; empty if what is saved for backward was not measured.
+
+    AMP shrinks what autograd saves for backward: activations, but it also saves cast copies of weights.
+    Weights, gradients, optimizer state and buffers are unchanged.
+    """
+    full, amp = xray.saved_bytes_fp32, xray.saved_bytes_amp
+    if full is None or amp is None:
+        return ""
+    fixed = xray.weights_bytes + xray.gradients_bytes + xray.optimizer_bytes + xray.buffers_bytes
+    whole = fixed + full
+    owners = "weights, gradients, optimizer state and buffers"
+    if full - amp < LITTLE_MEMORY * whole and fixed >= full:
+        share = f"{units.number_of_bytes(fixed)} of {units.number_of_bytes(whole)}"
+        return f"AMP cannot save much memory: {share} are {owners}"
+    in_amp, in_fp32 = units.number_of_bytes(amp), units.number_of_bytes(full)
+    rest = f"plus {units.number_of_bytes(fixed)} of {owners}"
+    return f"saved for backward: {in_amp} in AMP, {in_fp32} in FP32, {rest}"
+
+
+def memory_sentences(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> tuple[str, ...]:
+    """Why AMP saves memory or not, or what to measure to find out; none before the first breakdown."""
+    if not memory:
+        return ()
+    told = [_peak_sentence(sides(memory)), _kept_for_backward(memory, xray)]
+    return tuple(text for text in told if text)
+
+
+def _have_peaks(*breakdowns: MemoryBreakdown) -> bool:
+    return all(each.peak_allocated_bytes for each in breakdowns)
+
+
+# ------------------------------------------------------------------------------------- the peak
+
+
+def _peak_sentence(found: MemorySides) -> str:
+    """How the peak changed and why; with one side only, what AMP could change."""
+    full, amp = found.full, found.amp
+    if full is None or amp is None:
+        return _foretold(full) if full is not None else ""
+    differences = _differences(full, amp)
+    if not _have_peaks(full, amp):
+        return "; ".join(text for text in (_kept_words(amp), differences) if text)
+    before, after = full.peak_allocated_bytes or 0, amp.peak_allocated_bytes or 0
+    saving = 1 - after / before
+    if saving >= LITTLE_MEMORY:
+        return f"peak fell by {units.number_of_bytes(before - after)}: {differences}; {_kept_words(amp)}"
+    rose = saving <= -LITTLE_MEMORY
+    moved = f"rose by {units.number_of_bytes(after - before)}" if rose else "barely changed"
+    return f"peak {moved}: {_owners(amp)}; {differences}"
+
+
+def _foretold(full: MemoryBreakdown) -> str:
+    """What AMP could shrink in a run that has not tried it."""
+    activations = size_of(full, "activations")
+    if activations is None:
+        return ""
+    whole = units.bytes_of(activations, full.peak_allocated_bytes)
+    return f"AMP can shrink only activations, {whole} here; {_kept_words(full)}"
+
+
+def _kept_words(breakdown: MemoryBreakdown) -> str:
+    """``weights, gradients, optimizer state, buffers (236 MiB) stay float32``."""
+    kept = units.number_of_bytes(size_of(breakdown, *_KEPT) or 0)
+    return f"{_kept_names(breakdown)} ({kept}) stay {_stored_as(breakdown)}"
+
+
+def _kept_names(breakdown: MemoryBreakdown) -> str:
+    """``weights, gradients, buffers``: those that exist."""
+    return ", ".join(name for kind, name in _KEPT.items() if size_of(breakdown, kind))
+
+
+def _stored_as(breakdown: MemoryBreakdown) -> str:
+    """``float32`` if weights, gradients and optimizer state all are."""
+    dtypes = {kind.dtype for kind in breakdown.kinds if kind.kind in ("weights", "gradients", "optimizer")}
+    return "float32" if dtypes == {"float32"} else "as they are"
+
+
+def _owners(amp: MemoryBreakdown) -> str:
+    """What most of the peak is, if AMP does not shrink it."""
+    peak = amp.peak_allocated_bytes or 0
+    other = other_bytes(amp) or 0
+    kept = size_of(amp, *_KEPT) or 0
+    if other > _MAIN_SHARE * peak:
+        part = f"{units.number_of_bytes(other)} of {units.number_of_bytes(peak)}"
+        return f"{part} is neither model nor activations: data on the device, batches, workspaces"
+    if kept > _MAIN_SHARE * peak:
+        part = f"{units.number_of_bytes(kept)} of {units.number_of_bytes(peak)}"
+        return f"{part} are {_kept_names(amp)}, which stay {_stored_as(amp)}"
+    return _kept_words(amp)
+
+
+def _differences(full: MemoryBreakdown, amp: MemoryBreakdown) -> str:
+    """``activations -744 MiB, cast copies of weights +28.1 MiB``."""
+    words = []
+    before, after = size_of(full, "activations"), size_of(amp, "activations")
+    if before is not None and after is not None:
+        words.append(f"activations {signed_bytes(after - before)}")
+    copies = size_of(amp, "cast copies")
+    if copies:
+        words.append(f"cast copies of weights {signed_bytes(copies)}")
+    return ", ".join(words)
+
+
+def signed_bytes(change: int) -> str:
+    """``-744 MiB``, ``+28.1 MiB``, ``the same``."""
+    if not change:
+        return "the same"
+    return f"{'+' if change > 0 else ''}{units.number_of_bytes(change)}"
+
+
+# ---------------------------------------------------------------------- what autograd keeps
+
+
+def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
+    """The X-ray's sizes, exact for one batch; without one, how to measure them on a CPU.
+
+    In AMP autograd also saves cast copies: a layer's backward pass needs its weights as they were in the
+    forward pass.
+    """
+    if xray is None:
+        unknown = any(each.peak_allocated_bytes is None for each in memory)
+        return _NOT_ON_A_CPU if unknown else ""
+    full, half = xray.saved_bytes_fp32, xray.saved_bytes_amp
+    if full is None or half is None:
+        return ""
+    amp = next((each for each in memory if each.precision == xray.precision), None)
+    copies = size_of(amp, "cast copies") if amp is not None else None
+    among = f", up to {units.number_of_bytes(copies)} of it cast copies of weights" if copies else ""
+    change = f" ({_signed_percent(half / full - 1)})" if full else ""
+    label = precision_label(xray.precision)
+    sizes = f"{units.number_of_bytes(full)} in FP32, {units.number_of_bytes(half)} in {label}{change}"
+    return f"saved for backward (X-ray): {sizes}{among}"
+
+
+_NOT_ON_A_CPU = "activations and peak are not measured on a CPU; press x for what is saved for backward"
+
+
+def _signed_percent(fraction: float) -> str:
+    """``-45%``, ``+12%``, ``the same``."""
+    text = units.percent(fraction)
+    return "the same" if text == "0%" else f"{'+' if fraction > 0 else ''}{text}"

@@ -1,0 +1,209 @@
+"""What AMP gained in words: a comparison's result, the running ratio, and why there is little gain."""
+
+from typing import NamedTuple
+
+from amptui import units
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
+from amptui.findings import PrecisionMeasured, PrecisionsCompared
+from amptui.records import RunStarted
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS
+from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
+
+PROVISIONAL = "~"
+"""Marks figures from warm-up steps, or from too few other steps."""
+
+NOT_MEASURED = "not measured"
+"""In the row of a precision that ran, in place of a figure that was not measured."""
+
+WIDE = 1.2
+"""If the ends of an interval around 1 differ by more than this factor, which is faster remains open."""
+
+# --------------------------------------------------------------------- the result of a comparison
+
+
+def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]:
+    """A card for each precision beside the baseline; none before its first pair of blocks.
+
+    ``AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20 steps,
+    mnist-deep, batch 256, H200``.
+    """
+    baseline, *others = found.rows
+    return [_card(found, baseline, row, run) for row in others if row.speedup is not None and row.speedup > 0]
+
+
+def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
+    """The A/B result for the two precisions of the running comparison; None until there is one.
+
+    It replaces the running ratio, which has no interval.
+    """
+    found, tally = view.compared, view.comparison
+    if found is None or found.baseline != tally.baseline:
+        return None
+    if not (found.over or view.state in ("finished", "failed")):
+        return None
+    return next((row for row in found.rows[1:] if row.precision == tally.amp and row.speedup), None)
+
+
+class Speed(NamedTuple):
+    """How much faster than another one a precision is."""
+
+    words: str
+    """``1.71× faster``, or ``as fast as FP32 within noise``."""
+    interval: str
+    """``(1.68 to 1.74)``; empty without one."""
+    gain: int
+    """1 if it is faster, -1 if it is slower, 0 if there is no difference to see."""
+
+
+def speed_of(speedup: float, low: float | None, high: float | None, than: str) -> Speed:
+    """A speed-up above 0 with its interval, if there is one; for slower, both are inverted.
+
+    An interval that contains 1 is always of the speed-up; if it is wide, which one is faster remains open.
+    """
+    factor = factor_words(speedup)
+    gain = 0 if not factor else 1 if speedup > 1 else -1
+    if not low or not high:
+        return Speed(factor or f"as fast as {than}", "", gain)
+    if low <= 1 <= high:
+        wide = high / low > WIDE
+        words = f"no significant difference from {than} yet" if wide else f"as fast as {than} within noise"
+        return Speed(words, _interval(low, high), 0)
+    if speedup < 1:
+        low, high = 1 / high, 1 / low
+    return Speed(factor or f"as fast as {than}", _interval(low, high), gain)
+
+
+def factor_words(speedup: float) -> str:
+    """``1.71× faster`` or ``2.00× slower``; empty if it rounds to 1.00×. ``speedup`` is above 0."""
+    words = units.ratio(max(speedup, 1 / speedup))
+    if words == "1.00×":
+        return ""
+    return f"{words} {'faster' if speedup > 1 else 'slower'}"
+
+
+def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
+    """``1.61× (1.55 to 1.68)``; the ratio alone while there are too few blocks for an interval."""
+    return units.ratio(value) + ("" if low is None or high is None else f" {_interval(low, high)}")
+
+
+def _interval(low: float, high: float) -> str:
+    return f"({low:.2f} to {high:.2f})"
+
+
+def less_memory(saving: float) -> str:
+    """``38% less peak memory``, or more, of a fraction saved."""
+    amount = units.percent(abs(saving))
+    return "the same peak memory" if amount == "0%" else f"{amount} {less_or_more(saving)} peak memory"
+
+
+def less_or_more(saving: float) -> str:
+    """``less`` of something that was saved."""
+    return "less" if saving >= 0 else "more"
+
+
+def _card(
+    found: PrecisionsCompared, baseline: PrecisionMeasured, row: PrecisionMeasured, run: RunStarted | None
+) -> str:
+    assert row.speedup is not None, "a card is of a precision that was measured"
+    than = precision_label(found.baseline)
+    speed = speed_of(row.speedup, row.speedup_low, row.speedup_high, than)
+    words = f"{speed.words} than {than}" if speed.gain else speed.words
+    interval = speed.interval or "(too few blocks for an interval)"
+    parts = [f"{precision_label(row.precision)} {words} {interval}"]
+    if row.peak_allocated_bytes is not None and baseline.peak_allocated_bytes:
+        parts.append(less_memory(1 - row.peak_allocated_bytes / baseline.peak_allocated_bytes))
+    if row.precision == "fp16":
+        parts.append(f"{units.count(row.skipped)} skip{'' if row.skipped == 1 else 's'}")
+    blocks = f"{units.count(row.blocks)} block{'' if row.blocks == 1 else 's'}"
+    parts.append(f"{blocks} of {found.block_steps} steps")
+    if run is not None:
+        parts.append(run.model)
+        if run.batch_size:
+            parts.append(f"batch {units.count(run.batch_size)}")
+        parts.append(run.device_name.removeprefix("NVIDIA "))
+    return ", ".join(parts)
+
+
+# ---------------------------------------------------------------------------- the running ratio
+
+
+def why_no_ratio(comparison: Comparison) -> str:
+    """What a speed-up still needs; empty when there is one."""
+    if comparison.missing == "more steps":
+        steps = {row.precision: row.steps for row in comparison.rows}
+        baseline, amp = comparison.baseline or "", comparison.amp or ""
+        sides = ((precision_label(baseline), steps.get(baseline, 0)), ("AMP", steps.get(amp, 0)))
+        few = [f"{name} {count} of {MIN_STEPS}" for name, count in sides if count < MIN_STEPS]
+        return f"not enough steps yet: {', '.join(few)}"
+    return {
+        "": "",
+        "steps": "no steps yet",
+        "AMP": "press p to compare with AMP",
+        "baseline": "press p to compare with FP32",
+    }[comparison.missing]
+
+
+def gain_sentences(comparison: Comparison) -> list[str]:
+    """``AMP fp16: 1.94× the speed of FP32`` and its memory; for a first impression, what it still needs."""
+    if comparison.amp is None or comparison.baseline is None:
+        return []
+    amp, baseline = precision_label(comparison.amp), precision_label(comparison.baseline)
+    lines = []
+    if comparison.speedup is not None:
+        lines.append(f"{amp}: {units.ratio(comparison.speedup)} the speed of {baseline}")
+    elif comparison.provisional_speedup is not None:
+        ratio = f"{PROVISIONAL}{units.ratio(comparison.provisional_speedup)}"
+        lines.append(f"{amp}: {ratio} the speed of {baseline}, provisional: {why_no_ratio(comparison)}")
+    if comparison.memory_saving is not None:
+        lines.append(f"{amp}: {less_memory(comparison.memory_saving)}")
+    return lines
+
+
+def of_steps(stats: PrecisionStats, figure: str) -> str:
+    """A figure from measured steps, marked if those were warm-up steps."""
+    if figure == units.NOT_AVAILABLE:
+        return NOT_MEASURED
+    return f"{PROVISIONAL}{figure}" if stats.provisional_steps else figure
+
+
+def provisional_lines(comparison: Comparison) -> list[str]:
+    """What ``~`` means in the table: the steps behind it; empty if no figure is provisional."""
+    shown = [
+        f"{stats.provisional_steps:,} in {precision_label(stats.precision)}"
+        for stats in comparison.rows
+        if stats.provisional_steps
+    ]
+    return [f"{PROVISIONAL} provisional: warm-up steps, {', '.join(shown)}"] if shown else []
+
+
+# -------------------------------------------------------------------------------- why little gain
+
+
+def explanations(view: SessionView, *, can_xray: bool = False) -> list[str]:
+    """One or two sentences for each gain that AMP did not bring; none for those that it did.
+
+    ``can_xray``: whether an X-ray can still be asked for, which would show where the memory goes.
+    """
+    comparison = view.comparison
+    told = [_held_back(comparison)] if comparison.held_back_by else []
+    saving = comparison.memory_saving
+    if saving is not None and saving < LITTLE_MEMORY and not comparison.missing:
+        breakdown = why_little(view.memory, view.numerics.xray)
+        guess = "probably mostly weights, gradients and optimizer state, which stay FP32"
+        hint = "; press x for the breakdown" if can_xray and not breakdown else ""
+        told.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
+    return told
+
+
+def _held_back(comparison: Comparison) -> str:
+    rows = {row.precision: row for row in comparison.rows}
+    baseline, amp = rows[comparison.baseline or ""], rows[comparison.amp or ""]
+    if comparison.held_back_by == "input":
+        full, half = units.share(baseline.data_fraction, 1), units.share(amp.data_fraction, 1)
+        waits = f"{precision_label(baseline.precision)} waits for data {full} of each step"
+        return f"input-bound: {waits}, {precision_label(amp.precision)} {half}; speed up data loading first"
+    idle = f"the GPU is idle {units.share(100 - (amp.utilization_percent or 0.0), 100)} of the time"
+    slower = comparison.speedup is not None and comparison.speedup < 1 - LITTLE_SPEED
+    more = ", and AMP's casts add kernel launches" if slower else ""
+    return f"launch-bound: {idle}{more}; use larger batches, CUDA graphs or torch.compile"

@@ -1,0 +1,138 @@
+"""Why AMP gave little, and what a ratio still needs, in words."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.speed import explanations, gain_sentences, speed_of, why_no_ratio
+from amptui.records import Record, StepRecord
+from amptui.telemetry.comparison import LITTLE_SPEED
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import Comparison, SessionView
+from tests.telemetry.record_samples import device, run, steps, xray
+
+
+def view_of(*records: Record) -> SessionView:
+    session = Session()
+    session.fold([run(), *records])
+    return session.view()
+
+
+def both(**of_both: Any) -> list[StepRecord]:
+    return [*steps(1, 30, **of_both), *steps(31, 60, precision="fp16", **of_both)]
+
+
+IDLE = [
+    *(device(float(time), "fp32", None, 60.0) for time in range(3)),
+    *(device(float(time), "fp16", None, 55.0) for time in range(3, 6)),
+]
+
+
+def test_a_loop_that_waits_for_data_is_told_what_to_speed_up() -> None:
+    assert explanations(view_of(*both(step_seconds=0.01, data_seconds=0.006))) == [
+        "input-bound: FP32 waits for data 60.0% of each step, AMP fp16 60.0%; speed up data loading first"
+    ]
+
+
+def test_a_launch_bound_loop_is_told_what_launches_less() -> None:
+    view = view_of(*both(data_seconds=0.0), *IDLE)
+    hint = "; use larger batches, CUDA graphs or torch.compile"
+    assert explanations(view) == [f"launch-bound: the GPU is idle 45.0% of the time{hint}"]
+    slower = replace(view.comparison, speedup=1 - 2 * LITTLE_SPEED)
+    assert explanations(replace(view, comparison=slower)) == [
+        f"launch-bound: the GPU is idle 45.0% of the time, and AMP's casts add kernel launches{hint}"
+    ]
+
+
+def with_peaks(fp16: int, *others: Record) -> SessionView:
+    """FP32 with a peak of 1,000 bytes beside a faster AMP."""
+    fast = steps(31, 60, precision="fp16", step_seconds=0.002)
+    return view_of(*steps(1, 30), *fast, device(1.0, "fp32", 1000), device(1.0, "fp16", fp16), *others)
+
+
+def test_memory_that_amp_does_not_lower_is_probably_the_weights() -> None:
+    (text,) = explanations(with_peaks(990))
+    assert text == (
+        "1% less peak memory: probably mostly weights, gradients and optimizer state, which stay FP32"
+    )
+    assert explanations(with_peaks(990), can_xray=True) == [f"{text}; press x for the breakdown"]
+    assert explanations(with_peaks(1100))[0].startswith("10% more peak memory: ")
+    assert explanations(with_peaks(1000))[0].startswith("the same peak memory: ")
+    assert explanations(with_peaks(950)) == []
+
+
+def test_an_xray_says_where_the_memory_is() -> None:
+    found = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
+    (text,) = explanations(with_peaks(990, found), can_xray=True)
+    assert text.startswith("1% less peak memory: AMP cannot save much memory: 236 MiB of 248 MiB")
+    assert not text.endswith("press x for the breakdown")
+
+
+def test_before_there_are_enough_steps_nothing_is_explained() -> None:
+    few = [*steps(1, 30), *steps(31, 40, precision="fp16")]
+    assert explanations(view_of(*few, device(1.0, "fp32", 1000), device(1.0, "fp16", 1000))) == []
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([], "no steps yet"),
+        ([steps(1, 30)], "press p to compare with AMP"),
+        ([steps(1, 30, precision="bf16")], "press p to compare with FP32"),
+        ([steps(1, 30), steps(31, 42, precision="fp16")], "not enough steps yet: AMP 12 of 20"),
+        (
+            [steps(1, 3, precision="tf32"), steps(4, 15, precision="bf16")],
+            "not enough steps yet: TF32 3 of 20, AMP 12 of 20",
+        ),
+        ([steps(1, 30), steps(31, 60, precision="fp16")], ""),
+    ],
+)
+def test_a_ratio_that_is_missing_says_what_it_needs(batches: list[list[StepRecord]], words: str) -> None:
+    view = view_of(*(record for batch in batches for record in batch))
+    assert why_no_ratio(view.comparison) == words
+
+
+def test_gain_and_loss_have_the_same_words() -> None:
+    slower = Comparison(baseline="fp32", amp="bf16", speedup=0.5, memory_saving=0.25)
+    assert gain_sentences(slower) == [
+        "AMP bf16: 0.50× the speed of FP32",
+        "AMP bf16: 25% less peak memory",
+    ]
+    assert gain_sentences(replace(slower, memory_saving=-0.25))[1] == "AMP bf16: 25% more peak memory"
+    assert gain_sentences(Comparison(baseline="fp32")) == []
+
+
+@pytest.mark.parametrize(
+    ("speed", "words", "gain"),
+    [
+        ((1.94, 1.9, 1.98), "1.94× faster (1.90 to 1.98)", 1),
+        ((0.5, 0.4, 0.625), "2.00× slower (1.60 to 2.50)", -1),
+        ((1.01, 0.98, 1.04), "as fast as FP32 within noise (0.98 to 1.04)", 0),
+        ((0.99, 0.96, 1.02), "as fast as FP32 within noise (0.96 to 1.02)", 0),
+        ((1.28, 0.7, 2.32), "no significant difference from FP32 yet (0.70 to 2.32)", 0),
+        ((1.003, 1.001, 1.005), "as fast as FP32 (1.00 to 1.00)", 0),
+        ((1.94, None, None), "1.94× faster ", 1),
+    ],
+)
+def test_a_speed_is_said_with_its_interval(
+    speed: tuple[float, float | None, float | None], words: str, gain: int
+) -> None:
+    found = speed_of(*speed, than="FP32")
+    assert (f"{found.words} {found.interval}", found.gain) == (words, gain)
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("fp32", "FP32"),
+        ("ieee", "FP32 ieee"),
+        ("tf32", "TF32"),
+        ("fp16", "AMP fp16"),
+        ("bf16", "AMP bf16"),
+        ("fp8", "fp8"),
+    ],
+)
+def test_precisions_have_names_for_people(name: str, label: str) -> None:
+    assert precision_label(name) == label

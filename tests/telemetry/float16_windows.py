@@ -1,0 +1,22 @@
+"""Float16 histograms of gradients with given exponents."""
+
+from amptui.findings import Float16Window
+from tests.telemetry.record_samples import window
+
+
+def counts_of(exponents: dict[int, int], first: int = -60, last: int = 40) -> tuple[int, ...]:
+    return tuple(exponents.get(exponent, 0) for exponent in range(first, last + 1))
+
+
+def spread(exponents: dict[int, int], zeros: int = 0, scale: float = 65536.0) -> Float16Window:
+    """A window of gradients that all lie in the middle of their bins."""
+    return window(
+        loss_scale=scale,
+        first_exponent=-60,
+        counts=counts_of(exponents),
+        elements=sum(exponents.values()) + zeros,
+        zeros=zeros,
+        flushed=sum(count for exponent, count in exponents.items() if exponent <= -26),
+        subnormal=sum(count for exponent, count in exponents.items() if -25 <= exponent < -14),
+        overflowing=sum(count for exponent, count in exponents.items() if exponent >= 16),
+    )
