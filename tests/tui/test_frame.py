@@ -115,7 +115,7 @@ def test_a_download_shows_its_progress(width: int, height: int) -> None:
 def test_without_a_switch_it_says_how_to_compare(width: int, height: int) -> None:
     text = text_of(drawn(views.fp32_only(), width, height))
     assert "■ FP32" in text.splitlines()[0]
-    assert "AMP has not run yet: press p" in text
+    assert "press p to compare with AMP" in text
     assert "faster" not in text
     assert "65.5 k samples/s" in text
     assert "3.91 ms/step" in text
@@ -156,7 +156,7 @@ def test_nan_losses_are_marked_and_named(width: int, height: int) -> None:
     canvas = drawn(views.nan_losses(), width, height)
     assert "nan" in text_of(canvas)
     assert style_of(canvas, "nan") == Style.ERROR
-    assert "✖ loss is NaN" in text_of(canvas)
+    assert "✖ the loss is NaN; " in text_of(canvas)
     assert "✖ 1" in canvas.lines()[0]
 
 
