@@ -8,7 +8,7 @@ https://docs.nvidia.com/deploy/nvml-api/
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import ModuleType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from amptui.samples import GpuSample
 
@@ -38,6 +38,12 @@ _WORDS = {
 
 _GONE = frozenset({15, 16, 28})
 """The codes after which a GPU no longer answers: lost, needs a reset, not found."""
+
+Absence = Literal["absent", "refused"]
+"""Why there is no data: no NVIDIA GPU or no NVML, or there is a driver that does not let this process in."""
+
+_ABSENT = frozenset({9, 12, 28})
+"""The codes of a machine without an NVIDIA GPU: driver not loaded, library not found, no GPU listed."""
 
 _START_FAILURES = {
     4: "no GPU data: no permission to use NVML",
@@ -84,10 +90,11 @@ class Probe(Protocol):
 
 
 class NullProbe:
-    """The probe if there is nothing to query; ``note`` says why."""
+    """The probe if there is nothing to query: ``note`` and ``absence`` say why."""
 
-    def __init__(self, note: str) -> None:
+    def __init__(self, note: str, absence: Absence = "absent") -> None:
         self.note = note
+        self.absence = absence
 
     def sample(self) -> tuple[GpuSample, ...]:
         """No GPUs."""
@@ -116,7 +123,8 @@ def open_probe() -> Probe:
     gate = _Gate(pynvml)
     started = gate.ask("nvmlInit")
     if isinstance(started, _Refusal):
-        return NullProbe(_START_FAILURES.get(started.code, f"no GPU data: NVML: {started.words}"))
+        note = _START_FAILURES.get(started.code, f"no GPU data: NVML: {started.words}")
+        return NullProbe(note, "absent" if started.code in _ABSENT else "refused")
     probe = NvmlProbe(gate)
     if probe.gpu_count == 0:
         probe.close()

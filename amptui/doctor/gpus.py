@@ -4,8 +4,9 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
-from amptui.device.nvml import Probe, open_probe
+from amptui.device.nvml import Absence, NullProbe, Probe, open_probe
 from amptui.doctor.check import Check, broken, fine, poor
 from amptui.doctor.cuda import usable_gpus
 from amptui.samples import GpuSample
@@ -13,8 +14,6 @@ from amptui.units import bytes_of, number_of_bytes
 
 _PATIENCE_SECONDS = 2.0
 """How long NVML may take: it starts in milliseconds if the driver stays loaded, else in a second."""
-
-_NO_ANSWER = "NVML does not respond: no GPU readings"
 
 _NEARLY_FULL = 0.9
 
@@ -35,14 +34,27 @@ class Gpu:
         return " MIG " in self.name
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlLook:
+    """One look at every GPU by NVML."""
+
+    samples: tuple[GpuSample, ...] = ()
+    note: str = ""
+    """What is missing, and why."""
+    absence: Absence | Literal["", "silent"] = ""
+    """Why there are no samples; ``silent``: NVML did not respond."""
+
+
+_SILENT = NvmlLook(note="NVML does not respond: no GPU readings", absence="silent")
+
+
 def gpu_checks() -> list[Check]:
     """Every GPU that torch can use, and every one that NVML lists."""
     import torch
 
     architectures = torch.cuda.get_arch_list()
     checks = [check_gpu(gpu, architectures) for gpu in read_gpus()]
-    samples, note = look_at_nvml()
-    return [*checks, *check_nvml(samples, note, expected=bool(checks))]
+    return [*checks, *check_nvml(look_at_nvml(), expected=bool(checks))]
 
 
 def read_gpus() -> list[Gpu]:
@@ -102,18 +114,18 @@ def _serves(architecture: str, capability: tuple[int, int]) -> bool:
 
 def look_at_nvml(
     open_probe: Callable[[], Probe] = open_probe, patience_seconds: float = _PATIENCE_SECONDS
-) -> tuple[tuple[GpuSample, ...], str]:
-    """One sample of every GPU, and NVML's note on what is missing.
+) -> NvmlLook:
+    """One sample of every GPU.
 
     A call for a GPU that has fallen off the bus may never return, so it runs in its own thread.
     """
-    answer: tuple[tuple[GpuSample, ...], str] = ((), _NO_ANSWER)
+    answer = _SILENT
 
     def ask() -> None:
         nonlocal answer
         probe = open_probe()
-        gpus = probe.sample()
-        answer = gpus, probe.note
+        samples, absence = probe.sample(), probe.absence if isinstance(probe, NullProbe) else ""
+        answer = NvmlLook(samples=samples, note=probe.note, absence=absence)
         probe.close()
 
     thread = threading.Thread(target=ask, name="doctor-nvml", daemon=True)
@@ -122,12 +134,12 @@ def look_at_nvml(
     return answer
 
 
-def check_nvml(samples: Sequence[GpuSample], note: str, *, expected: bool) -> list[Check]:
+def check_nvml(look: NvmlLook, *, expected: bool) -> list[Check]:
     """What NVML reports of each GPU; ``expected``: torch can use one."""
-    if samples:
-        return [*(_check_sample(sample) for sample in samples), *_check_missing(samples, note)]
-    why = note or "no NVIDIA GPU: NVML lists none"
-    if expected or why == _NO_ANSWER or "permission" in why or "differ" in why:
+    if look.samples:
+        return [*(_check_sample(sample) for sample in look.samples), *_check_missing(look)]
+    why = look.note or "no NVIDIA GPU: NVML lists none"
+    if expected or look.absence in ("refused", "silent"):
         hint = "check that `nvidia-smi` works; until then the screen shows only torch's memory figures"
         return [poor("nvml", why, hint, gpus=0)]
     return [fine("nvml", why, gpus=0)]
@@ -145,14 +157,14 @@ def _check_sample(sample: GpuSample) -> Check:
     return fine("nvml", f"{who}: {len(figures) - len(missing)} of {len(figures)} readings{apart}", **facts)
 
 
-def _check_missing(samples: Sequence[GpuSample], note: str) -> list[Check]:
+def _check_missing(look: NvmlLook) -> list[Check]:
     """One line for all GPUs: a driver without a reading lacks it for every GPU of a kind."""
-    missing = sorted({name for gpu in samples if not _is_mig_instance(gpu) for name in _figures(gpu)[1]})
+    missing = sorted({name for gpu in look.samples if not _is_mig_instance(gpu) for name in _figures(gpu)[1]})
     if not missing:
         return []
     hint = "the screen shows n/a instead; a newer driver or more permissions for this container may help"
-    text = f"NVML does not report {', '.join(name.replace('_', ' ') for name in missing)} ({note})"
-    return [poor("nvml-missing", text, hint, missing=missing, note=note)]
+    text = f"NVML does not report {', '.join(name.replace('_', ' ') for name in missing)} ({look.note})"
+    return [poor("nvml-missing", text, hint, missing=missing, note=look.note)]
 
 
 def _figures(sample: GpuSample) -> tuple[dict[str, object], list[str]]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.doctor.check import Check
-from amptui.doctor.gpus import Gpu, check_gpu, check_nvml, read_gpus, runs_on
+from amptui.doctor.gpus import Gpu, NvmlLook, check_gpu, check_nvml, read_gpus, runs_on
 from amptui.samples import GpuSample
 from tests.doctor.conftest import Look
 
@@ -23,8 +23,8 @@ PROGRAM = """
 import json, os, sys
 from dataclasses import asdict
 from amptui.doctor.gpus import check_nvml, look_at_nvml
-samples, note = look_at_nvml(patience_seconds={patience})
-print(json.dumps([asdict(check) for check in check_nvml(samples, note, expected={expected})]))
+found = look_at_nvml(patience_seconds={patience})
+print(json.dumps([asdict(check) for check in check_nvml(found, expected={expected})]))
 sys.stdout.flush()
 os._exit(0)  # a thread may be in the driver still
 """
@@ -113,18 +113,19 @@ def test_a_mig_instance_without_sensors_is_as_it_should_be(fake_drivers: Path, l
     ]
 
 
-def test_a_driver_that_differs_from_its_library_is_a_trouble_even_without_cuda(
-    fake_drivers: Path, look: Look
+@pytest.mark.parametrize(("code", "words"), [(4, "no permission"), (13, "too old"), (18, "versions differ")])
+def test_a_driver_that_refuses_is_a_trouble_even_without_cuda(
+    fake_drivers: Path, look: Look, code: int, words: str
 ) -> None:
-    (check,) = nvml(look, fake_drivers, expected=False, faults="nvmlInitWithFlags=18")
+    (check,) = nvml(look, fake_drivers, expected=False, faults=f"nvmlInitWithFlags={code}")
     assert check["severity"] == "warning"
-    assert "versions differ" in check["text"]
+    assert words in check["text"]
 
 
 def test_no_nvml_is_a_trouble_only_where_cuda_works() -> None:
-    absent = "no NVIDIA GPU: NVML not found"
-    assert check_nvml((), absent, expected=False)[0].severity == "info"
-    assert check_nvml((), absent, expected=True)[0].severity == "warning"
+    absent = NvmlLook(note="no NVIDIA GPU: NVML not found", absence="absent")
+    assert check_nvml(absent, expected=False)[0].severity == "info"
+    assert check_nvml(absent, expected=True)[0].severity == "warning"
 
 
 def test_an_nvml_that_never_answers_is_not_waited_for(fake_drivers: Path, look: Look) -> None:
@@ -136,7 +137,7 @@ def test_an_nvml_that_never_answers_is_not_waited_for(fake_drivers: Path, look: 
 def test_memory_that_others_hold_is_told() -> None:
     def check(used_bytes: int | None) -> Check:
         sample = GpuSample(uuid="GPU-1", memory_used_bytes=used_bytes, memory_total_bytes=100 * GIB)
-        return check_nvml([sample], "", expected=True)[0]
+        return check_nvml(NvmlLook(samples=(sample,)), expected=True)[0]
 
     assert [check(used).severity for used in (90 * GIB, 91 * GIB, None)] == ["info", "warning", "info"]
     assert check(91 * GIB).text == "NVML: GPU-1: memory is nearly full, 91.0 / 100 GiB"

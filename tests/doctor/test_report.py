@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from amptui.doctor.check import Check, Section, broken, fine, poor
-from amptui.doctor.gpus import Gpu, check_gpu, check_nvml
+from amptui.doctor.gpus import Gpu, NvmlLook, check_gpu, check_nvml
 from amptui.doctor.report import _JsonReport, _PlainReport, examine
 from amptui.doctor.storage import check_data_folder
 from amptui.doctor.terminal_checks import check_kind
@@ -122,10 +122,11 @@ def test_what_drivers_folders_and_environments_say_steers_nothing(
     for _ in poison.STEERING:
         kind = check_kind(next(texts), is_terminal=True)
         gpu = Gpu(index=0, name=next(texts), memory_bytes=1, capability=(9, 0))
-        samples = [GpuSample(uuid="GPU-1", name=next(texts))]
+        sample = GpuSample(uuid="GPU-1", name=next(texts))
+        found = NvmlLook(samples=(sample,), note=next(texts))
         folder = tmp_path / next(texts).replace("\0", "").encode("utf-8", "replace").decode()[:40]
         checks = [kind, check_gpu(gpu, []), check_data_folder(folder)]
-        for check in [*checks, *check_nvml(samples, next(texts), expected=True)]:
+        for check in [*checks, *check_nvml(found, expected=True)]:
             show.check("section", check)
     written = capsys.readouterr().out
     assert "5;41mblink" in written
