@@ -26,6 +26,12 @@ PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
 AMP_PRECISIONS = ("fp16", "bf16")
 """The precisions that are automatic mixed precision."""
 
+MIN_SOUND_SCALE = 1.0
+"""Below it the loss scale makes gradients smaller, the opposite of its purpose."""
+
+COLLAPSE_SKIPS = 5
+"""After so many skips in a row another halving is unlikely to help; from 65,536 the scale is then 2,048."""
+
 Severity = Literal["info", "warning", "error"]
 NonFiniteKind = Literal["nan", "inf"]
 PauseCause = Literal["", "loss scale", "weights"]

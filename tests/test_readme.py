@@ -101,9 +101,9 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     from amptui.engine.probes.budget import GRADIENTS_BUDGET, WINDOW_BUDGET
     from amptui.engine.warm_up import MAX_STEPS, MIN_STEPS
     from amptui.estimate import BLOCK_STEPS
-    from amptui.telemetry.energy import MIN_SECONDS
+    from amptui.records import COLLAPSE_SKIPS
+    from amptui.telemetry.gpu_use import MIN_SECONDS
     from amptui.telemetry.health import XRAY_SAFE_COSINE
-    from amptui.telemetry.scaling import COLLAPSE_SKIPS
 
     numbers = page("numbers.md")
     assert f"lasts {MIN_STEPS} to {MAX_STEPS} steps" in numbers

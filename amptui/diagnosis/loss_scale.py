@@ -7,13 +7,11 @@ from amptui import units
 from amptui.diagnosis.gradients import module_of, what_overflowed_first
 from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAINED, by_module, named, span
 from amptui.findings import ModuleRange
-from amptui.records import LossScaleChanged, StepSkipped
+from amptui.records import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
 from amptui.telemetry.events import ScaleMove, SkipRow
 from amptui.telemetry.scaling import (
     CALIBRATION_SKIPS,
-    COLLAPSE_SKIPS,
     FREQUENT_SKIPS,
-    MIN_SOUND_SCALE,
     RECENT_STEPS,
     ScalerFacts,
     ScalerVerdict,

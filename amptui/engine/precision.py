@@ -16,11 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.errors import UsageError
-from amptui.records import PRECISIONS
-
-MIN_SOUND_SCALE = 1.0
-"""Below it the loss scale makes gradients smaller, the opposite of its purpose."""
-
+from amptui.records import MIN_SOUND_SCALE, PRECISIONS
 
 _ON_GPUS = ("cuda.matmul", "cudnn.conv", "cudnn.rnn")
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.records import (
+    COLLAPSE_SKIPS,
     EpochFinished,
     LossScaleChanged,
     NonFinite,
@@ -18,9 +19,6 @@ from amptui.records import (
     Validated,
     Validation,
 )
-
-UNEXPLAINED_SKIPS = 5
-"""Skips in a row from which on they are no search for the scale: from 65,536 it is then at 2,048."""
 
 _COUNTED = (
     "consecutive_skips",
@@ -261,7 +259,7 @@ class StepReporter:
             self.emit(NonFinite(time=now, step=facts.step, what="loss", kind=kind, names=(), count=1))
         if skipped_at_scale is not None:
             self.consecutive_skips += 1
-            if self.consecutive_skips >= UNEXPLAINED_SKIPS:
+            if self.consecutive_skips >= COLLAPSE_SKIPS:
                 self.unexplained_step = facts.step
             self.emit(
                 StepSkipped(

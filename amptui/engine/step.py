@@ -21,7 +21,6 @@ from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.failure import explain
 from amptui.engine.optimizer_step import Made, MicroBatch, OptimizerStep
-from amptui.engine.precision import MIN_SOUND_SCALE
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
 from amptui.engine.probes.gradients import GradientProbe
@@ -33,7 +32,7 @@ from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
 from amptui.engine.setup import Prepared
 from amptui.experiment import Experiment
-from amptui.records import AMP_PRECISIONS, Note, Record, StepRecord
+from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, StepRecord
 
 LOOK_INTERVAL_SECONDS = 0.08
 """A dozen looks a second: more than a screen draws."""

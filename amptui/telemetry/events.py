@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from amptui.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.records import (
+    MIN_SOUND_SCALE,
     CheckpointWritten,
     EpochFinished,
     KeepingChanged,
@@ -25,7 +26,7 @@ from amptui.records import (
     ViewersChanged,
 )
 from amptui.telemetry.health import XRayVerdict, judge_trace, judge_xray, least_agreeing
-from amptui.telemetry.scaling import MIN_SOUND_SCALE, SkipMeaning
+from amptui.telemetry.scaling import SkipMeaning
 
 XRAY_WORST_LAYERS = 8
 """The event of an X-ray keeps so many layers, those that agree least."""

@@ -1,8 +1,10 @@
-"""How fast steps run now, and when the run will end at that pace."""
+"""How far a run is: its speed, the time left, the time it has been training, and the place in its epoch."""
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from amptui.records import Record, RunResumed, RunStarted
 from amptui.telemetry.comparison import median, samples_per_second
 from amptui.telemetry.stretch import Stretch
 
@@ -43,3 +45,84 @@ class Pace:
         """The time for the remaining steps, without validation; None during warm-up."""
         seconds = median(self._settled_seconds)
         return None if seconds is None else seconds * max(0, steps_left)
+
+
+LATE_SECONDS = 60.0
+"""How much older a record may be than the one before it: several threads emit them, and some wait for a
+device. A record that is older still was written after the clock had been set back."""
+
+SILENT_SECONDS = 600.0
+"""A training run is never silent for so long: its sampler emits once a second. Between two records further
+apart the machine slept, or the clock was set forward."""
+
+
+@dataclass(slots=True, eq=False)
+class RunningTime:
+    """Adds up the time between records, without the time in which no process of the run was awake.
+
+    It is the wall clock: it jumps when it is set, and continues while a laptop sleeps.
+    """
+
+    seconds: float = 0.0
+    _newest: float | None = None
+
+    def take(self, record: Record) -> None:
+        """Count the time until ``record``."""
+        if isinstance(record, RunStarted):
+            self.start(record.time)
+        elif isinstance(record, RunResumed):
+            self.resume(record.time)
+        else:
+            self.see(record.time)
+
+    def start(self, time: float) -> None:
+        """A run begins at ``time``, Unix seconds."""
+        self.seconds = 0.0
+        self.resume(time)
+
+    def resume(self, time: float) -> None:
+        """Another process continues the run at ``time``; the time since the last record does not count."""
+        self._newest = time if math.isfinite(time) else None
+
+    def see(self, time: float, busy_seconds: float | None = None) -> None:
+        """A record of ``time`` arrived; a step that took ``busy_seconds`` explains a silence of so long."""
+        newest = self._newest
+        if newest is None or time < newest - LATE_SECONDS:
+            self.resume(time)
+            return
+        passed = time - newest
+        if not 0.0 < passed < math.inf:
+            return
+        self._newest = time
+        if passed > SILENT_SECONDS:
+            known = busy_seconds if busy_seconds is not None and busy_seconds > 0.0 else 0.0
+            passed = min(passed, known)
+        self.seconds += passed
+
+
+@dataclass(slots=True, eq=False)
+class EpochPlace:
+    """Follows the epochs of the steps, and where each began if that is known."""
+
+    number: int = 0
+    """Counted from 1; 0 before the first step."""
+    _first_step: int = 1
+
+    def add(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
+        """Add a stretch of steps; ``steps_per_epoch`` is None if the data has no length."""
+        if stretch.epoch == self.number:
+            return
+        previous, self.number = self.number, stretch.epoch
+        if stretch.epoch == 1:
+            self._first_step = 1
+        elif previous + 1 == stretch.epoch and previous:
+            self._first_step = stretch.first_step
+        elif steps_per_epoch is not None:
+            # The epoch's first steps were never seen: a resumed run, or a journal without its beginning.
+            self._first_step = min(stretch.first_step, (stretch.epoch - 1) * steps_per_epoch + 1)
+        else:
+            self._first_step = stretch.first_step
+
+    def steps_done(self, step: int) -> int:
+        """How many of the epoch's steps are done after ``step``."""
+        return max(0, step - self._first_step + 1) if self.number else 0

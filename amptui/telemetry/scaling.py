@@ -11,16 +11,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from amptui.findings import ModuleRange
-from amptui.records import Severity, StepSkipped
+from amptui.records import COLLAPSE_SKIPS, MIN_SOUND_SCALE, Severity, StepSkipped
 
 CALIBRATION_SKIPS = 4
 """Up to so many skips at the start of a run are the search for the first scale: 65,536 down to 4,096."""
-
-COLLAPSE_SKIPS = 5
-"""After so many skips in a row another halving is unlikely to help; from 65,536 the scale is then 2,048."""
-
-MIN_SOUND_SCALE = 1.0
-"""Below it the scaler shrinks gradients, the opposite of its purpose."""
 
 RECENT_STEPS = 100
 """A skip is recent for so many float16 steps: a 20th of the 2,000 applied ones before a growth."""

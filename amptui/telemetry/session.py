@@ -11,23 +11,16 @@ from amptui import answers, findings, records, samples
 from amptui.codec import Codec
 from amptui.strictjson import JsonError
 from amptui.telemetry.comparison import PrecisionLedger
-from amptui.telemetry.elapsed import RunningTime
-from amptui.telemetry.energy import INTERRUPTIONS, EnergyWatch
-from amptui.telemetry.epochs import EpochPlace
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
-from amptui.telemetry.keeping import Keeping
-from amptui.telemetry.losses import LossSummary
+from amptui.telemetry.gpu_use import INTERRUPTIONS, EnergyWatch, UtilizationWatch
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
-from amptui.telemetry.pace import Pace
-from amptui.telemetry.requests import RequestWatch
+from amptui.telemetry.pace import EpochPlace, Pace, RunningTime
 from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.scaling import MIN_SOUND_SCALE
+from amptui.telemetry.status import Keeping, RequestWatch
 from amptui.telemetry.stretch import stretches
-from amptui.telemetry.switches import SwitchList
 from amptui.telemetry.timing import TimingWatch
-from amptui.telemetry.tracks import Tracks
-from amptui.telemetry.utilization import UtilizationWatch
+from amptui.telemetry.tracks import LossSummary, SwitchList, Tracks
 from amptui.telemetry.view import SessionView
 
 STATE_VERSION = 3
@@ -164,7 +157,7 @@ class Session:
                 self._energy.interrupt()
             rewinds = stretch.first_step <= self._tracks.last_step
             scale = self._scaler.scale
-            if scale is None or scale < MIN_SOUND_SCALE:
+            if scale is None or scale < records.MIN_SOUND_SCALE:
                 scale = FIRST_SCALE
             rooms = headrooms(stretch, scale)
             if self._tracks.add(stretch, rooms):

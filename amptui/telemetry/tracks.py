@@ -1,10 +1,12 @@
-"""The run's curves: five histories over the same steps, even if steps arrive late or are missing."""
+"""The run's curves: five histories over the same steps, its best loss, and the precision of each step."""
 
+import math
+from collections import deque
 from dataclasses import dataclass, field
 
 from amptui.telemetry.history import Track
 from amptui.telemetry.stretch import Stretch
-from amptui.telemetry.view import EMPTY_SERIES, Series
+from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 
 
 @dataclass(slots=True, eq=False)
@@ -95,3 +97,85 @@ class Tracks:
         self._scale = Track.empty(first_step=first_step)
         self._skips = Track.empty(first_step=first_step)
         self._headrooms = Track.empty(first_step=first_step)
+
+
+SMOOTHING = 0.98
+"""The decay of the moving average per finite loss: it spans about 50 steps."""
+
+
+@dataclass(slots=True, eq=False)
+class LossSummary:
+    """Exponential moving average and minimum of the finite losses, and the number of unmeasured ones."""
+
+    best: float | None = None
+    best_step: int | None = None
+    unmeasured_steps: int = 0
+    _average: float = 0.0
+    _weight: float = 0.0
+
+    def add(self, stretch: Stretch) -> None:
+        """Add a stretch of steps."""
+        losses = stretch.losses
+        finite = [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
+        if len(finite) < len(losses):
+            self.unmeasured_steps += losses.count(None)
+        if not finite:
+            return
+        average, weight = self._average, self._weight
+        for loss in finite:
+            average += (1 - SMOOTHING) * (loss - average)
+            weight += (1 - SMOOTHING) * (1 - weight)
+        self._average, self._weight = average, weight
+        lowest = min(finite)
+        if self.best is None or lowest < self.best:
+            self.best, self.best_step = lowest, stretch.first_step + losses.index(lowest)
+
+    @property
+    def smoothed(self) -> float | None:
+        """The moving average with bias correction, as in Adam (Kingma and Ba, 2015)."""
+        return self._average / self._weight if self._weight else None
+
+
+KEPT_SWITCHES = 1000
+"""So many of the newest switches are kept."""
+
+
+@dataclass(slots=True, eq=False)
+class SwitchList:
+    """The run's switches by step, including the precision of the first step."""
+
+    _switches: deque[PrecisionSwitch] = field(default_factory=lambda: deque(maxlen=KEPT_SWITCHES))
+
+    @property
+    def switches(self) -> tuple[PrecisionSwitch, ...]:
+        """Oldest first."""
+        return tuple(self._switches)
+
+    @property
+    def current(self) -> str | None:
+        """The precision of the newest steps."""
+        return self._switches[-1].precision if self._switches else None
+
+    def at(self, step: int) -> str | None:
+        """The precision of ``step``; None before the first known switch."""
+        for switch in reversed(self._switches):
+            if switch.step <= step:
+                return switch.precision
+        return None
+
+    def switch(self, step: int, precision: str) -> None:
+        """Steps from ``step`` on run in ``precision``, which overrides what was known before."""
+        while self._switches and self._switches[-1].step >= step:
+            self._switches.pop()
+        if self.current != precision:
+            self._switches.append(PrecisionSwitch(step, precision))
+
+    def observe(self, step: int, precision: str) -> None:
+        """Steps from ``step`` on were seen to run in ``precision``.
+
+        Step records arrive a little later than a switch: those from before it do not contradict it.
+        """
+        if not self._switches or step >= self._switches[-1].step:
+            self.switch(step, precision)
+        elif len(self._switches) == 1 and precision != self._switches[0].precision:
+            self._switches.appendleft(PrecisionSwitch(step, precision))

@@ -11,8 +11,9 @@ from torch import nn
 
 from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.reporting import UNEXPLAINED_SKIPS, StepFacts, StepReporter
+from amptui.engine.reporting import StepFacts, StepReporter
 from amptui.records import (
+    COLLAPSE_SKIPS,
     EpochFinished,
     LossScaleChanged,
     NonFinite,
@@ -228,12 +229,12 @@ def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
 
 def test_the_search_for_the_scale_is_no_unexplained_trouble() -> None:
     report, _ = reporter()
-    for step in range(1, UNEXPLAINED_SKIPS):
+    for step in range(1, COLLAPSE_SKIPS):
         report.step(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True), None)
-    assert (report.trouble_step, report.unexplained_step) == (UNEXPLAINED_SKIPS - 1, 0)
-    last = SCALED._replace(step=UNEXPLAINED_SKIPS)
+    assert (report.trouble_step, report.unexplained_step) == (COLLAPSE_SKIPS - 1, 0)
+    last = SCALED._replace(step=COLLAPSE_SKIPS)
     report.step(last, scaled_row(0.5, 64.0, skipped=True), None)
-    assert report.unexplained_step == UNEXPLAINED_SKIPS
+    assert report.unexplained_step == COLLAPSE_SKIPS
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1), st.booleans()), min_size=1))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.records import RunFinished
-from amptui.telemetry.elapsed import LATE_SECONDS, SILENT_SECONDS, RunningTime
+from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, RunningTime
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import device, resumed, run, step
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import Severity, StepRecord
+from amptui.records import COLLAPSE_SKIPS, Severity, StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import (
     CALIBRATION_SKIPS,
-    COLLAPSE_SKIPS,
     FREQUENT_SKIPS,
     RECENT_STEPS,
     ScalerFacts,

@@ -9,7 +9,7 @@ from amptui.tui.panels import ab_comparison, pending_requests
 from amptui.tui.panels.phase import is_stopping, waiting_fraction, waiting_words
 from amptui.tui.panels.phrases import Gauge, Phrase, Word, fitting, write, write_right
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style, precision_style
+from amptui.tui.style import BOLD, VERDICT_SIGNS, Style, precision_style
 
 _NAME_WIDTH = 24
 """Cells for a name that comes from a user or a driver."""
@@ -71,7 +71,7 @@ def _progress(view: SessionView, screen: ScreenState) -> list[Phrase]:
 
 def _trouble(view: SessionView) -> list[Phrase]:
     """What cannot be saved at present; how many warnings and errors there were."""
-    counts = ((view.errors, "✖", Style.ERROR), (view.warnings, "⚠", Style.WARNING))
+    counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
     phrases = [Phrase((Word(f"{sign} {units.count(n)}", style),), 3) for n, sign, style in counts if n]
     if view.not_kept:
         phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not saved", Style.ERROR),), 1))

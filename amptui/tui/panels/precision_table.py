@@ -14,8 +14,7 @@ from amptui.diagnosis.speed import (
     speed_of,
     why_no_ratio,
 )
-from amptui.telemetry.aftersteps import losses_after
-from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, ordered
+from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels import ab_comparison

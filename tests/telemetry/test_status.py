@@ -4,8 +4,8 @@ import pytest
 
 from amptui.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.records import Record, RunFailed, RunFinished
-from amptui.telemetry.requests import MAX_KEPT
 from amptui.telemetry.session import Session
+from amptui.telemetry.status import MAX_KEPT
 from tests.telemetry.record_samples import resumed, run, steps
 
 

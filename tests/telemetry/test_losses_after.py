@@ -5,7 +5,7 @@ import math
 import pytest
 
 from amptui.records import StepRecord
-from amptui.telemetry.aftersteps import MIN_STEPS, losses_after
+from amptui.telemetry.comparison import MIN_STEPS_AFTER, losses_after
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from tests.telemetry.record_samples import step, steps
@@ -62,7 +62,7 @@ def test_early_steps_of_a_long_run_are_told_to_the_resolution_that_is_kept() -> 
     [
         [],
         [steps(1, 300)],
-        [steps(1, 300), steps(301, 300 + MIN_STEPS - 1, precision="fp16")],
+        [steps(1, 300), steps(301, 300 + MIN_STEPS_AFTER - 1, precision="fp16")],
     ],
     ids=["nothing", "one side", "too few"],
 )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, Record, RunStarted
 from amptui.samples import DeviceSample
-from amptui.telemetry.energy import MIN_SECONDS, EnergySpent, EnergySum, EnergyWatch
+from amptui.telemetry.gpu_use import MIN_SECONDS, EnergySpent, EnergySum, EnergyWatch
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import device, run, steps, traced, xray
 
