@@ -43,24 +43,34 @@ def layers_of(model: nn.Module) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
+def layer_sums(
+    layers: Sequence[Layer], full: Gradients, half: Gradients, *, loss_scale: float
+) -> list[Tensor]:
+    """A row of sums for each layer, on its device, for :func:`agreements`.
+
+    ``half`` are AMP's gradients, multiplied by ``loss_scale``. Sums are float64, so that millions of elements
+    cost no precision. The host waits only for sparse gradients.
+    """
+    return [_layer_sums(layer, full, half, loss_scale) for layer in layers]
+
+
 def agreements(
     layers: Sequence[Layer],
+    sums: Sequence[Sequence[float]],
     full: Gradients,
     half: Gradients,
     *,
-    loss_scale: float,
     output_dtypes: Mapping[str, str],
 ) -> tuple[LayerAgreement, ...]:
-    """Compare AMP's gradients ``half``, which are multiplied by ``loss_scale``, with FP32's in ``full``.
+    """Compare AMP's gradients in ``half`` with FP32's in ``full`` by their :func:`layer_sums` on the host.
 
     If a layer's gradients contain NaN or Inf in either, its cosine and relative error are NaN. If AMP's are
     all zero and FP32's are not, the cosine is 0. A parameter that has a gradient in only one of them has
-    zeros in the other. Sums are float64, a wait for each device and one for each sparse gradient.
+    zeros in the other.
     """
-    rows = on_host([_layer_sums(layer, full, half, loss_scale) for layer in layers])
     return tuple(
         _agreement(layer, row, _elements(layer, full, half), output_dtypes.get(layer.name, ""))
-        for layer, row in zip(layers, rows, strict=True)
+        for layer, row in zip(layers, sums, strict=True)
     )
 
 

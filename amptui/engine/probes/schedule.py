@@ -172,7 +172,7 @@ class Probes:
             with self.unharmed("float16 window"):
                 self._send_window(step, precision, assumed_scale=assumed_scale)
         if self._buffers_cadence.due():
-            with self.unharmed("look at buffers"):
+            with self.unharmed("buffer check"):
                 self._send_buffers(step)
 
     @contextmanager
@@ -198,7 +198,7 @@ class Probes:
             return
         if trouble_step - self._buffers_trouble_step >= BUFFERS_GAP_STEPS and trouble_step:
             self._buffers_trouble_step = trouble_step
-            with self.unharmed("look at buffers"):
+            with self.unharmed("buffer check"):
                 self._send_buffers(step)
         if unexplained_step - self._trace_trouble_step >= TRACE_GAP_STEPS and unexplained_step:
             self._trace_trouble_step = unexplained_step

@@ -18,7 +18,7 @@ from amptui.data.batches import count_samples
 from amptui.engine.failure import is_out_of_memory
 from amptui.engine.optimizer_step import weights
 from amptui.engine.precision import Precision, Tf32Flags
-from amptui.engine.probes.agreement import Gradients, agreements, layers_of, on_host
+from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.setup import Prepared
@@ -66,9 +66,9 @@ def _both_passes(
     with _output_dtypes(model) as dtypes, counter:
         half = _run_pass(prepared, copies, prepared.precisions[precision], loss_scale)
     in_threads = _runs_in_threads(model)
-    scale, gradients = loss_scale or 1.0, (full.gradients, half.gradients)
-    found = agreements(layers, *gradients, loss_scale=scale, output_dtypes=dtypes)
-    (loss_fp32,), (loss_amp,) = on_host([full.loss, half.loss])
+    gradients = full.gradients, half.gradients
+    sums = layer_sums(layers, *gradients, loss_scale=loss_scale or 1.0)
+    (loss_fp32,), (loss_amp,), *rows = on_host([full.loss, half.loss, *sums])  # the only wait
     return XRayTaken(
         time=time.time(),
         step=step,
@@ -76,7 +76,7 @@ def _both_passes(
         loss_scale=loss_scale,
         loss_fp32=loss_fp32,
         loss_amp=loss_amp,
-        layers=found,
+        layers=agreements(layers, rows, *gradients, output_dtypes=dtypes),
         operators=() if in_threads else counter.counts(),
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),

@@ -1,7 +1,7 @@
 """How far two sets of gradients agree, against plain arithmetic."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from amptui.engine.probes.agreement import Gradients, Layer, agreements, layers_of
+from amptui.engine.probes.agreement import Gradients, Layer, agreements, layer_sums, layers_of, on_host
 from amptui.findings import LayerAgreement
 
 finite = st.floats(width=32, min_value=-1e4, max_value=1e4)
@@ -35,12 +35,20 @@ def compared(full: list[Tensor | None], half: list[Tensor | None], loss_scale: f
         {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None}
         for gradients in (full, half)
     ]
-    (found,) = agreements(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
+    (found,) = agree(layers, *dicts, loss_scale=loss_scale, output_dtypes={"": "float16"})
     return found
 
 
-def agree(layers: Sequence[Layer], full: Gradients, half: Gradients) -> tuple[LayerAgreement, ...]:
-    return agreements(layers, full, half, loss_scale=1.0, output_dtypes={})
+def agree(
+    layers: Sequence[Layer],
+    full: Gradients,
+    half: Gradients,
+    *,
+    loss_scale: float = 1.0,
+    output_dtypes: Mapping[str, str] | None = None,
+) -> tuple[LayerAgreement, ...]:
+    sums = on_host(layer_sums(layers, full, half, loss_scale=loss_scale))
+    return agreements(layers, sums, full, half, output_dtypes=output_dtypes or {})
 
 
 @given(vectors, st.integers(0, 16))
