@@ -64,12 +64,13 @@ class Chart:
 def draw(chart: Chart, steps: Steps) -> Markup | None:
     """The chart as a figure; None without a finite value."""
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
-    cuts = [columns(curve.series) for curve in curves]
+    found = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
-    extremes = (values for cut in cuts for values in (cut.minimum, cut.maximum))
+    extremes = (values for each in found for values in (each.minimum, each.maximum))
     vertical = axis(np.concatenate([points, *extremes]), chart.kind)
     if vertical is None:
         return None
+    plot = _Plot(chart, steps, found, vertical)
     title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
     how = "" if vertical.kind == "linear" else " (logarithmic)"
     caption = element(
@@ -77,19 +78,19 @@ def draw(chart: Chart, steps: Steps) -> Markup | None:
         element("h3", title, element("small", how) if how else None),
         element("output", _newest(chart, curves), class_="readout"),
     )
-    plot = element(
+    area = element(
         "div",
-        _labels(chart, vertical),
-        _area(chart, steps, vertical, cuts),
-        marks(steps, chart.skips, [curve.series for curve in curves]),
+        plot.labels(),
+        plot.area(),
+        marks(steps, columns(chart.skips), found),
         ribbon(steps),
         step_axis(steps),
         class_="plot",
     )
     legend = _legend(curves) if len(curves) > 1 else None
     note = element("p", chart.note, class_="note") if chart.note else None
-    data = json.dumps(_values(chart, curves, cuts), separators=(",", ":"))
-    return element("figure", caption, plot, legend, note, class_="chart", data_values=data)
+    data = json.dumps(_values(chart, curves, found), separators=(",", ":"))
+    return element("figure", caption, area, legend, note, class_="chart", data_values=data)
 
 
 def _in_units(series: Series, unit: float) -> Series:
@@ -115,95 +116,113 @@ def _newest(chart: Chart, curves: tuple[Curve, ...]) -> str:
     return " · ".join(found)
 
 
-def _labels(chart: Chart, vertical: Axis) -> Markup:
-    """The vertical axis: right-aligned labels at their heights."""
-    heights = _pixels(chart, vertical.heights(np.array(vertical.ticks))).tolist()
-    labels = [
-        element("text", chart.format_value(tick), x="100%", y=f"{y + 4:.0f}")
-        for tick, y in zip(vertical.ticks, heights, strict=True)
-    ]
-    return element("svg", *labels, class_="values", height=chart.height, aria_hidden="true")
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plot:
+    """The vertical axis with its labels, and the area with the curves, which have ``columns``."""
 
+    chart: Chart
+    steps: Steps
+    columns: list[Columns]
+    axis: Axis
 
-def _pixels(chart: Chart, heights: Floats) -> Floats:
-    """Heights from 0 to 1 as pixels from the top."""
-    return _MARGIN + (1 - heights) * (chart.height - 2 * _MARGIN)
+    def labels(self) -> Markup:
+        """The labels of the vertical axis."""
+        labels = [
+            element("text", self.chart.format_value(tick), x="100%", y=f"{y + 4:.0f}")
+            for tick, y in zip(self.axis.ticks, self._ticks(), strict=True)
+        ]
+        return element("svg", *labels, class_="values", height=self.chart.height, aria_hidden="true")
 
-
-def _area(chart: Chart, steps: Steps, vertical: Axis, cuts: list[Columns]) -> Markup:
-    ticks = _pixels(chart, vertical.heights(np.array(vertical.ticks))).tolist()
-    grid = [element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid") for y in ticks]
-    drawing = element(
-        "svg",
-        *_lines(chart, steps, vertical, cuts),
-        viewBox=f"0 0 {_WIDTH} {chart.height}",
-        preserveAspectRatio="none",
-        width="100%",
-        height=chart.height,
-    )
-    dots = [_dot(chart, steps, vertical, point) for point in chart.points]
-    cursor = element("line", x1="0", x2="0", y1="0", y2="100%", class_="cursor", visibility="hidden")
-    words = _in_words(chart, cuts)
-    parts = (*grid, drawing, *dots, cursor)
-    return element("svg", *parts, class_="area", height=chart.height, role="img", aria_label=words)
-
-
-def _lines(chart: Chart, steps: Steps, vertical: Axis, cuts: list[Columns]) -> Iterator[Markup]:
-    """Lines of the means, and bands from minimum to maximum if columns hold several steps."""
-    for number, cut in enumerate(cuts):
-        x = _WIDTH * steps.shares(cut.middles())
-        low, middle, high = (
-            _pixels(chart, vertical.heights(values)) for values in (cut.minimum, cut.mean, cut.maximum)
+    def area(self) -> Markup:
+        """Grid, curves and points."""
+        height = self.chart.height
+        grid = [
+            element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
+            for y in self._ticks()
+        ]
+        drawing = element(
+            "svg",
+            *self._lines(),
+            viewBox=f"0 0 {_WIDTH} {height}",
+            preserveAspectRatio="none",
+            width="100%",
+            height=height,
         )
-        parts = [(slice(0, len(x)), f"curve{number}")] if len(cuts) > 1 else _parts(chart, steps, cut)
-        for part, class_ in parts:
-            if cut.width_steps > 1:
-                yield element("path", d=_band(x[part], high[part], low[part]), class_=f"band {class_}")
-            yield element("path", d=_line(x[part], middle[part]), class_=f"line {class_}")
+        dots = map(self._dot, self.chart.points)
+        cursor = element("line", x1="0", x2="0", y1="0", y2="100%", class_="cursor", visibility="hidden")
+        parts = (*grid, drawing, *dots, cursor)
+        return element("svg", *parts, class_="area", height=height, role="img", aria_label=self._words())
 
+    def _y(self, heights: Floats) -> Floats:
+        """Heights from 0 to 1 as pixels from the top."""
+        return _MARGIN + (1 - heights) * (self.chart.height - 2 * _MARGIN)
 
-def _parts(chart: Chart, steps: Steps, cut: Columns) -> Iterator[tuple[slice, str]]:
-    """The columns of each colour that hold a value.
+    def _ticks(self) -> list[float]:
+        ticks: list[float] = self._y(self.axis.heights(np.array(self.axis.ticks))).tolist()
+        return ticks
 
-    Each part begins with the last column of the previous one, so that the line has no gap at a switch.
-    """
-    known = np.flatnonzero(np.isfinite(cut.mean))
-    begin = 0
-    for precision, group in groupby(steps.precisions(cut.middles())):
-        end = begin + len(list(group))
-        inner = known[(known >= begin) & (known < end)]
-        if len(inner):
-            before = known[known < begin]
-            joins = len(before) > 0 and (chart.sparse or inner[0] - before[-1] == 1)
-            yield slice(int(before[-1] if joins else begin), end), css_class(precision)
-        begin = end
+    def _lines(self) -> Iterator[Markup]:
+        """Lines of the means, and bands from minimum to maximum if columns hold several steps."""
+        for number, found in enumerate(self.columns):
+            x = _WIDTH * self.steps.shares(found.middles())
+            low, middle, high = (
+                self._y(self.axis.heights(values)) for values in (found.minimum, found.mean, found.maximum)
+            )
+            alone = len(self.columns) == 1
+            parts = self._parts(found) if alone else [(slice(0, len(x)), f"curve{number}")]
+            for part, class_ in parts:
+                if found.width_steps > 1:
+                    yield element("path", d=_band(x[part], high[part], low[part]), class_=f"band {class_}")
+                yield element("path", d=_line(x[part], middle[part]), class_=f"line {class_}")
+
+    def _parts(self, found: Columns) -> Iterator[tuple[slice, str]]:
+        """The columns of each colour that hold a value.
+
+        Each part begins with the last column of the previous one, so that the line has no gap at a switch.
+        """
+        known = np.flatnonzero(np.isfinite(found.mean))
+        begin = 0
+        for precision, group in groupby(self.steps.precisions(found.middles())):
+            end = begin + len(list(group))
+            inner = known[(known >= begin) & (known < end)]
+            if len(inner):
+                before = known[known < begin]
+                joins = len(before) > 0 and (self.chart.sparse or inner[0] - before[-1] == 1)
+                yield slice(int(before[-1] if joins else begin), end), css_class(precision)
+            begin = end
+
+    def _dot(self, point: Point) -> Markup | None:
+        height = self.axis.heights(np.array([point.value]) / self.chart.unit_value)
+        if not 0 <= height[0] <= 1:
+            return None
+        share = float(self.steps.shares(np.array([point.step + 0.5]))[0])
+        y = float(self._y(height)[0])
+        title = element("title", point.words)
+        return element("circle", title, cx=percent(share), cy=f"{y:.1f}", r=3, class_="dot")
+
+    def _words(self) -> str:
+        """The range of each curve, for screen readers."""
+        chart, ranges = self.chart, []
+        for curve, found in zip(chart.curves, self.columns, strict=True):
+            if np.isfinite(found.mean).any():
+                low, high = float(np.nanmin(found.minimum)), float(np.nanmax(found.maximum))
+                ranges.append(f"{curve.name} from {chart.format_value(low)} to {chart.format_value(high)}")
+        return f"{', '.join(ranges)} {chart.unit}".rstrip()
 
 
 def _line(x: Floats, y: Floats) -> str:
     known = np.isfinite(y)
-    places = [f"{a:.1f} {b:.1f}" for a, b in zip(x[known].tolist(), y[known].tolist(), strict=True)]
+    points = [f"{a:.1f} {b:.1f}" for a, b in zip(x[known].tolist(), y[known].tolist(), strict=True)]
     # A line of one point would be invisible.
-    return f"M{'L'.join(places)}" if len(places) > 1 else "".join(f"M{place}h.1" for place in places)
+    return f"M{'L'.join(points)}" if len(points) > 1 else "".join(f"M{point}h.1" for point in points)
 
 
 def _band(x: Floats, high: Floats, low: Floats) -> str:
     known = np.isfinite(high) & np.isfinite(low)
     x, high, low = x[known], high[known], low[known]
-    around = zip([*x, *x[::-1]], [*high, *low[::-1]], strict=True)
-    places = [f"{a:.1f} {b:.1f}" for a, b in around]
-    return f"M{'L'.join(places)}Z" if places else ""
-
-
-def _dot(chart: Chart, steps: Steps, vertical: Axis, point: Point) -> Markup | None:
-    values = np.array([point.value]) / chart.unit_value
-    height = float(vertical.heights(values)[0])
-    if not 0 <= height <= 1:
-        return None
-    share = float(steps.shares(np.array([point.step + 0.5]))[0])
-    y = float(_pixels(chart, np.array([height]))[0])
-    return element(
-        "circle", element("title", point.words), cx=percent(share), cy=f"{y:.1f}", r=3, class_="dot"
-    )
+    outline = zip([*x, *x[::-1]], [*high, *low[::-1]], strict=True)
+    points = [f"{a:.1f} {b:.1f}" for a, b in outline]
+    return f"M{'L'.join(points)}Z" if points else ""
 
 
 def _legend(curves: tuple[Curve, ...]) -> Markup:
@@ -211,31 +230,21 @@ def _legend(curves: tuple[Curve, ...]) -> Markup:
     return element("ul", *names, class_="legend")
 
 
-def _in_words(chart: Chart, cuts: list[Columns]) -> str:
-    """The range of each curve, for those who do not see it."""
-    ranges = []
-    for curve, cut in zip(chart.curves, cuts, strict=True):
-        if np.isfinite(cut.mean).any():
-            low, high = float(np.nanmin(cut.minimum)), float(np.nanmax(cut.maximum))
-            ranges.append(f"{curve.name} from {chart.format_value(low)} to {chart.format_value(high)}")
-    return f"{', '.join(ranges)} {chart.unit}".rstrip()
-
-
-def _values(chart: Chart, curves: tuple[Curve, ...], cuts: list[Columns]) -> dict[str, object]:
+def _values(chart: Chart, curves: tuple[Curve, ...], found: list[Columns]) -> dict[str, object]:
     """What the page's script shows for the step that the user points at."""
     return {
         "unit": chart.unit,
         "curves": [
             {
                 "name": curve.name if len(curves) > 1 else "",
-                "first": cut.first_step,
-                "width": cut.width_steps,
-                "mean": _numbers(cut.mean),
-                "low": _numbers(cut.minimum) if cut.width_steps > 1 else [],
-                "high": _numbers(cut.maximum) if cut.width_steps > 1 else [],
-                "nonfinite": np.flatnonzero(cut.nonfinite).tolist(),
+                "first": each.first_step,
+                "width": each.width_steps,
+                "mean": _numbers(each.mean),
+                "low": _numbers(each.minimum) if each.width_steps > 1 else [],
+                "high": _numbers(each.maximum) if each.width_steps > 1 else [],
+                "nonfinite": np.flatnonzero(each.nonfinite).tolist(),
             }
-            for curve, cut in zip(curves, cuts, strict=True)
+            for curve, each in zip(curves, found, strict=True)
         ],
     }
 

@@ -119,12 +119,11 @@ def ribbon(steps: Steps) -> Markup:
     return element("svg", *parts, class_="ribbon", height=16, role="img", aria_label=words)
 
 
-def marks(steps: Steps, skips: Series, curves: Sequence[Series]) -> Markup | None:
+def marks(steps: Steps, skips: Columns, curves: Sequence[Columns]) -> Markup | None:
     """A line of crosses at skipped steps, and at NaN or Inf in ``curves``; None if there are none."""
-    skipped = columns(skips)
-    crosses = _crosses(steps, skipped.middles()[skipped.maximum > 0], "skip")
-    for found in map(columns, curves):
-        crosses += _crosses(steps, found.middles()[found.nonfinite > 0], "nonfinite")
+    crosses = _crosses(steps, skips.middles()[skips.maximum > 0], "skip")
+    for curve in curves:
+        crosses += _crosses(steps, curve.middles()[curve.nonfinite > 0], "nonfinite")
     return element("svg", *crosses, class_="marks", height=12, aria_hidden="true") if crosses else None
 
 
