@@ -139,7 +139,7 @@ class CudaReadback:
         self._last_end = end if timed else None
 
     def drain(self) -> None:
-        while self._pending and self._arrived(self._pending[0]):
+        while self._pending and ((slot := self._pending[0].slot) is None or self._ends[slot].query()):
             self._deliver_next()
 
     def flush(self) -> None:
@@ -160,9 +160,6 @@ class CudaReadback:
         done = torch.cuda.Event()
         done.record(self._stream())
         done.synchronize()
-
-    def _arrived(self, pending: _Pending) -> bool:
-        return pending.slot is None or self._ends[pending.slot].query()
 
     def _deliver_next(self) -> None:
         pending = self._pending.popleft()

@@ -41,10 +41,6 @@ def _bits(value: float) -> int:
     return int(struct.unpack("<i", struct.pack("<f", value))[0])
 
 
-def _value(bits: int) -> float:
-    return float(struct.unpack("<f", struct.pack("<i", bits))[0])
-
-
 _NONZERO = 1
 # IEEE 754 rounds to nearest, ties to even. The smallest float16 subnormal is 2^-24: half of it is a tie and
 # becomes 0, everything above becomes a subnormal. The largest subnormal is 2^-14 - 2^-24: from halfway
@@ -67,8 +63,8 @@ _BINS = len(_EDGES) + 1
 _FLUSHED = slice(1, _EDGES.index(_KEPT) + 1)
 _SUBNORMAL = slice(_FLUSHED.stop, _EDGES.index(_NORMAL) + 1)
 _OVERFLOWING = slice(_EDGES.index(_OVERFLOWS) + 1, _BINS - 1)
-_EXPONENTS = tuple(max(_MIN_EXPONENT, math.frexp(_value(edge))[1] - 1) for edge in _EDGES[:-1])
-"""Of the bins between zeros and non-finite values."""
+_EXPONENTS = tuple(max(_MIN_EXPONENT, (edge >> 23) - 127) for edge in _EDGES[:-1])
+"""Of the bins between zeros and non-finite values; float32 has them in its bits 23 to 30, plus 127."""
 
 _HALVES = 1 << 15
 """Upper halves of a non-negative float32."""
