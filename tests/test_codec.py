@@ -152,7 +152,7 @@ def test_every_line_is_one_line_of_strict_ascii_json(cls: type[Any], data: st.Da
 
 
 @given(line=st.text() | JSON_VALUES.map(json.dumps))
-def test_a_line_that_is_not_a_record_is_told_so(line: str) -> None:
+def test_a_line_that_is_no_record_is_an_error(line: str) -> None:
     with pytest.raises(JsonError):
         codec.loads(line)
 
@@ -183,15 +183,13 @@ def test_a_field_of_any_other_json_type_never_breaks_the_reader(data: st.DataObj
 @pytest.mark.parametrize(
     ("number", "text"), [(math.nan, '"nan"'), (math.inf, '"inf"'), (-math.inf, '"-inf"'), (None, "null")]
 )
-def test_numbers_that_are_not_finite_or_not_measured_have_their_words(
-    number: float | None, text: str
-) -> None:
+def test_nonfinite_numbers_are_strings_and_unmeasured_ones_null(number: float | None, text: str) -> None:
     line = codec.dumps(step(loss=number))
     assert f'"loss":{text},' in line
     assert repr(codec.loads(line)) == repr(step(loss=number))
 
 
-def test_the_words_for_non_finite_numbers_stay_words_where_text_is_meant() -> None:
+def test_the_string_nan_stays_a_string_in_a_text_field() -> None:
     record = Note(time=1.0, severity="info", text="nan")
     assert codec.loads(codec.dumps(record)) == record
 
@@ -203,7 +201,7 @@ def test_a_part_of_the_loss_may_be_nan() -> None:
     assert loaded.losses["b"] == 1.0
 
 
-def test_a_type_of_a_later_version_is_no_error() -> None:
+def test_a_type_of_a_later_version_is_none() -> None:
     assert codec.loads('{"type": "HeadroomSample", "time": 1.0}') is None
 
 
@@ -214,7 +212,7 @@ def test_unknown_fields_are_ignored_and_absent_ones_take_their_defaults() -> Non
     assert codec.loads(json.dumps(fields)) == step()
 
 
-def test_a_whole_number_is_a_float_where_a_float_is_meant() -> None:
+def test_an_integer_is_read_as_float_in_a_float_field() -> None:
     fields = json.loads(codec.dumps(step()))
     fields["loss_scale"] = 65536
     loaded = codec.loads(json.dumps(fields))
@@ -281,7 +279,7 @@ NESTED = {depth: json.loads("[" * depth + "1" + "]" * depth) for depth in (32, 3
     ],
     ids=str,
 )
-def test_what_is_at_the_edge_of_the_bounds_is_a_record(record: Record, change: dict[str, Any]) -> None:
+def test_values_at_the_bounds_are_accepted(record: Record, change: dict[str, Any]) -> None:
     line = json.dumps(json.loads(codec.dumps(record)) | change)
     assert codec.loads(line) == dataclasses.replace(record, **change)
 
@@ -318,14 +316,14 @@ def test_what_is_at_the_edge_of_the_bounds_is_a_record(record: Record, change: d
     ],
     ids=lambda value: str(value)[:60] if value else "",
 )
-def test_what_is_out_of_bounds_is_no_record(record: Record, change: dict[str, Any], told: str) -> None:
+def test_values_out_of_bounds_are_refused(record: Record, change: dict[str, Any], told: str) -> None:
     line = json.dumps(json.loads(codec.dumps(record)) | change)
     with pytest.raises(JsonError, match=told):
         codec.loads(line)
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 1000, "1" + "0" * 4000])
-def test_a_number_that_no_float_holds_is_refused_wherever_it_stands(number: str) -> None:
+def test_a_number_beyond_float_s_range_is_refused_anywhere(number: str) -> None:
     for record, was in ((step(), '"loss":0.25'), (RUN, '"config":{}')):
         line = codec.dumps(record)
         assert was in line
@@ -349,7 +347,7 @@ def test_a_line_that_is_too_long_is_refused_before_it_is_parsed() -> None:
         codec.loads("[" * (MAX_LINE_BYTES + 1))
 
 
-def test_what_a_run_has_to_say_at_length_is_cut_rather_than_lost() -> None:
+def test_long_text_is_truncated_instead_of_lost() -> None:
     long = Note(time=1.0, severity="error", text="x" * 2 * MAX_TEXT_CHARACTERS)
     loaded = codec.loads(codec.dumps(long))
     assert isinstance(loaded, Note)
@@ -359,7 +357,7 @@ def test_what_a_run_has_to_say_at_length_is_cut_rather_than_lost() -> None:
     assert large.config == {"n": hex(2**1023), "m": [hex(-(2**1024))]}
 
 
-def test_what_user_code_printed_survives_even_bytes_that_are_no_text() -> None:
+def test_printed_bytes_that_are_no_text_survive() -> None:
     text = b"\x1b[31m\x00\xff\r\n\t".decode(errors="surrogateescape") + "\u2028"
     record = Printed(time=1.0, stream="stderr", text=text)
     line = codec.dumps(record)

@@ -111,7 +111,7 @@ JSON = st.recursive(
 
 
 @given(value=MANY, data=st.data())
-def test_what_is_hostile_raises_nothing_but_the_codec_s_error(value: Many, data: st.DataObject) -> None:
+def test_hostile_input_raises_only_jsonerror(value: Many, data: st.DataObject) -> None:
     told = json.loads(CODEC.dumps(value))
     name = data.draw(st.sampled_from([*told]))
     told[name] = data.draw(JSON | st.lists(JSON, min_size=2, max_size=2))
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_named(change: dict[str, Any], told: str) -> None:
         CODEC.read(json.loads(text) | change)
 
 
-def test_what_is_not_exact_takes_defaults_and_passes_over_what_it_does_not_know() -> None:
+def test_a_codec_that_is_not_exact_fills_and_ignores_fields() -> None:
     codec: Codec[Alone | Nothing] = Codec(Alone | Nothing)
     assert codec.read({"type": "Alone", "later": [1]}) == Alone()
     assert codec.dumps(Nothing()) == '{"type":"Nothing"}'
@@ -163,6 +163,6 @@ def test_what_is_not_exact_takes_defaults_and_passes_over_what_it_does_not_know(
 
 
 @pytest.mark.parametrize("hint", [threading.Thread, int | str, object])
-def test_what_is_no_dataclass_has_no_codec(hint: Any) -> None:
+def test_only_dataclasses_have_a_codec(hint: Any) -> None:
     with pytest.raises(TypeError, match="no JSON for"):
         Codec(hint)

@@ -10,11 +10,11 @@ from tests.test_codec import JSON_VALUES
 
 
 @given(value=JSON_VALUES)
-def test_plain_leaves_json_as_it_is(value: object) -> None:
+def test_plain_keeps_json_types(value: object) -> None:
     assert plain(value) == value
 
 
-def test_plain_spells_out_dataclasses_and_non_finite_numbers() -> None:
+def test_plain_converts_dataclasses_and_nonfinite_numbers() -> None:
     value = {"validation": Validation(loss=math.inf, accuracy=None, samples=10**200)}
     assert plain(value) == {
         "validation": {"loss": "inf", "accuracy": None, "samples": 10**200, "metrics": {}}

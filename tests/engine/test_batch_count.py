@@ -87,7 +87,7 @@ def told(log: Log) -> list[str]:
 
 @settings(max_examples=20)
 @given(bad=st.sets(st.integers(0, BATCHES - 1)))
-def test_whatever_batches_are_none_all_others_are_trained_on_and_the_rest_is_told(bad: set[int]) -> None:
+def test_batches_that_are_none_are_skipped_and_counted(bad: set[int]) -> None:
     log, experiment = Log(), Loaded(dropping(*bad))
     if len(bad) == BATCHES:
         with pytest.raises(DataError, match="epoch 1: all 8 training batches were None"):
@@ -106,7 +106,7 @@ def test_whatever_batches_are_none_all_others_are_trained_on_and_the_rest_is_tol
 
 
 @pytest.mark.parametrize("cut", range(1, 10))
-def test_a_run_that_leaves_out_batches_goes_on_at_its_place(cut: int, tmp_path: Path) -> None:
+def test_a_run_with_skipped_batches_resumes_at_the_right_batch(cut: int, tmp_path: Path) -> None:
     def make() -> Tiny:
         class Noisy(Drawing):
             def load_data(self, request: DataRequest) -> Data:
@@ -145,7 +145,7 @@ def test_a_stream_that_yields_no_batch_is_an_error(stream: Callable[[Any], Sourc
 @pytest.mark.parametrize(
     "loader", [lambda pairs: Sized(pairs, 40), lambda pairs: DataLoader(Sized(pairs, 40), 8)]
 )
-def test_an_epoch_that_ends_before_its_length_says_so_once(loader: Callable[[Any], Source]) -> None:
+def test_an_epoch_shorter_than_its_length_warns_once(loader: Callable[[Any], Source]) -> None:
     log = Log()
     assert train(prepare(Loaded(loader, loader)), log) == "done"
     assert len(losses(log)) == 10
@@ -163,7 +163,7 @@ class Generous(DataLoader[Any]):
         return 5
 
 
-def test_an_epoch_that_goes_on_past_its_length_is_trained_to_its_end() -> None:
+def test_an_epoch_longer_than_its_length_is_trained_completely() -> None:
     log = Log()
     prepared = prepare(Loaded(lambda pairs: Generous(pairs, 8)))
     assert prepared.schedule.steps == 10
@@ -178,7 +178,7 @@ def test_steps_that_were_asked_for_end_a_run_past_the_length() -> None:
     assert [record.epoch for record in log.of(StepRecord)] == [1] * 7
 
 
-def test_validation_batches_that_are_none_are_left_out_and_told() -> None:
+def test_validation_batches_that_are_none_are_skipped_and_counted() -> None:
     log = Log()
     whole = lambda pairs: DataLoader(pairs, 8)  # noqa: E731
     assert train(prepare(Loaded(whole, dropping(2, 3))), log) == "done"
@@ -187,7 +187,7 @@ def test_validation_batches_that_are_none_are_left_out_and_told() -> None:
 
 
 @pytest.mark.parametrize("nothing", [lambda pairs: Stream(pairs, 0), dropping(*range(BATCHES))])
-def test_a_validation_without_a_batch_is_told_as_an_error_and_costs_no_trained_epoch(
+def test_a_validation_without_batches_is_an_error_but_keeps_the_epoch(
     nothing: Callable[[Any], Source],
 ) -> None:
     log = Log()

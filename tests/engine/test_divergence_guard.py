@@ -47,7 +47,7 @@ def spoiled_params(prepared: Any) -> int:
 @pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
 @settings(max_examples=8)
 @given(at=st.integers(2, 40))
-def test_unattended_it_fails_within_ten_steps_and_names_the_way_back(
+def test_a_non_interactive_run_fails_within_ten_steps_and_names_the_checkpoint(
     precision: str, at: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("checkpoints")
@@ -72,7 +72,7 @@ def test_unattended_it_fails_within_ten_steps_and_names_the_way_back(
 
 
 @pytest.mark.parametrize(("answer", "last"), [("stop", "stopped"), ("go on", "done")])
-def test_attended_it_pauses_once_and_says_what_there_is_to_go_back_to(
+def test_an_interactive_run_pauses_once_and_names_the_checkpoint(
     answer: str, last: str, tmp_path: Path
 ) -> None:
     control = Control()
@@ -98,7 +98,7 @@ def test_attended_it_pauses_once_and_says_what_there_is_to_go_back_to(
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("steps", [1, 2 * SUSPECT_STEPS + 1])
-def test_a_loss_that_spoils_no_weight_is_an_alarm_and_no_end(value: float, steps: int) -> None:
+def test_nonfinite_losses_alone_do_not_end_a_run(value: float, steps: int) -> None:
     log, prepared = Log(), prepare(Spoiled(value=value, steps=steps, weights_too=False))
     assert train(prepared, log) == "done"
     assert len(losses(log)) == 64
@@ -114,14 +114,14 @@ def test_a_run_that_had_no_finite_loss_has_nothing_to_go_back_to_and_is_not_aske
 
 
 @pytest.mark.parametrize("after", range(SUSPECT_STEPS))
-def test_it_does_not_end_as_done_either(after: int) -> None:
+def test_a_run_that_diverges_at_the_end_fails(after: int) -> None:
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been nan since step 12, and 6 of 6 parameters"):
         train(prepare(Spoiled(), steps=12 + after), log, interactive=after + 1 < SUSPECT_STEPS)
     assert len(losses(log)) == 12 + after
 
 
-def test_ten_first_losses_that_are_not_finite_end_a_run_whose_weights_are_sound() -> None:
+def test_ten_first_nonfinite_losses_end_a_run_with_finite_weights() -> None:
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been inf since step 1; check the inputs"):
         train(prepare(Spoiled(at=1, steps=1000, weights_too=False, value=math.inf)), log)
@@ -144,7 +144,7 @@ class SpoiledInside(Tiny):
         return optimizer
 
 
-def test_in_fp16_it_is_not_taken_for_a_scale_that_falls() -> None:
+def test_nan_weights_in_fp16_are_not_a_falling_scale() -> None:
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been nan since step 13, and 1 of 6 parameters"):
         train(prepare(SpoiledInside(), precision="fp16"), log)
@@ -154,7 +154,7 @@ def test_in_fp16_it_is_not_taken_for_a_scale_that_falls() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 @pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
-def test_on_a_gpu_the_weights_are_looked_at_without_a_wait_and_in_time(precision: str) -> None:
+def test_a_gpu_s_weights_are_checked_in_time_without_waiting(precision: str) -> None:
     log = Log()
     with pytest.raises(ExperimentError, match="the loss has been nan since step 30, and 6 of 6 parameters"):
         train(prepare(Spoiled(at=30), precision=precision, device="cuda"), log)

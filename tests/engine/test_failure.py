@@ -29,7 +29,7 @@ def told(error: BaseException, batch_size: int | None = 8) -> str:
     return str(explain(error, doing="in step 5", batch_size=batch_size))
 
 
-def test_our_own_errors_are_told_already() -> None:
+def test_our_own_errors_pass_through() -> None:
     error = DataError("no such file", hint="download it")
     assert explain(error, doing="in step 5", batch_size=8) is error
 
@@ -38,7 +38,7 @@ def raise_here() -> None:
     raise ValueError("bad\n  label")
 
 
-def test_the_place_is_the_innermost_line_of_the_person_s_own_code() -> None:
+def test_the_innermost_line_of_the_user_s_code_is_named() -> None:
     error = caught(IndexError, lambda: functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7])))
     assert "cross_entropy" in traceback.format_exception(error)[-2]  # raised within torch
     assert f"({__file__}:" in told(error)
@@ -46,7 +46,7 @@ def test_the_place_is_the_innermost_line_of_the_person_s_own_code() -> None:
     assert told(caught(ValueError, raise_here)) == f"ValueError: bad label ({__file__}:{where}, in step 5)"
 
 
-def test_an_error_from_nowhere_has_no_place() -> None:
+def test_an_error_without_a_traceback_names_no_line() -> None:
     error = caught(ZeroDivisionError, lambda: exec(compile("1 / 0", "<string>", "exec")))  # noqa: S102 - code without a file
     frames = error.__traceback__
     while frames is not None and frames.tb_next is not None:
@@ -118,17 +118,17 @@ BOILERPLATE = (
         "CUDA error: out of memory" + BOILERPLATE,
     ],
 )
-def test_memory_that_a_library_of_cuda_s_misses_is_the_gpu_s_too(message: str) -> None:
+def test_out_of_memory_in_a_cuda_library_is_recognized(message: str) -> None:
     found = explain(RuntimeError(message), doing="in step 5", batch_size=8, precision="fp16")
     assert found.what.startswith("CUDA out of memory in step 5 at batch size 8")
 
 
 @pytest.mark.parametrize("error", [ValueError("CUDA error: out of memory"), RuntimeError("x_ALLOC_FAILED")])
-def test_what_only_sounds_like_it_is_not(error: Exception) -> None:
+def test_similar_messages_are_not_out_of_memory(error: Exception) -> None:
     assert not is_out_of_memory(error)
 
 
-def test_an_error_of_a_kernel_is_told_without_torch_s_advice_and_without_a_wrong_line(
+def test_a_kernel_s_error_has_no_boilerplate_and_no_wrong_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> None:
@@ -145,7 +145,7 @@ def test_an_error_of_a_kernel_is_told_without_torch_s_advice_and_without_a_wrong
     assert told(error).endswith(", in step 5); look for a label or an index out of range")
 
 
-def test_other_errors_of_cuda_are_told_in_their_first_sentence() -> None:
+def test_other_cuda_errors_keep_their_first_sentence() -> None:
     error = torch.AcceleratorError("CUDA error: no kernel image is available" + BOILERPLATE)
     assert told(error) == "AcceleratorError: CUDA error: no kernel image is available (in step 5)"
     assert not is_device_lost(error)
@@ -161,7 +161,7 @@ def refused_by_cuda_s_autocast() -> object:
         torch.set_autocast_enabled("cuda", False)
 
 
-def test_what_autocast_refuses_is_told_with_the_mend_in_a_short_line() -> None:
+def test_what_autocast_rejects_has_a_short_line_and_a_hint() -> None:
     said = told(caught(RuntimeError, refused_by_cuda_s_autocast))
     assert said.startswith(
         "RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast ("
@@ -172,7 +172,7 @@ def test_what_autocast_refuses_is_told_with_the_mend_in_a_short_line() -> None:
 @pytest.mark.parametrize(
     "message", ["", "binary_cross_entropy: wrong size", "x is unsafe to autocast. Sorry."]
 )
-def test_messages_that_nobody_knows_a_mend_for_are_told_whole(message: str) -> None:
+def test_messages_without_a_known_hint_are_unchanged(message: str) -> None:
     assert known_hint(message) == (message, "")
 
 
@@ -182,7 +182,7 @@ def test_host_memory_is_not_the_gpu_s() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_the_gpu_s_peak_and_size_are_told() -> None:
+def test_the_gpu_s_peak_and_size_are_named() -> None:
     error = caught(torch.OutOfMemoryError, lambda: torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
     assert isinstance(explain(error, doing="in step 5", batch_size=2), AmptuiError)
     assert " allocated of " in told(error)

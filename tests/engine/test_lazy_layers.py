@@ -85,7 +85,7 @@ class Shaped(Drawing):
 
 
 @pytest.mark.parametrize("source", sorted(SOURCES))
-def test_a_lazy_model_trains_as_one_with_written_sizes(source: str) -> None:
+def test_a_lazy_model_trains_like_one_with_explicit_sizes(source: str) -> None:
     logs = []
     for model in (written, lazy):
         log = Log()
@@ -97,7 +97,7 @@ def test_a_lazy_model_trains_as_one_with_written_sizes(source: str) -> None:
 
 
 @pytest.mark.parametrize("cut", [3, 8, 19])
-def test_a_lazy_model_goes_on_where_it_was(cut: int, tmp_path: Path) -> None:
+def test_a_lazy_model_resumes(cut: int, tmp_path: Path) -> None:
     def make() -> Shaped:
         return Shaped(lazy, SOURCES["loader"])
 
@@ -124,7 +124,7 @@ def test_nothing_is_drawn_and_every_layer_is_sized_before_the_optimizer_is_built
     assert started.parameters == sum(sizes[0])
 
 
-def test_a_lazy_layer_that_no_batch_reaches_is_told_by_its_name() -> None:
+def test_a_lazy_layer_that_no_batch_reaches_is_named() -> None:
     class Spare(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -174,7 +174,7 @@ def test_an_optimizer_without_a_learning_rate_trains(precision: str) -> None:
     survived("model files", 1, 1)
 
 
-def test_an_optimizer_that_needs_a_closure_is_refused_with_the_way_out() -> None:
+def test_an_optimizer_that_needs_a_closure_is_refused_with_a_hint() -> None:
     said = r"Optimized.build_optimizer\(\) returned LBFGS, whose step\(\) needs a closure"
     with pytest.raises(ExperimentError, match=said):
         prepare(Optimized(torch.optim.LBFGS))

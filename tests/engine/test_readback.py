@@ -38,7 +38,7 @@ rows = st.lists(
 
 
 @given(rows)
-def test_a_row_is_its_values_in_a_row(values: list[list[float]]) -> None:
+def test_a_row_concatenates_its_values(values: list[list[float]]) -> None:
     delivered: Delivered = []
     readback = HostReadback(Clock())
     readback.push([torch.tensor(value) for value in values], into(delivered), timed=False)
@@ -47,7 +47,7 @@ def test_a_row_is_its_values_in_a_row(values: list[list[float]]) -> None:
     assert delivered == [([x for value in values for x in value], None)]
 
 
-def test_scalars_half_precision_and_gradients_are_taken_too() -> None:
+def test_scalars_half_precision_and_tensors_with_gradients_are_accepted() -> None:
     delivered: Delivered = []
     loss = torch.tensor(2.0, requires_grad=True) * 2
     readback = HostReadback(Clock())
@@ -60,7 +60,7 @@ def test_scalars_half_precision_and_gradients_are_taken_too() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["step", "untimed", "gap"]), st.integers(0, 5)), max_size=12))
-def test_a_step_lasts_from_the_end_of_the_step_before_or_of_the_gap(course: list[tuple[str, int]]) -> None:
+def test_a_step_is_timed_from_the_previous_step_or_interval(course: list[tuple[str, int]]) -> None:
     clock, delivered = Clock(), Delivered()
     readback = HostReadback(clock)
     expected, start = [], clock.now
@@ -130,7 +130,7 @@ def test_the_first_row_has_no_seconds_unless_an_interval_began(ring: CudaReadbac
 
 
 @on_gpu
-def test_nothing_is_delivered_before_the_device_is_done_and_nobody_waits(ring: CudaReadback) -> None:
+def test_nothing_is_delivered_early_and_nothing_waits(ring: CudaReadback) -> None:
     delivered, row = Delivered(), value(1)
     ring.push([row], into([]), timed=True)
     ring.flush()  # memory for the rows is allocated now, which may wait
@@ -146,7 +146,7 @@ def test_nothing_is_delivered_before_the_device_is_done_and_nobody_waits(ring: C
 
 
 @on_gpu
-def test_a_full_ring_drops_and_says_so_instead_of_waiting(ring: CudaReadback) -> None:
+def test_a_full_ring_drops_rows_instead_of_waiting(ring: CudaReadback) -> None:
     delivered = Delivered()
     ring.push([value(0)], into(delivered), timed=True)
     ring.flush()  # the pinned rows are there
@@ -190,7 +190,7 @@ def test_pushing_and_draining_never_synchronise(ring: CudaReadback) -> None:
 
 
 @on_gpu
-def test_a_longer_row_keeps_those_under_way(ring: CudaReadback) -> None:
+def test_a_longer_row_keeps_rows_in_flight(ring: CudaReadback) -> None:
     delivered = Delivered()
     for length in (1, 2, 30, 3):
         ring.push([value(length, length)], into(delivered), timed=False)

@@ -33,7 +33,7 @@ DRAWS: dict[str, Callable[[], object]] = {
 @given(
     st.lists(st.sampled_from(sorted(DRAWS)), max_size=6), st.lists(st.sampled_from(sorted(DRAWS)), max_size=6)
 )
-def test_generators_go_on_as_if_nothing_had_been_drawn(before: list[str], between: list[str]) -> None:
+def test_generators_are_restored(before: list[str], between: list[str]) -> None:
     for name in before:
         DRAWS[name]()
     snapshot = Snapshot.take(nn.Identity(), CPU)
@@ -48,7 +48,7 @@ def test_generators_go_on_as_if_nothing_had_been_drawn(before: list[str], betwee
     assert noise() == expected
 
 
-def test_batch_norm_statistics_come_back_in_place_and_more_than_once() -> None:
+def test_batch_norm_statistics_are_restored_in_place_repeatedly() -> None:
     model = nn.BatchNorm1d(3)
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     snapshot = Snapshot.take(model, CPU)
@@ -60,7 +60,7 @@ def test_batch_norm_statistics_come_back_in_place_and_more_than_once() -> None:
         assert all(now is buffer for now, (buffer, _) in zip(model.buffers(), before, strict=True))
 
 
-def test_buffers_come_back_with_every_bit() -> None:
+def test_buffers_are_restored_bit_for_bit() -> None:
     model = nn.Module()
     bits = torch.tensor([0x7FC00001, -0x400000 + 5, 0x7F800000, -(2**31), 1], dtype=torch.int32)
     model.register_buffer("odd", bits.view(torch.float32).clone())
@@ -89,7 +89,7 @@ class Rebinding(nn.Module):
         return inputs
 
 
-def test_buffers_that_forward_replaces_fills_or_makes_are_as_before() -> None:
+def test_replaced_and_new_buffers_are_restored() -> None:
     model = Rebinding()
     mean = model.mean
     snapshot = Snapshot.take(model, CPU)
@@ -103,7 +103,7 @@ def test_buffers_that_forward_replaces_fills_or_makes_are_as_before() -> None:
     assert set(model.state_dict()) == {"mean", "queue", "mask"}
 
 
-def test_weights_that_a_forward_pass_changes_come_back() -> None:
+def test_weights_that_a_forward_pass_changes_are_restored() -> None:
     class Moving(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -127,7 +127,7 @@ def test_weights_that_a_forward_pass_changes_come_back() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_a_frozen_base_too_large_to_copy_is_taken_as_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_frozen_base_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     base = nn.BatchNorm1d(4).requires_grad_(False)
     for max_bytes, comes_back in ((2 * 4 * 4, True), (2 * 4 * 4 - 1, False)):
         monkeypatch.setattr("amptui.engine.snapshot.MAX_FROZEN_BYTES", max_bytes)
@@ -142,7 +142,7 @@ def test_a_frozen_base_too_large_to_copy_is_taken_as_fixed(monkeypatch: pytest.M
 
 @pytest.mark.gpu
 @gpu
-def test_a_gpu_s_dropout_masks_and_statistics_come_back() -> None:
+def test_a_gpu_s_dropout_masks_and_statistics_are_restored() -> None:
     device = torch.device("cuda", 0)
     model = nn.Sequential(nn.BatchNorm1d(64), nn.Dropout()).to(device)
     inputs = torch.rand(32, 64, device=device)

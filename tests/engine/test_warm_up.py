@@ -17,7 +17,7 @@ def left_out(step_seconds: list[float | None]) -> int:
     return count
 
 
-def test_steady_steps_leave_out_the_least() -> None:
+def test_steady_steps_have_the_shortest_warm_up() -> None:
     assert left_out([0.002] * 100) == MIN_STEPS
 
 
@@ -25,23 +25,23 @@ def test_a_slow_first_step_is_no_trend() -> None:
     assert left_out([3.0, *[0.002] * 99]) == MIN_STEPS
 
 
-def test_steps_that_still_get_faster_are_left_out() -> None:
+def test_steps_that_get_faster_are_warm_up_steps() -> None:
     falling = [0.002 * (1 + 2 * 0.9**i) for i in range(200)]
     count = left_out([*falling])
     assert MIN_STEPS < count < MAX_STEPS
     assert falling[count - 5] < 1.1 * 0.002
 
 
-def test_steps_that_never_settle_are_counted_in_the_end() -> None:
+def test_unstable_steps_have_the_longest_warm_up() -> None:
     assert left_out([0.002 * 1.05**i for i in range(200)]) == MAX_STEPS
 
 
-def test_unmeasured_steps_tell_nothing() -> None:
+def test_unmeasured_steps_are_ignored() -> None:
     assert left_out([None] * 200) == MAX_STEPS
 
 
 @pytest.mark.parametrize("spread", [0.01, 0.1, 0.3])
-def test_noise_is_told_from_a_trend(spread: float) -> None:
+def test_noise_is_distinguished_from_a_trend(spread: float) -> None:
     rng = np.random.default_rng(5)
     counts = [left_out((0.002 * np.exp(rng.normal(0, spread, 100))).tolist()) for _ in range(50)]
     assert np.mean(counts) < MIN_STEPS + 3

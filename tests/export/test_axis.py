@@ -13,7 +13,7 @@ VALUES = st.lists(st.floats(), min_size=1).map(np.array)
 
 
 @given(values=VALUES, kind=st.sampled_from([None, "linear", "log10", "log2"]))
-def test_what_an_axis_can_show_lies_between_its_ends(values: np.ndarray, kind: Kind | None) -> None:
+def test_values_are_between_the_ends_of_their_axis(values: np.ndarray, kind: Kind | None) -> None:
     found = axis(values, kind)
     finite = values[np.isfinite(values)]
     showable = finite if kind in (None, "linear") else finite[finite > 0]
@@ -44,7 +44,7 @@ def test_labels_are_round_and_few(values: list[float], ticks: tuple[float, ...])
     assert found.ticks == pytest.approx(ticks)
 
 
-def test_positive_values_that_lie_far_apart_get_a_logarithmic_axis_of_themselves() -> None:
+def test_a_wide_range_of_positive_values_has_a_logarithmic_axis() -> None:
     kinds = [axis(np.array(values)) for values in ([0.01, 2.0], [1.0, 50.0], [-1.0, 5000.0])]
     assert [found.kind for found in kinds if found is not None] == ["log10", "linear", "linear"]
 
@@ -56,7 +56,7 @@ def test_loss_scales_have_labels_at_powers_of_two() -> None:
 
 
 @given(st.floats(1e-300, 1e300))
-def test_a_nice_interval_is_at_least_what_was_asked_for_and_not_much_more(interval: float) -> None:
+def test_a_nice_interval_is_slightly_larger_than_the_given_one(interval: float) -> None:
     found = nice(interval)
     assert interval * (1 - 1e-6) <= found <= 2.5 * interval * (1 + 1e-6)
     assert round(found / 10 ** math.floor(math.log10(found * (1 + 1e-12))), 6) in (1, 2, 5)

@@ -33,11 +33,11 @@ def lines(figure: str) -> list[tuple[str, int]]:
     return [(name, len(re.findall(r"[ML]", path))) for path, name in found]
 
 
-def test_each_stretch_has_its_precision_s_colour_and_joins_the_one_before() -> None:
+def test_each_stretch_has_its_precision_s_colour_and_joins_the_previous_one() -> None:
     assert lines(drawn([1.0 + n / 100 for n in range(100)])) == [("fp32", 40), ("fp16", 31), ("other", 31)]
 
 
-def test_what_was_not_measured_is_passed_over_within_a_precision_and_a_gap_between_two() -> None:
+def test_unmeasured_steps_leave_a_gap_only_at_a_switch() -> None:
     values: list[float | None] = [1.0 + n / 100 if n % 10 == 5 else None for n in range(100)]
     assert lines(drawn(values)) == [("fp32", 4), ("fp16", 3), ("other", 3)]
     assert lines(drawn(values, sparse=True)) == [("fp32", 4), ("fp16", 4), ("other", 4)]
@@ -77,7 +77,7 @@ def test_several_curves_have_colours_and_names_of_their_own() -> None:
     assert ">a &lt;b&gt; 2.00 · c 4.00</output>" in figure
 
 
-def test_values_are_told_in_the_unit() -> None:
+def test_values_are_shown_in_the_unit() -> None:
     curve = Curve("used", series([2.0 * 1024**3, 3.0 * 1024**3]))
     figure = draw(Chart(title="memory", unit="GiB", unit_value=1024.0**3, curves=(curve,)), steps(2))
     assert figure is not None
@@ -86,14 +86,14 @@ def test_values_are_told_in_the_unit() -> None:
     assert 'aria-label="used from 2.00 to 3.00 GiB"' in figure
 
 
-def test_points_beside_the_curve_widen_the_axis_and_tell_what_they_are() -> None:
+def test_points_beside_the_curve_widen_the_axis_and_have_titles() -> None:
     figure = drawn([1.0] * 100, points=(Point(50, 9.0, "validation after epoch 1: 9.00"),), kind="linear")
     assert '<circle cx="49.50%"' in figure
     assert "<title>validation after epoch 1: 9.00</title>" in figure
     assert ">10.0</text>" in figure
 
 
-def test_the_script_is_given_what_it_tells_of_a_step() -> None:
+def test_the_script_gets_the_values_of_each_step() -> None:
     figure = drawn([1.0, None, math.nan, 0.1234564], format_value=units.loss)
     (attribute,) = re.findall(r'data-values="([^"]*)"', figure)
     (curve,) = json.loads(unescape(attribute))["curves"]

@@ -22,16 +22,14 @@ def small(tmp_path: Path) -> Path:
     return write(tmp_path / "small", [started(), *steps(1, 20)])
 
 
-def test_all_formats_come_of_one_call_and_of_the_journal_as_of_its_folder(
-    small: Path, tmp_path: Path
-) -> None:
+def test_one_call_writes_all_formats_from_a_journal_or_its_folder(small: Path, tmp_path: Path) -> None:
     places = {"csv": tmp_path / "out" / "a.csv", "html": tmp_path / "out" / "a.html"}
     found = export(small / "journal.jsonl", **places)
     assert found == export(small, **places) == Exported(steps=20, passed_over="")
     assert names(tmp_path / "out") == ["a.csv", "a.html"]
 
 
-def test_damage_is_counted_and_told(small: Path, tmp_path: Path) -> None:
+def test_damage_is_counted_and_reported(small: Path, tmp_path: Path) -> None:
     with (small / "journal.jsonl").open("a") as file:
         file.write('{"type":"StepRecord"}\nnonsense\n{"type":"FromTheFuture","time":1.0}\n{"type":"Note","ti')
     found = export(small, csv=tmp_path / "a.csv")
@@ -41,7 +39,7 @@ def test_damage_is_counted_and_told(small: Path, tmp_path: Path) -> None:
     )
 
 
-def test_what_was_there_is_replaced(small: Path, tmp_path: Path) -> None:
+def test_existing_files_are_replaced(small: Path, tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text("old")
     export(small, html=tmp_path / "a.html")
     assert "old" not in (tmp_path / "a.html").read_text()[:100]
@@ -55,7 +53,7 @@ def test_a_link_stays_a_link(small: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["small", "small/journal.jsonl/x.csv", "/dev/null"])
-def test_a_place_that_takes_no_file_is_refused_in_one_line(small: Path, tmp_path: Path, place: str) -> None:
+def test_an_unwritable_path_is_refused_in_one_line(small: Path, tmp_path: Path, place: str) -> None:
     with pytest.raises(AmptuiError, match=r"cannot write .*; choose another path") as caught:
         export(small, csv=tmp_path / place)
     assert "\n" not in str(caught.value)
@@ -63,7 +61,7 @@ def test_a_place_that_takes_no_file_is_refused_in_one_line(small: Path, tmp_path
     assert names(small) == ["journal.jsonl"]
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_existing_file(tmp_path: Path) -> None:
     run = write(tmp_path / "run", [started(), *steps(1, 3000)])
     (tmp_path / "a.csv").write_text("old")
     program = (
@@ -91,12 +89,12 @@ def test_a_journal_without_a_record_is_refused_and_nothing_is_written(tmp_path: 
     assert names(tmp_path) == ["journal.jsonl"]
 
 
-def test_a_journal_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_journal_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"cannot read the journal .*no such file"):
         export(tmp_path / "none.jsonl", csv=tmp_path / "a.csv")
 
 
-def test_without_tensorboard_the_mend_is_told_and_nothing_is_written(
+def test_without_tensorboard_there_is_a_hint_and_no_file(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -43,12 +43,12 @@ def inert(text: str) -> str:
     return "\n".join(printable(line) for line in text.expandtabs(4).split("\n"))
 
 
-def test_lines_and_indents_stay_and_what_turns_the_reading_direction_does_not() -> None:
+def test_lines_and_indents_stay_but_not_direction_marks() -> None:
     shown = element("pre", "Traceback:\n\tx = 1\n\x1b[31m\u202eevil\u2069\ud800")
     assert shown == "<pre>Traceback:\n    x = 1\n?[31m?evil??</pre>"
 
 
-def test_markup_within_markup_is_kept_and_nothing_is_left_out_but_none() -> None:
+def test_nested_markup_is_kept_and_none_left_out() -> None:
     inner = element("b", "<1>")
     assert element("p", "a & ", inner, None, class_="x", data_values="[1]", hidden=None) == (
         '<p class="x" data-values="[1]">a &amp; <b>&lt;1&gt;</b></p>'
@@ -57,9 +57,9 @@ def test_markup_within_markup_is_kept_and_nothing_is_left_out_but_none() -> None
     assert isinstance(joined(), Markup)
 
 
-def test_what_is_done_to_markup_makes_it_text_again() -> None:
+def test_changed_markup_is_text_again() -> None:
     assert element("p", element("b", "x") + "<") == "<p>&lt;b&gt;x&lt;/b&gt;&lt;</p>"
 
 
-def test_an_element_without_an_end_has_none() -> None:
+def test_a_void_element_has_no_end_tag() -> None:
     assert element("meta", charset="utf-8") == '<meta charset="utf-8">'

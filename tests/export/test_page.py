@@ -50,7 +50,7 @@ def told(*records: Record) -> str:
     return page(recording)
 
 
-def test_the_figure_of_the_speed_is_the_one_with_an_interval_where_turns_measured_it() -> None:
+def test_a_measured_speedup_is_shown_with_its_interval() -> None:
     both = (*steps(1, 30, step_seconds=0.004), *steps(31, 60, precision="fp16", step_seconds=0.002))
     tally, turns = (Reading(told(started(), *both, *more)).text for more in ((), (compared(),)))
     assert " AMP fp16 2.00× the speed of FP32 " in tally
@@ -58,7 +58,7 @@ def test_the_figure_of_the_speed_is_the_one_with_an_interval_where_turns_measure
     assert "2.00×" not in turns
 
 
-def test_the_page_of_a_trained_run_tells_what_the_screen_would(
+def test_the_page_of_a_run_shows_what_the_screen_shows(
     run: Path, records: list[Record], tmp_path: Path
 ) -> None:
     export(run, html=tmp_path / "run.html")
@@ -88,7 +88,7 @@ def test_the_page_of_a_trained_run_tells_what_the_screen_would(
     assert window_verdict(view.numerics.window).text in found.text
 
 
-def test_each_measured_curve_has_a_chart_and_no_other(records: list[Record]) -> None:
+def test_only_measured_curves_have_charts(records: list[Record]) -> None:
     titles = re.findall(r"<h3>([\w ]+)", told(*records))
     assert titles == [
         "loss",
@@ -114,7 +114,7 @@ def test_hostile_texts_add_no_tag_and_no_attribute() -> None:
     assert all(re.fullmatch(r"[a-z]+\d?|fp32|fp16|bf16|tf32", name) for name in classes)
 
 
-def test_the_browser_is_told_to_load_nothing_and_to_run_only_the_page_s_own_script() -> None:
+def test_the_policy_allows_only_the_page_s_own_script() -> None:
     text = told(*steps(1, 3))
     (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)
     assert policy.startswith("default-src &#x27;none&#x27;; style-src &#x27;sha256-")
@@ -124,13 +124,13 @@ def test_the_browser_is_told_to_load_nothing_and_to_run_only_the_page_s_own_scri
 
 
 @pytest.mark.parametrize("records", [[], [started()], steps(7, 7), [started(), *steps(1, 2)]])
-def test_there_is_a_page_of_however_little(records: list[Record]) -> None:
+def test_a_nearly_empty_journal_has_a_page(records: list[Record]) -> None:
     assert "<main" in told(*records)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(records=st.lists(RECORDS, max_size=20))
-def test_there_is_a_page_of_whatever_a_journal_holds(records: list[Record]) -> None:
+def test_any_journal_has_a_page(records: list[Record]) -> None:
     assert told(*records).endswith("</html>\n")
 
 
@@ -147,7 +147,7 @@ def test_curves_go_on_from_where_a_run_was_resumed() -> None:
     assert recording.steps == 13
 
 
-def test_what_was_passed_over_is_on_the_page(run: Path, tmp_path: Path) -> None:
+def test_unreadable_parts_are_named_on_the_page(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "damaged"
     folder.mkdir()
     lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
@@ -160,6 +160,6 @@ def test_precisions_have_the_signs_of_the_screen() -> None:
     assert chip("fp16") == '<span class="chip fp16">▲ AMP fp16</span>'
 
 
-def test_a_run_that_writes_still_is_told_as_far_as_it_is(tmp_path: Path) -> None:
+def test_an_unfinished_run_has_a_page(tmp_path: Path) -> None:
     export(write(tmp_path / "run", [started(), *steps(1, 5)]), html=tmp_path / "run.html")
     assert "unfinished at step 5" in (tmp_path / "run.html").read_text()

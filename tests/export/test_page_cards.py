@@ -22,7 +22,7 @@ def words(markup: Markup | None) -> str:
     return unescape(re.sub(r"[|]+", "|", re.sub(r"<[^>]*>", "|", markup)))
 
 
-def test_the_comparison_has_the_baseline_beside_amp_and_says_what_amp_gave() -> None:
+def test_the_comparison_has_baseline_and_amp_and_the_gain() -> None:
     view = views.compared()
     turned = replace(view, comparison=replace(view.comparison, rows=view.comparison.rows[::-1]))
     said = words(sections.comparison(turned))
@@ -32,14 +32,14 @@ def test_the_comparison_has_the_baseline_beside_amp_and_says_what_amp_gave() -> 
     assert "GPU utilization" not in said, "nobody measured it"
 
 
-def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
+def test_an_ab_result_replaces_the_running_comparison() -> None:
     view = replace(views.compared(), compared=record_samples.compared())
     said = words(sections.comparison(view))
     assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory" in said
     assert "1.94×" not in said
 
 
-def test_a_page_asks_for_no_key() -> None:
+def test_a_page_mentions_no_key() -> None:
     assert "|FP32 and AMP did not both run: nothing to compare|" in words(
         sections.comparison(views.fp32_only())
     )
@@ -49,7 +49,7 @@ def test_a_page_asks_for_no_key() -> None:
     assert "press" not in said
 
 
-def test_what_was_not_compared_yet_is_told_why() -> None:
+def test_a_missing_comparison_has_a_reason() -> None:
     found = replace(views.compared().comparison, speedup=None, memory_saving=None, missing="more steps")
     few = tuple(replace(row, steps=12) for row in found.rows)
     view = replace(views.compared(), comparison=replace(found, rows=few))
@@ -57,7 +57,7 @@ def test_what_was_not_compared_yet_is_told_why() -> None:
     assert sections.comparison(SessionView(comparison=Comparison())) is None
 
 
-def test_a_first_impression_is_told_as_one() -> None:
+def test_a_first_impression_is_called_one() -> None:
     said = words(sections.comparison(views.first_impression()))
     assert "|median step|~583 ms|~316 ms|" in said
     assert "|AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps yet" in said
@@ -65,12 +65,12 @@ def test_a_first_impression_is_told_as_one() -> None:
     assert "left out" not in said
 
 
-def test_steps_that_were_not_measured_are_told() -> None:
+def test_unmeasured_steps_are_counted() -> None:
     said = words(sections.comparison(replace(views.compared(), unmeasured_steps=12)))
     assert "warm-up steps left out: 40; steps not measured: 12" in said
 
 
-def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:
+def test_safety_has_the_screen_s_verdicts_and_signs() -> None:
     view = numerics_views.healthy()
     said = words(safety.conclusions(view))
     assert "|✔| |loss scaler healthy| no recent overflow: nothing to do|" in said
@@ -82,14 +82,14 @@ def test_safety_says_the_screen_s_verdicts_with_their_signs() -> None:
     assert safety.conclusions(SessionView()) is None
 
 
-def test_headroom_outside_float16_is_said_to_be_what_it_would_be() -> None:
+def test_headroom_outside_fp16_is_hypothetical() -> None:
     view = numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=float("-inf"))
     assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed recently" in words(
         safety.conclusions(view)
     )
 
 
-def test_the_window_s_bars_stand_in_their_zones() -> None:
+def test_the_bars_have_the_colours_of_their_zones() -> None:
     found = numerics_views.float16_window(-8, worst=numerics_views.LOSING)
     markup = safety.window(found)
     assert markup is not None
@@ -119,7 +119,7 @@ def test_zones_are_those_of_float16(exponent: int, zone: str) -> None:
     assert float16_histogram_svg.zone(exponent) == zone
 
 
-def test_a_trace_and_an_x_ray_list_what_they_saw() -> None:
+def test_trace_and_x_ray_list_their_findings() -> None:
     assert "the output of features.12.conv (Conv2d, float16)|41,200, 0.7 doublings below 65,504|" in words(
         safety.trace(numerics_views.traced())
     )
@@ -127,7 +127,7 @@ def test_a_trace_and_an_x_ray_list_what_they_saw() -> None:
     assert safety.trace(None) is safety.xray(None) is safety.window(None) is None
 
 
-def test_time_is_told_by_its_phases_on_the_clock_that_ran_them() -> None:
+def test_time_is_shown_by_phase_on_the_gpu_s_or_host_s_clock() -> None:
     phases = (
         PhaseSeconds(name="input", host_seconds=0.001, device_seconds=None),
         PhaseSeconds(name="forward", host_seconds=0.0005, device_seconds=0.002),
@@ -142,7 +142,7 @@ def test_time_is_told_by_its_phases_on_the_clock_that_ran_them() -> None:
     assert sections.time_spent(views.compared()) is None
 
 
-def test_memory_is_told_by_kind_and_dtype() -> None:
+def test_memory_is_shown_by_kind_and_dtype() -> None:
     weights = MemoryKind(kind="weights", dtype="float32", size_bytes=1024**2)
     copies = MemoryKind(kind="cast copies", dtype="float16", size_bytes=1024**2 // 2)
     found = (

@@ -63,7 +63,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize(("width", "height"), [(360, 640), (390, 844), (1280, 900)])
-def test_it_flows_in_any_width_and_can_be_read_in_any_light(
+def test_the_page_fits_any_width_and_both_colour_schemes(
     tab: Tab, page: Path, hostile_page: Path, width: int, height: int, dark: bool
 ) -> None:
     for each in (page, hostile_page):
@@ -77,7 +77,7 @@ def test_it_flows_in_any_width_and_can_be_read_in_any_light(
         assert tab.complaints == []
 
 
-def test_hostile_texts_are_read_and_not_run(tab: Tab, hostile_page: Path) -> None:
+def test_hostile_texts_are_shown_and_not_run(tab: Tab, hostile_page: Path) -> None:
     tab.open(hostile_page, width=1280, height=900)
     assert tab.evaluate("document.querySelector('h1').textContent") == hostile.EVIL
     assert tab.evaluate("document.title") == f"{hostile.EVIL} · amptui"
@@ -89,7 +89,7 @@ def test_hostile_texts_are_read_and_not_run(tab: Tab, hostile_page: Path) -> Non
     assert tab.complaints == []
 
 
-def test_even_markup_that_got_in_would_not_run(tab: Tab, page: Path, tmp_path: Path) -> None:
+def test_even_injected_markup_would_not_run(tab: Tab, page: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.html").write_text(page.read_text().replace("</main>", f"{hostile.EVIL}</main>"))
     tab.open(tmp_path / "broken.html", width=1280, height=900)
     assert tab.evaluate("document.images.length") == 1, "the markup is in"
@@ -104,7 +104,7 @@ def readouts(tab: Tab) -> list[str]:
     return found
 
 
-def test_pointing_at_a_chart_tells_the_step_there_in_all_charts(tab: Tab, tmp_path: Path) -> None:
+def test_pointing_at_a_chart_shows_the_step_in_all_charts(tab: Tab, tmp_path: Path) -> None:
     found = [
         *steps(1, 50, loss=2.0, losses={"a": 0.5, "b": 0.25}),
         *steps(51, 100, precision="fp16", loss=1.0),
@@ -128,7 +128,7 @@ def test_pointing_at_a_chart_tells_the_step_there_in_all_charts(tab: Tab, tmp_pa
 
 
 @pytest.mark.parametrize("records", [[started()], [started(), *steps(1, 1)]])
-def test_a_page_of_next_to_nothing_is_sound_too(tab: Tab, tmp_path: Path, records: list[object]) -> None:
+def test_a_nearly_empty_page_works_too(tab: Tab, tmp_path: Path, records: list[object]) -> None:
     export(write(tmp_path / "run", records), html=tmp_path / "run.html")  # type: ignore[arg-type]
     tab.open(tmp_path / "run.html", width=390, height=844)
     assert tab.complaints == []

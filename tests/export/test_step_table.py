@@ -26,7 +26,7 @@ def table(folder: Path, *records: Record) -> list[dict[str, str]]:
     return rows(folder / "steps.csv")
 
 
-def test_a_trained_run_has_a_row_a_step_and_a_column_a_field(
+def test_a_run_has_a_row_per_step_and_a_column_per_field(
     run: Path, records: list[Record], tmp_path: Path
 ) -> None:
     trained = [record for record in records if isinstance(record, StepRecord)]
@@ -53,7 +53,7 @@ def test_what_is_not_finite_is_named_and_what_was_not_measured_is_empty(tmp_path
     assert found[2]["step_seconds"] == ""
 
 
-def test_parts_that_come_late_have_columns_from_the_first_row_on(tmp_path: Path) -> None:
+def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     early = [step(n, losses={"a": float(n)}) for n in range(1, 5001)]
     late = [step(n, losses={"a": 1.0, "b,\n": 2.0}) for n in range(5001, 9001)]
     found = table(tmp_path, *early, *late)
@@ -62,11 +62,11 @@ def test_parts_that_come_late_have_columns_from_the_first_row_on(tmp_path: Path)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
 
 
-def test_steps_that_were_done_again_have_rows_again(tmp_path: Path) -> None:
+def test_repeated_steps_have_two_rows(tmp_path: Path) -> None:
     assert [row["step"] for row in table(tmp_path, *steps(1, 3), *steps(2, 4))] == list("123234")
 
 
-def test_a_run_without_a_step_has_a_head_alone(tmp_path: Path) -> None:
+def test_a_run_without_steps_has_only_a_header(tmp_path: Path) -> None:
     assert table(tmp_path, record_samples.run()) == []
     assert (tmp_path / "steps.csv").read_text().startswith("time,step,epoch,precision,loss,")
 

@@ -16,9 +16,7 @@ from amptui.telemetry.history import Track
     copies=st.integers(1, 150),
     buckets=st.sampled_from([4, 64, 2048]),
 )
-def test_the_least_the_largest_and_what_is_not_finite_stay(
-    values: list[float | None], copies: int, buckets: int
-) -> None:
+def test_extremes_and_nonfinite_values_stay(values: list[float | None], copies: int, buckets: int) -> None:
     track = Track.empty(buckets=buckets, first_step=5)
     track.extend(values * copies)
     series = track.snapshot()
@@ -35,7 +33,7 @@ def test_the_least_the_largest_and_what_is_not_finite_stay(
     assert len(found.mean) * found.width_steps >= series.count
 
 
-def test_a_short_run_has_a_column_a_step() -> None:
+def test_a_short_run_has_a_column_per_step() -> None:
     track = Track.empty()
     track.extend([1.0, None, 3.0])
     found = columns(track.snapshot())

@@ -64,7 +64,7 @@ def test_a_trained_run_comes_back_step_by_step(run: Path, records: list[Record],
     assert "model: tiny" in text(found, "run")
 
 
-def test_a_value_that_stays_is_written_where_it_changes_and_at_the_end(tmp_path: Path) -> None:
+def test_a_steady_value_is_written_at_changes_and_at_the_end(tmp_path: Path) -> None:
     scales = [65536.0] * 5 + [32768.0] * 5
     fp16 = [step(n, precision="fp16", loss_scale=scale) for n, scale in enumerate(scales, 1)]
     found = exported(tmp_path, started(), *fp16)
@@ -91,7 +91,7 @@ def test_what_is_not_finite_stays_so_and_what_was_not_measured_is_not_there(tmp_
     assert values[1][1] == math.inf
 
 
-def test_samples_of_the_device_stand_at_the_step_they_were_taken_in(tmp_path: Path) -> None:
+def test_device_samples_are_at_the_step_of_their_time(tmp_path: Path) -> None:
     found = exported(tmp_path, started(), *steps(1, 7), device(101.0, "fp32", 5, 60.0), *steps(8, 9))
     assert curve(found, "gpu0/utilization_percent") == [(7, 1.0)]
     assert curve(found, "gpu1/utilization_percent") == [(7, 60.0)]
@@ -117,7 +117,7 @@ def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: 
     assert "FP32 → AMP fp16" in text(found, "events")
 
 
-def test_a_second_export_takes_the_place_of_the_first(run: Path, tmp_path: Path) -> None:
+def test_a_second_export_replaces_the_first(run: Path, tmp_path: Path) -> None:
     for _ in range(2):
         export(run, tensorboard=tmp_path)
     assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [FILE_NAME]

@@ -55,21 +55,21 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     assert torch.equal(found.model["weight"], torch.full((1000,), 12.0))
 
 
-def test_it_is_on_the_disk_before_it_counts_and_counts_before_the_return(tmp_path: Path) -> None:
+def test_a_file_gets_its_name_last(tmp_path: Path) -> None:
     there = list[list[str]]()
     write(made(1), tmp_path, before_it_counts=lambda: there.append(names(tmp_path)))
     assert there == [["step-000000001.pt.writing"]]
     assert names(tmp_path) == ["step-000000001.pt"]
 
 
-def test_the_same_step_again_takes_the_former_one_s_place(tmp_path: Path) -> None:
+def test_the_same_step_again_replaces_the_file(tmp_path: Path) -> None:
     write(made(1, numbers=5), tmp_path)
     write(made(1, numbers=7), tmp_path)
     (path,) = checkpoints(tmp_path)
     assert len(read(path).model["weight"]) == 7
 
 
-def test_what_fails_before_it_counts_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failure_before_the_rename_leaves_nothing(tmp_path: Path) -> None:
     def fail() -> None:
         raise OSError("the journal has no disk")
 
@@ -79,7 +79,7 @@ def test_what_fails_before_it_counts_leaves_nothing(tmp_path: Path) -> None:
 
 
 @given(steps=st.sets(st.integers(0, 10**10), max_size=6))
-def test_the_newest_stay(steps: set[int], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_newest_are_kept(steps: set[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("checkpoints")
     for step in steps:
         (folder / checkpoint_name(step)).touch()
@@ -92,7 +92,7 @@ def test_the_newest_stay(steps: set[int], tmp_path_factory: pytest.TempPathFacto
     assert set(others) <= set(names(folder))
 
 
-def test_what_comes_after_the_step_a_run_goes_on_from_is_set_aside(tmp_path: Path) -> None:
+def test_checkpoints_after_the_resumed_step_are_set_aside(tmp_path: Path) -> None:
     for name in ("step-000000005.pt", "step-000000009.pt", "step-000000007.pt.writing", "my.writing"):
         (tmp_path / name).write_text(name)
     clear(tmp_path, after=5)
@@ -157,7 +157,7 @@ def test_a_damaged_file_is_refused_with_the_reason_in_one_line(
 
 
 @given(position=st.floats(0, 0.999))
-def test_a_single_wrong_bit_is_noticed_or_does_no_harm(
+def test_a_single_flipped_bit_is_detected_or_harmless(
     position: float, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("checkpoints")
@@ -172,7 +172,7 @@ def test_a_single_wrong_bit_is_noticed_or_does_no_harm(
     assert torch.equal(found.model["weight"], torch.full((1000,), 1.0))
 
 
-def test_a_folder_in_a_file_s_place_is_refused(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / checkpoint_name(1)).mkdir()
     (path,) = checkpoints(tmp_path)
     with pytest.raises(DamagedError, match="Is a directory"):
@@ -219,7 +219,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-def test_a_full_disk_is_an_error_like_any_other_and_leaves_nothing(troubled: tuple[Path, str]) -> None:
+def test_a_full_disk_is_an_oserror_and_leaves_nothing(troubled: tuple[Path, str]) -> None:
     folder, printed = troubled
     assert printed.splitlines() == [f"{limit} OSError File too large" for limit in LIMITS]
     for limit in LIMITS:
@@ -227,7 +227,7 @@ def test_a_full_disk_is_an_error_like_any_other_and_leaves_nothing(troubled: tup
         assert names(folder / str(limit)) == ["step-000000001.pt", "step-000000003.pt"]
 
 
-def test_a_process_killed_while_it_writes_leaves_the_one_before_and_its_rest_is_removed(
+def test_a_process_killed_during_a_write_leaves_the_previous_file(
     troubled: tuple[Path, str],
 ) -> None:
     folder = troubled[0] / "killed"
@@ -237,7 +237,7 @@ def test_a_process_killed_while_it_writes_leaves_the_one_before_and_its_rest_is_
     assert names(folder) == ["step-000000001.pt"]
 
 
-def test_a_file_that_other_code_closed_is_not_written_nor_closed_once_its_number_is_another_s(
+def test_a_descriptor_that_other_code_reused_is_not_touched(
     tmp_path: Path,
 ) -> None:
     theirs = tmp_path / "of a person"

@@ -40,7 +40,7 @@ def tensors(draw: st.DrawFn) -> Tensor:
 
 
 @given(parts=st.lists(tensors(), min_size=1, max_size=5))
-def test_a_copy_is_equal_and_apart_and_comes_back_from_a_file(parts: list[Tensor]) -> None:
+def test_a_copy_is_equal_and_separate_and_survives_a_file(parts: list[Tensor]) -> None:
     state = {"list": parts, "tuple": (parts[0], {1: parts[-1]})}
     found = through_a_file(copied(state))
     again = [*found["list"], found["tuple"][0], found["tuple"][1][1]]
@@ -54,14 +54,14 @@ def test_a_copy_is_equal_and_apart_and_comes_back_from_a_file(parts: list[Tensor
     assert all(map(torch.equal, copies["list"], before))
 
 
-def test_copies_keep_their_memory_format_and_begin_where_torch_s_own_would() -> None:
+def test_copies_keep_memory_format_and_alignment() -> None:
     image = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     found = copied([torch.rand(3), image, torch.tensor(1.0)])
     assert found[1].is_contiguous(memory_format=torch.channels_last)
     assert [tensor.storage_offset() * tensor.itemsize % 64 for tensor in found] == [0, 0, 0]
 
 
-def test_many_tensors_lie_in_few_pieces_of_memory() -> None:
+def test_many_tensors_share_few_blocks() -> None:
     state = [torch.rand(100) for _ in range(50)] + [torch.tensor(1.0) for _ in range(50)]
     assert len({tensor.untyped_storage().data_ptr() for tensor in copied(state)}) == 1
 
@@ -74,7 +74,7 @@ def test_a_full_block_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) ->
     assert len({tensor.untyped_storage().data_ptr() for tensor in found}) == 4
 
 
-def test_tied_weights_are_one_tensor_in_the_copy_and_neighbours_are_not() -> None:
+def test_tied_weights_stay_tied_and_others_separate() -> None:
     model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
     model[1].weight = model[0].weight
     found = copied(model.state_dict())
@@ -85,12 +85,12 @@ def test_tied_weights_are_one_tensor_in_the_copy_and_neighbours_are_not() -> Non
     assert torch.equal(whole, rows)
 
 
-def test_sparse_tensors_come_along() -> None:
+def test_sparse_tensors_are_copied() -> None:
     sparse = torch.eye(3).to_sparse()
     assert torch.equal(copied({"sparse": sparse})["sparse"].to_dense(), torch.eye(3))
 
 
-def test_plain_values_come_back_as_they_are() -> None:
+def test_plain_values_are_unchanged() -> None:
     state = {
         "none": None,
         "numbers": (True, 3, -(2**70), 1.5, float("inf"), 1j),
@@ -120,14 +120,14 @@ class Labelled(Tensor):
     [object(), len, np.zeros(2), Colour.RED, torch.zeros(1).as_subclass(Labelled)],
     ids=["object", "function", "array", "enum", "subclass"],
 )
-def test_what_no_file_can_keep_is_named_with_its_place(value: object) -> None:
+def test_what_no_file_can_store_is_named(value: object) -> None:
     kind = type(value).__name__
     with pytest.raises(NotPlainError) as raised:
         copied({"groups": [{"lr": 1.0}, {"hook": value}]})
     assert str(raised.value) == f"it['groups'][1]['hook'] is a {kind}, which a checkpoint cannot store"
 
 
-def test_one_s_own_copy_does_not_hold_on_to_the_rest() -> None:
+def test_an_own_copy_does_not_keep_the_rest_in_memory() -> None:
     read = through_a_file(copied([torch.rand(1000), torch.rand(3)]))
     assert read[1].untyped_storage().nbytes() > 4000
     mine = own(read[1])

@@ -34,13 +34,13 @@ from tests.engine.checkpoint.writing import (
 from tests.tiny import Log, Tiny, prepare, stopping, train
 
 
-def test_epochs_too_short_to_pay_for_a_checkpoint_have_none_and_the_last_step_has(tmp_path: Path) -> None:
+def test_short_epochs_have_no_checkpoint_but_the_end_has(tmp_path: Path) -> None:
     log = Log()
     train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path, epoch_budget=1e-9)
     assert written(log) == [(8, "epoch"), (40, "end")]
 
 
-def test_each_epoch_s_end_leaves_one_after_its_validation(tmp_path: Path) -> None:
+def test_each_epoch_ends_with_a_checkpoint_after_its_validation(tmp_path: Path) -> None:
     log = Log()
     train(prepare(Unhurried(epochs=5)), log, checkpoints=tmp_path)
     assert written(log) == [(step, "epoch") for step in (8, 16, 24, 32, 40)]
@@ -52,7 +52,7 @@ def test_each_epoch_s_end_leaves_one_after_its_validation(tmp_path: Path) -> Non
     assert log.of(CheckpointWritten)[-1].size_bytes == (tmp_path / "step-000000040.pt").stat().st_size
 
 
-def test_every_so_many_steps_leave_one_and_so_does_the_end(tmp_path: Path) -> None:
+def test_there_is_one_at_every_interval_and_at_the_end(tmp_path: Path) -> None:
     control = Control()
     log = Waiting(stopping(control, 7))
     assert train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=3) == "stopped"
@@ -61,13 +61,13 @@ def test_every_so_many_steps_leave_one_and_so_does_the_end(tmp_path: Path) -> No
     assert log.of(PhaseChanged)[-1].detail == "writing the checkpoint"
 
 
-def test_the_end_of_an_epoch_is_not_also_an_interval_s(tmp_path: Path) -> None:
+def test_an_epoch_s_end_that_is_an_interval_has_one(tmp_path: Path) -> None:
     log = Waiting()
     train(prepare(Tiny(epochs=1)), log, checkpoints=tmp_path, every=4)
     assert written(log) == [(4, "interval"), (8, "epoch")]
 
 
-def test_the_end_needs_no_checkpoint_where_there_is_one(tmp_path: Path) -> None:
+def test_the_end_needs_no_second_checkpoint(tmp_path: Path) -> None:
     control = Control()
     log = Waiting(stopping(control, 6))
     train(prepare(Tiny()), log, control, checkpoints=tmp_path, every=6)
@@ -79,7 +79,7 @@ def test_the_end_needs_no_checkpoint_where_there_is_one(tmp_path: Path) -> None:
     assert (written(unbegun), unbegun.of(PhaseChanged)[-1].phase) == ([], "first step")
 
 
-def test_one_that_is_asked_for_is_written_after_the_step(tmp_path: Path) -> None:
+def test_a_requested_one_is_written_after_the_step(tmp_path: Path) -> None:
     control = Control()
 
     def ask(record: Record) -> None:
@@ -92,7 +92,7 @@ def test_one_that_is_asked_for_is_written_after_the_step(tmp_path: Path) -> None
     assert written(log) == [(4, "asked"), (6, "end")]
 
 
-def test_one_can_be_asked_for_while_the_training_stands_still_even_twice(tmp_path: Path) -> None:
+def test_one_can_be_requested_twice_during_a_pause(tmp_path: Path) -> None:
     control, log = Control(), Log()
 
     def ask(record: Record) -> None:
@@ -111,7 +111,7 @@ def test_one_can_be_asked_for_while_the_training_stands_still_even_twice(tmp_pat
     assert written(log) == [(4, "asked"), (4, "asked")]
 
 
-def test_a_run_that_keeps_none_says_so_and_does_not_spin_when_one_is_asked_for() -> None:
+def test_a_run_without_checkpoints_refuses_requests() -> None:
     control = Control()
 
     def ask(record: Record) -> None:
@@ -140,7 +140,7 @@ def test_steps_go_on_while_a_checkpoint_waits_for_the_journal(tmp_path: Path) ->
     assert [r.step for r in log.of(StepRecord)] == list(range(1, 41))
 
 
-def test_what_comes_due_meanwhile_is_done_once_and_the_most_urgent_counts(tmp_path: Path) -> None:
+def test_several_that_come_due_during_a_write_become_one(tmp_path: Path) -> None:
     control, journal = Control(), Journal(opens_at=20)
 
     def ask(record: Record) -> None:
@@ -156,7 +156,7 @@ def test_what_comes_due_meanwhile_is_done_once_and_the_most_urgent_counts(tmp_pa
     assert written(log)[1][0] >= 20
 
 
-def test_one_asked_for_in_a_pause_is_written_when_the_one_before_it_is_done(tmp_path: Path) -> None:
+def test_one_requested_in_a_pause_follows_the_current_write(tmp_path: Path) -> None:
     journal = Journal(opens_at=-1)
     control = OnSecondWait(journal.opened.set)
     waits = threading.Event()
@@ -179,7 +179,7 @@ def test_one_asked_for_in_a_pause_is_written_when_the_one_before_it_is_done(tmp_
     assert written(log) == [(3, "interval"), (4, "asked")]
 
 
-def test_all_records_up_to_its_step_are_emitted_before_the_journal_is_waited_for(tmp_path: Path) -> None:
+def test_records_up_to_its_step_are_emitted_before_waiting_for_the_journal(tmp_path: Path) -> None:
     log, seen = Log(), list[tuple[int, int]]()
     train(
         prepare(Unhurried()),
@@ -205,9 +205,7 @@ def fail_to_write(monkeypatch: pytest.MonkeyPatch, *errors: Exception) -> None:
     monkeypatch.setattr("amptui.engine.checkpoint.writer.write", failing)
 
 
-def test_a_full_disk_is_told_once_the_training_goes_on_and_its_end_is_told_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_and_its_end_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, broken = OSError(28, "No space left on device"), OSError(5, "Input/output error")
     fail_to_write(monkeypatch, full, full, broken, full)
     log = Log()
@@ -222,7 +220,7 @@ def test_a_full_disk_is_told_once_the_training_goes_on_and_its_end_is_told_too(
     assert len(log.of(StepRecord)) == 48
 
 
-def test_the_last_one_is_tried_again_where_the_write_before_it_failed(
+def test_the_last_one_is_retried_after_a_failed_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail_to_write(monkeypatch, OSError(28, "No space left on device"))
@@ -232,7 +230,7 @@ def test_the_last_one_is_tried_again_where_the_write_before_it_failed(
     assert written(log) == [(6, "end")]
 
 
-def test_who_asks_is_told_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_request_gets_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(28, "No space left on device")
     fail_to_write(monkeypatch, full, full, full)
     control = Control()
@@ -246,7 +244,7 @@ def test_who_asks_is_told_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(troubles(log)) == 2
 
 
-def test_a_folder_that_vanished_is_made_anew_even_while_one_is_written(tmp_path: Path) -> None:
+def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     removed = list[int]()
 
@@ -263,7 +261,7 @@ def test_a_folder_that_vanished_is_made_anew_even_while_one_is_written(tmp_path:
     assert [read(path).step for path in checkpoints(folder)] == [16, 8]
 
 
-def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_path: Path) -> None:
+def test_a_model_with_nan_does_not_replace_earlier_checkpoints(tmp_path: Path) -> None:
     class Lost(Unhurried):
         def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
             self.calls = getattr(self, "calls", 0) + model.training
@@ -284,7 +282,7 @@ def test_a_model_that_is_lost_does_not_push_out_the_checkpoints_from_before(tmp_
     assert len(log.of(StepRecord)) == 48
 
 
-def test_a_journal_that_fails_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
+def test_a_failing_journal_costs_the_checkpoint_but_not_the_run(tmp_path: Path) -> None:
     def journaled(step: int) -> None:
         if step == 8:
             raise RuntimeError("no journal\nat all")
@@ -305,7 +303,7 @@ class Strange(Tiny):
         return torch.optim.SGD([{"params": list(model.parameters()), "hook": print}], lr=0.1)
 
 
-def test_a_state_that_no_file_can_keep_is_told_once_and_costs_nothing_more(tmp_path: Path) -> None:
+def test_an_unstorable_state_is_only_a_warning(tmp_path: Path) -> None:
     log = Log()
     assert train(prepare(Strange()), log, checkpoints=tmp_path, every=3) == "done"
     (text,) = troubles(log)
@@ -323,7 +321,7 @@ class Failing(Tiny):
         return super().loss(model, batch)
 
 
-def test_a_failed_run_leaves_the_checkpoint_that_was_being_written_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_run_finishes_its_write_and_starts_no_other(tmp_path: Path) -> None:
     journal = Journal(opens_at=5)
     log = Log(journal.watch)
     with pytest.raises(ValueError, match="bad label"):
@@ -332,7 +330,7 @@ def test_a_failed_run_leaves_the_checkpoint_that_was_being_written_and_no_other(
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000003.pt"]
 
 
-def test_a_precision_s_first_step_is_not_preceded_by_one(tmp_path: Path) -> None:
+def test_there_is_none_before_a_precision_s_first_step(tmp_path: Path) -> None:
     control = OnSecondWait(lambda: control.ask(PauseRequest(False)))
     trials = list[bool]()
 

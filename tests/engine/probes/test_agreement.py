@@ -52,7 +52,7 @@ def agree(
 
 
 @given(vectors, st.integers(0, 16))
-def test_numbers_are_those_of_their_definitions(pair: tuple[list[float], list[float]], exponent: int) -> None:
+def test_numbers_match_their_definitions(pair: tuple[list[float], list[float]], exponent: int) -> None:
     full, half = (torch.tensor(values) for values in pair)
     found = compared([full], [half * 2.0**exponent], 2.0**exponent)
     f, h = full.double(), half.double()
@@ -76,7 +76,7 @@ def test_equal_gradients_agree_exactly(values: list[float]) -> None:
     assert (found.cosine, found.relative_error, found.lost) == expected
 
 
-def test_a_layer_s_gradients_are_taken_together() -> None:
+def test_all_gradients_of_a_layer_count_together() -> None:
     full: list[Tensor | None] = [torch.tensor([3.0, 0.0]), torch.tensor([4.0])]
     half: list[Tensor | None] = [torch.tensor([3.0, 0.0]), torch.tensor([0.0])]
     found = compared(full, half)
@@ -86,7 +86,7 @@ def test_a_layer_s_gradients_are_taken_together() -> None:
     assert found.lost == 0.5
 
 
-def test_millions_of_elements_cost_no_digit() -> None:
+def test_sums_over_millions_of_elements_stay_exact() -> None:
     half = torch.ones(3_000_000)
     half[::2] += 2**-20
     found = compared([torch.ones(3_000_000)], [half])
@@ -96,7 +96,7 @@ def test_millions_of_elements_cost_no_digit() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_cannot_be_compared_but_what_is_lost_can(bad: float) -> None:
+def test_nonfinite_gradients_have_no_cosine_but_a_lost_fraction(bad: float) -> None:
     good, broken = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, bad, 3.0])
     found = compared([good], [broken])
     assert math.isnan(found.cosine or 0)
@@ -105,7 +105,7 @@ def test_what_is_not_finite_cannot_be_compared_but_what_is_lost_can(bad: float) 
     assert math.isnan(compared([broken], [good]).cosine or 0)
 
 
-def test_a_gradient_that_is_missing_in_one_pass_was_zero_there() -> None:
+def test_a_gradient_missing_in_one_pass_counts_as_zero() -> None:
     gradient = torch.tensor([1.0, 2.0])
     found = compared([gradient], [None])
     assert (found.cosine, found.relative_error, found.lost) == (0, 1, 1)
@@ -145,7 +145,7 @@ def test_complex_gradients_are_compared_by_their_parts() -> None:
     assert found.lost == 0.5
 
 
-def test_layers_are_the_owners_of_trainable_parameters_each_once() -> None:
+def test_layers_own_trainable_parameters_each_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()

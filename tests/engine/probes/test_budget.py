@@ -51,7 +51,7 @@ def test_a_cheap_measurement_is_taken_at_every_step() -> None:
         cadence.measured(start)
 
 
-def test_one_slow_measurement_does_not_silence_those_after_it() -> None:
+def test_one_slow_measurement_does_not_delay_the_next_ones() -> None:
     clock = Clock()
     cadence = Cadence(0.005, clock=clock)
     for cost_seconds in (1.0, 0.001, 0.001):
@@ -68,7 +68,7 @@ def test_one_slow_measurement_does_not_silence_those_after_it() -> None:
     st.floats(0.001, 0.1),
     st.booleans(),
 )
-def test_dear_ones_are_paid_for_too(
+def test_expensive_measurements_stay_within_the_budget_too(
     costs_seconds: list[float], step_seconds: float, budget: float, charged: bool
 ) -> None:
     clock = Clock()
@@ -90,7 +90,7 @@ def test_dear_ones_are_paid_for_too(
     assert sum(paid[1:-1]) <= budget * (clock.now - began) + max(costs_seconds[:2]) + 1e-9
 
 
-def test_a_pause_saves_no_credit_up() -> None:
+def test_credit_does_not_accumulate_over_a_pause() -> None:
     clock = Clock()
     cadence = Cadence(0.01, free=1, clock=clock)
     cadence.measured(clock.now)
@@ -103,7 +103,7 @@ def test_a_pause_saves_no_credit_up() -> None:
         assert not cadence.due()
 
 
-def test_nothing_is_due_until_the_measurement_before_is_charged() -> None:
+def test_nothing_is_due_until_the_last_measurement_is_charged() -> None:
     clock = Clock()
     cadence = Cadence(0.01, clock=clock)
     for _ in range(2):

@@ -59,7 +59,7 @@ def test_batch_norm_s_statistics_are_poisoned_by_an_overflow_whose_step_the_scal
 # ------------------------------------------------------------------------------- what is news
 
 
-def test_what_was_told_is_not_told_again_until_something_else_goes_bad() -> None:
+def test_a_finding_is_reported_again_only_with_a_new_buffer() -> None:
     model = holding({name: torch.ones(3) for name in "abc"})
     watch = BufferWatch(model)
     model.get_buffer("b")[1] = -math.inf
@@ -75,7 +75,7 @@ def test_what_was_told_is_not_told_again_until_something_else_goes_bad() -> None
     assert (second.kind, second.names, second.kinds, second.count) == ("nan", ("b", "a"), ("nan", "inf"), 2)
 
 
-def test_what_became_sound_again_is_news_when_it_goes_bad_once_more() -> None:
+def test_a_buffer_that_recovered_is_reported_again() -> None:
     model = nn.BatchNorm1d(2)
     watch = BufferWatch(model)
     model.get_buffer("running_var").fill_(math.nan)
@@ -86,7 +86,7 @@ def test_what_became_sound_again_is_news_when_it_goes_bad_once_more() -> None:
     assert look(watch) is not None
 
 
-def test_a_mask_s_infinities_are_meant_but_its_nan_is_not() -> None:
+def test_inf_in_a_mask_is_ignored_but_nan_is_not() -> None:
     mask = torch.full((4, 4), -math.inf).triu(1)
     model = holding({"mask": mask, "running_mean": torch.zeros(4)})
     watch = BufferWatch(model)
@@ -99,7 +99,7 @@ def test_a_mask_s_infinities_are_meant_but_its_nan_is_not() -> None:
     assert (found.names, found.kind) == (("mask",), "nan")
 
 
-def test_nan_from_the_beginning_as_a_checkpoint_may_bring_it_is_told() -> None:
+def test_nan_from_a_checkpoint_is_reported() -> None:
     watch = BufferWatch(holding({"running_mean": torch.tensor([0.0, math.nan])}))
     assert look(watch) is not None
 
@@ -153,12 +153,12 @@ def test_every_kind_of_buffer_is_watched(tensor: Tensor) -> None:
     assert found.names == ("odd",)
 
 
-def test_the_largest_numbers_of_a_type_are_no_infinities() -> None:
+def test_the_largest_finite_numbers_are_not_inf() -> None:
     model = holding({"short": torch.full((3,), 65504.0).half(), "whole": torch.full((3,), -3e38)})
     assert look(BufferWatch(model)) is None
 
 
-def test_a_buffer_that_was_assigned_anew_is_looked_at_where_it_is_now() -> None:
+def test_a_reassigned_buffer_is_found() -> None:
     model = nn.Sequential(nn.BatchNorm1d(2))
     watch = BufferWatch(model)
     model[0].running_mean = torch.tensor([0.0, math.inf])
@@ -177,7 +177,7 @@ def test_integers_and_empty_buffers_cannot_go_bad() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_on_a_gpu_nothing_waits_and_the_same_is_found() -> None:
+def test_a_gpu_finds_the_same_without_waiting() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.BatchNorm1d(4)).cuda()
     watch = BufferWatch(model)
     assert look(watch) is None

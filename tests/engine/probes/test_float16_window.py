@@ -138,7 +138,7 @@ lengths = pytest.mark.parametrize("as_gradient", [short, long])
 @example(numbers=EXTREMES, factor=65536.0)
 @example(numbers=[x / 3 for x in EDGES], factor=3.0)
 @given(numbers=st.lists(values, min_size=1, max_size=30), factor=factors)
-def test_each_element_is_counted_as_half_would_have_it(
+def test_each_element_is_counted_as_float16_would_round_it(
     as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
 ) -> None:
     gradient = as_gradient(numbers)
@@ -148,7 +148,7 @@ def test_each_element_is_counted_as_half_would_have_it(
 
 @lengths
 @given(numbers=st.lists(values, min_size=1, max_size=30), factor=factors)
-def test_exponents_are_those_of_the_scaled_elements_and_the_ends_hold_what_is_beyond(
+def test_exponents_of_scaled_elements_are_counted_and_clamped(
     as_gradient: Callable[[Sequence[float]], Tensor], numbers: list[float], factor: float
 ) -> None:
     gradient = as_gradient(numbers)
@@ -160,7 +160,7 @@ def test_exponents_are_those_of_the_scaled_elements_and_the_ends_hold_what_is_be
     assert found.first_exponent + len(found.counts) - 1 >= 17
 
 
-def test_empty_ends_are_cut_off_beyond_float16_s_range() -> None:
+def test_empty_bins_outside_float16_s_range_are_left_out() -> None:
     found = window_of(torch.tensor([1.0, 2.0]))
     assert (found.first_exponent, len(found.counts)) == (-30, 48)
     found = window_of(torch.tensor([2.0**-45, 2.0**25]))
@@ -168,7 +168,7 @@ def test_empty_ends_are_cut_off_beyond_float16_s_range() -> None:
     assert (found.counts[0], found.counts[-1]) == (1, 1)
 
 
-def test_the_record_holds_what_it_was_told() -> None:
+def test_the_record_has_the_given_fields() -> None:
     found = window_of(torch.ones(1))
     assert (found.time, found.step, found.precision, found.loss_scale) == (1.0, 2, "fp16", 65536.0)
     assert (found.hypothetical, found.seconds, found.steps_since) == (True, 0.25, None)
@@ -177,7 +177,7 @@ def test_the_record_holds_what_it_was_told() -> None:
 @given(
     st.lists(st.sampled_from([1, 5, 64, LARGE, float16_window._CHUNK_ELEMENTS + 3]), min_size=1, max_size=6)
 )
-def test_parameters_are_told_apart_whatever_they_are_counted_with(sizes: list[int]) -> None:
+def test_parameters_are_counted_separately_in_any_group(sizes: list[int]) -> None:
     gradients = [torch.full((size,), 2.0**-30) for size in sizes]
     found = window_of(*gradients)
     assert (found.elements, found.flushed) == (sum(sizes), sum(sizes))
@@ -217,7 +217,7 @@ def test_the_worst_lose_the_largest_share_then_most_bits() -> None:
     assert (worst.elements, worst.zeros, worst.flushed, worst.subnormal, worst.overflowing) == (4, 0, 1, 0, 1)
 
 
-def test_no_more_than_a_few_are_told_apart() -> None:
+def test_only_a_few_parameters_are_named() -> None:
     assert len(window_of(*(torch.tensor([2.0**-30]) for _ in range(20))).worst) == MAX_PARAMETERS
 
 
@@ -251,7 +251,7 @@ def test_no_gradient_at_all_is_an_empty_window(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("width", [2, 1024])
-def test_of_a_sparse_gradient_the_stored_elements_are_counted(width: int) -> None:
+def test_stored_elements_of_a_sparse_gradient_are_counted(width: int) -> None:
     model = nn.Embedding(10, width, sparse=True)
     model(torch.tensor([1, 1, 3])).sum().backward()
     found = window_of_model(model, 2.0**-26)
@@ -270,7 +270,7 @@ def test_scalars_empty_complex_and_transposed_gradients_are_counted() -> None:
     assert counts_of(found) == (1 + 2 + 300 * 67, 1, 1, 0, 1, 0)
 
 
-def test_measuring_leaves_the_gradients_as_they_are() -> None:
+def test_measuring_does_not_change_the_gradients() -> None:
     gradient = torch.linspace(-1e5, 1e5, LARGE)
     model = model_with_gradients([gradient, gradient[:9].clone()])
     before = [p.grad.clone() for p in model.parameters() if p.grad is not None]

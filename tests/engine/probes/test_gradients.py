@@ -51,7 +51,7 @@ odd = st.sampled_from([math.nan, math.inf, -math.inf])
 
 @both
 @given(rows, st.sampled_from([1.0, 2.0, 65536.0]))
-def test_norm_and_largest_value_are_those_of_all_gradients_together_unscaled(
+def test_norm_and_largest_value_are_over_all_unscaled_gradients(
     measure: Measure, values: list[list[float]], scale: float
 ) -> None:
     probe = GradientProbe(model_with_gradients([torch.tensor(row) for row in values]))
@@ -91,7 +91,7 @@ def test_a_gradient_with_both_nan_and_inf_is_nan(measure: Measure) -> None:
 
 
 @given(st.integers(0, 3), st.integers(0, 3), odd)
-def test_large_gradients_are_told_apart_from_small_ones_too(large: int, bad: int, value: float) -> None:
+def test_large_gradients_are_named_like_small_ones(large: int, bad: int, value: float) -> None:
     sizes = [SMALL_ELEMENTS + 7 if i == large else 5 for i in range(4)]
     gradients = [torch.full((size,), -0.5) for size in sizes]
     health = health_of(*gradients)
@@ -107,7 +107,7 @@ def test_the_norm_of_millions_of_elements_keeps_its_digits() -> None:
 
 
 @both
-def test_values_whose_squares_leave_float32_are_not_inf(measure: Measure) -> None:
+def test_values_whose_squares_overflow_float32_are_not_inf(measure: Measure) -> None:
     health = health_of(torch.tensor([3e25]), torch.tensor([4e25, 0.0]), measure=measure)
     assert health.nonfinite_count == 0
     assert health.largest == pytest.approx(4e25)
@@ -130,7 +130,7 @@ def test_no_gradient_at_all_is_a_norm_of_zero(model: nn.Module) -> None:
 
 
 @both
-def test_repeated_entries_of_a_sparse_gradient_are_added_up_first(measure: Measure) -> None:
+def test_a_sparse_gradient_is_coalesced_first(measure: Measure) -> None:
     model = nn.Embedding(10, 2, sparse=True)
     model(torch.tensor([1, 1, 3])).sum().backward()
     probe = GradientProbe(model)
@@ -140,7 +140,7 @@ def test_repeated_entries_of_a_sparse_gradient_are_added_up_first(measure: Measu
     assert health.largest == 2
 
 
-def test_frozen_parameters_are_not_looked_at() -> None:
+def test_frozen_parameters_are_not_measured() -> None:
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)
     assert GradientProbe(model).names == ("weight",)
@@ -182,7 +182,7 @@ def test_gradients_in_any_memory_order_are_measured(measure: Measure) -> None:
         assert health.largest == gradient.abs().max()
 
 
-def test_a_dense_tensor_is_not_copied_to_be_looked_at() -> None:
+def test_a_dense_tensor_is_measured_without_a_copy() -> None:
     dense = torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert in_memory_order(dense).data_ptr() == dense.data_ptr()
     cut = dense[:, 1:]

@@ -70,12 +70,12 @@ def test_adam_keeps_two_moments_and_a_step_beside_each_parameter() -> None:
     }
 
 
-def test_an_optimizer_without_state_has_no_part() -> None:
+def test_an_optimizer_without_state_is_left_out() -> None:
     model = convolutional()
     assert not any(kind == "optimizer" for kind, _ in stepped(model, SGD(model.parameters(), 0.1), IMAGES))
 
 
-def test_dtypes_are_told_apart_and_the_larger_comes_first() -> None:
+def test_each_dtype_has_an_entry_and_the_largest_comes_first() -> None:
     model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 64, bias=False))
     model[1].to(torch.bfloat16)
     found = break_down(
@@ -104,7 +104,7 @@ def test_tied_parameters_count_once() -> None:
     assert found == {("weights", "float32"): 160, ("gradients", "float32"): 160}
 
 
-def test_views_of_one_storage_count_once_and_wholly() -> None:
+def test_views_count_their_whole_storage_once() -> None:
     flat = torch.ones(100)
     model = nn.Linear(8, 8)
     model.weight = nn.Parameter(flat[:64].view(8, 8))
@@ -125,7 +125,7 @@ def test_frozen_parameters_are_weights_without_gradients() -> None:
     }
 
 
-def test_parameters_that_only_the_optimizer_knows_are_weights_too() -> None:
+def test_parameters_only_in_the_optimizer_are_weights_too() -> None:
     model, extra = nn.Linear(4, 2, bias=False), nn.Parameter(torch.ones(3))
     found = break_down(
         model, SGD([*model.parameters(), extra], 0.1), step=1, precision="fp32", peak_allocated_bytes=None
@@ -148,7 +148,7 @@ def test_a_wrapped_tensor_is_the_tensors_within_it() -> None:
     assert found[("optimizer", "float32")] == 80
 
 
-def test_what_lies_on_another_device_is_not_counted() -> None:
+def test_tensors_on_another_device_are_not_counted() -> None:
     model = nn.Linear(4, 4, bias=False)
     optimizer = SGD(model.parameters(), 0.1)
     optimizer.state[model.weight]["moment"] = torch.ones(10, device="meta")
@@ -230,13 +230,13 @@ class Hidden(nn.Module):
         return result
 
 
-def test_where_casts_are_hidden_nothing_is_said_of_copies() -> None:
+def test_hidden_casts_leave_out_the_cast_copies() -> None:
     model = Hidden()
     found = stepped(model, SGD(model.parameters(), 0.1), torch.ones(2, 4), precision="bf16")
     assert not any(kind == "cast copies" for kind, _ in found)
 
 
-def test_without_a_loss_nothing_is_said_of_copies() -> None:
+def test_without_a_loss_the_cast_copies_are_left_out() -> None:
     model = nn.Linear(4, 4)
     found = break_down(
         model, SGD(model.parameters(), 0.1), step=1, precision="bf16", peak_allocated_bytes=None
@@ -247,7 +247,7 @@ def test_without_a_loss_nothing_is_said_of_copies() -> None:
 # ----------------------------------------------------------------------------------- activations
 
 
-def test_activations_are_what_the_peak_has_beyond_all_else() -> None:
+def test_activations_are_the_rest_of_the_peak() -> None:
     model = nn.Linear(8, 8, bias=False)
     found = stepped(model, SGD(model.parameters(), 0.1), torch.ones(1, 8), precision="bf16", peak=10_000)
     assert found == {

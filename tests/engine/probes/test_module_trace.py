@@ -23,7 +23,7 @@ def constant_linear(width: int, weight: float) -> nn.Linear:
 # ------------------------------------------------------------------------------- who was first
 
 
-def test_an_overflow_in_the_forward_pass_is_that_of_the_inner_module_that_made_it() -> None:
+def test_a_forward_overflow_names_the_innermost_module() -> None:
     block = nn.Sequential(constant_linear(4, 0.1), constant_linear(4, 1e5), nn.ReLU())
     model = nn.Sequential(constant_linear(4, 1.0), block, nn.Linear(4, 2))
     found = traced_step(model, torch.ones(3, 4))
@@ -34,7 +34,7 @@ def test_an_overflow_in_the_forward_pass_is_that_of_the_inner_module_that_made_i
     assert {"0", "1.0"} <= {near.name for near in found.nearest}
 
 
-def test_the_same_model_overflows_neither_in_fp32_nor_in_bf16_but_is_seen_to_come_too_near() -> None:
+def test_the_same_model_does_not_overflow_in_fp32_or_bf16_but_comes_near() -> None:
     model = nn.Sequential(constant_linear(4, 0.1), constant_linear(4, 1e5))
     for dtype, name in ((None, "float32"), (torch.bfloat16, "bfloat16")):
         found = traced_step(model, torch.ones(3, 4), dtype=dtype)
@@ -43,7 +43,7 @@ def test_the_same_model_overflows_neither_in_fp32_nor_in_bf16_but_is_seen_to_com
         assert by_name(found, "forward")["1"].largest == pytest.approx(160_000, rel=0.01)
 
 
-def test_an_overflow_in_the_backward_pass_alone_is_that_of_the_first_gradient_to_arrive() -> None:
+def test_a_backward_overflow_names_the_first_gradient() -> None:
     # Forward: 4, 0.004, 4. Backward: the loss's gradient is the scale, and is multiplied by 1000.
     model = nn.Sequential(nn.Identity(), Scale(1e-3), Scale(1e3), nn.Identity())
     inputs = torch.full((2, 4), 4.0, dtype=torch.float16)
@@ -55,7 +55,7 @@ def test_an_overflow_in_the_backward_pass_alone_is_that_of_the_first_gradient_to
     assert by_name(found, "forward")["1"].largest == pytest.approx(0.004, rel=1e-3)
 
 
-def test_an_output_that_is_not_finite_goes_before_all_gradients() -> None:
+def test_a_nonfinite_output_comes_before_all_gradients() -> None:
     model = nn.Sequential(Scale(math.inf), Scale(1.0))
     found = traced_step(model, torch.ones(2), dtype=None)
     assert found.first is not None
@@ -63,13 +63,13 @@ def test_an_output_that_is_not_finite_goes_before_all_gradients() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_nan_and_inf_are_kept_apart(bad: float) -> None:
+def test_nan_and_inf_are_distinguished(bad: float) -> None:
     found = traced_step(nn.Sequential(nn.ReLU(), Scale(bad)), torch.ones(4), dtype=None)
     assert found.first is not None
     assert str(found.first.largest) == str(bad)
 
 
-def test_of_several_calls_the_first_that_overflows_counts() -> None:
+def test_the_first_overflowing_call_counts() -> None:
     class Looping(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -93,7 +93,7 @@ def test_of_several_calls_the_first_that_overflows_counts() -> None:
 # ---------------------------------------------------------------------------------- the nearest
 
 
-def test_a_healthy_step_tells_who_comes_nearest_largest_first() -> None:
+def test_a_healthy_step_lists_the_largest_values_first() -> None:
     torch.manual_seed(0)
     layers = [layer for _ in range(8) for layer in (nn.Linear(16, 16), nn.ReLU())]
     found = traced_step(nn.Sequential(*layers), torch.randn(8, 16), loss_scale=64.0)
@@ -125,7 +125,7 @@ def test_whatever_arrives_is_either_the_trouble_or_in_order(row: list[float]) ->
     assert [near.largest for near in found.nearest] == sorted(filter(math.isfinite, row), reverse=True)
 
 
-def test_modules_that_nobody_called_say_nothing() -> None:
+def test_uncalled_modules_are_not_reported() -> None:
     with ModuleTrace(nn.Linear(2, 2)) as trace:
         pass
     found = told(trace)
@@ -136,7 +136,7 @@ def test_modules_that_nobody_called_say_nothing() -> None:
 # ----------------------------------------------------------------------- what counts as an output
 
 
-def test_a_module_that_works_in_place_is_told_apart_from_the_one_before_it() -> None:
+def test_an_in_place_module_is_distinguished_from_the_previous_one() -> None:
     model = nn.Sequential(constant_linear(2, -3.0), nn.ReLU(inplace=True), Scale(2.0), nn.ReLU(inplace=True))
     inputs = torch.tensor([[1.0, 1.0], [-1.0, 0.0]])
     found = traced_step(model, inputs, dtype=None, loss_scale=16.0)
@@ -168,20 +168,20 @@ class Nested(nn.Module):
         }
 
 
-def test_nested_outputs_are_looked_at_and_those_of_inner_modules_left_to_them() -> None:
+def test_nested_outputs_are_measured_once_for_the_inner_module() -> None:
     with ModuleTrace(Nested()) as trace:
         trace._modules[0][1](torch.ones(3))
     assert trace.values().tolist() == [2.0, 8.0]
     assert [(near.name, near.kind) for near in told(trace).nearest] == [("", "Nested"), ("inner", "Scale")]
 
 
-def test_a_module_that_hands_on_its_input_has_put_out_nothing() -> None:
+def test_a_module_that_returns_its_input_is_not_measured() -> None:
     model = nn.Sequential(Scale(3.0), nn.Identity(), nn.Dropout(0.5).eval())
     found = traced_step(model, torch.ones(2), dtype=None)
     assert list(by_name(found, "forward")) == ["0"]
 
 
-def test_tensors_that_cannot_be_looked_at_disturb_nobody() -> None:
+def test_unmeasurable_tensors_are_ignored() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -234,7 +234,7 @@ def test_the_layout_of_a_tensor_makes_no_difference(tensor: Tensor) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("size", [3, 50_000])
-def test_nan_goes_before_inf_wherever_they_stand(dtype: torch.dtype, size: int) -> None:
+def test_nan_wins_over_inf_in_any_position(dtype: torch.dtype, size: int) -> None:
     tensor = torch.ones(size, dtype=dtype)
     tensor[size // 2] = -math.inf
     assert largest_absolute(tensor).item() == math.inf
@@ -252,13 +252,13 @@ def test_both_parts_of_complex_numbers_count() -> None:
     [torch.ones(3, dtype=torch.int64), torch.ones(0), torch.eye(2).to_sparse(), torch.ones(2) > 0],
     ids=["integers", "empty", "sparse", "booleans"],
 )
-def test_what_holds_no_floating_point_elements_in_memory_is_not_measured(tensor: Tensor) -> None:
+def test_only_strided_floating_point_elements_are_measured(tensor: Tensor) -> None:
     assert not is_measurable(tensor)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_on_a_gpu_nothing_waits_and_the_overflow_is_found() -> None:
+def test_a_gpu_finds_the_overflow_without_waiting() -> None:
     model = nn.Sequential(nn.Linear(4, 4), constant_linear(4, 1e5), nn.ReLU(inplace=True)).cuda()
     nn.init.ones_(model.get_parameter("0.weight"))
     inputs = torch.ones(3, 4, device="cuda")

@@ -101,7 +101,7 @@ def test_a_step_that_raises_leaves_no_hooks() -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_a_graph_that_outlives_the_step_is_no_longer_looked_at() -> None:
+def test_a_graph_that_outlives_the_step_has_no_hooks() -> None:
     model = nn.Linear(2, 2)
     with ModuleTrace(model) as trace:
         loss = model(torch.ones(2)).sum()
@@ -111,7 +111,7 @@ def test_a_graph_that_outlives_the_step_is_no_longer_looked_at() -> None:
     assert len(trace.values()) == 2
 
 
-def test_a_parameter_that_a_module_puts_out_keeps_no_hook() -> None:
+def test_a_parameter_that_is_an_output_keeps_no_hook() -> None:
     class Prompt(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -141,7 +141,7 @@ def test_a_trace_is_of_one_step() -> None:
         trace.__enter__()
 
 
-def test_a_compiled_model_is_seen_from_within_and_not_compiled_again() -> None:
+def test_a_compiled_model_is_traced_and_not_recompiled() -> None:
     compiled: list[object] = []
 
     def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:

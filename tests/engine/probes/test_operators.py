@@ -66,7 +66,7 @@ def test_an_operator_s_dtype_is_what_it_computes_in(run: Any, expected: dict[tup
     assert counted(counter) == expected
 
 
-def test_what_other_libraries_register_has_their_name() -> None:
+def test_operators_of_other_libraries_have_their_namespace() -> None:
     with torch.library._scoped_library("amptui_test", "DEF") as library:
         library.define("twice(Tensor x) -> Tensor")
         library.impl("twice", lambda x: x * 2, "CPU")
@@ -97,7 +97,7 @@ class Nested(torch.autograd.Function):
         return gradient, None
 
 
-def test_a_backward_pass_in_a_thread_of_autograd_s_own_is_seen() -> None:
+def test_a_backward_pass_in_autograd_s_own_thread_is_counted() -> None:
     Nested.threads = set()
     outputs = Nested.apply(torch.ones(2, requires_grad=True), 70)
     with OperatorCounter() as counter:
@@ -108,7 +108,7 @@ def test_a_backward_pass_in_a_thread_of_autograd_s_own_is_seen() -> None:
 
 @pytest.mark.gpu
 @gpu
-def test_a_gpu_s_backward_pass_is_seen() -> None:
+def test_a_gpu_s_backward_pass_is_counted() -> None:
     weight = torch.rand(8, 8, device="cuda", requires_grad=True)
     with OperatorCounter() as counter:
         with torch.autocast("cuda", dtype=torch.float16):
@@ -117,7 +117,7 @@ def test_a_gpu_s_backward_pass_is_seen() -> None:
     assert counted(counter)["mm", "float16"] == 2
 
 
-def test_tensors_are_found_in_order_and_however_deep() -> None:
+def test_nested_tensors_are_found_in_order() -> None:
     class Pair(NamedTuple):
         left: Any
         right: Any

@@ -108,7 +108,7 @@ def test_the_largest_gradient_comes_with_the_norm() -> None:
 # -------------------------------------------------------------------------------- the trace
 
 
-def test_a_trace_is_taken_where_it_is_asked_for_and_its_hooks_are_gone_after() -> None:
+def test_a_requested_trace_is_taken_and_its_hooks_are_removed() -> None:
     control = Control()
     prepared = prepare(Dropping())
     log = Log(at_step(3, lambda: control.ask(TraceRequest())))
@@ -149,7 +149,7 @@ def test_an_overflow_in_the_forward_pass_is_traced_to_its_module() -> None:
     assert (trace.first.name, trace.first.way, trace.first.dtype) == ("4", "forward", "float16")
 
 
-def test_trouble_that_goes_on_is_not_traced_at_every_step() -> None:
+def test_persistent_trouble_is_not_traced_in_every_step() -> None:
     class Nans(Tiny):
         epochs: int = 60
 
@@ -176,7 +176,7 @@ def test_the_first_skips_are_a_search_and_are_not_traced() -> None:
 # ------------------------------------------------------------------------------ the buffers
 
 
-def test_poisoned_statistics_are_found_although_the_scaler_skipped_the_step() -> None:
+def test_nan_statistics_are_found_although_the_step_was_skipped() -> None:
     class Poisoned(Tiny):
         def build_model(self) -> nn.Module:
             model = super().build_model()
@@ -217,7 +217,7 @@ def test_an_x_ray_changes_nothing_in_the_training(precision: str) -> None:
     assert losses(log) == undisturbed(Dropping(), precision=precision)
 
 
-def test_an_x_ray_that_fails_costs_a_line_and_no_more() -> None:
+def test_a_failed_x_ray_is_only_a_warning() -> None:
     control = Control()
     log = Log(at_step(5, lambda: control.ask(XRayRequest())))
     train(prepare(Unautocastable()), log, control)
@@ -273,7 +273,7 @@ class Infinite(Tiny):
         return loss * math.inf
 
 
-def test_at_the_floor_a_person_may_go_on_and_the_scale_is_held_there() -> None:
+def test_after_a_collapse_the_user_may_continue_and_the_scale_is_held() -> None:
     control = Control()
 
     def watch(record: Record) -> None:
@@ -292,7 +292,7 @@ def test_at_the_floor_a_person_may_go_on_and_the_scale_is_held_there() -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, prepared.model.parameters(), strict=True))
 
 
-def test_a_pause_that_a_person_asked_for_has_no_reason() -> None:
+def test_a_pause_by_the_user_has_no_reason() -> None:
     control = Control()
 
     def watch(record: Record) -> None:
@@ -306,7 +306,7 @@ def test_a_pause_that_a_person_asked_for_has_no_reason() -> None:
     assert [(pause.paused, pause.reason) for pause in log.of(PauseChanged)] == [(True, ""), (False, "")]
 
 
-def test_float16_begins_its_search_anew_after_a_collapse() -> None:
+def test_fp16_restarts_its_search_after_a_collapse() -> None:
     class InfiniteAtFirst(Tiny):
         epochs: int = 40
 
@@ -340,7 +340,7 @@ def test_float16_begins_its_search_anew_after_a_collapse() -> None:
 # -------------------------------------------------------------------- where time and memory go
 
 
-def test_some_steps_are_timed_part_by_part() -> None:
+def test_some_steps_are_timed_by_phase() -> None:
     log = Log()
     train(prepare(Tiny(epochs=20), clip_norm=1.0), log)
     timed = log.of(StepTimed)
@@ -354,7 +354,7 @@ def test_some_steps_are_timed_part_by_part() -> None:
         assert 0 < parts <= (step.step_seconds or 0) + 1e-6  # they lie within the step, apart from each other
 
 
-def test_without_clipping_there_is_no_such_part() -> None:
+def test_without_clipping_there_is_no_clip_phase() -> None:
     log = Log()
     train(prepare(Tiny(epochs=20)), log)
     assert {phase.name for record in log.of(StepTimed) for phase in record.phases} == {
@@ -365,7 +365,7 @@ def test_without_clipping_there_is_no_such_part() -> None:
     }
 
 
-def test_memory_is_broken_down_once_a_stretch() -> None:
+def test_memory_is_broken_down_once_after_each_switch() -> None:
     control = Control()
     log = Log(switching(control, {80: "bf16"}))
     prepared = prepare(Tiny(epochs=25))
@@ -378,7 +378,7 @@ def test_memory_is_broken_down_once_a_stretch() -> None:
     assert first.peak_allocated_bytes is None
 
 
-def test_switched_off_only_what_a_step_needs_is_measured() -> None:
+def test_without_probes_only_what_a_step_needs_is_measured() -> None:
     log = Log()
     train(prepare(Tiny(epochs=20), probes=False), log)
     assert log.of(Float16Window) == []

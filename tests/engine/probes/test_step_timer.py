@@ -134,7 +134,7 @@ def device_seconds(record: StepTimed) -> dict[str, Any]:
     return {phase.name: pytest.approx(phase.device_seconds) for phase in record.phases}
 
 
-def test_on_a_cpu_each_part_has_the_hosts_seconds_alone() -> None:
+def test_a_cpu_s_phases_have_only_the_host_s_seconds() -> None:
     loop = Loop()
     loop.run(HOST | {"clip": 0.0002}, settling=True)
     loop.timeline.drain()
@@ -145,14 +145,14 @@ def test_on_a_cpu_each_part_has_the_hosts_seconds_alone() -> None:
     assert all(phase.device_seconds is None for phase in record.phases)
 
 
-def test_a_part_that_did_not_run_is_left_out() -> None:
+def test_a_phase_that_did_not_run_is_left_out() -> None:
     loop = Loop()
     loop.run(HOST)
     loop.timeline.flush()
     assert [phase.name for phase in loop.told[0].phases] == ["input", "forward", "backward", "optimizer"]
 
 
-def test_a_measurement_of_ours_is_nobodys_time() -> None:
+def test_our_measurements_are_in_no_phase() -> None:
     device = Device()
     loop = Loop(device)
     loop.timeline.drain()
@@ -175,7 +175,7 @@ def test_a_measurement_of_ours_is_nobodys_time() -> None:
     assert device_seconds(loop.told[0]) == {"input": 0.0, "backward": 0.004, "optimizer": 0.002}
 
 
-def test_the_device_tells_of_its_own_parts_when_it_has_done_them() -> None:
+def test_phases_have_the_device_s_seconds_once_it_has_finished() -> None:
     device = Device()
     loop = Loop(device)
     loop.run(HOST, DEVICE)
@@ -188,7 +188,7 @@ def test_the_device_tells_of_its_own_parts_when_it_has_done_them() -> None:
     assert device.waits == 0
 
 
-def test_a_device_that_lags_is_waited_for_by_nobody_but_a_flush() -> None:
+def test_only_flush_waits_for_a_slow_device() -> None:
     device = Device()
     loop = Loop(device)
     for _ in range(100):
@@ -200,7 +200,7 @@ def test_a_device_that_lags_is_waited_for_by_nobody_but_a_flush() -> None:
     assert device.waits == 1
 
 
-def test_events_are_used_again() -> None:
+def test_events_are_reused() -> None:
     device = Device()
     loop = Loop(device)
     for _ in range(500):
@@ -211,7 +211,7 @@ def test_events_are_used_again() -> None:
     assert all(device_seconds(record) == DEVICE for record in loop.told)
 
 
-def test_what_ran_between_the_boundary_and_the_batch_is_no_input() -> None:
+def test_other_code_before_the_batch_is_not_input_time() -> None:
     device = Device()
     loop = Loop(device)
 
@@ -227,7 +227,7 @@ def test_what_ran_between_the_boundary_and_the_batch_is_no_input() -> None:
     assert device_seconds(loop.told[0]) == DEVICE
 
 
-def test_of_a_pass_that_failed_and_ran_again_nothing_is_told() -> None:
+def test_a_step_that_ran_twice_is_not_reported() -> None:
     loop = Loop()
     loop.timeline.drain()
     loop.timeline.begin(1, "fp16", True, 0.0)
@@ -245,7 +245,7 @@ def test_of_a_pass_that_failed_and_ran_again_nothing_is_told() -> None:
     assert [record.step for record in loop.told] == [2]
 
 
-def test_the_parts_of_several_batches_are_added_up() -> None:
+def test_the_phases_of_several_batches_are_summed() -> None:
     loop = Loop()
     loop.timeline.drain()
     loop.timeline.begin(1, "fp32", False, 0.0)
@@ -260,7 +260,7 @@ def test_the_parts_of_several_batches_are_added_up() -> None:
     )
 
 
-def test_a_step_that_never_ended_is_forgotten() -> None:
+def test_an_unfinished_step_is_dropped() -> None:
     loop = Loop()
     loop.run({"input": 0.0, "forward": 0.1})
     loop.run(HOST)
@@ -270,7 +270,7 @@ def test_a_step_that_never_ended_is_forgotten() -> None:
     assert host_seconds(loop.told[0]) == HOST
 
 
-def test_marks_without_a_boundary_time_nothing() -> None:
+def test_marks_of_a_step_that_is_not_timed_are_ignored() -> None:
     loop = Loop()
     loop.timeline.begin(1, "fp32", False, 0.0)
     loop.timeline.mark("optimizer")
@@ -304,14 +304,14 @@ def test_timing_keeps_within_its_budget(step_seconds: float, cost_seconds: float
 
 
 @given(st.floats(1e-3, 1.0), st.floats(0.0, 0.5))
-def test_however_dear_it_is_steps_are_timed_now_and_then(step_seconds: float, cost_seconds: float) -> None:
+def test_steps_are_timed_now_and_then_at_any_cost(step_seconds: float, cost_seconds: float) -> None:
     moments, _ = told_at(step_seconds, cost_seconds)
     assert len(moments) > 1
     longest = LONGEST_GAP_SECONDS + 3 * step_seconds + cost_seconds
     assert all(later - moment <= longest for moment, later in pairwise(moments))
 
 
-def test_where_steps_are_long_each_is_timed() -> None:
+def test_every_long_step_is_timed() -> None:
     moments, _ = told_at(0.5, 1e-5, steps=20)
     assert len(moments) == 19
 

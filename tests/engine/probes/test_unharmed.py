@@ -21,7 +21,7 @@ class Masked(Tiny):
         return optimizer
 
 
-def test_a_memory_that_cannot_be_broken_down_costs_a_line() -> None:
+def test_a_failed_memory_breakdown_is_only_a_warning() -> None:
     log = Log()
     assert train(prepare(Masked(epochs=10, learning_rate=0.0)), log) == "done"
     assert log.of(MemoryBreakdown) == []
@@ -29,7 +29,7 @@ def test_a_memory_that_cannot_be_broken_down_costs_a_line() -> None:
     assert note.text.startswith("no memory breakdown: ")
 
 
-def test_a_window_without_memory_is_told_once_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_without_memory_is_reported_once_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = Float16WindowProbe.measure
     left = [True, True]
 
@@ -47,7 +47,7 @@ def test_a_window_without_memory_is_told_once_and_taken_again(monkeypatch: pytes
     assert len(losses(log)) == 320
 
 
-def test_without_memory_to_come_back_a_switch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def short_of_memory(*_: object) -> Snapshot:
         raise torch.OutOfMemoryError("CUDA out of memory")
 

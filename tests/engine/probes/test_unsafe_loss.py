@@ -53,18 +53,18 @@ def test_binary_cross_entropy_is_noticed_in_fp32_with_the_hint(code: Callable[[]
     ],
     ids=["module", "function", "cross entropy"],
 )
-def test_its_safe_siblings_are_not(code: Callable[[], object]) -> None:
+def test_safe_losses_are_not_noticed(code: Callable[[], object]) -> None:
     assert not noticed(code)
 
 
-def test_a_call_after_the_step_is_not_seen() -> None:
+def test_a_call_after_the_step_is_not_noticed() -> None:
     with unsafe_loss_calls() as found:
         pass
     function()
     assert found == []
 
 
-def test_the_watch_is_lifted_when_the_step_raises() -> None:
+def test_the_function_is_restored_when_the_step_raises() -> None:
     def refused() -> None:
         functional.binary_cross_entropy(PROBABILITIES, torch.zeros(2))
 
@@ -95,13 +95,11 @@ def in_autocast(*enabled: bool) -> Tensor:
         ((True, False, True), True),
     ],
 )
-def test_an_island_without_autocast_is_safe_also_where_the_step_is_fp32(
-    enabled: tuple[bool, ...], unsafe: bool
-) -> None:
+def test_disabled_autocast_is_safe_even_in_an_fp32_step(enabled: tuple[bool, ...], unsafe: bool) -> None:
     assert noticed(lambda: in_autocast(*enabled)) == unsafe
 
 
-def test_looking_for_islands_leaves_autocast_s_nesting_as_it_was() -> None:
+def test_autocast_s_nesting_is_unchanged() -> None:
     before = torch.autocast_increment_nesting()
     torch.autocast_decrement_nesting()
     noticed(lambda: in_autocast(True, False))
@@ -158,7 +156,7 @@ class Passing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_person_s_own_modes_work_within_the_watch_and_around_it() -> None:
+def test_the_user_s_modes_work_inside_and_outside() -> None:
     def within() -> None:
         with Counting() as inner, Passing():  # type: ignore[no-untyped-call]
             function()
@@ -169,14 +167,14 @@ def test_a_person_s_own_modes_work_within_the_watch_and_around_it() -> None:
     assert outer.calls == 1
 
 
-def test_watches_may_be_nested() -> None:
+def test_contexts_may_be_nested() -> None:
     with unsafe_loss_calls() as outer:
         assert noticed(function)
         module()
     assert len(outer) == 1
 
 
-def test_what_runs_in_a_thread_is_noticed_too() -> None:
+def test_calls_in_a_thread_are_noticed_too() -> None:
     thread = threading.Thread(target=function)
 
     def run() -> None:
@@ -186,7 +184,7 @@ def test_what_runs_in_a_thread_is_noticed_too() -> None:
     assert noticed(run)
 
 
-def test_compiled_code_is_seen_into_and_not_compiled_again_for_the_second_step() -> None:
+def test_compiled_code_is_noticed_and_not_recompiled_in_the_second_step() -> None:
     compiled: list[object] = []
 
     def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:

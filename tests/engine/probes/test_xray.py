@@ -105,7 +105,7 @@ class Island(Tiny):
 
 
 @pytest.mark.parametrize(("precision", "loss_scale"), [("fp16", 65536.0), ("bf16", None)])
-def test_an_fp32_island_agrees_exactly_and_shows_its_dtype(precision: str, loss_scale: float | None) -> None:
+def test_a_layer_kept_in_fp32_agrees_exactly(precision: str, loss_scale: float | None) -> None:
     found = xray(prepare(Island()), precision, loss_scale)
     (inner,) = found.layers
     assert (inner.cosine, inner.relative_error, inner.lost) == (1.0, 0.0, 0.0)
@@ -192,7 +192,7 @@ def test_the_optimizer_s_and_the_buffers_bytes_are_their_tensors() -> None:
     assert found.buffers_bytes == 2 * 4 * 16 + 8
 
 
-def test_what_a_branch_without_a_way_back_would_have_kept_is_not_counted() -> None:
+def test_tensors_of_a_branch_without_backward_are_not_counted() -> None:
     class Curious(Plain):
         def loss(self, model: nn.Module, batch: Any) -> Tensor:
             outputs = model(batch[0])
@@ -215,7 +215,7 @@ def test_what_a_branch_without_a_way_back_would_have_kept_is_not_counted() -> No
     ],
     ids=str,
 )
-def test_random_numbers_are_noticed_whoever_draws_them(module: nn.Module, *, random_numbers: bool) -> None:
+def test_random_numbers_of_every_generator_are_noticed(module: nn.Module, *, random_numbers: bool) -> None:
     class Drawing(Tiny):
         def build_model(self) -> nn.Module:
             return nn.ModuleList([nn.Linear(16, 4), module])
@@ -245,7 +245,7 @@ def test_a_dict_s_total_is_the_loss() -> None:
     assert found.loss_fp32 == pytest.approx(3 * plain.loss_fp32)
 
 
-def test_batches_may_be_nests_in_which_a_tensor_stands_twice() -> None:
+def test_a_tensor_may_occur_twice_in_a_nested_batch() -> None:
     class Reconstructing(Tiny):
         def build_model(self) -> nn.Module:
             return nn.Linear(16, 16)
@@ -282,7 +282,7 @@ def test_batches_may_be_objects_of_any_class() -> None:
     assert not batch.inputs.any()
 
 
-def test_tied_weights_sparse_gradients_and_unused_layers_have_their_place() -> None:
+def test_tied_weights_sparse_gradients_and_unused_layers_are_compared() -> None:
     class Words(Tiny):
         def build_model(self) -> nn.Module:
             words, head = nn.Embedding(9, 4), nn.Linear(4, 9)
@@ -315,7 +315,7 @@ def test_tied_weights_sparse_gradients_and_unused_layers_have_their_place() -> N
     assert found.gradients_bytes == 4 * (36 + 9) + 4 * (4 * 4) + 8 * 4
 
 
-def test_a_compiled_model_is_looked_into_and_stays_compiled() -> None:
+def test_a_compiled_model_is_x_rayed_and_stays_compiled() -> None:
     class Compiled(Plain):
         def build_model(self) -> nn.Module:
             compiled: Any = torch.compile(super().build_model(), backend=backend)
@@ -358,9 +358,7 @@ ON_GPUS = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("parallel", "seen"), [pytest.param(nn.DataParallel, True, marks=ON_GPUS), (OnTwo, False)]
 )
-def test_what_replicas_do_in_threads_is_not_told_rather_than_told_in_part(
-    parallel: Any, *, seen: bool
-) -> None:
+def test_replicas_in_threads_have_no_operators_instead_of_some(parallel: Any, *, seen: bool) -> None:
     class Parallel(Plain):
         def build_model(self) -> nn.Module:
             return parallel(super().build_model())  # type: ignore[no-any-return]

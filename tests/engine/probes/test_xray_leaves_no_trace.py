@@ -102,7 +102,7 @@ def trained(experiment: Tiny, **options: Any) -> Prepared:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_an_x_ray_changes_not_one_bit(precision: str) -> None:
+def test_an_x_ray_changes_no_bit(precision: str) -> None:
     prepared = trained(Mixed(), precision="fp16")
     assert prepared.scaler.get_scale() > 65536
     batch = first_batch(prepared)
@@ -166,7 +166,7 @@ def failing(where: str, error: Exception, kept: list[weakref.ref[Tensor]]) -> Mi
 
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("error", [ValueError("told"), KeyboardInterrupt(), torch.OutOfMemoryError("told")])
-def test_an_error_on_the_way_is_raised_and_changes_not_one_bit(where: str, error: Exception) -> None:
+def test_an_error_in_an_x_ray_is_raised_and_changes_no_bit(where: str, error: Exception) -> None:
     kept: list[weakref.ref[Tensor]] = []
     prepared = trained(failing(where, error, kept))
     batch = first_batch(prepared)
@@ -177,7 +177,7 @@ def test_an_error_on_the_way_is_raised_and_changes_not_one_bit(where: str, error
     assert len(kept) == 1
 
 
-def test_where_memory_ran_out_nothing_is_held_when_the_error_arrives() -> None:
+def test_after_running_out_of_memory_nothing_is_kept() -> None:
     kept: list[weakref.ref[Tensor]] = []
     prepared = trained(failing("forward", torch.OutOfMemoryError("told"), kept))
     with pytest.raises(torch.OutOfMemoryError) as caught:
@@ -186,7 +186,7 @@ def test_where_memory_ran_out_nothing_is_held_when_the_error_arrives() -> None:
     assert [reference() for reference in kept] == [None]
 
 
-def test_a_loss_that_no_step_can_use_is_told_as_in_a_step() -> None:
+def test_an_unusable_loss_raises_the_same_error_as_in_a_step() -> None:
     class Detached(Tiny):
         def loss(self, model: nn.Module, batch: Any) -> Tensor:
             return functional.cross_entropy(model(batch[0]), batch[1]).detach()
@@ -209,7 +209,7 @@ class WithTeacher(Tiny):
         return functional.cross_entropy(self.head(model(batch[0])), batch[1])
 
 
-def test_weights_and_statistics_of_the_loss_are_left_alone_too() -> None:
+def test_the_loss_s_own_weights_and_statistics_are_restored_too() -> None:
     experiment = WithTeacher()
     prepared = trained(experiment)
     values = list(experiment.head.state_dict(keep_vars=True).values())
@@ -222,7 +222,7 @@ def test_weights_and_statistics_of_the_loss_are_left_alone_too() -> None:
 @pytest.mark.gpu
 @gpu
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_an_x_ray_on_a_gpu_changes_not_one_bit(precision: str) -> None:
+def test_an_x_ray_on_a_gpu_changes_no_bit(precision: str) -> None:
     device = torch.device("cuda", 0)
     scaler, precisions = setup.prepare_precisions(device)
     prepared = replace(prepare(Mixed()), device=device, scaler=scaler, precisions=precisions)
