@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from amptui import units
-from amptui.diagnosis.events import validation_numbers
 from amptui.diagnosis.gradients import window_verdict, xray_verdict
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_scale import scaler_sentence
@@ -16,7 +15,7 @@ from amptui.diagnosis.speed import (
     result_cards,
     result_of_the_pair,
 )
-from amptui.records import RunFailed, RunFinished, Validated
+from amptui.records import RunFailed, RunFinished, Validated, Validation
 from amptui.telemetry.view import PrecisionStats, SessionView
 
 _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
@@ -32,13 +31,18 @@ def summary_lines(view: SessionView) -> list[str]:
         when = f"epoch {view.validated.epoch}"
         if isinstance(view.validated, Validated):
             when = f"step {view.validated.step:,}"
-        lines.append(f"validation after {when}: {validation_numbers(view.validated.validation)}")
+        lines.append(f"validation after {when}: {_validation(view.validated.validation)}")
     if view.comparison.rows:
         lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
         lines += _verdict(view)
     lines += _numerics(view)
     lines += ["", f"journal: {view.run_dir}/journal.jsonl"]
     return lines
+
+
+def _validation(found: Validation) -> str:
+    own = "".join(f", {name} {units.loss(value)}" for name, value in found.metrics.items())
+    return f"loss {units.loss(found.loss)}, accuracy {units.percent(found.accuracy, 1)}{own}"
 
 
 def _ending(view: SessionView) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from amptui.answers import RequestMade, RequestRefused, RequestTaken
-from amptui.findings import OperatorCount, PhaseSeconds, StepTimed
+from amptui.findings import ModelCompiled, OperatorCount, PhaseSeconds, StepTimed
 from amptui.records import (
     CheckpointWritten,
     EpochFinished,
@@ -19,6 +19,7 @@ from amptui.records import (
     RunFailed,
     RunFinished,
     RunResumed,
+    Validated,
     Validation,
     ViewersChanged,
 )
@@ -106,6 +107,8 @@ EVERYTHING: tuple[Record, ...] = (
         blocked_seconds=0.01,
         seconds=0.4,
     ),
+    ModelCompiled(time=102.5, step=101, precision="fp16", training=True, seconds=2.0, what="first"),
+    Validated(time=102.7, step=102, epoch=1, validation=Validation(loss=0.5, accuracy=None, samples=10)),
     EpochFinished(
         time=103.0,
         step=102,

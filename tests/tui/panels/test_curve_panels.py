@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from amptui.records import PhaseChanged, Validation
+from amptui.records import PhaseChanged, Validated, Validation
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import loss, throughput
 from amptui.tui.panels.phrases import Phrase, Word
@@ -24,8 +24,20 @@ def test_the_loss_panel_ends_in_ribbon_and_axis() -> None:
 
 def test_the_loss_headline_has_loss_average_best_and_validation() -> None:
     words = text_of(loss.headline(views.compared(), SCREEN)).split()
-    assert words[1::2] == ["avg", "best", "val", "99.1%"]
-    assert words[-2] == "0.0351"
+    assert words[1:7:2] == ["avg", "best", "val"]
+    assert words[6:8] == ["0.0351", "99.1%"]
+
+
+def test_the_loss_headline_has_each_group_s_learning_rate_and_the_experiment_s_metrics() -> None:
+    view = views.compared()
+    assert view.last is not None
+    validation = Validation(loss=0.5, accuracy=None, samples=1, metrics={"f1": 0.25, "bits": 1.5})
+    found = Validated(time=1.0, step=7, epoch=1, validation=validation)
+    last = replace(view.last, lr=0.5, group_lrs=(0.5, 0.125))
+    words = text_of(loss.headline(replace(view, last=last, validated=found), SCREEN)).split()
+    assert words[-7:] == ["lr", "0.500", "0.125", "f1", "0.250", "bits", "1.50"]
+    alone = replace(view, last=replace(view.last, lr=0.5))
+    assert text_of(loss.headline(alone, SCREEN)).split()[-2:] == ["lr", "0.500"]
 
 
 def test_headlines_keep_their_width() -> None:
