@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from amptui.diagnosis.speed import ratio_words
 from amptui.doctor.check import Check, fine, one_line, poor
 from amptui.doctor.gpus import Gpu, read_gpus
-from amptui.estimate import Ratio, paired_ratio
+from amptui.estimate import MIN_PAIRS, Ratio, paired_ratio
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +25,6 @@ _SAMPLE_SECONDS = 0.003
 
 _SAMPLES = 3
 """Other load can only slow a sample down, so the fastest of these counts, as with `timeit`."""
-
-_FEWEST_ROUNDS = 3
-"""An interval needs three, even if a very slow precision then exceeds the budget."""
 
 _SIZES = {"cpu": 512, "cuda": 4096}
 """Rows and columns: large enough to be compute-bound, small enough for a second."""
@@ -145,8 +142,8 @@ def measure(
 ) -> dict[str, Measured]:
     """The speed of each of ``names`` relative to FP32, in products of two ``size`` × ``size`` matrices.
 
-    Each takes turns with FP32, so that other load slows both, and gets an equal share of
-    ``budget_seconds``. Waits for the device.
+    Each takes turns with FP32, so that other load slows both, and gets an equal share of ``budget_seconds``,
+    or more if `MIN_PAIRS` turns need more. Waits for the device.
     """
     from amptui.engine.precision import Tf32Flags
 
@@ -160,12 +157,17 @@ def measure(
 
 
 def _measure_one(device: "torch.device", name: str, size: int, budget_seconds: float) -> Measured:
+    plain_seconds: list[float] = []
+    other_seconds: list[float] = []
     try:
         plain, other = _timer(device, "fp32", size), _timer(device, name, size)
-        pairs = _take_turns(plain, other, budget_seconds)
+        end = time.perf_counter() + budget_seconds
+        while len(plain_seconds) < MIN_PAIRS or time.perf_counter() < end:
+            plain_seconds.append(plain())
+            other_seconds.append(other())
     except RuntimeError as error:  # out of memory, or a format that this torch has no kernel for
         return Measured(None, one_line(error))
-    return Measured(paired_ratio([seconds for seconds, _ in pairs], [seconds for _, seconds in pairs]))
+    return Measured(paired_ratio(plain_seconds, other_seconds))
 
 
 def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
@@ -195,17 +197,6 @@ def _timer(device: "torch.device", name: str, size: int) -> Callable[[], float]:
     repetitions = max(1, math.ceil(_SAMPLE_SECONDS / seconds(1)))
     samples = _SAMPLES if repetitions > 1 else 1
     return lambda: min(seconds(repetitions) for _ in range(samples))
-
-
-def _take_turns(
-    plain: Callable[[], float], other: Callable[[], float], budget_seconds: float
-) -> list[tuple[float, float]]:
-    """Seconds a product of both, in rounds."""
-    pairs: list[tuple[float, float]] = []
-    ends = time.perf_counter() + budget_seconds
-    while len(pairs) < _FEWEST_ROUNDS or time.perf_counter() < ends:
-        pairs.append((plain(), other()))
-    return pairs
 
 
 def _cpu_level(level: str, flags: frozenset[str]) -> Check:

@@ -80,31 +80,24 @@ class ReplayApp(WatchApp):
         return "" if self._player.failure is not None else super()._way_out()
 
     def action_toggle_pause(self) -> None:
-        """Pause or resume."""
         self._player.toggle_pause()
 
     def action_faster(self) -> None:
-        """Twice as fast."""
         self._player.change_speed(2)
 
     def action_slower(self) -> None:
-        """Half as fast."""
         self._player.change_speed(1 / 2)
 
     def action_skip_on(self) -> None:
-        """On by a twentieth of the run."""
         self._player.skip(1)
 
     def action_skip_back(self) -> None:
-        """Back by a twentieth of the run."""
         self._player.skip(-1)
 
     def action_skip_to_end(self) -> None:
-        """To the end."""
         self._player.seek(self._player.position.total_seconds)
 
     def action_begin_again(self) -> None:
-        """To the beginning."""
         self._player.seek(0.0)
 
     def action_take_xray(self) -> None:
@@ -119,11 +112,9 @@ class ReplayApp(WatchApp):
         self._overlay = Help("replay keys", REPLAY_KEYS)
 
     def action_ask_quit(self) -> None:
-        """Leave; nothing is lost."""
         self._leave("")
 
     def action_interrupt(self) -> None:
-        """Leave."""
         self._leave("interrupted")
 
 
