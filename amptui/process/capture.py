@@ -1,6 +1,5 @@
 """Reserves the terminal for the screen: what Python or C code prints goes to records and a log file."""
 
-import codecs
 import os
 import stat
 import sys
@@ -18,7 +17,8 @@ MAX_LINES_A_SECOND = 20
 
 _MAX_LINE_CHARACTERS = 500
 
-_READ_BYTES = 65536
+_MAX_READ_CHARACTERS = 65536
+"""A longer line is taken in pieces."""
 
 
 class OutputCapture:
@@ -147,25 +147,13 @@ class _PipeReader(threading.Thread):
         self._log = log
 
     def run(self) -> None:
-        """Split what arrives into lines; a progress bar's carriage return ends one too."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        rest, held = "", b""
-        while data := os.read(self._descriptor, _READ_BYTES):
-            whole, held = _whole_lines(held + data)
-            self._log.write(whole)
-            *lines, rest = (rest + decoder.decode(data)).replace("\r", "\n").split("\n")
-            for line in filter(str.strip, lines):
-                self._log.line(self._stream, line.rstrip())
-            rest = rest[-_MAX_LINE_CHARACTERS:]
-        self._log.write(held)
-        if rest.strip():
-            self._log.line(self._stream, rest.rstrip())
-        os.close(self._descriptor)
-
-
-def _whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """Split off whole lines, so that lines of the two streams do not mix; and the rest."""
-    end = 1 + max(data.rfind(b"\n"), data.rfind(b"\r"))
-    if len(data) - end >= _READ_BYTES:  # no line is that long: do not wait for its end
-        end = len(data)
-    return data[:end], data[end:]
+        """Take the output line by line; a progress bar's carriage return ends one too."""
+        starts_line = True
+        with os.fdopen(self._descriptor, encoding="utf-8", errors="surrogateescape", newline="") as pipe:
+            while line := pipe.readline(_MAX_READ_CHARACTERS):
+                data = line.encode("utf-8", "surrogateescape")
+                self._log.write(data)
+                text = data.decode("utf-8", "replace").rstrip()
+                if starts_line and text:
+                    self._log.line(self._stream, text)
+                starts_line = line.endswith(("\r", "\n"))
