@@ -3,7 +3,6 @@
 A run forks before anything heavy is imported: its process imports torch while this one draws the screen.
 """
 
-import os
 import shlex
 import signal
 import socket
@@ -27,9 +26,9 @@ from amptui.runs.rundir import (
     create_run_dir,
     expanded,
     folder_name,
-    home,
     read_run_json,
     run_argument,
+    xdg_folder,
 )
 from amptui.terminal import HeldTerminal, can_show_a_screen
 
@@ -167,9 +166,7 @@ def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -
 
 def default_data_dir() -> Path:
     """The user's cache folder for data sets, by the XDG convention. Raises RunFolderError without a home."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # The XDG base directory specification says to ignore a relative path.
-    return (cache if cache.is_absolute() else home() / ".cache") / "amptui"
+    return xdg_folder("XDG_CACHE_HOME", ".cache") / "amptui"
 
 
 def _watch(

@@ -136,17 +136,19 @@ def default_base() -> Path:
 
     Raises ``RunFolderError`` for a user without a home.
     """
-    state_home = Path(os.environ.get("XDG_STATE_HOME", ""))
-    # The XDG base directory specification says to ignore a relative path.
-    if not state_home.is_absolute():
-        state_home = home() / ".local" / "state"
-    return state_home / "amptui" / "runs"
+    return xdg_folder("XDG_STATE_HOME", ".local/state") / "amptui" / "runs"
 
 
-def home() -> Path:
-    """The user's home. Raises ``RunFolderError`` if there is none, as for an unnamed user in a container."""
+def xdg_folder(variable: str, default: str) -> Path:
+    """The folder named by the environment's ``variable``, by default ``default`` in the user's home.
+
+    Raises ``RunFolderError`` if there is no home, as for an unnamed user in a container.
+    """
+    folder = Path(os.environ.get(variable, ""))
+    if folder.is_absolute():  # the XDG base directory specification says to ignore a relative path
+        return folder
     try:
-        return Path.home()
+        return Path.home() / default
     except RuntimeError as error:
         raise RunFolderError("this user has no home folder", hint="set HOME") from error
 
