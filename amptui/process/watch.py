@@ -88,7 +88,7 @@ def watch(
         asked=lambda made: session.fold([made]),
         ended=ended,
     )
-    control, error = client.control, ""
+    error = ""
     alerts = None if quiet else Alerts(time.time())
 
     def start() -> None:
@@ -100,7 +100,7 @@ def watch(
 
     app = WatchApp(
         look=session.view,
-        control=control,
+        control=client,
         ended=ended,
         start=start,
         patience_seconds=PATIENCE_SECONDS,
@@ -116,7 +116,7 @@ def watch(
         if attached:
             app.hang_up("detached")
         else:
-            control.ask(request)
+            client.ask(request)
 
     def busy() -> bool:
         return not ended.is_set() and is_stopping(session.view())
@@ -134,14 +134,14 @@ def watch(
             if opening is not None:
                 opening.close()
             complain(_fault_words(ended, "leaves" if attached else "stops"))
-            error = _go_on_in_lines(session, ended, control, lambda: app.left is not None, alerts)
+            error = _go_on_in_lines(session, ended, client, lambda: app.left is not None, alerts)
     left: Left = "interrupted" if signals.received == signal.SIGINT and not attached else app.left or ""
     client.leave("hung up" if left == "hung up" else "detached", _GOODBYE_SECONDS)
     view = _last_view(session)
     over = view.outcome is not None or (ended.is_set() and not _trains_on(run_dir))
     silence = "" if over else last_heard.silence()
     error = client.error or error
-    return Watched(left, over, control.stop_reason is not None, signals.received, view, silence, error)
+    return Watched(left, over, client.stop_reason is not None, signals.received, view, silence, error)
 
 
 def _lost_words(error: str, run_dir: Path) -> str:
@@ -246,7 +246,7 @@ def follow_until_first_step(connection: socket.socket, run_dir: Path) -> Watched
         connection, restore=session.restore, fold=session.fold, asked=lambda _made: None, ended=ended
     )
     front = PlainFront(session.view, sys.stdout)
-    with StopSignals(client.control.ask, hung_up=closed.set) as signals:
+    with StopSignals(client.ask, hung_up=closed.set) as signals:
         client.start()
         while not (session.view().step or closed.is_set() or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()

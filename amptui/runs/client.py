@@ -17,39 +17,13 @@ _PIECE_BYTES = 1024**2
 """At most so much is folded at once; the system may buffer less."""
 
 
-class RemoteControl:
-    """Sends requests to the trainer of another process: an ``Asker``.
-
-    ``asked`` gets the record of each request at once: the run's own arrives with its next batch.
-    """
-
-    def __init__(self, send: Callable[[Ask], bool], asked: Callable[[RequestMade], object]) -> None:
-        self._send = send
-        self._asked = asked
-        self._stop_reason: str | None = None
-
-    @property
-    def stop_reason(self) -> str | None:
-        """The reason with which this screen asked the run to stop."""
-        return self._stop_reason
-
-    def ask(self, request: Request) -> int:
-        """Send a request without waiting; return its number."""
-        said = Ask(new_number(), request)
-        sent = self._send(said)
-        if isinstance(request, StopRequest):
-            # A signal's handler may ask for it: it must not take the session's lock.
-            self._stop_reason = self._stop_reason or request.reason
-        elif sent:
-            self._asked(record_of(request, said.number))
-        return said.number
-
-
 class Client:
-    """Reads a run in a thread of its own: ``restore`` gets a history's state, ``fold`` the records after it.
+    """Reads a run in a thread of its own, and sends it the requests of a screen: an ``Asker``.
 
-    ``asked`` gets the record of each request made here, in the requesting thread. ``ended`` is set once the
-    run, or the connection to it, has ended and everything received is folded; not if the screen leaves.
+    ``restore`` gets a history's state, ``fold`` the records after it. ``asked`` gets the record of each
+    request made here, in the requesting thread: the run's own arrives with its next batch. ``ended`` is set
+    once the run, or the connection to it, has ended and everything received is folded; not if the screen
+    leaves.
     """
 
     def __init__(
@@ -64,13 +38,13 @@ class Client:
         self._connection = connection
         self._restore = restore
         self._fold = fold
+        self._asked = asked
         self._ended = ended
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
         self._left = False
         self._finished = False
         self._thread = threading.Thread(target=self._run, name="amptui-client", daemon=True)
-        self.control = RemoteControl(lambda said: self.send(protocol.encode(said)), asked)
-        """Takes the requests of the screen's keys."""
+        self._stop_reason: str | None = None
         self.hello: RunHello | None = None
         """The run's hello."""
         self.error = ""
@@ -88,6 +62,22 @@ class Client:
     def start(self) -> None:
         """Start reading."""
         self._thread.start()
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The reason with which this screen asked the run to stop."""
+        return self._stop_reason
+
+    def ask(self, request: Request) -> int:
+        """Send a request without waiting; return its number."""
+        number = new_number()
+        sent = self.send(protocol.encode(Ask(number, request)))
+        if isinstance(request, StopRequest):
+            # A signal's handler may ask for it: it must not take the session's lock.
+            self._stop_reason = self._stop_reason or request.reason
+        elif sent:
+            self._asked(record_of(request, number))
+        return number
 
     def send(self, line: bytes) -> bool:
         """Send ``line`` to the run; return False if it cannot be sent now. Never waits, takes no lock.

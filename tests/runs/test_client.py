@@ -205,11 +205,11 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
         watching = Watching(connect(tmp_path))
         watching.client.start()
         watching.catch_up(run)
-        numbers = [watching.client.control.ask(request) for request in ONE_OF_EACH]
+        numbers = [watching.client.ask(request) for request in ONE_OF_EACH]
         until(lambda: len(reached) == len(ONE_OF_EACH))
         watching.client.leave("detached", ENOUGH_SECONDS)
     assert reached == list(zip(ONE_OF_EACH, numbers, strict=True))
-    assert control.stop_reason == watching.client.control.stop_reason == "SIGTERM"
+    assert control.stop_reason == watching.client.stop_reason == "SIGTERM"
     # A stop may be a signal's, in the middle of anything: the screen knows it by its reason.
     assert [(made.kind, made.number) for made in watching.asked] == [
         (KINDS[type(request)], number) for request, number in reached if not isinstance(request, StopRequest)
@@ -218,7 +218,7 @@ def test_every_request_reaches_the_control_of_the_run_under_its_number(tmp_path:
 
 def test_what_the_run_will_not_hear_is_no_request(scripted: Scripted) -> None:
     scripted.watching.client.leave("detached", ENOUGH_SECONDS)
-    scripted.watching.client.control.ask(XRayRequest())
+    scripted.watching.client.ask(XRayRequest())
     assert scripted.watching.asked == []
 
 
@@ -245,12 +245,12 @@ def test_leaving_is_told_and_is_not_the_run_s_end(run: Run, watching: Watching, 
     assert not watching.ended.is_set()
     assert watching.client.error == ""
     watching.client.leave(kind)
-    watching.client.control.ask(PauseRequest(True))
+    watching.client.ask(PauseRequest(True))
 
 
 def test_leaving_before_the_start_is_possible(scripted: Scripted) -> None:
     assert not scripted.watching.client.started
-    number = scripted.watching.client.control.ask(CheckpointRequest())
+    number = scripted.watching.client.ask(CheckpointRequest())
     scripted.watching.client.leave("hung up", ENOUGH_SECONDS)
     said = scripted.connection.makefile("rb").read()
     asked = [protocol.Hello(), protocol.Ask(number, CheckpointRequest()), protocol.Leave("hung up")]
