@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from amptui import units
+from amptui.diagnosis.events import other_lines, run_ended
 from amptui.diagnosis.gradients import window_verdict, xray_verdict
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.loss_scale import scaler_sentence
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
@@ -14,8 +15,9 @@ from amptui.diagnosis.speed import (
     provisional_lines,
     result_cards,
     result_of_the_pair,
+    uncounted,
 )
-from amptui.records import RunFailed, RunFinished, Validated, Validation
+from amptui.records import RunFailed, Validated, Validation
 from amptui.telemetry.view import PrecisionStats, SessionView
 
 _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
@@ -23,10 +25,9 @@ _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", 
 
 def summary_lines(view: SessionView) -> list[str]:
     """The summary as lines of plain text."""
-    lines = [_ending(view)]
+    lines = _ending(view)
     if view.run is not None:
-        data = "" if view.run.data.real else " (synthetic data)"
-        lines.append(f"{view.run.model} on {view.run.device_name}, {view.run.data.name}{data}")
+        lines.append(f"{view.run.model} on {view.run.device_name}, {data_label(view.run.data)}")
     if view.validated is not None and view.validated.validation is not None:
         when = f"epoch {view.validated.epoch}"
         if isinstance(view.validated, Validated):
@@ -45,14 +46,11 @@ def _validation(found: Validation) -> str:
     return f"loss {units.loss(found.loss)}, accuracy {units.percent(found.accuracy, 1)}{own}"
 
 
-def _ending(view: SessionView) -> str:
-    outcome = view.outcome
-    if isinstance(outcome, RunFailed):
-        return f"failed at step {outcome.step:,}: {outcome.error}"
-    if isinstance(outcome, RunFinished):
-        word = "done" if outcome.reason == "done" else "stopped"
-        return f"{word} after {outcome.steps:,} steps in {units.duration(outcome.seconds)}"
-    return f"ended at step {view.step:,}"
+def _ending(view: SessionView) -> list[str]:
+    if view.outcome is None:
+        return [f"ended at step {view.step:,}"]
+    more = other_lines(view.outcome.error) if isinstance(view.outcome, RunFailed) else []
+    return [run_ended(view.outcome), *more]
 
 
 def _row(stats: PrecisionStats) -> tuple[str, ...]:
@@ -86,9 +84,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _verdict(view: SessionView) -> list[str]:
     comparison = view.comparison
-    lines = provisional_lines(comparison)
-    left_out = sum(stats.warm_up_steps for stats in comparison.rows if not stats.provisional_steps)
-    lines += [f"{left_out:,} warm-up steps left out"] if left_out else []
+    lines = provisional_lines(comparison) + uncounted(view)
     if view.compared is not None:
         lines += result_cards(view.compared, view.run)
     return lines if result_of_the_pair(view) is not None else lines + gain_sentences(comparison)

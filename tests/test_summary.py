@@ -49,7 +49,7 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
     assert fp16.split() == ["AMP", "fp16", "584", "2.02", "ms", "127", "k/s", "1.18", "GiB", "0.0312", "0"]
     assert len(fp32) == len(fp16)
     assert lines[header + 3 : header + 6] == [
-        "40 warm-up steps left out",
+        "warm-up steps left out: 40",
         "AMP fp16: 1.94× the speed of FP32",
         "AMP fp16: 38% less peak memory",
     ]

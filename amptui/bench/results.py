@@ -13,7 +13,7 @@ from amptui.diagnosis.bottleneck import (
     phase_changes,
     why_slower,
 )
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.speed import explanations, ratio_words, result_cards
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import AMP_PRECISIONS, RunStarted
@@ -178,8 +178,7 @@ def _heading(found: Bench) -> list[str]:
     ways = ["channels last"] * training.channels_last + ["cudnn.benchmark"] * training.cudnn_benchmark
     if training.compile_mode is not None:
         ways.append("compiled" + f" ({training.compile_mode})" * (training.compile_mode != "default"))
-    data = run.data.name if run.data.real else f"{run.data.name} (synthetic data)"
-    return [", ".join([f"{run.model} on {run.device_name}", data, *ways])]
+    return [", ".join([f"{run.model} on {run.device_name}", data_label(run.data), *ways])]
 
 
 def _size_lines(size: Measured) -> list[str]:

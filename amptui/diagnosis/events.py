@@ -5,7 +5,7 @@ from typing import Any
 
 from amptui import units
 from amptui.diagnosis import gradients, loss_scale, memory_use, nonfinite, speed
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import data_label, precision_label
 from amptui.findings import ModelCompiled, ModulesTraced
 from amptui.records import (
     CheckpointWritten,
@@ -48,8 +48,8 @@ def event_details(event: Event) -> list[str]:
 
 def run_started(record: RunStarted) -> str:
     """``run started: mnist-deep on NVIDIA H200, MNIST, FP32``."""
-    data = record.data.name if record.data.real else f"{record.data.name} (synthetic)"
-    return f"run started: {record.model} on {record.device_name}, {data}, {precision_label(record.precision)}"
+    where = f"{record.device_name}, {data_label(record.data)}"
+    return f"run started: {record.model} on {where}, {precision_label(record.precision)}"
 
 
 def comparison_over(over: ComparisonOver) -> str:
@@ -131,6 +131,14 @@ def viewers_changed(record: ViewersChanged) -> str:
     return f"{text}{continues}, {record.viewers} watching"
 
 
+def run_ended(outcome: RunFinished | RunFailed) -> str:
+    """``done after 2,340 steps in 0:41``; of a failure the first line of its error."""
+    if isinstance(outcome, RunFailed):
+        return f"failed at step {units.count(outcome.step)}: {_first_line(outcome.error)}"
+    word = "done" if outcome.reason == "done" else "stopped"
+    return f"{word} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
+
+
 def _xray_details(found: XRaySummary) -> list[str]:
     xray = found.record
     worst = map(gradients.layer_line, least_agreeing(xray.layers))
@@ -143,7 +151,8 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _other_lines(text: str) -> list[str]:
+def other_lines(text: str) -> list[str]:
+    """All lines but the first."""
     return text.strip().split("\n")[1:]
 
 
@@ -171,8 +180,8 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     Resumption: run_resumed,
     KeepingChanged: keeping_changed,
     ViewersChanged: viewers_changed,
-    RunFinished: lambda it: f"{it.reason}: {units.count(it.steps)} steps in {_span(it.seconds)}",
-    RunFailed: lambda it: f"failed: {_first_line(it.error)}",
+    RunFinished: run_ended,
+    RunFailed: lambda it: f"failed: {_first_line(it.error)}",  # the list has a column for the step
 }
 
 _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
@@ -181,7 +190,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     ModulesTraced: gradients.trace_details,
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
-    PauseChanged: lambda it: _other_lines(it.reason),
-    Note: lambda it: _other_lines(it.text),
-    RunFailed: lambda it: [*_other_lines(it.error), *it.traceback.splitlines()],
+    PauseChanged: lambda it: other_lines(it.reason),
+    Note: lambda it: other_lines(it.text),
+    RunFailed: lambda it: [*other_lines(it.error), *it.traceback.splitlines()],
 }

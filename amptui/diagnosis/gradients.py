@@ -73,6 +73,11 @@ def _in_float16(window: Float16Window, found: WindowVerdict) -> str:
     return text
 
 
+def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
+    """``at scale 65,536``, or ``if in float16 at 65,536``."""
+    return f"{'if in float16 at' if hypothetical else 'at scale'} {units.count(loss_scale)}"
+
+
 # ----------------------------------------------------------------------------------- traced modules
 
 

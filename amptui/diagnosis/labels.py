@@ -1,6 +1,8 @@
-"""The labels, glyphs and letters of the precisions, for the screen and the page."""
+"""The labels, glyphs and letters of the precisions, and the label of the data."""
 
 from collections.abc import Mapping
+
+from amptui.records import DataInfo
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",
@@ -33,3 +35,8 @@ def precision_letter(name: str | None) -> str:
 def signed_label(name: str) -> str:
     """``▲ AMP fp16``."""
     return f"{precision_glyph(name)} {precision_label(name)}"
+
+
+def data_label(data: DataInfo) -> str:
+    """``MNIST``, or ``digits (synthetic data)``."""
+    return data.name if data.real else f"{data.name} (synthetic data)"

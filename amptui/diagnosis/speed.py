@@ -177,6 +177,13 @@ def provisional_lines(comparison: Comparison) -> list[str]:
     return [f"{PROVISIONAL} provisional: warm-up steps, {', '.join(shown)}"] if shown else []
 
 
+def uncounted(view: SessionView) -> list[str]:
+    """The steps that are in no figure: ``warm-up steps left out: 40``, and those not measured."""
+    left_out = sum(row.warm_up_steps for row in view.comparison.rows if not row.provisional_steps)
+    steps = {"warm-up steps left out": left_out, "steps not measured": view.unmeasured_steps}
+    return [f"{what}: {units.count(count)}" for what, count in steps.items() if count]
+
+
 # -------------------------------------------------------------------------------- why little gain
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from amptui import strictjson, units
 from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.labels import data_label
 from amptui.export.markup import Markup, card, details, element, facts, paragraph
 from amptui.export.recording import Recording
 from amptui.records import DataInfo, RunStarted
@@ -83,9 +84,8 @@ def _epochs(run: RunStarted) -> str:
 
 
 def _data(data: DataInfo) -> str:
-    real = "" if data.real else ", synthetic"
     samples = "" if data.samples is None else f", {units.count(data.samples)} samples"
-    return f"{data.name}{real}{samples}"
+    return f"{data_label(data)}{samples}"
 
 
 def _group(title: str, values: Mapping[str, Any]) -> Markup | None:

@@ -6,6 +6,7 @@ from amptui import units
 from amptui.diagnosis import loss_scale
 from amptui.diagnosis.gradients import (
     Verdict,
+    at_scale,
     distance,
     place_of,
     trace_verdict,
@@ -56,8 +57,7 @@ def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
     if numerics.nonfinite_gradients:
         found.append(("gradients with NaN or Inf", f"{units.count(numerics.nonfinite_gradients)} {at}"))
     if numerics.headroom is not None:
-        scale = units.count(numerics.headroom_scale)
-        how = f"if float16 ran at a scale of {scale}" if numerics.hypothetical else f"at a scale of {scale}"
+        how = at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical)
         found.append(
             ("headroom", f"{units.doublings(numerics.headroom)} doublings {how}; {_least(numerics)}")
         )
@@ -84,9 +84,8 @@ def window(found: Float16Window | None) -> Markup | None:
     """The newest float16 histogram, and the parameters that lose the most."""
     if found is None or not found.counts:
         return None
-    how = "if it ran in float16 at" if found.hypothetical else "at"
-    scale = f"{how} a loss scale of {units.count(found.loss_scale)}"
-    told = f"All gradients of step {found.step:,} by exponent, {scale}."
+    how = at_scale(found.loss_scale, hypothetical=found.hypothetical)
+    told = f"All gradients of step {found.step:,} by exponent, {how}."
     hidden = "" if found.hypothetical else " Gradients that float16 flushed are among the zeros."
     worst = [
         (parameter.name, *(units.share(count, parameter.elements - parameter.zeros) for count in counts))

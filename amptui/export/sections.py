@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from amptui import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
+from amptui.diagnosis.events import run_ended
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
@@ -14,6 +15,7 @@ from amptui.diagnosis.speed import (
     provisional_lines,
     result_cards,
     result_of_the_pair,
+    uncounted,
     why_no_ratio,
 )
 from amptui.export.markup import Markup, card, chip, element, paragraph, table
@@ -48,12 +50,9 @@ def header(recording: Recording) -> Markup:
 def _ending(view: SessionView) -> Markup:
     outcome = view.outcome
     if isinstance(outcome, RunFailed):
-        line = outcome.error.strip().partition("\n")[0]
-        return element("span", f"✖ failed at step {outcome.step:,}: {line}", class_="badge error")
+        return element("span", f"✖ {run_ended(outcome)}", class_="badge error")
     if isinstance(outcome, RunFinished):
-        word = "done" if outcome.reason == "done" else "stopped"
-        text = f"✔ {word} after {outcome.steps:,} steps in {units.duration(outcome.seconds)}"
-        return element("span", text, class_="badge good")
+        return element("span", f"✔ {run_ended(outcome)}", class_="badge good")
     text = _WITHOUT_AN_END[view.state]
     if view.step:
         text += f" at step {view.step:,}"
@@ -135,8 +134,7 @@ def comparison(view: SessionView) -> Markup | None:
     sides = table(["", *(chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
     gain = [paragraph(line, "verdict") for line in (*turns, *_gain(view))]
-    notes = [*provisional_lines(found), *_left_out(found.rows, view.unmeasured_steps)]
-    note = paragraph("; ".join(notes), "note")
+    note = paragraph("; ".join([*provisional_lines(found), *uncounted(view)]), "note")
     return card("precisions side by side", sides, *gain, note)
 
 
@@ -149,13 +147,6 @@ def _gain(view: SessionView) -> list[str]:
         unknown = found.speedup is None and found.provisional_speedup is None
         lines = [*([why_no_ratio(found)] if unknown else []), *gain_sentences(found), *lines]
     return lines
-
-
-def _left_out(rows: tuple[PrecisionStats, ...], unmeasured_steps: int) -> list[str]:
-    """The steps that are in none of the figures."""
-    warm_up = sum(stats.warm_up_steps for stats in rows if not stats.provisional_steps)
-    parts = [f"warm-up steps left out: {units.count(warm_up)}"] if warm_up else []
-    return parts + ([f"steps not measured: {units.count(unmeasured_steps)}"] if unmeasured_steps else [])
 
 
 def time_spent(view: SessionView) -> Markup | None:

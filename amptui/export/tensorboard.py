@@ -6,6 +6,7 @@ from time import gmtime, strftime
 
 from amptui import strictjson, units
 from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.labels import data_label
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
@@ -201,7 +202,7 @@ def _run_lines(run: RunStarted) -> Iterator[str]:
     groups = {"config": run.config, "versions": run.versions, "hardware": run.hardware}
     yield f"model: {run.model}, {units.count(run.parameters)} parameters"
     yield f"device: {run.device_name} ({run.device})"
-    yield f"data: {run.data.name}{'' if run.data.real else ' (synthetic)'}"
+    yield f"data: {data_label(run.data)}"
     for title, values in groups.items():
         for name, value in values.items():
             yield f"{title}.{name}: {strictjson.plain(value)}"

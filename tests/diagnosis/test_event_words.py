@@ -54,7 +54,7 @@ def epoch(**changes: Any) -> EpochFinished:
         (run(), "run started: mnist-deep on NVIDIA H200, MNIST, FP32"),
         (
             run(data=DataInfo(name="MNIST", real=False, samples=None)),
-            "run started: mnist-deep on NVIDIA H200, MNIST (synthetic), FP32",
+            "run started: mnist-deep on NVIDIA H200, MNIST (synthetic data), FP32",
         ),
         (PrecisionChanged(time=1.0, step=600, previous="fp32", current="fp16"), "FP32 → AMP fp16"),
         (growth(2000, 65536.0), "loss scale 65,536 → 131,072"),
@@ -72,7 +72,7 @@ def epoch(**changes: Any) -> EpochFinished:
         (Printed(time=1.0, stream="stdout", text="hello\n"), "hello"),
         (
             RunFinished(time=1.0, steps=2340, seconds=41.0, reason="done"),
-            "done: 2,340 steps in 41.0 s",
+            "done after 2,340 steps in 0:41",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_the_page_of_a_run_shows_what_the_screen_shows(
     assert "✔ done after 36 steps in 0:0" in found.text
     for words in (
         view.run.device_name,
-        "noise, synthetic, 64 samples",
+        "noise (synthetic data), 64 samples",
         "⚠ synthetic data",
         "▲ AMP fp16",
         why_no_ratio(view.comparison),

@@ -78,15 +78,13 @@ def test_safety_has_the_screen_s_verdicts_and_signs() -> None:
     assert "|✔| |float16| in fp16 at 65,536: " in said
     assert "|✔| |trace| nothing overflowed in 43 modules; nearest: " in said
     assert "|✔| |X-ray| gradients agree in 1 of 1 layers; " in said
-    assert "|headroom|3.6 doublings at a scale of 65,536; recent minimum 2.4|" in said
+    assert "|headroom|3.6 doublings at scale 65,536; recent minimum 2.4|" in said
     assert safety.conclusions(SessionView()) is None
 
 
 def test_headroom_outside_fp16_is_hypothetical() -> None:
     view = numerics_views.numerics(views.fp32_only(), hypothetical=True, min_headroom=float("-inf"))
-    assert "3.6 doublings if float16 ran at a scale of 65,536; overflowed recently" in words(
-        safety.conclusions(view)
-    )
+    assert "3.6 doublings if in float16 at 65,536; overflowed recently" in words(safety.conclusions(view))
 
 
 def test_the_bars_have_the_colours_of_their_zones() -> None:
@@ -98,7 +96,7 @@ def test_the_bars_have_the_colours_of_their_zones() -> None:
     assert classes == [float16_histogram_svg.zone(first + i) for i in range(len(found.counts))]
     assert classes == sorted(classes, key=["flushed", "subnormal", "normal", "overflow"].index)
     said = words(markup)
-    assert "All gradients of step 1,184 by exponent, at a loss scale of 65,536." in said
+    assert "All gradients of step 1,184 by exponent, at scale 65,536." in said
     assert "|features.13.conv.weight|3.1%|20.8%|0%|" in said
 
 

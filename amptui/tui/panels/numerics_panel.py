@@ -1,7 +1,7 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui import units
-from amptui.diagnosis.gradients import trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.gradients import at_scale, trace_verdict, window_verdict, xray_verdict
 from amptui.diagnosis.loss_scale import outlook
 from amptui.findings import Float16Window
 from amptui.telemetry.view import NumericsView, SessionView
@@ -145,8 +145,7 @@ def _draw_window(canvas: Canvas, view: SessionView) -> None:
 
 
 def _window_title(window: Float16Window) -> list[Phrase]:
-    scale = units.count(window.loss_scale)
-    at = f"if in float16 at {scale}" if window.hypothetical else f"at scale {scale}"
+    at = at_scale(window.loss_scale, hypothetical=window.hypothetical)
     cost = _cost(window)
     return [
         Phrase((Word("float16 window"),), 2),

@@ -12,6 +12,7 @@ from amptui.diagnosis.speed import (
     less_memory,
     result_of_the_pair,
     speed_of,
+    uncounted,
     why_no_ratio,
 )
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
@@ -182,21 +183,13 @@ def _verdict_lines(
     if result_of_the_pair(view) is None:
         lines += _gain_lines(view.comparison, width)
         hint = interval_hint(view, screen)
-    uncounted = _warm_up_lines(view.comparison)
-    if view.unmeasured_steps:
-        uncounted.append(f"steps not measured: {units.count(view.unmeasured_steps)}")
-    room = spare_lines - len(uncounted)
+    shown = sum(stats.provisional_steps for stats in view.comparison.rows)
+    notes = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
+    notes += uncounted(view)
+    room = spare_lines - len(notes)
     for text, style in ((hint, int(Style.DIM)), *_remarks(view, screen)):
         lines += wrapped_phrases(text, style, width, lines=room - len(lines))
-    return [*lines, *([Phrase((Word(text, Style.DIM),))] for text in uncounted)]
-
-
-def _warm_up_lines(comparison: Comparison) -> list[str]:
-    """How many warm-up steps are in no figure, and how many are behind those marked ``~``."""
-    left_out = sum(stats.warm_up_steps for stats in comparison.rows if not is_provisional(stats))
-    shown = sum(stats.provisional_steps for stats in comparison.rows)
-    lines = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
-    return [*lines, f"warm-up steps left out: {units.count(left_out)}"] if left_out or not lines else lines
+    return [*lines, *([Phrase((Word(text, Style.DIM),))] for text in notes)]
 
 
 def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from amptui import units
-from amptui.diagnosis.gradients import Verdict
+from amptui.diagnosis.gradients import Verdict, at_scale
 from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence
 from amptui.findings import Float16Window, ParameterWindow
 from amptui.telemetry.scaling import ScalerVerdict
@@ -69,8 +69,7 @@ def at_which_scale(numerics: NumericsView) -> Word:
     """``at scale 65,536``, or ``if in float16 at 65,536``."""
     if numerics.headroom_scale is None:
         return Word("")
-    at = "if in float16 at" if numerics.hypothetical else "at scale"
-    return Word(f"{at} {units.count(numerics.headroom_scale)}", Style.DIM)
+    return Word(at_scale(numerics.headroom_scale, hypothetical=numerics.hypothetical), Style.DIM)
 
 
 def min_words(numerics: NumericsView) -> tuple[Word, ...]:
