@@ -13,7 +13,6 @@ from amptui.telemetry.scaling import (
     CALIBRATION_SKIPS,
     FREQUENT_SKIPS,
     RECENT_STEPS,
-    ScalerFacts,
     ScalerVerdict,
     SkipMeaning,
 )
@@ -48,40 +47,20 @@ _SCALER_IS_WELL: Mapping[str, str] = {
 
 def scaler_rule(verdict: ScalerVerdict) -> str:
     """The rule behind the state, with the number that met it: ``5 skips in a row: 7 so far``."""
-    tell = {
-        "unused": lambda _facts: "",
-        "forward overflow": _overflow_rule,
-        "collapsing": _collapse_rule,
-        "healthy": _health_rule,
-        "calibrating": _calibration_rule,
-        "backing off": _backoff_rule,
-    }[verdict.state]
-    return tell(verdict.facts)
-
-
-def _overflow_rule(facts: ScalerFacts) -> str:
-    step = units.count(facts.forward_overflow_step)
-    return f"a skip with a non-finite loss in the last {RECENT_STEPS} steps: step {step}"
-
-
-def _collapse_rule(facts: ScalerFacts) -> str:
-    if facts.skips_in_a_row >= COLLAPSE_SKIPS:
-        return f"{COLLAPSE_SKIPS} skips in a row: {units.count(facts.skips_in_a_row)} so far"
-    return f"scale below {units.count(MIN_SOUND_SCALE)}: {units.count(facts.scale)}"
-
-
-def _health_rule(facts: ScalerFacts) -> str:
+    facts, recent = verdict.facts, f"in the last {RECENT_STEPS} steps"
     since = facts.steps if facts.steps_since_skip is None else facts.steps_since_skip
-    return f"no skip in the last {RECENT_STEPS} steps: {units.count(since)} without one"
-
-
-def _calibration_rule(facts: ScalerFacts) -> str:
-    return f"at most {CALIBRATION_SKIPS} skips before the first growth: {facts.skips} so far"
-
-
-def _backoff_rule(facts: ScalerFacts) -> str:
     many = f"{FREQUENT_SKIPS} skips" if facts.recent_skips >= FREQUENT_SKIPS else "a skip"
-    return f"{many} in the last {RECENT_STEPS} steps: {facts.recent_skips}"
+    in_a_row = f"{COLLAPSE_SKIPS} skips in a row: {units.count(facts.skips_in_a_row)} so far"
+    below = f"scale below {units.count(MIN_SOUND_SCALE)}: {units.count(facts.scale)}"
+    overflow_step = units.count(facts.forward_overflow_step)
+    return {
+        "unused": "",
+        "forward overflow": f"a skip with a non-finite loss {recent}: step {overflow_step}",
+        "collapsing": in_a_row if facts.skips_in_a_row >= COLLAPSE_SKIPS else below,
+        "healthy": f"no skip {recent}: {units.count(since)} without one",
+        "calibrating": f"at most {CALIBRATION_SKIPS} skips before the first growth: {facts.skips} so far",
+        "backing off": f"{many} {recent}: {facts.recent_skips}",
+    }[verdict.state]
 
 
 def last_change(change: LossScaleChanged | None) -> str:
