@@ -270,3 +270,35 @@ class MemoryBreakdown:
     kinds: tuple[MemoryKind, ...]
     peak_allocated_bytes: int | None
     """torch's peak of these steps; None on a CPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnalignedProduct:
+    """A matrix product or convolution with a size that is no multiple of 8."""
+
+    name: str
+    """A layer with a weight of that shape; empty if none has one."""
+    sizes: tuple[int, ...]
+    """M, N and K of a product; channels in and out of a convolution."""
+    flops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlopsCounted:
+    """The operations of one step's matrix products, convolutions and attention, forward and backward."""
+
+    time: float
+    step: int
+    precision: str
+    flops: int
+    """A multiplication and an addition count as two."""
+    flops_by_type: Mapping[str, int]
+    """By what was multiplied: ``float16``, ``bfloat16``, ``tf32``, ``float32``, ``float64``."""
+    nchw_flops: int
+    """Of convolutions in half precision whose tensors are all channels first."""
+    unaligned_flops: int
+    """Of all with a size that is no multiple of 8."""
+    unaligned: tuple[UnalignedProduct, ...]
+    """By layer, the forward pass's sizes; those with the most operations first, bounded in number."""
+    uncounted: tuple[str, ...]
+    """What ran and has no formula: if there is any, ``flops`` is a lower bound."""

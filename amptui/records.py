@@ -11,6 +11,7 @@ from typing import Any, Literal
 from amptui.answers import Answer, RequestMade
 from amptui.findings import (
     Float16Window,
+    FlopsCounted,
     MemoryBreakdown,
     ModelCompiled,
     ModulesTraced,
@@ -359,6 +360,7 @@ Record = (
     | StepTimed
     | ModelCompiled
     | MemoryBreakdown
+    | FlopsCounted
     | EpochFinished
     | Validated
     | PauseChanged

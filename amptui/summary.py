@@ -17,6 +17,7 @@ from amptui.diagnosis.speed import (
     result_of_the_pair,
     uncounted,
 )
+from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.records import RunFailed, Validated, Validation
 from amptui.telemetry.view import PrecisionStats, SessionView
 
@@ -91,8 +92,9 @@ def _verdict(view: SessionView) -> list[str]:
 
 
 def _numerics(view: SessionView) -> list[str]:
-    """The findings on float16 and on AMP's speed-up, a line each."""
-    numerics, lines = view.numerics, list[str]()
+    """The findings on the Tensor Cores, on float16 and on AMP's speed-up, a line each."""
+    numerics, lines = view.numerics, [line for found in view.flops if (line := flops_line(found))]
+    lines += flops_hints(view.flops)
     if numerics.scaler.state != "unused":
         lines.append(f"loss scaler: {numerics.scaler.state}: {scaler_sentence(numerics.scaler)}")
     if numerics.window is not None:

@@ -229,6 +229,7 @@ def records() -> Iterator[Record]:
         yield MemoryBreakdown(
             time=100.3, step=122, precision=precision, kinds=(kind,), peak_allocated_bytes=7
         )
+    yield samples.flops("fp16", unaligned_flops=10**9, unaligned=(samples.product("a"),), uncounted=("b",))
     validation = Validation(loss=0.5, accuracy=0.9, samples=10, metrics={"top5": 0.1})
     yield EpochFinished(time=100.4, step=122, epoch=1, seconds=1.0, mean_loss=0.4, validation=validation)
     yield PauseChanged(time=100.5, step=122, paused=True, reason="the scale falls")

@@ -7,6 +7,7 @@ import pytest
 from amptui.control import Control
 from amptui.records import RunFinished, Validation
 from amptui.summary import summary_lines
+from amptui.telemetry.flops import flops_now
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView, SessionView
@@ -37,6 +38,14 @@ def text(view: SessionView) -> str:
 )
 def test_the_first_line_is_how_it_ended(view: SessionView, ending: str) -> None:
     assert summary_lines(view)[0].startswith(ending)
+
+
+def test_what_was_achieved_has_a_line_for_each_precision() -> None:
+    run = record_samples.run()
+    found = flops_now(record_samples.flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, run)
+    lines = summary_lines(replace(views.finished(), flops=(found, replace(found, flops_per_second=None))))
+    assert lines.count("AMP fp16: 400 TFLOP/s, 40% MFU (dense peak 990 TFLOP/s)") == 1
+    assert sum("convolutions in NCHW" in line for line in lines) == 1
 
 
 def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:

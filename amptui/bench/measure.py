@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from amptui.bench.progress import Progress
 from amptui.bench.results import Bench, Measured, report_json, report_lines
-from amptui.control import ComparisonRequest, Control, StopRequest
+from amptui.control import ComparisonRequest, Control, StopRequest, XRayRequest
 from amptui.engine.worker import torch_failed
 from amptui.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
 from amptui.modelspec import ModelSpec, parse_model
@@ -185,6 +185,8 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
     with RunLock.take(run_dir.path, new=True) as lock:
         training = wire(request, spec, run_dir)
         training.control.ask(ComparisonRequest(plan.precisions))
+        if request.compile_mode is not None:
+            training.control.ask(XRayRequest())  # counts the operations, which compiled code hides
         watch.progress.begin()
         training.start()
         follow(training, lock.renew, partial(watch.look, training))

@@ -15,15 +15,20 @@ from amptui.diagnosis.bottleneck import (
 )
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.speed import explanations, ratio_words, result_cards
+from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.records import AMP_PRECISIONS, RunStarted
 from amptui.request import BenchRequest
 from amptui.strictjson import plain
 from amptui.summary import table
 from amptui.telemetry.comparison import LITTLE_SPEED
-from amptui.telemetry.view import PrecisionTiming, SessionView
+from amptui.telemetry.flops import flops_now
+from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
 
-_COLUMNS = ("precision", "median step", "samples/s", "speed-up", "peak allocated", "losses", "skipped")
+_COLUMNS = (
+    *("precision", "median step", "samples/s", "speed-up", "achieved", "MFU", "peak allocated", "losses"),
+    "skipped",
+)
 
 _ENDINGS = {
     "narrow": "all intervals are narrow",
@@ -57,6 +62,11 @@ class Measured:
         """The precisions that have a speed."""
         rows = self.view.compared.rows if self.view.compared is not None else ()
         return tuple(row for row in rows if row.step_seconds is not None)
+
+    def flops_of(self, row: PrecisionMeasured) -> PrecisionFlops | None:
+        """What its steps compute, at the speed of the comparison; None if it was not counted."""
+        found = next((each for each in self.view.flops if each.counted.precision == row.precision), None)
+        return found and flops_now(found.counted, row.step_seconds, self.view.run)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -189,15 +199,18 @@ def _size_lines(size: Measured) -> list[str]:
     rounds = f"{units.count(compared.rounds)} round{'' if compared.rounds == 1 else 's'}"
     how = f"{rounds} of {compared.block_steps} steps each, alternating on the same weights, without warm-up"
     lines = [f"{name}: {how}; {_ENDINGS[compared.reason]}"]
-    lines += table(_COLUMNS, [_cells(row, compared) for row in compared.rows])
+    lines += table(_COLUMNS, [_cells(row, compared, size.flops_of(row)) for row in compared.rows])
     if size.error:
         lines.append(f"ended early: {size.error}")
     lines += _not_measured(size.failed, "failed in its first step: ")
     lines += ["", *size.cards] if size.cards else []
+    lines += [f"hint: {hint}" for hint in flops_hints(size.view.flops)]
     return lines + [f"why: {reason}" for reason in size.reasons]
 
 
-def _cells(row: PrecisionMeasured, compared: PrecisionsCompared) -> Sequence[str]:
+def _cells(
+    row: PrecisionMeasured, compared: PrecisionsCompared, flops: PrecisionFlops | None
+) -> Sequence[str]:
     return (
         precision_label(row.precision),
         units.milliseconds(row.step_seconds),
@@ -205,6 +218,8 @@ def _cells(row: PrecisionMeasured, compared: PrecisionsCompared) -> Sequence[str
         "baseline"
         if row.precision == compared.baseline
         else ratio_words(row.speedup, row.speedup_low, row.speedup_high),
+        units.NOT_AVAILABLE if flops is None else rate_words(flops),
+        units.NOT_AVAILABLE if flops is None else mfu_words(flops),
         units.number_of_bytes(row.peak_allocated_bytes),
         f"{units.loss(row.first_loss)} to {units.loss(row.last_loss)}",
         units.count(row.skipped),
@@ -213,6 +228,21 @@ def _cells(row: PrecisionMeasured, compared: PrecisionsCompared) -> Sequence[str
 
 def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
     return [f"not measured: {precision_label(name)}: {what}{why}" for name, why in reasons.items()]
+
+
+def _flops_json(found: PrecisionFlops) -> dict[str, Any]:
+    return {
+        "precision": found.counted.precision,
+        "flops_per_step": found.counted.flops,
+        "lower_bound": bool(found.counted.uncounted),
+        "flops_per_second": found.flops_per_second,
+        "peak_flops_per_second": found.peak_flops_per_second,
+        "mfu": found.mfu,
+        "flops_by_type": found.counted.flops_by_type,
+        "nchw_flops": found.counted.nchw_flops,
+        "unaligned_flops": found.counted.unaligned_flops,
+        "uncounted": found.counted.uncounted,
+    }
 
 
 def _size_json(size: Measured) -> dict[str, Any]:
@@ -226,6 +256,7 @@ def _size_json(size: Measured) -> dict[str, Any]:
         "rows": compared.rows if compared is not None else (),
         "cards": size.cards,
         "reasons": size.reasons,
+        "flops": [_flops_json(found) for row in size.rows if (found := size.flops_of(row))],
         "timings": [_timing_json(timing, size) for timing in size.view.timings],
         "memory": size.view.memory,
         "joules_per_1000_samples": {

@@ -82,8 +82,7 @@ class StepEngine:
         )
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
-        self._look_step = 0
-        self._closer_until = self._norms_until = 0
+        self._look_step = self._closer_until = self._norms_until = 0
         self._scaled_steps = self._known_trouble = 0
         self._next_growth: int | None = None
         self.step = first_step - 1
@@ -289,10 +288,8 @@ class StepEngine:
         scale = self._loss_scale() if prepared.precisions[precision].scales else None
         try:
             with self.allocator.left_out():
-                found = take_xray(
-                    prepared, batches, step=self.step + 1, precision=precision, loss_scale=scale
-                )
-                self._emit(found)
+                take = partial(take_xray, prepared, batches, self._emit, step=self.step + 1)
+                self._emit(take(precision=precision, loss_scale=scale))
         except Exception as error:  # noqa: BLE001 - a person's code may raise anything; the run must go on
             size = prepared.experiment.batch_size
             why = str(explain(error, doing="in the X-ray", batch_size=size, precision=precision))

@@ -18,12 +18,13 @@ from amptui.diagnosis.speed import (
     uncounted,
     why_no_ratio,
 )
+from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.export.markup import Markup, card, chip, element, paragraph, table
 from amptui.export.recording import Recording
 from amptui.findings import MemoryBreakdown
 from amptui.records import RunFailed, RunFinished
 from amptui.telemetry.comparison import ordered
-from amptui.telemetry.view import PrecisionStats, PrecisionTiming, SessionView
+from amptui.telemetry.view import PrecisionFlops, PrecisionStats, PrecisionTiming, SessionView
 
 _WITHOUT_AN_END: Mapping[str, str] = {
     "starting": "no step yet",
@@ -119,6 +120,12 @@ _ROWS: tuple[tuple[str, Callable[[PrecisionStats], str]], ...] = (
 )
 
 
+_FLOPS_ROWS: tuple[tuple[str, Callable[[PrecisionFlops], str]], ...] = (
+    ("achieved", rate_words),
+    ("MFU", mfu_words),
+)
+
+
 def _of_one(percent: float | None) -> float | None:
     return None if percent is None else percent / 100
 
@@ -130,10 +137,15 @@ def comparison(view: SessionView) -> Markup | None:
         return None
     columns = ordered(found)
     rows = [[label, *map(cell, columns)] for label, cell in _ROWS]
+    flops = {each.counted.precision: each for each in view.flops}
+    for label, words in _FLOPS_ROWS:
+        of_each = [flops.get(stats.precision) for stats in columns]
+        rows.append([label, *(units.NOT_AVAILABLE if each is None else words(each) for each in of_each)])
     measured = [row for row in rows if not set(row[1:]) <= {units.NOT_AVAILABLE, NOT_MEASURED}]
     sides = table(["", *(chip(stats.precision) for stats in columns)], measured)
     turns = result_cards(view.compared, view.run) if view.compared is not None else []
-    gain = [paragraph(line, "verdict") for line in (*turns, *_gain(view))]
+    verdicts = (*turns, *_gain(view), *flops_hints(view.flops))
+    gain = [paragraph(line, "verdict") for line in verdicts]
     note = paragraph("; ".join([*provisional_lines(found), *uncounted(view)]), "note")
     return card("precisions side by side", sides, *gain, note)
 

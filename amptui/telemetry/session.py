@@ -10,6 +10,7 @@ from typing import Any, Literal
 from amptui import answers, findings, records, samples
 from amptui.codec import Codec
 from amptui.strictjson import JsonError
+from amptui.telemetry import flops
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
@@ -68,6 +69,7 @@ class Session:
     _utilization: UtilizationWatch = field(default_factory=UtilizationWatch)
     _energy: EnergyWatch = field(default_factory=EnergyWatch)
     _timing: TimingWatch = field(default_factory=TimingWatch)
+    _flops: flops.FlopsWatch = field(default_factory=flops.FlopsWatch)
     _scaler: ScalerWatch = field(default_factory=ScalerWatch)
     _numerics: NumericsWatch = field(default_factory=NumericsWatch)
     _memory: dict[str, findings.MemoryBreakdown] = field(default_factory=dict)
@@ -172,8 +174,7 @@ class Session:
         self._last = next((record for record in reversed(steps) if record.loss is not None), self._last)
 
     def _start(self, record: records.RunStarted) -> None:
-        self._run = record
-        self._scaler.growth_interval = record.growth_interval
+        self._run, self._scaler.growth_interval = record, record.growth_interval
         self._begin()
         self._log.add(record)
 
@@ -231,9 +232,8 @@ class Session:
             self._log.add(ComparisonOver(record=record, run=self._run))
 
     def _find_nonfinite(self, record: records.NonFinite) -> None:
-        precision = self._switches.at(record.step) or self._precision()
-        if precision is None and self._pending:
-            precision = self._pending[-1].precision
+        pending = self._pending[-1].precision if self._pending else None
+        precision = self._switches.at(record.step) or self._precision() or pending
         self._log.add_nonfinite(record, precision)
 
     def _validate(self, record: records.EpochFinished | records.Validated) -> None:
@@ -264,15 +264,14 @@ class Session:
                 total_epochs=record.total_epochs or self._run.total_epochs,
                 total_steps=record.total_steps or self._run.total_steps,
             )
-        self._phase = None
+        self._phase, self._pace, self._utilization = None, Pace(), UtilizationWatch()
         self._keeping.resume_after(record.step)
-        self._pace, self._utilization = Pace(), UtilizationWatch()
         self._forget_steps_after(record.step)
         self._switches.switch(record.step + 1, record.precision)
         if record.device_name != before:
             # Seconds, bytes and joules of two devices do not compare.
             self._ledger, self._timing, self._memory = PrecisionLedger(), TimingWatch(), {}
-            self._compared = None
+            self._flops, self._compared = flops.FlopsWatch(), None
         self._log.add(Resumption(record=record, device_before=before))
 
     def _forget_steps_after(self, step: int) -> None:
@@ -332,6 +331,7 @@ class Session:
             compared=self._compared,
             memory=tuple(self._memory[name] for name in records.PRECISIONS if name in self._memory),
             timings=self._timing.timings(self._ledger.comparison()),
+            flops=self._flops.flops(self._ledger.comparison(), self._run),
             scaler=self._scaler.view(),
             numerics=self._numerics.view(self._scaler, self._tracks.headrooms, self._precision()),
             pause_reason="" if self._pause is None else self._pause.reason,
@@ -369,6 +369,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     findings.StepTimed: lambda session, record: session._timing.add(record),
     findings.ModelCompiled: lambda session, record: session._log.add(record),
     findings.MemoryBreakdown: Session._break_down_memory,
+    findings.FlopsCounted: lambda session, record: session._flops.add(record),
     records.NonFinite: Session._find_nonfinite,
     records.EpochFinished: Session._validate,
     records.Validated: Session._validate,

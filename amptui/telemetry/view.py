@@ -9,6 +9,7 @@ import numpy.typing as npt
 from amptui.answers import Answer, RequestMade
 from amptui.findings import (
     Float16Window,
+    FlopsCounted,
     MemoryBreakdown,
     ModulesTraced,
     PhaseSeconds,
@@ -154,6 +155,25 @@ class PrecisionTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionFlops:
+    """What one precision's steps compute, and how fast."""
+
+    counted: FlopsCounted
+    on_gpu: bool
+    flops_per_second: float | None
+    """By the median step after warm-up; None while there is none."""
+    peak_flops_per_second: float | None
+    """The GPU's dense peak for that kind of number; None where it is not known."""
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilization: achieved by peak, as a fraction of one."""
+        if self.flops_per_second is None or not self.peak_flops_per_second:
+            return None
+        return self.flops_per_second / self.peak_flops_per_second
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerView:
     """The GradScaler as of the last ``fp16`` step; ``scale`` is None while there was none."""
 
@@ -252,6 +272,8 @@ class SessionView:
     """The newest A/B comparison of precisions: its progress or its result."""
     timings: tuple[PrecisionTiming, ...] = ()
     """In the order of ``PRECISIONS``."""
+    flops: tuple[PrecisionFlops, ...] = ()
+    """In the same order."""
     memory: tuple[MemoryBreakdown, ...] = ()
     """The newest of each precision, in the same order."""
     scaler: ScalerView = field(default_factory=ScalerView)

@@ -15,8 +15,10 @@ from amptui.bench.results import Bench, Measured, report_json, report_lines
 from amptui.findings import PhaseSeconds, PrecisionMeasured, PrecisionsCompared
 from amptui.records import DataInfo, PhaseChanged, RunStarted
 from amptui.request import BenchRequest, TrainRequest
+from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests import poison
+from tests.telemetry import record_samples as samples
 
 RUN = RunStarted(
     time=0.0,
@@ -105,6 +107,31 @@ def test_a_measurement_reads_like_this() -> None:
         "FP32           20.0 ms   12.8 k/s              baseline        1.00 GiB  2.30 to 0.100        0",
         "AMP fp16       12.5 ms   20.5 k/s  1.60× (1.58 to 1.62)         512 MiB  2.30 to 0.100        2",
     ]
+
+
+def test_what_was_counted_is_told_at_the_speed_of_the_comparison() -> None:
+    head = samples.product("head", sizes=(256, 10, 512))
+    flops = [samples.flops("fp32", flops=10**12), samples.flops("fp16", flops=10**12, uncounted=("mine",))]
+    flops[1] = replace(flops[1], unaligned_flops=5 * 10**11, unaligned=(head,))
+    size = measured(amp(), flops=tuple(flops_now(each, 9.0, RUN) for each in flops))
+    shown = lines(size)
+    head_line, baseline, half = shown[3:6]
+    assert re.search(r"speed-up +achieved +MFU +peak allocated", head_line)
+    assert re.search(r"baseline +50 TFLOP/s +75% ", baseline)
+    assert re.search(r"\) +≥80 TFLOP/s +≥8% ", half)
+    assert sum("multiple of 8" in line and line.startswith("hint: ") for line in shown) == 1
+    told = report_json(bench(size))["measured"][0]["flops"]
+    assert [each["flops_per_second"] for each in told] == pytest.approx([50e12, 80e12])
+    assert [each["mfu"] for each in told] == pytest.approx([50 / 67, 80 / 989.5])
+    assert [each["lower_bound"] for each in told] == [False, True]
+
+
+def test_on_a_cpu_nothing_is_told_of_a_peak() -> None:
+    run = replace(RUN, device="cpu", device_name="NVIDIA H200")
+    flops = tuple(flops_now(samples.flops(name), 9.0, run) for name in ("fp32", "fp16"))
+    shown = lines(measured(amp(), flops=flops, run=run))
+    assert "achieved" in shown[3]
+    assert "MFU" not in shown[3]
 
 
 def test_a_gain_is_quoted_and_not_explained_away() -> None:

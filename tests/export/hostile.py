@@ -49,6 +49,8 @@ def records() -> Iterator[Record]:
     yield StepTimed(time=101.0, step=60, precision=EVIL, settling=False, phases=(phase,))
     kind = MemoryKind(kind="weights", dtype=EVIL, size_bytes=5)
     yield MemoryBreakdown(time=101.0, step=60, precision=EVIL, kinds=(kind,), peak_allocated_bytes=None)
+    product = samples.product(EVIL)
+    yield samples.flops("fp16", step=60, unaligned_flops=10**9, unaligned=(product,), uncounted=(EVIL,))
     yield EpochFinished(
         time=101.0,
         step=60,

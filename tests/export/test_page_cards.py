@@ -10,6 +10,7 @@ from amptui.export import float16_histogram_svg, run_details, safety, sections
 from amptui.export.markup import Markup, card, facts, paragraph
 from amptui.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.telemetry.events import Event
+from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.telemetry import record_samples
 from tests.tui import numerics_views, views
@@ -30,6 +31,19 @@ def test_the_comparison_has_baseline_and_amp_and_the_gain() -> None:
     assert "AMP fp16: 1.94× the speed of FP32|AMP fp16: 38% less peak memory|" in said
     assert "warm-up steps left out: 40" in said
     assert "GPU utilization" not in said, "nobody measured it"
+
+
+def test_what_each_precision_achieved_is_beside_the_peak_if_it_is_known() -> None:
+    run = record_samples.run()
+    full = flops_now(record_samples.flops(flops=10**12), 0.02, run)
+    half = flops_now(record_samples.flops("fp16", flops=10**12, nchw_flops=10**12), 0.0025, run)
+    said = words(sections.comparison(replace(views.compared(), flops=(full, half))))
+    assert "|achieved|50 TFLOP/s|400 TFLOP/s|MFU|75%|40%|" in said
+    assert "convolutions in NCHW" in said
+    unknown = replace(full, peak_flops_per_second=None), replace(half, peak_flops_per_second=None)
+    said = words(sections.comparison(replace(views.compared(), flops=unknown)))
+    assert "|achieved|50 TFLOP/s|400 TFLOP/s|" in said
+    assert "MFU" not in said
 
 
 def test_an_ab_result_replaces_the_running_comparison() -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 from amptui.findings import (
     Float16Window,
+    FlopsCounted,
     LayerAgreement,
     ModuleRange,
     ModulesTraced,
     ParameterWindow,
     PrecisionMeasured,
     PrecisionsCompared,
+    UnalignedProduct,
     XRayTaken,
 )
 from amptui.records import (
@@ -279,3 +281,26 @@ def compared(number: int = 700, **changes: Any) -> PrecisionsCompared:
         reason="narrow",
     )
     return replace(record, **changes)
+
+
+_FLOPS = FlopsCounted(
+    time=100.001,
+    step=1,
+    precision="fp32",
+    flops=4_000_000_000,
+    flops_by_type={"float32": 4_000_000_000},
+    nchw_flops=0,
+    unaligned_flops=0,
+    unaligned=(),
+    uncounted=(),
+)
+
+
+def flops(precision: str = "fp32", **changes: Any) -> FlopsCounted:
+    types = {"fp16": "float16", "bf16": "bfloat16"}
+    counted = {types.get(precision, "float32"): changes.get("flops", _FLOPS.flops)}
+    return replace(_FLOPS, **{"precision": precision, "flops_by_type": counted, **changes})
+
+
+def product(name: str = "head", **changes: Any) -> UnalignedProduct:
+    return replace(UnalignedProduct(name=name, sizes=(256, 10, 512), flops=1_000_000_000), **changes)

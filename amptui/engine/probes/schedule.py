@@ -17,6 +17,7 @@ from amptui.engine.precision import Precision
 from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
+from amptui.engine.probes.flop_counter import FlopCounter, is_compiled
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.readback import open_readback
@@ -117,6 +118,9 @@ class Probes:
     ) -> None:
         self._model = prepared.model
         self._enabled = prepared.probes
+        self._counts_flops = not is_compiled(prepared.model)
+        self._flops_of: set[str] = set()
+        """The precisions whose operations were counted, in their first step, a warm-up step."""
         self._emit = emit
         self._readback = open_readback(prepared.device, clock=time.perf_counter, capacity=_CAPACITY)
         self._window = Float16WindowProbe(gradients)
@@ -141,15 +145,20 @@ class Probes:
     def around_step(self, step: int, precision: Precision) -> Iterator[None]:
         """The context of a step's forward and backward pass; in nearly all steps it does nothing."""
         traced = self._traced if self._traced is not None and self._traced.active else None
-        if step > 1 and traced is None:
+        counting = self._counts_flops and precision.name not in self._flops_of
+        if step > 1 and traced is None and not counting:
             yield
             return
         with ExitStack() as stack:
             unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
             trace = None if traced is None else stack.enter_context(ModuleTrace(self._model))
+            flops = stack.enter_context(FlopCounter(self._model)) if counting else None
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
+        if flops is not None:
+            self._flops_of.add(precision.name)
+            self._emit(flops.counted(step=step, precision=precision.name))
         if trace is not None and traced is not None:
             with self.unharmed("trace", failed=traced.end):
                 self._send_trace(trace, traced, step, precision)
@@ -159,6 +168,8 @@ class Probes:
         """How many of the next steps are measured."""
         if self._traced is not None and self._traced.active:
             return self._traced.steps_left
+        if self._counts_flops and not self._flops_of:
+            return 1
         return int(self._enabled and (self._window_cadence.due() or self._buffers_cadence.due()))
 
     def after_backward(self, step: int, precision: Precision, *, assumed_scale: float) -> None:

@@ -4,7 +4,7 @@ import copy
 import time
 import traceback
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,20 +19,29 @@ from amptui.engine.failure import is_out_of_memory
 from amptui.engine.optimizer_step import weights
 from amptui.engine.precision import Precision, Tf32Flags
 from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
+from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
 from amptui.engine.setup import Prepared
 from amptui.engine.snapshot import Snapshot
 from amptui.engine.validation import checked_loss
-from amptui.findings import XRayTaken
+from amptui.findings import FlopsCounted, XRayTaken
 
 
 def take_xray(
-    prepared: Prepared, batches: Sequence[Any], *, step: int, precision: str, loss_scale: float | None
+    prepared: Prepared,
+    batches: Sequence[Any],
+    emit: Callable[[FlopsCounted], object] = lambda _: None,
+    *,
+    step: int,
+    precision: str,
+    loss_scale: float | None,
 ) -> XRayTaken:
     """Run forward and backward of a step in ``ieee`` and then in ``precision`` (``fp16`` or ``bf16``).
 
     ``batches`` are those that the step accumulates, one or several; the saved bytes are the largest one's.
+    ``emit`` takes the operations of the second pass: those of a compiled model are not counted in its steps.
+
     Call it between two steps, in the thread that trains. The AMP loss is multiplied by ``loss_scale`` if it
     is given; the scaler is not touched. Compiled models run eagerly: compiled code hides its modules and
     operators, and would be recompiled for other precision flags.
@@ -43,8 +52,10 @@ def take_xray(
     than in a step: the gradients of two passes exist beside those of the last step.
     """
     began = time.perf_counter()
+    flops = FlopCounter(prepared.model)
     with _returning_memory(), _restoring(prepared) as snapshot:
-        found = _both_passes(prepared, batches, snapshot, step, precision, loss_scale)
+        found = _both_passes(prepared, batches, snapshot, flops, step, precision, loss_scale)
+    emit(flops.counted(step=step, precision=precision))
     return replace(found, seconds=time.perf_counter() - began)
 
 
@@ -52,6 +63,7 @@ def _both_passes(
     prepared: Prepared,
     batches: Sequence[Any],
     snapshot: Snapshot,
+    flops: FlopCounter,
     step: int,
     precision: str,
     loss_scale: float | None,
@@ -63,7 +75,7 @@ def _both_passes(
     random = snapshot.drawn or _has_recurrent_dropout(model)
     snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
-    with _output_dtypes(model) as dtypes, counter:
+    with _output_dtypes(model) as dtypes, counter, flops:
         half = _run_pass(prepared, copies, prepared.precisions[precision], loss_scale)
     in_threads = _runs_in_threads(model)
     gradients = full.gradients, half.gradients

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from amptui import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
 from amptui.diagnosis.labels import precision_glyph, precision_label, signed_label
+from amptui.diagnosis.tensor_cores import flops_hints, flops_line
 from amptui.telemetry.view import PrecisionTiming, SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import Block, Line, Phrase, Word, fitting_lines, wrapped_phrases, write_lines
@@ -84,6 +85,7 @@ def draw(canvas: Canvas, view: SessionView) -> int:
         Block(table, 9, len(table)),
         Block([[]], 8),
         *(_verdict(timing, view, canvas.width) for timing in view.timings),
+        *_achieved(view, canvas.width),
     ]
     lines = fitting_lines(blocks, canvas.height)
     top = canvas.height - len(lines)
@@ -91,6 +93,16 @@ def draw(canvas: Canvas, view: SessionView) -> int:
     if len(picture) <= canvas.height:
         _draw_bars(canvas.rows(top + 1, len(rows)), rows)
     return len(lines)
+
+
+def _achieved(view: SessionView, width: int) -> list[Block]:
+    """What each precision's operations come to, and what holds AMP's back."""
+    said = [line for found in view.flops if (line := flops_line(found))]
+    blocks = []
+    for text in [*said, *flops_hints(view.flops)]:
+        lines = wrapped_phrases(text, Style.TEXT if text in said else Style.DIM, width, lines=_MAX_LINES)
+        blocks.append(Block(lines, 5 if text in said else 6, len(lines)))
+    return blocks
 
 
 def _rank(precision: str, view: SessionView) -> int:

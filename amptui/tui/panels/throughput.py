@@ -1,6 +1,7 @@
 """The speed of training: samples a second over the run, the time of a step, and where it goes."""
 
 from amptui import units
+from amptui.diagnosis.tensor_cores import mfu_words, rate_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import step_time_breakdown
@@ -18,9 +19,20 @@ _MIN_CURVE = 5
 
 
 def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
-    """Samples a second and the time of a step, each over the last measured steps."""
+    """Samples a second and the time of a step over the last measured steps; what its operations come to."""
     samples = units.rate(view.samples_per_second, "samples")
-    return [Phrase((Word(f"{samples:>16}", Style.STRONG),)), step_time(view)]
+    return [*_achieved(view), Phrase((Word(f"{samples:>16}", Style.STRONG),)), step_time(view)]
+
+
+def _achieved(view: SessionView) -> list[Phrase]:
+    """``412 TFLOP/s 42% MFU``, of the median step in the current precision."""
+    found = next((each for each in view.flops if each.counted.precision == view.precision), None)
+    if found is None or found.flops_per_second is None:
+        return []
+    words = [Word(rate_words(found))]
+    if found.mfu is not None:
+        words += [Word(f" {mfu_words(found)}"), Word(" MFU", Style.DIM)]
+    return [Phrase(tuple(words), 2)]
 
 
 def step_time(view: SessionView) -> Phrase:

@@ -1,10 +1,13 @@
 from dataclasses import replace
+from typing import Any
 
 from amptui.records import PhaseChanged, Validated, Validation
+from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
 from amptui.tui.panels import loss, throughput
 from amptui.tui.panels.phrases import Phrase, Word
 from amptui.tui.style import Style
+from tests.telemetry import record_samples
 from tests.tui import views
 from tests.tui.panels.drawing import SCREEN, draw_alone
 
@@ -44,6 +47,20 @@ def test_headlines_keep_their_width() -> None:
     empty, full = SessionView(), views.compared()
     assert len(text_of(throughput.headline(empty, SCREEN))) == len(text_of(throughput.headline(full, SCREEN)))
     assert len(text_of([loss.current(empty)])) == len(text_of([loss.current(full)]))
+
+
+def counted(**changes: Any) -> SessionView:
+    view = views.compared()
+    found = flops_now(record_samples.flops("fp16", flops=10**12, **changes), 0.0025, record_samples.run())
+    return replace(view, precision="fp16", flops=(found,))
+
+
+def test_what_is_achieved_stands_before_what_keeps_its_place() -> None:
+    with_flops, without = (text_of(throughput.headline(v, SCREEN)) for v in (counted(), views.compared()))
+    assert with_flops == f"400 TFLOP/s 40% MFU  {without}"
+    assert text_of(throughput.headline(counted(uncounted=("mine",)), SCREEN)).startswith("≥400 TFLOP/s ≥40%")
+    other = replace(counted(), precision="fp32")
+    assert text_of(throughput.headline(other, SCREEN)) == without
 
 
 def test_a_loss_that_is_not_finite_is_an_error() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
@@ -11,6 +12,7 @@ from amptui.tui.panels import step_time_breakdown
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.panels.throughput import ThroughputPanel
 from amptui.tui.style import Style
+from tests.telemetry import record_samples
 from tests.tui import timing_views, views
 from tests.tui.panels.drawing import draw_alone
 
@@ -44,6 +46,17 @@ def test_a_focused_panel_shows_bars_legend_verdicts_and_limits(width: int, heigh
 def test_beside_others_the_panel_stays_as_it_is(width: int, height: int) -> None:
     view = timing_views.compute_bound()
     assert screen(view, width, height, None) == screen(replace(view, timings=()), width, height, None)
+
+
+def test_a_large_panel_says_what_is_achieved_and_what_holds_it_back() -> None:
+    run = record_samples.run()
+    odd = record_samples.flops("fp16", flops=10**12, unaligned_flops=10**12)
+    odd = replace(odd, unaligned=(record_samples.product("head"),))
+    flops = (flops_now(record_samples.flops(flops=10**12), 0.02, run), flops_now(odd, 0.0025, run))
+    text = screen(replace(timing_views.compute_bound(), flops=flops), 120, 40)
+    assert "FP32: 50 TFLOP/s, 75% MFU (dense peak 67 TFLOP/s)" in text
+    assert "AMP fp16: 400 TFLOP/s, 40% MFU (dense peak 990 TFLOP/s)" in text
+    assert "not a multiple of 8, most of them in head (256 × 10 × 512)" in text
 
 
 def test_before_a_step_was_timed_the_curve_has_all_the_room() -> None:

@@ -1,0 +1,79 @@
+"""Whether the Tensor Cores are used: achieved FLOP/s, their share of the peak, and what holds them back."""
+
+from collections.abc import Sequence
+
+from amptui import units
+from amptui.diagnosis.labels import precision_label
+from amptui.records import AMP_PRECISIONS
+from amptui.telemetry.view import PrecisionFlops
+
+MIN_SHARE = 0.1
+"""Of a step's operations: what concerns less is not worth a hint."""
+
+
+def rate_words(found: PrecisionFlops) -> str:
+    """``412 TFLOP/s``, or ``≥412 TFLOP/s`` where something could not be counted; n/a without a speed."""
+    value = found.flops_per_second
+    if value is None:
+        return units.NOT_AVAILABLE
+    scale, unit = next(((s, u) for s, u in ((1e12, "T"), (1e9, "G")) if value >= s), (1e6, "M"))
+    least = "≥" if found.counted.uncounted else ""
+    return f"{least}{_three_digits(value / scale)} {unit}FLOP/s"
+
+
+def mfu_words(found: PrecisionFlops) -> str:
+    """``42%``; n/a where the peak is not known."""
+    if found.mfu is None:
+        return units.NOT_AVAILABLE
+    return ("≥" if found.counted.uncounted else "") + units.percent(found.mfu)
+
+
+def flops_line(found: PrecisionFlops) -> str:
+    """``AMP fp16: 412 TFLOP/s, 42% MFU (dense peak 989 TFLOP/s)``; empty without a speed."""
+    if found.flops_per_second is None:
+        return ""
+    line = f"{precision_label(found.counted.precision)}: {rate_words(found)}"
+    if found.peak_flops_per_second is None:
+        return line
+    peak = _three_digits(found.peak_flops_per_second / 1e12)
+    return f"{line}, {mfu_words(found)} MFU (dense peak {peak} TFLOP/s)"
+
+
+def flops_hints(all_: Sequence[PrecisionFlops]) -> list[str]:
+    """What keeps AMP's operations from the Tensor Cores' full speed, and what to do; a sentence each."""
+    hints = []
+    for found in all_:
+        if found.counted.precision in AMP_PRECISIONS:
+            hints += _hints(found)
+    return list(dict.fromkeys(hints))
+
+
+def _hints(found: PrecisionFlops) -> list[str]:
+    counted, hints = found.counted, []
+    label = precision_label(counted.precision)
+    full = counted.flops_by_type.get("float32", 0) + counted.flops_by_type.get("tf32", 0)
+    if full >= MIN_SHARE * counted.flops:
+        part = units.percent(full / counted.flops)
+        hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
+    if not found.on_gpu:
+        return hints
+    if counted.unaligned_flops >= MIN_SHARE * counted.flops and counted.unaligned:
+        worst = counted.unaligned[0]
+        sizes = " × ".join(map(units.count, worst.sizes))
+        where = f"{worst.name} ({sizes})" if worst.name else f"a product of {sizes}"
+        part = units.percent(counted.unaligned_flops / counted.flops)
+        hints.append(
+            f"{part} of the operations have a size that is not a multiple of 8, most of them in {where}: "
+            "pad it, as Tensor Cores work in eights"
+        )
+    if counted.nchw_flops >= MIN_SHARE * counted.flops:
+        part = units.percent(counted.nchw_flops / counted.flops)
+        hints.append(
+            f"{part} of the operations are convolutions in NCHW, which Tensor Cores have to convert: "
+            "try --channels-last"
+        )
+    return hints
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

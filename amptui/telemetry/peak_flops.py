@@ -1,0 +1,66 @@
+"""The dense peak of NVIDIA's GPUs for each kind of number, by torch's name of the device."""
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Peak(NamedTuple):
+    """TFLOP/s without sparsity at boost clock, accumulated in float32 as torch does; None: no such unit."""
+
+    float32: float
+    tf32: float | None
+    float16: float | None
+    bfloat16: float | None
+
+
+_PEAKS: tuple[tuple[str, Peak], ...] = (
+    # NVIDIA H100 Tensor Core GPU Architecture, v1.04, table 2.
+    ("NVIDIA H100 80GB HBM3", Peak(66.9, 494.7, 989.4, 989.4)),
+    ("NVIDIA H100 PCIe", Peak(51.2, 378.0, 756.0, 756.0)),
+    # NVIDIA H100 Tensor Core GPU datasheet, column H100 NVL; half of the values with sparsity.
+    ("NVIDIA H100 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
+    # NVIDIA H200 Tensor Core GPU datasheet; half of the values with sparsity.
+    ("NVIDIA H200", Peak(67.0, 494.5, 989.5, 989.5)),
+    ("NVIDIA H200 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
+    # NVIDIA HGX platform, HGX B200: an eighth of the system's, half of the values with sparsity.
+    ("NVIDIA B200", Peak(75.0, 1125.0, 2250.0, 2250.0)),
+    # NVIDIA A100 Tensor Core GPU datasheet; the same for SXM and PCIe.
+    (r"NVIDIA A100(-SXM4|-PCIE)-(40|80)GB", Peak(19.5, 156.0, 312.0, 312.0)),
+    ("NVIDIA A100 80GB PCIe", Peak(19.5, 156.0, 312.0, 312.0)),
+    # Datasheets of A30, A10 and A40.
+    ("NVIDIA A30", Peak(10.3, 82.0, 165.0, 165.0)),
+    ("NVIDIA A10", Peak(31.2, 62.5, 125.0, 125.0)),
+    ("NVIDIA A40", Peak(37.4, 74.8, 149.7, 149.7)),
+    # Datasheets of L4, L40 and L40S; half of the values with sparsity.
+    ("NVIDIA L4", Peak(30.3, 60.0, 121.0, 121.0)),
+    ("NVIDIA L40", Peak(90.5, 90.5, 181.05, 181.05)),
+    ("NVIDIA L40S", Peak(91.6, 183.0, 362.05, 362.05)),
+    # NVIDIA T4 datasheet.
+    ("(NVIDIA |Tesla )T4", Peak(8.1, None, 65.0, None)),
+    # NVIDIA V100 and V100S datasheet.
+    (r"(NVIDIA |Tesla )V100-SXM[23]-(16|32)GB(-LS)?", Peak(15.7, None, 125.0, None)),
+    (r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB", Peak(14.0, None, 112.0, None)),
+    (r"(NVIDIA |Tesla )V100S-PCIE-32GB", Peak(16.4, None, 130.0, None)),
+    # NVIDIA Ampere GA102 GPU Architecture, appendices A and C: FP16 with FP32 accumulate.
+    ("NVIDIA GeForce RTX 3090", Peak(35.6, 35.6, 71.0, 71.0)),
+    ("NVIDIA RTX A6000", Peak(38.7, 77.4, 154.8, 154.8)),
+    # NVIDIA Ada GPU Architecture, appendix A: FP16 with FP32 accumulate.
+    ("NVIDIA GeForce RTX 4090", Peak(82.6, 82.6, 165.2, 165.2)),
+)
+"""By whole names: a part of a GPU (MIG), a laptop's or a cut-down GPU of a similar name has another peak."""
+
+
+def peak_flops(device_name: str, flops_by_type: Mapping[str, int]) -> float | None:
+    """FLOP/s that ``device_name`` reaches at most with the fastest kind of number in use; None if unknown.
+
+    A step in AMP is measured by the peak of its half precision although a part of it may run in float32, and
+    one in FP32 by that of TF32 if torch's flags let convolutions use it.
+    """
+    peak = next((peak for pattern, peak in _PEAKS if re.fullmatch(pattern, device_name)), None)
+    if peak is None:
+        return None
+    by_type: Mapping[str, float | None] = peak._asdict()
+    used = [by_type.get(name) for name, flops in flops_by_type.items() if flops > 0]
+    known = [each for each in used if each is not None]
+    return max(known) * 1e12 if known and len(known) == len(used) else None

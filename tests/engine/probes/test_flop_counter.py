@@ -1,0 +1,243 @@
+"""One step's operations are counted by torch's formulas, while the step computes what it would have."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from amptui.control import Control, XRayRequest
+from amptui.engine.probes import schedule
+from amptui.engine.probes.flop_counter import FlopCounter
+from amptui.findings import FlopsCounted
+from amptui.records import Record, StepRecord
+from tests.tiny import Log, Tiny, losses, prepare, switching, train
+
+
+class Convolutional(Tiny):
+    def build_model(self) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 8, 3, padding=1),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Conv2d(8, 16, 3, groups=2),
+            nn.Flatten(),
+            nn.Linear(64, 4),
+        )
+
+
+class Attentive(Tiny):
+    def build_model(self) -> nn.Module:
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        return nn.Sequential(nn.Flatten(2), nn.LazyLinear(16), encoder, nn.Flatten(), nn.LazyLinear(4))
+
+
+class Recurrent(Tiny):
+    def build_model(self) -> nn.Module:
+        return RecurrentNet()
+
+
+class RecurrentNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.GRU(4, 8, batch_first=True), nn.Linear(8, 4)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        last: Tensor = self.head(self.layers(inputs.squeeze(1))[0][:, -1])
+        return last
+
+
+KINDS: list[type[Tiny]] = [Tiny, Convolutional, Attentive, Recurrent]
+
+
+def trained(kind: type[Tiny], precision: str) -> tuple[list[float | None], list[Tensor], Log]:
+    log, prepared = Log(), prepare(kind(), precision=precision, steps=6)
+    train(prepared, log)
+    generator = torch.get_rng_state()
+    return losses(log), [*prepared.model.state_dict().values(), generator], log
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_step_computes_bit_for_bit_what_it_would_have(
+    kind: type[Tiny], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counting_losses, counting_state, log = trained(kind, precision)
+    assert len(log.of(FlopsCounted)) == 1
+    monkeypatch.setattr(schedule, "is_compiled", lambda _model: True)
+    plain_losses, plain_state, plain = trained(kind, precision)
+    assert not plain.of(FlopsCounted)
+    assert counting_losses == plain_losses
+    assert all(map(torch.equal, counting_state, plain_state))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_counts_what_torch_counts(kind: type[Tiny]) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    log, prepared = Log(), prepare(kind(), steps=1)
+    train(prepared, log)
+    (found,) = log.of(FlopsCounted)
+    again = prepare(kind(), steps=1)
+    inputs, targets = next(again.training.epoch(1))
+    with FlopCounterMode(display=False) as counter:
+        functional.cross_entropy(again.model.train()(inputs), targets).backward()
+    assert found.flops == counter.get_total_flops() > 0
+    assert (found.step, found.uncounted) == (1, ())
+
+
+def test_a_layer_by_hand() -> None:
+    log = Log()
+    train(prepare(Tiny(), steps=1), log)
+    (found,) = log.of(FlopsCounted)
+    # Forward 2 m n k each; backward once more for the weights, and for the inputs of the second layer.
+    first, second = 2 * 8 * 16 * 16, 2 * 8 * 4 * 16
+    assert found.flops == 2 * first + 3 * second
+    assert found.flops_by_type == {"float32": found.flops}
+    # 4 classes are no multiple of 8.
+    assert found.unaligned_flops == 3 * second
+    (layer,) = found.unaligned
+    assert (layer.name, layer.sizes, layer.flops) == ("4", (8, 4, 16), 3 * second)
+
+
+def test_each_precision_is_counted_once_in_its_first_step_a_warm_up_step() -> None:
+    control = Control()
+    log = Log(switching(control, {20: "bf16", 40: "fp32", 60: "bf16"}))
+    train(prepare(Tiny(epochs=10)), log, control)
+    found = log.of(FlopsCounted)
+    assert [(each.precision, *each.flops_by_type) for each in found] == [
+        ("fp32", "float32"),
+        ("bf16", "bfloat16"),
+    ]
+    assert found[0].flops == found[1].flops
+    steps = {record.step: record for record in log.of(StepRecord)}
+    assert all(steps[each.step].settling and steps[each.step].precision == each.precision for each in found)
+
+
+def test_without_probes_as_in_a_benchmark_it_is_counted_too() -> None:
+    log = Log()
+    train(prepare(Tiny(), steps=3, probes=False), log)
+    assert len(log.of(FlopsCounted)) == 1
+
+
+class Fails(Tiny):
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        if torch.is_autocast_enabled("cpu"):
+            raise RuntimeError("not in autocast")
+        loss = super().loss(model, batch)
+        assert isinstance(loss, Tensor)
+        return loss
+
+
+def test_a_first_step_that_fails_leaves_no_count_behind() -> None:
+    control = Control()
+    log = Log(switching(control, {5: "bf16"}))
+    train(prepare(Fails(), steps=12), log, control)
+    assert [each.precision for each in log.of(FlopsCounted)] == ["fp32"]
+
+
+# ------------------------------------------------------------------- what formulas do not reach
+
+
+def count(model: nn.Module, run: Callable[[], Any]) -> FlopsCounted:
+    with FlopCounter(model) as counter:
+        run().sum().backward()
+    found: FlopsCounted = counter.counted(step=1, precision="fp16")
+    return found
+
+
+def test_an_operator_of_ones_own_makes_it_a_lower_bound() -> None:
+    model = nn.Linear(8, 8)
+    with torch.library._scoped_library("amptui_tests", "FRAGMENT") as library:
+        library.define("twice(Tensor values) -> Tensor")
+        library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
+        twice = torch.ops.amptui_tests.twice
+        found = count(model, lambda: twice(model(torch.rand(8, 8)).detach()) + model(torch.rand(8, 8)))
+    assert "twice" in found.uncounted
+    # Twice forward; backward once, for the weights.
+    assert found.flops == 3 * 2 * 8 * 8 * 8
+
+
+def test_an_operator_without_a_formula_makes_it_a_lower_bound() -> None:
+    model = nn.Linear(8, 8)
+    assert "mv" in count(model, lambda: torch.mv(model.weight, torch.rand(8))).uncounted
+
+
+def test_the_layout_of_convolutions_in_half_precision_is_noted() -> None:
+    model = nn.Conv2d(8, 8, 3).to(torch.bfloat16)
+    images = torch.rand(2, 8, 9, 9, dtype=torch.bfloat16, requires_grad=True)
+    found = count(model, lambda: model(images))
+    assert found.nchw_flops == found.flops > 0
+    model = model.to(memory_format=torch.channels_last)
+    assert count(model, lambda: model(images)).nchw_flops == 0
+    full = nn.Conv2d(8, 8, 3)
+    assert count(full, lambda: full(images.float())).nchw_flops == 0
+
+
+@pytest.mark.parametrize(("sizes", "unaligned"), [((8, 16, 24), False), ((8, 16, 20), True)])
+def test_sizes_are_those_of_the_product(sizes: tuple[int, int, int], unaligned: bool) -> None:
+    rows, columns, inner = sizes
+    model = nn.Sequential(nn.Linear(inner, columns, bias=False))
+    found = count(model, lambda: model(torch.rand(rows, inner)))
+    assert (found.unaligned_flops == found.flops) is unaligned
+    assert [(each.name, each.sizes) for each in found.unaligned] == [("0", sizes)] * unaligned
+
+
+class Doubled(torch.autograd.Function):
+    """Its kernels would be of its own."""
+
+    @staticmethod
+    def forward(_context: Any, values: Tensor) -> Tensor:
+        return values.clone().mul_(2)
+
+    @staticmethod
+    def backward(_context: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * 2
+
+
+def test_an_autograd_function_of_ones_own_makes_it_a_lower_bound() -> None:
+    model = nn.Linear(8, 8)
+    assert count(model, lambda: model(torch.rand(8, 8))).uncounted == ()
+    double: Callable[[Tensor], Tensor] = Doubled.apply
+    assert count(model, lambda: double(model(torch.rand(8, 8)))).uncounted == ("Doubled",)
+
+
+def test_recomputed_activations_count_each_time() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    once = count(model, lambda: model(torch.rand(8, 8, requires_grad=True)))
+    twice = count(model, lambda: checkpoint(model, torch.rand(8, 8, requires_grad=True), use_reentrant=False))
+    # Of the six products the first is made again; what follows it is not needed.
+    assert 6 * twice.flops == 7 * once.flops
+    assert twice.uncounted == ()
+
+
+def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
+    control, graphs = Control(), list[torch.fx.GraphModule]()
+    prepared = prepare(Tiny(), steps=6)
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    prepared.model.compile(backend=backend)
+    log = Log()
+
+    def ask(record: Record) -> None:
+        if isinstance(record, StepRecord) and record.step == 3:
+            assert graphs, "the first step is compiled"
+            assert not log.of(FlopsCounted)
+            control.ask(XRayRequest())
+
+    log.watch = ask
+    train(prepared, log, control)
+    (found,) = log.of(FlopsCounted)
+    plain = Log()
+    train(prepare(Tiny(), steps=1), plain)
+    assert (found.precision, found.flops) == ("bf16", plain.of(FlopsCounted)[0].flops)
+    torch.compiler.reset()

@@ -1,0 +1,186 @@
+"""Operations a second beside a GPU's peak: no percentage without a known peak, no speed without steps."""
+
+import math
+from typing import Any
+
+import pytest
+
+from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
+from amptui.findings import FlopsCounted
+from amptui.records import Record
+from amptui.telemetry.flops import flops_now
+from amptui.telemetry.peak_flops import peak_flops
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import PrecisionFlops
+from tests.telemetry import record_samples as samples
+
+TERA = 10**12
+
+
+@pytest.mark.parametrize(
+    ("name", "number_type", "teraflops"),
+    [
+        ("NVIDIA H100 80GB HBM3", "bfloat16", 989.4),
+        ("NVIDIA H100 80GB HBM3", "tf32", 494.7),
+        ("NVIDIA H100 PCIe", "float16", 756.0),
+        ("NVIDIA H100 NVL", "float16", 835.5),
+        ("NVIDIA H200", "float16", 989.5),
+        ("NVIDIA B200", "bfloat16", 2250.0),
+        ("NVIDIA A100-SXM4-40GB", "float32", 19.5),
+        ("NVIDIA A100-SXM4-80GB", "tf32", 156.0),
+        ("NVIDIA A100 80GB PCIe", "float16", 312.0),
+        ("NVIDIA A100-PCIE-40GB", "float16", 312.0),
+        ("Tesla V100-SXM2-16GB", "float16", 125.0),
+        ("Tesla V100-PCIE-32GB", "float16", 112.0),
+        ("Tesla T4", "float16", 65.0),
+        ("NVIDIA L4", "bfloat16", 121.0),
+        ("NVIDIA L40S", "bfloat16", 362.05),
+        ("NVIDIA A10", "float16", 125.0),
+        ("NVIDIA GeForce RTX 3090", "float16", 71.0),
+        ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
+    ],
+)
+def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) -> None:
+    assert peak_flops(name, {number_type: 1}) == teraflops * 1e12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 4090 D",
+        "NVIDIA A10G",
+        "NVIDIA H20",
+        "AMD EPYC",
+        "",
+    ],
+)
+def test_a_gpu_of_a_similar_name_has_no_known_peak(name: str) -> None:
+    assert peak_flops(name, {"float16": 1}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "flops_by_type", "teraflops"),
+    [
+        # The fastest kind in use counts: what ran in float32 beside it ran below its speed.
+        ("NVIDIA A100-SXM4-40GB", {"float16": 9, "float32": 1}, 312.0),
+        ("NVIDIA A100-SXM4-40GB", {"tf32": 9, "float32": 1}, 156.0),
+        ("NVIDIA A100-SXM4-40GB", {"float32": 9, "tf32": 0}, 19.5),
+        ("Tesla T4", {"bfloat16": 9}, None),
+        ("NVIDIA A100-SXM4-40GB", {"float64": 9, "float32": 1}, None),
+        ("NVIDIA A100-SXM4-40GB", {}, None),
+    ],
+)
+def test_the_peak_is_of_the_numbers_that_are_multiplied(
+    name: str, flops_by_type: dict[str, int], teraflops: float | None
+) -> None:
+    expected = None if teraflops is None else teraflops * 1e12
+    assert peak_flops(name, flops_by_type) == expected
+
+
+def folded(*records: Record, **run: Any) -> tuple[PrecisionFlops, ...]:
+    session = Session("runs/x")
+    session.fold([samples.run(**run), *records])
+    return session.view().flops
+
+
+STEPS = [
+    *samples.steps(1, 10, settling=True, step_seconds=9.0),
+    *samples.steps(11, 40, step_seconds=0.004),
+    *samples.steps(41, 50, precision="fp16", settling=True, step_seconds=9.0),
+    *samples.steps(51, 80, precision="fp16", step_seconds=0.002),
+]
+
+
+def test_the_speed_is_that_of_the_median_step_after_warm_up() -> None:
+    counted = samples.flops("fp16", flops=2 * TERA), samples.flops("fp32", flops=2 * TERA // 100)
+    full, half = folded(*counted, *STEPS)
+    assert (full.counted.precision, half.counted.precision) == ("fp32", "fp16")
+    assert full.flops_per_second == pytest.approx(5 * TERA)
+    assert full.mfu == pytest.approx(5 / 67)
+    assert half.flops_per_second == pytest.approx(1000 * TERA)
+    assert half.mfu == pytest.approx(1000 / 989.5)
+
+
+def test_warm_up_steps_have_no_speed_to_show() -> None:
+    (found,) = folded(samples.flops(), *STEPS[:10])
+    assert found.flops_per_second is None
+    assert (rate_words(found), mfu_words(found), flops_line(found)) == ("n/a", "n/a", "")
+
+
+def test_a_cpu_has_a_speed_and_no_percentage() -> None:
+    found = folded(samples.flops(flops=2 * TERA), *STEPS, device="cpu", device_name="NVIDIA H200")[0]
+    assert found.flops_per_second == pytest.approx(500 * TERA)
+    assert found.mfu is None
+
+
+def test_what_could_not_be_counted_makes_it_a_lower_bound() -> None:
+    (found, _) = folded(samples.flops(flops=10**9, uncounted=("mine",)), samples.flops("fp16"), *STEPS)
+    assert rate_words(found) == "≥250 GFLOP/s"
+    assert mfu_words(found) == "≥0%"
+
+
+def test_a_compiled_model_counted_once_has_a_speed_in_each_precision() -> None:
+    full, half = folded(samples.flops("fp16", flops=2 * TERA), *STEPS)
+    assert half.counted.flops == full.counted.flops
+    assert full.flops_per_second == pytest.approx(500 * TERA)
+    assert full.mfu is None, "torch's flags may let FP32 multiply TF32"
+    full, half = folded(samples.flops(flops=TERA), *STEPS)
+    assert half.mfu == pytest.approx(500 / 989.5)
+
+
+def test_another_device_starts_over() -> None:
+    assert folded(samples.flops(), *STEPS, samples.resumed(80, device_name="other")) == ()
+
+
+def test_a_count_of_nothing_says_nothing() -> None:
+    assert folded(samples.flops(flops=0), *STEPS) == ()
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, None])
+def test_a_time_that_is_none_has_no_speed(seconds: float | None) -> None:
+    assert flops_now(samples.flops(), seconds, samples.run()).flops_per_second is None
+
+
+# --------------------------------------------------------------------------------------- hints
+
+
+def hints(*counted: FlopsCounted, **run: Any) -> list[str]:
+    return flops_hints([flops_now(each, 0.004, samples.run(**run)) for each in counted])
+
+
+TROUBLED = {
+    "flops": 1000,
+    "flops_by_type": {"float16": 600, "float32": 400},
+    "unaligned_flops": 500,
+    "unaligned": (samples.product("head", sizes=(256, 10, 512)),),
+    "nchw_flops": 300,
+}
+
+
+def test_each_thing_that_holds_tensor_cores_back_has_its_hint() -> None:
+    in_full, odd, channels = hints(samples.flops("fp16", **TROUBLED))
+    assert in_full == "40% of the operations in AMP fp16 run in float32: an X-ray names the operators"
+    assert odd.startswith("50% of the operations have a size that is not a multiple of 8")
+    assert "head (256 × 10 × 512)" in odd
+    assert channels.startswith("30% of the operations are convolutions in NCHW")
+    assert "--channels-last" in channels
+
+
+def test_small_shares_full_precision_and_a_cpu_are_no_matter_for_hints() -> None:
+    small = {"flops_by_type": {"float16": 99}, "flops": 99, "unaligned_flops": 9, "nchw_flops": 9}
+    assert hints(samples.flops("fp16", unaligned=(samples.product(),), **small)) == []
+    assert hints(samples.flops("fp32", **TROUBLED)) == []
+    (only,) = hints(samples.flops("bf16", **TROUBLED), device="cpu")
+    assert "run in float32" in only
+
+
+def test_one_hint_is_given_once() -> None:
+    both = {**TROUBLED, "flops_by_type": {"float16": 1000}}
+    assert len(hints(samples.flops("fp16", **both), samples.flops("bf16", **both))) == 2
+
+
+def test_the_line_reads_like_this() -> None:
+    found = folded(samples.flops("fp16", flops=828 * 10**9), *STEPS)[1]
+    assert flops_line(found) == "AMP fp16: 414 TFLOP/s, 42% MFU (dense peak 990 TFLOP/s)"
