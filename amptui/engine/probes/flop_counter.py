@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.engine.precision import Tf32Flags
@@ -17,6 +17,11 @@ from amptui.findings import FlopsCounted, UnalignedProduct
 
 MAX_PRODUCTS = 3
 """Products named in one record; the others are summed."""
+
+MAX_NAMES = 8
+"""Operators without a formula that are named: one of them makes the count a lower bound."""
+
+_OF_TORCH = ("aten", "prim", "prims")
 
 ALIGNMENT = 8
 """Tensor Cores take float16 and bfloat16 in pieces of 16 bytes. Source: NVIDIA, Matrix Multiplication
@@ -60,7 +65,7 @@ class FlopCounter(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: Callable[..., Any],
+        func: Any,
         types: tuple[type, ...],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -69,15 +74,13 @@ class FlopCounter(TorchDispatchMode):
         if own := _own_function():
             self._uncounted.append(own)
         result = func(*args, **given)
-        if isinstance(func, HigherOrderOperator):
-            self._uncounted.append(func.name())
-        elif isinstance(func, OpOverload):
-            formula = self._formulas.get(func._overloadpacket)
-            if formula is None:
-                if func.namespace not in ("aten", "prim", "prims") or func._opname in _NO_FORMULA:
-                    self._uncounted.append(func._opname)
-            else:
-                self._count(func._opname, formula, args, given, result)
+        is_operator = isinstance(func, OpOverload)
+        name = func._opname if is_operator else str(getattr(func, "_name", func))
+        formula = self._formulas.get(func._overloadpacket if is_operator else func)
+        if formula is not None:
+            self._count(name, formula, args, given, result)
+        elif not is_operator or func.namespace not in _OF_TORCH or name in _NO_FORMULA:
+            self._uncounted.append(name)
         return result
 
     def counted(self, *, step: int, precision: str) -> FlopsCounted:
@@ -91,9 +94,9 @@ class FlopCounter(TorchDispatchMode):
             key = name or sizes  # a layer's products backward are its product forward turned around
             products[key] += flops
             sizes_of.setdefault(key, (name, sizes))
-        uncounted = dict.fromkeys(self._uncounted)
+        uncounted = dict.fromkeys(list(dict.fromkeys(self._uncounted))[:MAX_NAMES])
         if self._in_threads:
-            uncounted["DataParallel"] = None
+            uncounted["DataParallel"] = None  # of its threads nothing is seen
         return FlopsCounted(
             time=time.time(),
             step=step,
