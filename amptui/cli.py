@@ -148,6 +148,18 @@ def _replay(options: argparse.Namespace) -> int:
     return replay(find_run(options.run), speed=options.speed)
 
 
+def _compare(options: argparse.Namespace) -> int:
+    from amptui.compare import compare
+
+    return compare(
+        options.runs,
+        plain=options.plain,
+        json=options.json,
+        html=options.html,
+        target_loss=options.target_loss,
+    )
+
+
 def _export(options: argparse.Namespace) -> int:
     from amptui.export import export
     from amptui.runs.find import find_run
@@ -185,6 +197,7 @@ _COMMANDS = {
     "runs": _runs,
     "bench": _bench,
     "replay": _replay,
+    "compare": _compare,
     "export": _export,
     "doctor": _doctor,
     "models": _models,

@@ -53,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_runs(commands.add_parser("runs", help="list runs and their status"))
     _add_bench(commands.add_parser("bench", help="benchmark a model in every precision"))
     _add_replay(commands.add_parser("replay", help="play back a recorded run"))
+    _add_compare(commands.add_parser("compare", help="compare runs: curves, figures, final losses"))
     _add_export(commands.add_parser("export", help="export a run to CSV, TensorBoard or HTML"))
     _add_doctor(commands.add_parser("doctor", help="check what this machine can do"))
     commands.add_parser("models", help="list the built-in models")
@@ -177,6 +178,26 @@ def _add_replay(replay: argparse.ArgumentParser) -> None:
     replay.add_argument(
         "--speed", type=_positive_float, default=1.0, metavar="X", help="playback speed (default: 1)"
     )
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.description = (
+        "Compare finished or running runs on one screen. Runs that differ only in the seed are one group. "
+        "Without a terminal, write tables."
+    )
+    add = compare.add_argument
+    add(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a run's folder, journal or name, or a model's name for its newest run; the first is the "
+        "baseline",
+    )
+    add("--target-loss", type=_finite_float, metavar="X", help="show the training time to a loss of X")
+    how = compare.add_mutually_exclusive_group()
+    how.add_argument("--plain", action="store_true", help="write tables instead of showing the screen")
+    how.add_argument("--json", action="store_true", help="write one JSON object to standard output")
+    add("--html", type=Path, metavar="FILE", help="write a self-contained page to share")
 
 
 def _add_export(export: argparse.ArgumentParser) -> None:
@@ -327,6 +348,13 @@ def _positive_float(text: str) -> float:
     value = _number(text, float, "a number above 0")
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _finite_float(text: str) -> float:
+    value = _number(text, float, "a finite number")
+    if not abs(value) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
     return value
 
 

@@ -98,6 +98,12 @@ def _read(path: Path, recording: Recording, sinks: Mapping[Path, _Sink]) -> None
 # ------------------------------------------------------------------------------- atomic files
 
 
+def write_file(out: Path, text: str) -> None:
+    """Write ``text`` to ``out``, replacing it atomically. Raises ``AmptuiError`` if that is not possible."""
+    with _replacing(out) as beside, _writing(out):
+        beside.write_text(text, encoding="utf-8", errors="replace")
+
+
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.

@@ -152,23 +152,16 @@ class Journal:
             self._torn = True
 
 
-class JournalReader(Iterator[Record]):
-    """The records of a journal, in order; damaged lines are skipped and counted.
+class Losses:
+    """What of a journal could not be read."""
 
-    Raises ``RunFolderError`` at the first record if the file cannot be opened.
-    """
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
         self.damaged_lines = 0
         """Lines so far that are not records."""
         self.unknown_records = 0
         """Records so far of types that only a later version knows."""
         self.torn = False
         """The last line is incomplete: the run died while writing, or is writing now."""
-        self._records = self._read(path)
-
-    def __next__(self) -> Record:
-        return next(self._records)
 
     @property
     def passed_over(self) -> str:
@@ -181,6 +174,20 @@ class JournalReader(Iterator[Record]):
         if self.torn:
             found.append("a last line that was cut off")
         return f"passed over: {', '.join(found)}" if found else ""
+
+
+class JournalReader(Losses, Iterator[Record]):
+    """The records of a journal, in order; damaged lines are skipped and counted.
+
+    Raises ``RunFolderError`` at the first record if the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._records = self._read(path)
+
+    def __next__(self) -> Record:
+        return next(self._records)
 
     def _read(self, path: Path) -> Iterator[Record]:
         try:

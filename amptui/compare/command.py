@@ -1,0 +1,107 @@
+"""The command: finds the runs, and shows, prints or writes their comparison."""
+
+import json as json_text
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGHUP, SIGINT
+from typing import TYPE_CHECKING
+
+from amptui.errors import UsageError
+from amptui.process.stop_signals import StopSignals
+from amptui.prompt import put, say
+from amptui.runs.find import find_run
+from amptui.terminal import HeldTerminal, can_show_a_screen
+
+if TYPE_CHECKING:
+    from amptui.compare.contrasts import Compared
+
+MAX_RUNS = 26
+"""As many as there are letters to name groups with."""
+
+
+def compare(
+    runs: Sequence[str],
+    *,
+    plain: bool = False,
+    json: bool = False,
+    html: Path | None = None,
+    target_loss: float | None = None,
+) -> int:
+    """Compare ``runs``, each a folder, a journal or a name; return the exit status.
+
+    On a screen that follows running ones. Without a terminal or with ``plain`` as lines, with ``json`` as one
+    JSON object, with ``html`` as a page; those take the runs as they are now. Raises ``UsageError`` for fewer
+    than two runs, for one that does not exist and for one named twice, and ``RunFolderError`` for one that
+    cannot be read.
+    """
+    journals = _found(runs)
+    if not (plain or json or html is not None) and can_show_a_screen():
+        return _show(journals, target_loss)
+    from amptui.compare.following import read_all
+
+    found = read_all(journals, target=target_loss)
+    if html is not None:
+        _write_page(found, html)
+    if json:
+        _print_json(found)
+    elif html is not None and not plain:
+        say(f"compared {len(journals)} runs: {html}")
+    else:
+        from amptui.compare.output import plain_lines
+
+        say(*plain_lines(found))
+    return 0
+
+
+def _found(runs: Sequence[str]) -> list[Path]:
+    if len(runs) < 2:
+        raise UsageError("a comparison needs two runs", hint="`amptui runs` lists those that there are")
+    if len(runs) > MAX_RUNS:
+        raise UsageError(f"{len(runs)} runs are more than {MAX_RUNS}", hint="name fewer")
+    found: dict[str, str] = {}
+    journals = []
+    for text in runs:
+        journal = find_run(text)
+        place = os.path.realpath(journal)
+        if place in found:
+            raise UsageError(f"{found[place]!r} and {text!r} are the same run: {place}", hint="name it once")
+        found[place] = text
+        journals.append(journal)
+    return journals
+
+
+def _print_json(found: "Compared") -> None:
+    from amptui.compare.output import as_json
+
+    put(f"{json_text.dumps(as_json(found), allow_nan=False)}\n")
+
+
+def _write_page(found: "Compared", place: Path) -> None:
+    from amptui.compare.compare_page import write_page
+
+    write_page(found, place)
+
+
+def _show(journals: Sequence[Path], target_loss: float | None) -> int:
+    # Forks, and so comes before numpy, which starts threads.
+    with HeldTerminal() as terminal:
+        from amptui.compare.compare_screen import CompareApp
+        from amptui.compare.following import Following
+
+        following = Following(journals, target=target_loss)
+        app = CompareApp(following, terminal)
+        with StopSignals(
+            lambda _: app.leave_soon("interrupted"), hung_up=app.leave_soon, terminal=terminal
+        ) as signals:
+            app.run()
+            following.stop()
+    if app.left == "hung up":
+        return 128 + SIGHUP  # nobody is there to read
+    if following.failure is not None:
+        raise following.failure
+    if app.left == "interrupted":
+        signals.received = signals.received or SIGINT
+    if signals.received:
+        return 128 + signals.received
+    return 0 if app.left is not None else 1

@@ -1,0 +1,255 @@
+"""A comparison as one self-contained HTML page, in the style of the page of one run."""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from amptui import __version__, units
+from amptui.compare import sentences
+from amptui.compare.contrasts import Compared
+from amptui.compare.grid import Grid, GroupCurve, grid
+from amptui.compare.groups import Group
+from amptui.compare.tables import Table, group_table, run_table
+from amptui.export.axis import Axis, axis
+from amptui.export.exporting import write_file
+from amptui.export.markup import Markup, card, element, paragraph, table, verdict
+from amptui.telemetry.view import Floats
+from amptui.units import SEVERITY_SIGNS
+
+_COLUMNS = 600
+"""Columns of a curve: more than a phone has pixels across."""
+
+_WIDTH, _HEIGHT, _MARGIN = 1000, 260, 8
+
+_COLOURS = ("fp32", "bf16", "fp16", "tf32", "curve1", "ieee", "curve2", "curve0")
+"""Classes of the style sheet by the place of a group, as on the screen."""
+
+
+def page(found: Compared) -> str:
+    """The page as HTML. Its content security policy allows no loading and no script."""
+    style = Markup(resources.files("amptui.export").joinpath("page.css").read_text(encoding="utf-8"))
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element(
+            "meta",
+            http_equiv="Content-Security-Policy",
+            content=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'",
+        ),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{len(found.runs)} runs compared · amptui"),
+        element("style", style),
+    )
+    foot = element("footer", f"compared by amptui {__version__}")
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', _main(found), foot), lang='en')}\n"
+
+
+def _main(found: Compared) -> Markup:
+    charts = [
+        _chart(found, name, validation=validation)
+        for validation in (False, True)
+        if not validation or any(run.validations for run in found.runs)
+        for name in sentences.AXES
+    ]
+    runs = run_table(found)
+    return element(
+        "main",
+        _header(found),
+        card("verdict", *_verdicts(found)),
+        card("training", charts[0], _legend(found.groups)),
+        card("groups", _table(group_table(found), range(len(found.groups)))),
+        card("curves", element("div", *charts[1:], class_="charts") if any(charts[1:]) else None),
+        card("runs", _table(runs, runs.groups)),
+        card("what differs", _differences(found)),
+        card("how it is measured", *(paragraph(t, "note") for t in sentences.how_measured(found))),
+    )
+
+
+def _header(found: Compared) -> Markup:
+    about, _, where = sentences.heading(found).partition(": ")
+    return element("header", element("h1", about), element("p", where, class_="where"))
+
+
+def _verdicts(found: Compared) -> Iterator[Markup | None]:
+    for contrast in found.contrasts:
+        severity = sentences.severity(contrast)
+        words = sentences.verdict(contrast, found)
+        yield verdict(severity, "", words) if severity is not None else paragraph(words, "verdict")
+    if not found.contrasts:
+        yield paragraph(sentences.ONE_GROUP, "verdict")
+    for told in map(sentences.speed, found.contrasts):
+        yield paragraph(told, "verdict")
+    for check in found.checks:
+        sign = element("span", SEVERITY_SIGNS["warning"], class_="sign warning")
+        yield element("p", sign, " ", sentences.check(check), class_="note")
+
+
+def _legend(groups: Sequence[Group]) -> Markup:
+    items = [
+        element("li", f"{sentences.group_name(group)}, {sentences.seeds(group)}", class_=_colour(place))
+        for place, group in enumerate(groups)
+    ]
+    bands = element("li", sentences.LEGEND, class_="dots")
+    gaps = element("li", "× NaN or Inf", class_="nonfinite")
+    return element("ul", *items, bands, gaps, class_="legend")
+
+
+def _colour(place: int) -> str:
+    return _COLOURS[place] if place < len(_COLOURS) else "other"
+
+
+def _table(table: Table, groups: Sequence[int]) -> Markup:
+    """A column for each row of ``table``, headed in the colour of its group."""
+    turned = table.turned()
+    names = [_chip(name, group) for name, group in zip(turned.head[1:], groups, strict=True)]
+    return table(("", *names), turned.rows)
+
+
+def _chip(name: str, place: int) -> Markup:
+    return element("span", name, class_=f"chip {_colour(place)}")
+
+
+def _differences(found: Compared) -> Markup | None:
+    if not found.differences:
+        return None
+    names = [_chip(sentences.group_name(group), place) for place, group in enumerate(found.groups)]
+    return table(("", *names), [(each.name, *each.values) for each in found.differences])
+
+
+# ------------------------------------------------------------------------------------- charts
+
+
+def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
+    """One figure; None where there is nothing to draw."""
+    drawn = grid(found, name, _COLUMNS, validation=validation)
+    known = [curve for curve in drawn.curves if curve is not None]
+    vertical = axis(np.concatenate([np.empty(0), *(np.append(each.low, each.high) for each in known)]))
+    if vertical is None:
+        return None
+    how = "" if vertical.kind == "linear" else " (logarithmic)"
+    title = sentences.curve_title(name, validation=validation)
+    plot = element(
+        "div",
+        _labels(vertical),
+        _area(found, drawn, vertical, title),
+        _gaps(drawn),
+        _axis(drawn),
+        class_="plot",
+    )
+    caption = element("figcaption", element("h3", title, element("small", how) if how else None))
+    return element("figure", caption, plot, class_="chart")
+
+
+def _pixels(vertical: Axis, values: Floats) -> Floats:
+    return _MARGIN + (1 - vertical.heights(values)) * (_HEIGHT - 2 * _MARGIN)
+
+
+def _labels(vertical: Axis) -> Markup:
+    places = _pixels(vertical, np.array(vertical.ticks)).tolist()
+    labels = [
+        element("text", units.loss(tick), x="100%", y=f"{y + 4:.0f}")
+        for tick, y in zip(vertical.ticks, places, strict=True)
+    ]
+    return element("svg", *labels, class_="values", height=_HEIGHT, aria_hidden="true")
+
+
+def _area(found: Compared, drawn: Grid, vertical: Axis, title: str) -> Markup:
+    ticks = _pixels(vertical, np.array(vertical.ticks)).tolist()
+    lines = [element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid") for y in ticks]
+    curves = [(place, curve) for place, curve in enumerate(drawn.curves) if curve is not None]
+    bands = [_band(curve, vertical, _colour(place)) for place, curve in curves]
+    means = [
+        _line(curve, vertical, _colour(place), sentences.group_name(found.groups[place]))
+        for place, curve in curves
+    ]
+    tails = [tail for place, curve in curves for tail in _tails(curve, vertical, _colour(place))]
+    drawing = element(
+        "svg",
+        *bands,
+        *means,
+        *tails,
+        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=_HEIGHT,
+    )
+    return element("svg", *lines, drawing, class_="area", height=_HEIGHT, role="img", aria_label=title)
+
+
+def _x() -> Floats:
+    return (np.arange(_COLUMNS) + 0.5) * _WIDTH / _COLUMNS
+
+
+def _line(curve: GroupCurve, vertical: Axis, colour: str, name: str) -> Markup:
+    """The mean; its name is shown where somebody points at it."""
+    return element(
+        "path", element("title", name), d=_path(_pixels(vertical, curve.mean)), class_=f"line {colour}"
+    )
+
+
+def _tails(curve: GroupCurve, vertical: Axis, colour: str) -> list[Markup]:
+    """The lowest and the highest of the runs that go on where others have ended, dashed."""
+    ends = np.isfinite(curve.mean)
+    paths = {_path(_pixels(vertical, np.where(ends, np.nan, each))) for each in (curve.low, curve.high)}
+    return [
+        element("path", d=path, class_=f"line {colour}", stroke_dasharray="4 4")
+        for path in sorted(paths)
+        if path
+    ]
+
+
+def _path(y: Floats) -> str:
+    """The points of all columns, in pieces where there are gaps."""
+    pieces, known = [], np.flatnonzero(np.isfinite(y))
+    for part in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1):
+        points = [f"{a:.1f} {b:.1f}" for a, b in zip(_x()[part].tolist(), y[part].tolist(), strict=True)]
+        if points:
+            # A line of one point has no length and would not be seen without an end.
+            pieces.append(f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h.1")
+    return "".join(pieces)
+
+
+def _band(curve: GroupCurve, vertical: Axis, colour: str) -> Markup | None:
+    low, high = _pixels(vertical, curve.low), _pixels(vertical, curve.high)
+    known = np.isfinite(low) & np.isfinite(high)
+    if not (curve.high[known] > curve.low[known]).any():
+        return None
+    x = _x()[known]
+    around = zip([*x, *x[::-1]], [*high[known], *low[known][::-1]], strict=True)
+    path = "L".join(f"{a:.1f} {b:.1f}" for a, b in around)
+    return element("path", d=f"M{path}Z", class_=f"band {colour}")
+
+
+def _gaps(drawn: Grid) -> Markup | None:
+    places = {
+        round(float(place) / _COLUMNS, 3)
+        for curve in drawn.curves
+        if curve is not None
+        for place in np.flatnonzero(curve.nonfinite)
+    }
+    crosses = [
+        element("text", "×", x=f"{100 * place:.2f}%", y=10, class_="nonfinite") for place in sorted(places)
+    ]
+    return element("svg", *crosses, class_="marks", height=12, aria_hidden="true") if crosses else None
+
+
+def _axis(drawn: Grid) -> Markup:
+    words = sentences.axis_words(drawn.axis)
+    labels = [element("text", words(drawn.low), x="0%", y=13, class_="first")]
+    labels += [
+        element("text", words(drawn.low + share * (drawn.high - drawn.low)), x=f"{100 * share:g}%", y=13)
+        for share in (0.25, 0.5, 0.75)
+    ]
+    labels.append(element("text", words(drawn.high), x="100%", y=13, class_="last"))
+    return element("svg", *labels, class_="steps", height=18, aria_hidden="true")
+
+
+def write_page(found: Compared, place: Path) -> None:
+    """Write the page to ``place``, atomically. Raises ``AmptuiError`` if it cannot be written."""
+    write_file(place, page(found))

@@ -1,0 +1,35 @@
+"""The guide's page on comparing runs says what the code does."""
+
+import re
+
+from amptui.compare.compare_frame import KEYS
+from amptui.compare.contrasts import CONFIDENCE, SAME_SAMPLES
+from amptui.compare.overlay_plot import MAX_GROUPS
+from amptui.compare.trace import FINAL_SHARE, MAX_UNTIMED_SHARE, MEAN_STEPS
+from amptui.compare.welch import MIN_SEEDS
+from tests.checkout import ROOT
+
+PAGE = (ROOT / "demo" / "guide" / "compare.md").read_text()
+
+
+def test_every_key_that_it_names_is_one() -> None:
+    named = set(re.findall(r"`(\w|\?)`", PAGE))
+    assert named == {key.label for key in KEYS}
+
+
+def test_its_numbers_are_the_code_s() -> None:
+    assert f"last {FINAL_SHARE:.0%} of the steps, at least {MEAN_STEPS}" in PAGE
+    assert f"{CONFIDENCE:.0%} interval" in PAGE
+    assert f"more than {SAME_SAMPLES:.0%}" in PAGE
+    assert f"more than {MAX_UNTIMED_SHARE:.0%} of the steps" in PAGE
+    assert (MIN_SEEDS, "two seeds or more" in PAGE) == (2, True)
+    assert (MAX_GROUPS, "eight groups" in PAGE) == (8, True)
+
+
+def test_the_verdict_that_it_quotes_is_what_the_recorded_runs_give() -> None:
+    from amptui.compare.following import read_all
+    from amptui.compare.output import plain_lines
+    from tests.compare.compared_runs import BF16, FP32
+
+    (quoted,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert set(quoted.splitlines()) <= set(plain_lines(read_all([*FP32, *BF16], target=None)))
