@@ -1,6 +1,6 @@
 """One screen of a comparison: curves, the table of groups, the verdict and what limits it, the keys."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from amptui.compare import sentences
@@ -29,6 +29,8 @@ KEYS = (
     Key("v", ("v",), "toggle_validation", "validation", "draw the losses of validations, or of training"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("r", ("r",), "toggle_runs", "runs", "show a row for each run, or for each group"),
+    Key("↓", ("down", "j"), "scroll_down", "", "show the next line of the verdict (or j)"),
+    Key("↑", ("up", "k"), "scroll_up", "", "show the line before (or k)"),
     Key("?", ("question_mark",), "show_help", "help", "show or close this help"),
     Key("q", ("q", "ctrl+q", "escape"), "leave", "quit", "quit; runs that train are not touched"),
 )
@@ -59,6 +61,8 @@ class Choice:
     validation: bool = False
     log_y: bool = False
     by_run: bool = False
+    top: int = 0
+    """Lines of the verdict that are scrolled out of sight."""
     shows_help: bool = False
     message: str = ""
 
@@ -101,14 +105,18 @@ class CompareFrame:
         # A low screen has no lines for a frame between the table and the verdict.
         frames = 2 if is_low else 4
         room = height - max(_MIN_PLOT, int(_MIN_PLOT_SHARE * height)) - frames
-        rows = min(rows, max(2, room - 1))
-        text = _cut(_text(found, canvas.width - 4, measured=not is_low), room - rows)
+        rows = min(rows, max(2, room - 3))
+        told = _lines(_paragraphs(found), canvas.width - 4)
+        how = _lines(((" ", line, Style.DIM) for line in sentences.how_measured(found)), canvas.width - 4)
+        # How figures are measured is worth no line of a low screen's curves; it can be scrolled to.
+        room = min(room - rows, len(told) + 1) if is_low else room - rows
+        text = _cut([*told, *how], choice.top, room)
         plot = height - frames - rows - len(text)
         self._draw_plot(canvas.rows(1, plot), found, choice)
         below = canvas.rows(1 + plot, height - plot)
         draw_box(below if is_low else below.rows(0, rows + 2))
         below.text(1, 0, f" {' and '.join(f'{table.head[0]}s' for table in tables)} ")
-        _draw_tables(_within(below.rows(0, rows + 2)), tables)
+        _draw_tables(_within(below.rows(0, rows + 2)), tables, found)
         if not is_low:
             draw_box(below.rows(rows + 2))
             below.text(1, rows + 2, " verdict ")
@@ -121,7 +129,7 @@ class CompareFrame:
         title = f" {sentences.curve_title(choice.axis, validation=choice.validation)} "
         canvas.text(1, 0, title)
         legend = [
-            Phrase((Word(sentences.group_name(group), STYLES[place] | BOLD),), place)
+            Phrase((Word(sentences.group_name(group), STYLES[group.colour] | BOLD),), place)
             for place, group in enumerate(found.groups[:MAX_GROUPS])
         ]
         legend = fitting(legend, canvas.width - len(title) - 6)
@@ -131,7 +139,8 @@ class CompareFrame:
         inner = canvas.part(Rect(2, 1, canvas.width - 4, canvas.height - 2))
         columns = dot_columns(inner.width, ascii_only=canvas.ascii_only)
         curves = grid(found, choice.axis, columns, validation=choice.validation)
-        if not self._plots[choice.validation].draw(inner, curves, STYLES, log_y=choice.log_y):
+        styles = [STYLES[group.colour] for group in found.groups[:MAX_GROUPS]]
+        if not self._plots[choice.validation].draw(inner, curves, styles, log_y=choice.log_y):
             quiet(inner, _why_empty(found, choice))
 
 
@@ -155,7 +164,7 @@ def _tables(found: Compared, choice: Choice, height: int) -> list[Table]:
     several = len(found.runs) > len(found.groups)
     if choice.by_run:
         return [run_table(found)]
-    if height >= _BOTH_FROM and several and len(found.runs) <= height // 3:
+    if height >= _BOTH_FROM and several and len(found.groups) + len(found.runs) + 2 <= height // 3:
         return [group_table(found, brief=True), run_table(found)]
     return [group_table(found, brief=True)]
 
@@ -165,20 +174,21 @@ def _within(canvas: Canvas) -> Canvas:
     return canvas.part(Rect(2, 1, max(0, canvas.width - 4), max(0, canvas.height - 2)))
 
 
-def _draw_tables(canvas: Canvas, tables: Sequence[Table]) -> None:
+def _draw_tables(canvas: Canvas, tables: Sequence[Table], found: Compared) -> None:
     y = 0
+    styles = [STYLES[group.colour] | BOLD if group.colour else int(Style.TEXT) for group in found.groups]
     for table in tables:
-        y = _draw_table(canvas, table, y)
+        y = _draw_table(canvas, table, styles, y)
 
 
-def _draw_table(canvas: Canvas, table: Table, y: int) -> int:
+def _draw_table(canvas: Canvas, table: Table, styles: Sequence[int], y: int) -> int:
     """Draw from line ``y`` on, as many rows as fit; return the line after them."""
     shown = table.within(canvas.width)
     widths = [max(map(len, column)) for column in zip(shown.head, *shown.rows, strict=True)]
     room = canvas.height - y - 1
     rows = shown.rows if len(shown.rows) <= room else shown.rows[: max(0, room - 1)]
     for line, (cells, style) in enumerate(
-        [(shown.head, int(Style.DIM)), *((row, _row_style(shown.groups[i])) for i, row in enumerate(rows))], y
+        [(shown.head, int(Style.DIM)), *((row, styles[shown.groups[i]]) for i, row in enumerate(rows))], y
     ):
         x = 0
         for place, (cell, width) in enumerate(zip(cells, widths, strict=True)):
@@ -187,53 +197,47 @@ def _draw_table(canvas: Canvas, table: Table, y: int) -> int:
             x += width + 2
     y += 1 + len(rows)
     if len(rows) < len(shown.rows):
-        canvas.text(0, y, sentences.too_many(len(rows), shown.rows), Style.WARNING)
+        canvas.text(0, y, sentences.more_rows(len(shown.rows) - len(rows)), Style.WARNING)
         y += 1
     return y
 
 
-def _row_style(group: int) -> int:
-    return STYLES[group] | BOLD if group < MAX_GROUPS else int(Style.TEXT)
-
-
-def _text(found: Compared, width: int, *, measured: bool) -> list[_Line]:
-    """The verdicts first, then what limits them, what differs, and if asked for how figures are measured."""
+def _lines(paragraphs: Iterable[tuple[str, str, int]], width: int) -> list[_Line]:
+    """``paragraphs`` in lines of ``width`` cells."""
     lines: list[_Line] = []
-    how = [(" ", line, Style.DIM) for line in sentences.how_measured(found)] if measured else []
-    for sign, text, style in (*_paragraphs(found), *how):
+    for sign, text, style in paragraphs:
         for i, line in enumerate(wrapped(text, width - 2, lines=_MAX_LINES_OF_ONE)):
             lines.append(_Line(f"{' ' if i else sign} {line}", style, starts=i == 0))
     return lines
 
 
 def _paragraphs(found: Compared) -> Iterator[tuple[str, str, int]]:
-    """Each with its sign and style."""
+    """The verdicts, what limits them and what differs, each with its sign and style."""
     plain, (alert, alerted) = NO_VERDICT[0], VERDICT_SIGNS["warning"]
+    if len(found.groups) > MAX_GROUPS:
+        yield alert, sentences.without_curves(found.groups[MAX_GROUPS:]), alerted
     for contrast in found.contrasts:
         severity = sentences.severity(contrast)
         sign, style = VERDICT_SIGNS[severity] if severity is not None else NO_VERDICT
         yield sign, sentences.verdict(contrast, found), style
     if not found.contrasts:
         yield plain, sentences.ONE_GROUP, Style.TEXT
-    if len(found.groups) > MAX_GROUPS:
-        yield alert, sentences.without_curves(found.groups[MAX_GROUPS:]), alerted
     for told in filter(None, map(sentences.speed, found.contrasts)):
         yield plain, told, Style.TEXT
     yield from ((alert, sentences.check(check), alerted) for check in found.checks)
     yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(found))
 
 
-def _cut(text: list[_Line], height: int) -> list[_Line]:
-    """As many whole sentences as fit in ``height`` lines, and how many lines are left."""
+def _cut(text: list[_Line], top: int, height: int) -> list[_Line]:
+    """The lines from ``top`` on: as many whole sentences as fit in ``height``, and how many are left."""
+    text = text[min(top, max(0, len(text) - height)) :]
     if len(text) <= height:
         return text
     shown = max(0, height - 1)
     while shown > 0 and not text[shown].starts:
         shown -= 1
     shown = shown or max(0, height - 1)  # a part of the first is better than none of it
-    return [*text[:shown], _Line(f"… {sentences.too_many(shown, text)}", Style.DIM, starts=True)][
-        : max(0, height)
-    ]
+    return [*text[:shown], _Line(sentences.more_lines(len(text) - shown), Style.DIM, starts=True)][:height]
 
 
 def _draw_help(canvas: Canvas) -> None:

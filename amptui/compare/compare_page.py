@@ -25,8 +25,8 @@ _COLUMNS = 600
 
 _WIDTH, _HEIGHT, _MARGIN = 1000, 260, 8
 
-_COLOURS = ("fp32", "bf16", "fp16", "tf32", "curve1", "ieee", "curve2", "curve0")
-"""Classes of the style sheet by the place of a group, as on the screen."""
+_MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
+"""Classes of the style sheet for colours of groups; precisions have classes of their own names."""
 
 
 def page(found: Compared) -> str:
@@ -63,9 +63,9 @@ def _main(found: Compared) -> Markup:
         _header(found),
         card("verdict", *_verdicts(found)),
         card("training", charts[0], _legend(found.groups)),
-        card("groups", _table(group_table(found), range(len(found.groups)))),
+        card("groups", _table(group_table(found), found.groups)),
         card("curves", element("div", *charts[1:], class_="charts") if any(charts[1:]) else None),
-        card("runs", _table(runs, runs.groups)),
+        card("runs", _table(runs, [found.groups[place] for place in runs.groups])),
         card("what differs", _differences(found)),
         card("how it is measured", *(paragraph(t, "note") for t in sentences.how_measured(found))),
     )
@@ -92,33 +92,33 @@ def _verdicts(found: Compared) -> Iterator[Markup | None]:
 
 def _legend(groups: Sequence[Group]) -> Markup:
     items = [
-        element("li", f"{sentences.group_name(group)}, {sentences.seeds(group)}", class_=_colour(place))
-        for place, group in enumerate(groups)
+        element("li", f"{sentences.group_name(group)}, {sentences.seeds(group)}", class_=_class(group))
+        for group in groups
     ]
     bands = element("li", sentences.LEGEND, class_="dots")
     gaps = element("li", "× NaN or Inf", class_="nonfinite")
     return element("ul", *items, bands, gaps, class_="legend")
 
 
-def _colour(place: int) -> str:
-    return _COLOURS[place] if place < len(_COLOURS) else "other"
+def _class(group: Group) -> str:
+    return _MORE.get(group.colour, group.colour)
 
 
-def _table(table: Table, groups: Sequence[int]) -> Markup:
-    """A column for each row of ``table``, headed in the colour of its group."""
-    turned = table.turned()
+def _table(shown: Table, groups: Sequence[Group]) -> Markup:
+    """A column for each row of ``shown``, headed in the colour of its group."""
+    turned = shown.turned()
     names = [_chip(name, group) for name, group in zip(turned.head[1:], groups, strict=True)]
     return table(("", *names), turned.rows)
 
 
-def _chip(name: str, place: int) -> Markup:
-    return element("span", name, class_=f"chip {_colour(place)}")
+def _chip(name: str, group: Group) -> Markup:
+    return element("span", name, class_=f"chip {_class(group)}")
 
 
 def _differences(found: Compared) -> Markup | None:
     if not found.differences:
         return None
-    names = [_chip(sentences.group_name(group), place) for place, group in enumerate(found.groups)]
+    names = [_chip(sentences.group_name(group), group) for group in found.groups]
     return table(("", *names), [(each.name, *each.values) for each in found.differences])
 
 
@@ -162,13 +162,11 @@ def _labels(vertical: Axis) -> Markup:
 def _area(found: Compared, drawn: Grid, vertical: Axis, title: str) -> Markup:
     ticks = _pixels(vertical, np.array(vertical.ticks)).tolist()
     lines = [element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid") for y in ticks]
-    curves = [(place, curve) for place, curve in enumerate(drawn.curves) if curve is not None]
-    bands = [_band(curve, vertical, _colour(place)) for place, curve in curves]
-    means = [
-        _line(curve, vertical, _colour(place), sentences.group_name(found.groups[place]))
-        for place, curve in curves
-    ]
-    tails = [tail for place, curve in curves for tail in _tails(curve, vertical, _colour(place))]
+    pairs = zip(found.groups, drawn.curves, strict=True)
+    curves = [(group, curve) for group, curve in pairs if curve is not None]
+    bands = [_band(curve, vertical, _class(group)) for group, curve in curves]
+    means = [_line(curve, vertical, _class(group), sentences.group_name(group)) for group, curve in curves]
+    tails = [tail for group, curve in curves for tail in _tails(curve, vertical, _class(group))]
     drawing = element(
         "svg",
         *bands,

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from textual import events
 from textual.app import App, ComposeResult
@@ -19,8 +19,14 @@ from amptui.tui.dashboard import Dashboard
 from amptui.tui.screen import MAX_WAITING_WRITES
 from amptui.tui.terminal_driver import PatientDriver
 
+if TYPE_CHECKING:
+    from amptui.compare.contrasts import Compared
+
 FRAME_SECONDS = 0.5
 """From one frame to the next: journals are looked at once a second."""
+
+MAX_TOP = 1000
+"""Lines that somebody can scroll: more than any verdict has."""
 
 _ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 
@@ -45,6 +51,7 @@ class CompareApp(App[None]):
         self._following = following
         self._frame = CompareFrame()
         self._choice = Choice()
+        self._drawn: Compared | None = None
         self._dashboard = Dashboard(
             self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
         )
@@ -80,7 +87,10 @@ class CompareApp(App[None]):
         if self._following.failure is not None:
             self._leave("")
             return
-        if not isinstance(driver, PatientDriver) or driver.waiting_writes <= MAX_WAITING_WRITES:
+        newest = self._following.newest
+        behind = isinstance(driver, PatientDriver) and driver.waiting_writes > MAX_WAITING_WRITES
+        if newest is not self._drawn and not behind:
+            self._drawn = newest
             self._dashboard.repaint()
         self.set_timer(FRAME_SECONDS, self._tick)
 
@@ -132,6 +142,14 @@ class CompareApp(App[None]):
     def action_toggle_runs(self) -> None:
         """A row for each run, or for each group."""
         self._choice = replace(self._choice, by_run=not self._choice.by_run)
+
+    def action_scroll_down(self) -> None:
+        """On by a line of the verdict."""
+        self._choice = replace(self._choice, top=min(self._choice.top + 1, MAX_TOP))
+
+    def action_scroll_up(self) -> None:
+        """Back by a line."""
+        self._choice = replace(self._choice, top=max(0, self._choice.top - 1))
 
     def action_show_help(self) -> None:
         """Open the help."""

@@ -54,6 +54,11 @@ def grid(found: Compared, axis: str, columns: int, *, validation: bool) -> Grid:
         return Grid(axis, 0.0, 1.0, tuple(None for _ in lines))
     low = min(float(first) for first, _ in ends)
     high = max(float(last) for _, last in ends)
+    if axis == "steps":
+        # From the first step of the first bucket to the last step of the last one.
+        reached = [run.view.loss for run in found.runs if run.view.loss.count]
+        low = min([low, *(float(series.first_step) for series in reached)])
+        high = max([high, *(float(series.last_step) for series in reached)])
     high = high if high > low else low + 1.0
     reach = 0 if validation else max(1, columns // _SMOOTHING_PART)
     curves = [_group_curve(group, low, high, columns, reach) for group in lines]

@@ -15,6 +15,9 @@ from amptui.telemetry.view import PrecisionStats
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """What groups are called, in the order in which they were named."""
 
+COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
+"""Colours of groups: those that precisions have everywhere, and three more; they could not be told apart."""
+
 _IN_THE_RECORD = frozenset(
     {
         *("model", "precision", "amp_precision", "device", "epochs", "steps", "batch_size", "learning_rate"),
@@ -49,6 +52,8 @@ class Group:
     """What sets it apart from the others: ``FP32``, ``AMP bf16 learning_rate=0.001``."""
     precision: str | None
     """The precision of all its steps; None if there were several."""
+    colour: str
+    """One of ``COLOURS``, its precision's where no group before has it; empty after the eighth group."""
     runs: tuple[RunFigures, ...]
 
     @property
@@ -106,10 +111,22 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
         others = [f"{each.name}={each.values[i]}" for each in told if each.values[i]]
         unique = precisions.count(precision) == 1
         labels.append(precision if unique else " ".join([precision, *others[:2]]))
+    used = [_one_precision(group[0]) for group in found]
+    named = zip(LETTERS, labels, used, colours(used), map(tuple, found), strict=False)
     return tuple(
-        Group(letter=LETTERS[i], label=label, precision=_one_precision(group[0]), runs=tuple(group))
-        for i, (label, group) in enumerate(zip(labels, found, strict=True))
+        Group(letter=letter, label=label, precision=precision, colour=colour, runs=runs)
+        for letter, label, precision, colour, runs in named
     )
+
+
+def colours(precisions: Sequence[str | None]) -> list[str]:
+    """A colour for each group by its precision, see :attr:`Group.colour`."""
+    first = precisions[: len(COLOURS)]
+    own = [each if each in COLOURS and each not in first[:i] else None for i, each in enumerate(first)]
+    free = iter([*COLOURS[-3:], *COLOURS[:-3]])
+    others = (colour for colour in free if colour not in own)
+    found = [next(others) if each is None else each for each in own]
+    return found + [""] * (len(precisions) - len(found))
 
 
 _SURROUNDINGS = frozenset(

@@ -8,19 +8,22 @@ import numpy.typing as npt
 from amptui import units
 from amptui.compare import sentences
 from amptui.compare.grid import Grid, GroupCurve
-from amptui.compare.groups import LETTERS
+from amptui.compare.groups import COLOURS, LETTERS
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import Columns, extent
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
 from amptui.tui.renderables.limits import Axis, YLimits
 from amptui.tui.renderables.step_window import GUTTER
-from amptui.tui.style import BOLD, Style
+from amptui.tui.style import BOLD, Style, precision_style
 
-STYLES = (Style.FP32, Style.BF16, Style.FP16, Style.TF32, Style.WARNING, Style.IEEE, Style.GOOD, Style.TEXT)
-"""The colours of groups, in their order: neighbours differ in hue."""
+STYLES = {
+    **{name: precision_style(name) for name in COLOURS[:-3]},
+    **dict(zip(COLOURS[-3:], (Style.WARNING, Style.TEXT, Style.GOOD), strict=True)),
+}
+"""The style of each colour of a group."""
 
-MAX_GROUPS = len(STYLES)
+MAX_GROUPS = len(COLOURS)
 """Groups with a curve: more could not be told apart."""
 
 _LETTER_EVERY = 18

@@ -220,10 +220,14 @@ def without_curves(groups: Sequence[Group]) -> str:
     return f"no curves for {', '.join(map(group_name, groups))}: the screen has room for those before"
 
 
-def too_many(shown: int, found: Sequence[object]) -> str:
-    """What to say if not all lines fit; empty if they do."""
-    left = len(found) - shown
-    return f"{left} more line{'' if left == 1 else 's'}: --plain shows all" if left > 0 else ""
+def more_lines(count: int) -> str:
+    """What stands below sentences that do not all fit."""
+    return f"… {count} more line{'' if count == 1 else 's'}: ↓"
+
+
+def more_rows(count: int) -> str:
+    """What stands below a table whose rows do not all fit."""
+    return f"{count} more row{'' if count == 1 else 's'}: --plain shows all"
 
 
 def _signed(value: float) -> str:

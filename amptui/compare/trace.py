@@ -295,7 +295,7 @@ def final_mean(losses: Series) -> float | None:
     or Inf are left out, but if they are as many as the others, or the last ones, the result is NaN.
     """
     wanted = max(MEAN_STEPS, math.ceil(FINAL_SHARE * losses.count))
-    if wanted <= len(losses.recent) or losses.bucket_steps == 1:
+    if wanted <= len(losses.recent):
         values, bad = losses.recent[-wanted:], losses.recent_nonfinite[-wanted:].astype(np.float64)
     else:
         buckets = -(-wanted // losses.bucket_steps)

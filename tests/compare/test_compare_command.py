@@ -1,6 +1,7 @@
 """`amptui compare` as it is typed: plain, as JSON, as a page, on a terminal, and what it refuses."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_on_a_terminal_it_is_a_screen() -> None:
         terminal.press("q")
         assert terminal.wait() == 0
         assert terminal.modes == terminal.modes_before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, status: int) -> None:
+    with Terminal(amptui_command("compare", *RUNS)) as terminal:
+        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.process.send_signal(number)
+        assert terminal.wait() == status
+        assert terminal.modes == terminal.modes_before
+
+
+def test_a_terminal_that_is_closed_ends_it() -> None:
+    with Terminal(amptui_command("compare", *RUNS)) as terminal:
+        terminal.wait_for("B AMP bf16 against A FP32")
+        terminal.hang_up()
+        assert terminal.wait() == 128 + signal.SIGHUP
 
 
 def test_an_unreadable_run_gives_the_terminal_back(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_each_group_has_a_letter_on_its_curve_and_a_colour(recorded: Compared) -
     canvas = drawn(recorded)
     plot = canvas.rows(1, 14)
     letters = {(chr(plot.chars[y, x]), int(plot.styles[y, x]) & 0x7F) for y, x in np.argwhere(plot.chars > 0)}
-    assert {("A", STYLES[0]), ("B", STYLES[1])} <= letters
+    assert {("A", STYLES["fp32"]), ("B", STYLES["bf16"])} <= letters
 
 
 def test_without_utf8_there_is_only_ascii(recorded: Compared) -> None:
@@ -105,8 +105,17 @@ def test_more_groups_than_colours_are_told() -> None:
     shown = text(drawn(compared(runs), (120, 60)))
     assert "no curves for I" in shown
     assert "J FP32" in shown
-    small = text(drawn(compared(runs), (80, 24)))
-    assert "more line" in small
+    assert "no curves for I" in text(drawn(compared(runs), (80, 24)))
+    assert "more row" in text(drawn(compared(runs), (80, 18)))
+
+
+def test_the_verdict_can_be_scrolled(recorded: Compared) -> None:
+    first = text(drawn(recorded, (80, 24)))
+    assert "more lines: ↓" in first
+    assert "time to 0.451:" not in first
+    last = text(drawn(recorded, (80, 24), top=999))
+    assert "more lines" not in last
+    assert "--target-loss" in last
 
 
 def test_validations_are_drawn_on_request() -> None:

@@ -13,7 +13,7 @@ PAGE = (ROOT / "demo" / "guide" / "compare.md").read_text()
 
 
 def test_every_key_that_it_names_is_one() -> None:
-    named = set(re.findall(r"`(\w|\?)`", PAGE))
+    named = set(re.findall(r"`(\w|\?|↓|↑)`", PAGE))
     assert named == {key.label for key in KEYS}
 
 

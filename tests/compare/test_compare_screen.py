@@ -71,6 +71,10 @@ async def test_keys_change_what_is_drawn() -> None:
         await screen.pilot.press("v")
         assert not screen.app.choice.validation
         assert "no run has a validation" in screen.text
+        await screen.pilot.press("down", "j", "k")
+        assert screen.app.choice.top == 1
+        await screen.pilot.press("up", "up")
+        assert screen.app.choice.top == 0
         await screen.pilot.press("question_mark")
         assert "compare keys" in screen.text
         await screen.pilot.press("x")  # closes the help, and nothing else

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from amptui.compare.groups import differences, grouped, options
+from amptui.compare.groups import colours, differences, grouped, options
 from amptui.records import PrecisionChanged, Record
 from tests.compare.compared_runs import BF16, FP32, figures, started, trained, whole_run
 from tests.compare.compared_runs import SYNTHETIC as SYNTHETIC_DATA
@@ -92,6 +92,21 @@ def test_differences_are_the_options_that_are_not_the_same() -> None:
     runs = [figures(whole_run()), figures(whole_run(precision="bf16", config={"extra": 1}))]
     found = {each.name: each.values for each in differences(runs)}
     assert found == {"precision": ("FP32", "AMP bf16"), "extra": ("", "1")}
+
+
+@pytest.mark.parametrize(
+    ("precisions", "expected"),
+    [
+        (["bf16", "fp32"], ["bf16", "fp32"]),
+        (["fp32", "fp32", "fp32"], ["fp32", "first", "second"]),
+        ([None, "fp16", "odd"], ["first", "fp16", "second"]),
+        (["fp32"] * 9, ["fp32", "first", "second", "third", "ieee", "tf32", "fp16", "bf16", ""]),
+    ],
+)
+def test_colours_are_those_of_precisions_and_never_shared(
+    precisions: list[str | None], expected: list[str]
+) -> None:
+    assert colours(precisions) == expected
 
 
 def test_a_spread_has_mean_and_range() -> None:

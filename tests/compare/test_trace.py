@@ -92,6 +92,13 @@ def test_the_final_loss_of_a_very_long_run_is_that_of_its_buckets() -> None:
     assert found == pytest.approx((1000 - 55 + 1000) / 2)
 
 
+def test_the_final_loss_after_a_resume_needs_no_recent_values() -> None:
+    track = Track.empty(recent=8)
+    track.extend([float(step) for step in range(1, 101)])
+    track.rewind(95)
+    assert final_mean(track.snapshot()) == pytest.approx(sum(range(75, 95)) / 20)
+
+
 @pytest.mark.parametrize(
     ("losses", "final"),
     [
