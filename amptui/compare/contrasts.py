@@ -219,18 +219,23 @@ def _checks(groups: Sequence[Group]) -> list[Check]:
         named = tuple(run.name for run in runs if holds(run))
         if named:
             found.append(Check(kind=kind, groups=named))
+    unread = [run for run in runs if run.passed_over]
+    if unread:
+        names, words = zip(*((run.name, run.passed_over) for run in unread), strict=True)
+        found.append(Check(kind="unread", groups=names, values=words))
     pairs = [pair for pair in combinations(runs, 2) if _overlap(*pair)]
     if pairs:
         named = tuple(dict.fromkeys(run.name for pair in pairs for run in pair))
         found.append(Check(kind="overlap", groups=named))
-    for group in groups:
-        seeds = [seed_of(run) for run in group.runs]
-        if len(seeds) > 1 and None in seeds:
-            found.append(Check(kind="unknown seed", groups=(group.letter,)))
-        elif len(set(seeds)) < len(seeds):
-            again = [seed for seed in dict.fromkeys(seeds) if seeds.count(seed) > 1 and seed is not None]
-            found.append(Check(kind="repeated seed", groups=(group.letter,), values=tuple(again)))
-    return found
+    return found + [check for group in groups for check in _seed_checks(group)]
+
+
+def _seed_checks(group: Group) -> list[Check]:
+    seeds = [seed_of(run) for run in group.runs]
+    if len(seeds) > 1 and None in seeds:
+        return [Check(kind="unknown seed", groups=(group.letter,))]
+    again = [seed for seed in dict.fromkeys(seeds) if seeds.count(seed) > 1 and seed is not None]
+    return [Check(kind="repeated seed", groups=(group.letter,), values=tuple(again))] if again else []
 
 
 def _is_uneven(run: RunFigures) -> bool:
@@ -310,5 +315,4 @@ _OF_RUNS: tuple[tuple[Kind, Callable[[RunFigures], bool]], ...] = (
     ("several devices", lambda run: len(run.devices) > 1),
     ("uneven", _is_uneven),
     ("untimed", lambda run: run.seconds is None and run.view.step > 0),
-    ("unread", lambda run: bool(run.passed_over)),
 )

@@ -115,6 +115,8 @@ class Following:
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE_SECONDS)
+        else:
+            self._close()
 
     def _run(self) -> None:
         try:
@@ -128,8 +130,11 @@ class Following:
             self.failure = error
             self._changed()
         finally:
-            for run in self._runs:
-                run.close()
+            self._close()
+
+    def _close(self) -> None:
+        for run in self._runs:
+            run.close()
 
     def _read_for_a_while(self) -> None:
         """Read on in all runs in turn, until there is nothing new or a second has passed."""

@@ -27,8 +27,8 @@ _CHECKS: Mapping[Kind, str] = {
     "data": "trained on different data ({}): losses do not compare",
     "model": "different models ({}): losses do not compare",
     "devices": "trained on different devices ({}): times do not compare",
-    "several devices": "moved to another device when resumed: times do not compare: {}",
-    "overlap": "trained at the same time, perhaps on one machine, which slows each down: {}",
+    "several devices": "resumed on another device, so times do not compare: {}",
+    "overlap": "trained at the same time, perhaps on one machine, which may slow each down: {}",
     "unfinished": "ended before the end that was asked for, or failed: {}",
     "repeated seed": "{}: a repeated seed counts once",
     "unknown seed": "{}: not all runs tell their seed; those count as one",
@@ -129,6 +129,9 @@ def speed(contrast: Contrast) -> str:
 
 def check(one: Check) -> str:
     """One limit of the comparison."""
+    if one.kind == "unread":
+        told = [f"{run} ({words})" for run, words in zip(one.groups, one.values, strict=True)]
+        return _CHECKS[one.kind].format(", ".join(told))
     if one.kind in ("samples", "data", "model", "devices"):
         pairs = zip(one.groups, one.values, strict=True)
         return _CHECKS[one.kind].format("; ".join(f"{group}: {value}" for group, value in pairs))

@@ -17,7 +17,7 @@ from tests.forging import forged_journals
 
 
 @given(first=forged_journals(), second=forged_journals())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_journal_makes_a_comparison_fail(first: bytes, second: bytes) -> None:
     with TemporaryDirectory() as folder:
         journals = [Path(folder) / name for name in ("first.jsonl", "second.jsonl")]

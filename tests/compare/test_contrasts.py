@@ -211,6 +211,7 @@ def test_what_else_limits_a_comparison() -> None:
     found = compared([moved, unread, untimed, again])
     assert check(found, "several devices").groups == ("moved",)
     assert check(found, "unread").groups == ("unread",)
+    assert check(found, "unread").values == ("passed over: 1 damaged line",)
     assert check(found, "untimed").groups == ("untimed",)
     assert "unknown seed" in kinds(compared([again, again, *seeds(NEAR)]))
 
