@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from amptui import units
-from amptui.diagnosis.events import other_lines, run_ended
+from amptui.diagnosis.events import run_ended
 from amptui.diagnosis.gradients import window_verdict, xray_verdict
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.loss_scale import scaler_sentence
@@ -18,7 +18,7 @@ from amptui.diagnosis.speed import (
     uncounted,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
-from amptui.records import RunFailed, Validated, Validation
+from amptui.records import Validated, Validation
 from amptui.telemetry.view import PrecisionStats, SessionView
 
 _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", "last loss", "skipped")
@@ -26,7 +26,7 @@ _COLUMNS = ("precision", "steps", "median step", "samples/s", "peak allocated", 
 
 def summary_lines(view: SessionView) -> list[str]:
     """The summary as lines of plain text."""
-    lines = _ending(view)
+    lines = [f"ended at step {view.step:,}" if view.outcome is None else run_ended(view.outcome)]
     if view.run is not None:
         lines.append(f"{view.run.model} on {view.run.device_name}, {data_label(view.run.data)}")
     if view.validated is not None and view.validated.validation is not None:
@@ -45,13 +45,6 @@ def summary_lines(view: SessionView) -> list[str]:
 def _validation(found: Validation) -> str:
     own = "".join(f", {name} {units.loss(value)}" for name, value in found.metrics.items())
     return f"loss {units.loss(found.loss)}, accuracy {units.percent(found.accuracy, 1)}{own}"
-
-
-def _ending(view: SessionView) -> list[str]:
-    if view.outcome is None:
-        return [f"ended at step {view.step:,}"]
-    more = other_lines(view.outcome.error) if isinstance(view.outcome, RunFailed) else []
-    return [run_ended(view.outcome), *more]
 
 
 def _row(stats: PrecisionStats) -> tuple[str, ...]:

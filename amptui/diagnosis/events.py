@@ -132,9 +132,9 @@ def viewers_changed(record: ViewersChanged) -> str:
 
 
 def run_ended(outcome: RunFinished | RunFailed) -> str:
-    """``done after 2,340 steps in 0:41``; of a failure the first line of its error."""
+    """``done after 2,340 steps in 0:41``; of a failure its error, on one line."""
     if isinstance(outcome, RunFailed):
-        return f"failed at step {units.count(outcome.step)}: {_first_line(outcome.error)}"
+        return f"failed at step {units.count(outcome.step)}: {' '.join(outcome.error.split())}"
     word = "done" if outcome.reason == "done" else "stopped"
     return f"{word} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
 
@@ -151,8 +151,7 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def other_lines(text: str) -> list[str]:
-    """All lines but the first."""
+def _other_lines(text: str) -> list[str]:
     return text.strip().split("\n")[1:]
 
 
@@ -190,7 +189,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     ModulesTraced: gradients.trace_details,
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
-    PauseChanged: lambda it: other_lines(it.reason),
-    Note: lambda it: other_lines(it.text),
-    RunFailed: lambda it: [*other_lines(it.error), *it.traceback.splitlines()],
+    PauseChanged: lambda it: _other_lines(it.reason),
+    Note: lambda it: _other_lines(it.text),
+    RunFailed: lambda it: [*_other_lines(it.error), *it.traceback.splitlines()],
 }
