@@ -99,6 +99,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "data_dir": options.data_dir,
         "data": options.data,
+        "workers": options.workers,
         "channels_last": options.channels_last,
         "cudnn_benchmark": options.cudnn_benchmark,
         "compile_mode": options.compile,

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import default_collate
 
 from amptui.data.sources import Data, DataRequest
 from amptui.data.vision import mnist
@@ -76,6 +77,10 @@ class Experiment:
     def load_data(self, request: DataRequest) -> Data:
         """MNIST, or its synthetic stand-in."""
         return mnist(request)
+
+    def collate_fn(self, samples: list[Any]) -> Any:
+        """A batch of a Dataset's samples, made in a worker if there are any; a DataLoader has its own."""
+        return default_collate(samples)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
         """Cross entropy of ``model(inputs)`` against class indices.

@@ -291,6 +291,7 @@ def _add_data(add: _Add) -> None:
         choices=("auto", "real", "synthetic"),
         help="auto: real data, or synthetic data if it is not available (default: auto)",
     )
+    add("--workers", type=_natural_int, metavar="N", help="processes that load data (default: the model's)")
     add("--data-dir", type=Path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
 
 

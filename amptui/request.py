@@ -35,6 +35,8 @@ class TrainRequest:
     seed: int = 0
     data_dir: Path = Path()
     data: Literal["auto", "real", "synthetic"] = "auto"
+    workers: int | None = None
+    """Processes that load samples; None leaves that to the experiment and the device."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Fields of the experiment by name, as text: ``--set width=128``."""
     interactive: bool = True

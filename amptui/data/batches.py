@@ -1,8 +1,7 @@
 """Turns any supported data source into batches on the training device."""
 
-import copy
 import traceback
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -12,10 +11,15 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
+from amptui.data.device_copies import DeviceCopies, move
 from amptui.data.loaders import (
     END,
+    SeededIndices,
+    SeededSamples,
     delivered,
     draws_on_host,
+    generators_of,
+    length_of,
     raise_dead_worker,
     without_workers,
     worker_count,
@@ -30,6 +34,10 @@ passed through unchanged."""
 
 Passed = Callable[[int], bool]
 """Called with how many batches a loader has skipped; returns False to stop skipping."""
+
+
+Collate = Callable[[list[Any]], Batch]
+"""Makes a batch of samples."""
 
 
 def _go_on(_passed: int) -> bool:
@@ -77,13 +85,23 @@ class Batches(Protocol):
 
 
 def open_batches(
-    source: Source, *, device: torch.device, batch_size: int, seed: int, training: bool
+    source: Source,
+    *,
+    device: torch.device,
+    batch_size: int,
+    seed: int,
+    training: bool,
+    workers: int | None = None,
+    collate: Collate | None = None,
 ) -> Batches:
     """Batches of ``source`` on ``device``: for training shuffled and without a last short one, else in order.
 
     A :class:`DataLoader` is used as it is, with its own batch size and order. ``Arrays`` are kept on the
     device if they take at most a quarter of a GPU's free memory. Raises ``DataError`` if there is not one
     batch.
+
+    ``workers`` processes load the samples of a map-style ``Dataset``, whose batches do not depend on their
+    number; None is 0 on a CPU and up to 4 on a GPU. ``collate`` makes batches of a ``Dataset``'s samples.
     """
     if isinstance(source, DataLoader):
         batches: Batches = _LoadedBatches(source, device)
@@ -93,10 +111,10 @@ def open_batches(
         return batches
     if isinstance(source, IterableDataset):
         # No workers: each would deliver the whole stream unless the data set splits it itself.
-        return _LoadedBatches(DataLoader(source, batch_size, drop_last=training), device)
+        return _LoadedBatches(DataLoader(source, batch_size, drop_last=training, collate_fn=collate), device)
     order = _Order(_samples(source, batch_size, training), batch_size, seed, training=training)
     if not isinstance(source, Arrays):
-        return _DatasetBatches(source, order, device)
+        return _DatasetBatches(source, order, device, workers=workers, collate=collate)
     if _fits(source, device):
         return _ResidentBatches(source, order, device)
     return _StreamedBatches(source, order, device)
@@ -117,22 +135,6 @@ def count_samples(batch: Batch) -> int:
     return next((samples for part in batch if (samples := count_samples(part))), 0)
 
 
-def move(batch: Batch, device: torch.device) -> Batch:
-    """The same structure with its tensors on ``device``; the host does not wait for the copies."""
-    if isinstance(batch, Tensor | PackedSequence):
-        if device.type == "cuda" and not batch.is_cuda and not batch.is_pinned():
-            batch = batch.pin_memory()  # the host waits for copies from other memory
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, MutableMapping):
-        moved = copy.copy(batch)
-        moved.update({key: move(value, device) for key, value in batch.items()})
-        return moved
-    if isinstance(batch, tuple | list):
-        parts = [move(part, device) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    return batch
-
-
 class _Order(Sampler[list[int]]):
     """The sample indices of each batch of an epoch; iterates over the batches of epoch ``self.epoch``."""
 
@@ -142,6 +144,8 @@ class _Order(Sampler[list[int]]):
         self.epoch = 0
         self.skip = 0
         """Batches that iteration leaves out at the start."""
+        self.seeds_batches = False
+        """Whether each batch comes with a seed for what is drawn while its samples are loaded."""
         self._seed = seed
         self._training = training
 
@@ -151,7 +155,12 @@ class _Order(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         batches = torch.split(self.indices(self.epoch), self.batch_size)
-        return (batch.tolist() for batch in batches[self.skip :])
+        if not self.seeds_batches:
+            return (batch.tolist() for batch in batches[self.skip :])
+        numbered = enumerate(batches[self.skip :], self.skip)
+        return (
+            SeededIndices(batch.tolist(), self._seed_of(self.epoch, number)) for number, batch in numbered
+        )
 
     def indices(self, epoch: int) -> Tensor:
         """The sample indices of an epoch, int64 [samples]; drawn on the CPU, so the same for every device."""
@@ -163,7 +172,10 @@ class _Order(Sampler[list[int]]):
 
     def epoch_seed(self, epoch: int) -> int:
         """A 64-bit seed from the run's seed and ``epoch``; neighbouring numbers give unrelated seeds."""
-        entropy = (self._seed % (1 << 64), epoch)
+        return self._seed_of(epoch)
+
+    def _seed_of(self, *numbers: int) -> int:
+        entropy = (self._seed % (1 << 64), *numbers)
         return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
 
 
@@ -205,9 +217,10 @@ class _LoadedBatches:
     def __init__(self, loader: DataLoader[Any], device: torch.device) -> None:
         self._loader = loader
         self._device = device
-        self.samples = _length(loader.dataset)
-        self.batches_per_epoch = _length(loader)
-        self.generators = _generators(loader)
+        self._copies = DeviceCopies(device)
+        self.samples = length_of(loader.dataset)
+        self.batches_per_epoch = length_of(loader)
+        self.generators = generators_of(loader)
         self.dropped = 0
         self._iterator: object = None
 
@@ -243,7 +256,7 @@ class _LoadedBatches:
                 raise DataError(what, hint="resume with the data that the run started with")
             if not passed(done + 1):
                 break
-        return (move(batch, self._device) for batch in batches)
+        return map(self._copies.send, batches)
 
     def _batches(self) -> Iterator[Batch]:
         """All batches but those that are None: a ``collate_fn`` that drops bad samples may have none left."""
@@ -271,21 +284,36 @@ class _LoadedBatches:
 
 
 class _DatasetBatches(_LoadedBatches):
-    """A map-style data set in a DataLoader with our order."""
+    """A map-style data set in a DataLoader with our order.
 
-    def __init__(self, dataset: Dataset[Any], order: _Order, device: torch.device) -> None:
+    Samples may draw random numbers, to augment images say. Where workers load them, or a number of workers
+    was asked for, each batch has its own seed for that: it is the same whoever loads it, also after a resume.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        order: _Order,
+        device: torch.device,
+        *,
+        workers: int | None,
+        collate: Collate | None,
+    ) -> None:
         # The loader draws its workers' seeds from this generator, not from torch's global one.
         self._generator = torch.Generator()
         self._order = order
         on_gpu = device.type == "cuda"
-        workers = worker_count(4) if on_gpu else 0
+        order.seeds_batches = workers is not None or on_gpu
+        if workers is None:
+            workers = worker_count(4) if on_gpu else 0
         loader = DataLoader(
-            dataset,
+            SeededSamples(dataset) if order.seeds_batches else dataset,
             batch_sampler=order,
             generator=self._generator,
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=on_gpu,
+            collate_fn=collate,
         )
         super().__init__(loader, device)
         self.generators = ()  # seeded again for each epoch
@@ -347,7 +375,7 @@ def _fits(arrays: Arrays, device: torch.device) -> bool:
 
 def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> int:
     """How many samples there are; raises DataError if they do not fill one batch."""
-    role, samples = _role(training), _length(source)
+    role, samples = _role(training), length_of(source)
     if source is None or isinstance(source, str | bytes):
         what = f"the {role} data is {'None' if source is None else 'a string'}"
         raise DataError(what, hint="return an Arrays, a Dataset or a DataLoader")
@@ -359,20 +387,6 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> 
         what = f"the training set has {samples:,} samples, fewer than one batch of {batch_size:,}"
         raise DataError(what, hint=f"use --batch-size {samples} or less")
     return samples
-
-
-def _generators(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
-    """The generators of ``loader`` and its samplers that the user set, each once."""
-    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    found = (getattr(owner, "generator", None) for owner in (loader, *samplers))
-    return tuple({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
-
-
-def _length(source: object) -> int | None:
-    try:
-        return len(source)  # type: ignore[arg-type]  # whether it has a length is the question
-    except TypeError:
-        return None
 
 
 def _role(training: bool) -> str:

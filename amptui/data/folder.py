@@ -96,7 +96,7 @@ def _from_folder(request: DataRequest, wanted: ImageBatches) -> Data:
     return Data(
         name=root.resolve().name,
         real=True,
-        train=_loader(training, wanted, request.seed, training=True),
+        train=_loader(training, wanted, request, training=True),
         validation=_validation(request, wanted, classes),
     )
 
@@ -110,7 +110,7 @@ def _validation(
     if unknown := sorted(set(_class_folders(folder)) - set(classes)):
         raise DataError(f"{folder / unknown[0]} is a class that is not in train", hint=LAYOUT_HINT)
     images = FolderImages(_listed(folder, classes, request), _validation_transform(wanted))
-    return _loader(images, wanted, request.seed, training=False)
+    return _loader(images, wanted, request, training=False)
 
 
 def _class_folders(folder: Path) -> list[str]:
@@ -154,9 +154,11 @@ def _validation_transform(wanted: ImageBatches) -> v2.Compose:
 
 
 def _loader(
-    images: FolderImages, wanted: ImageBatches, seed: int, *, training: bool
+    images: FolderImages, wanted: ImageBatches, request: DataRequest, *, training: bool
 ) -> DataLoader[tuple[Tensor, int]]:
-    workers = worker_count(MAX_WORKERS) if wanted.workers is None else wanted.workers
+    workers = wanted.workers if request.workers is None else request.workers
+    if workers is None:
+        workers = worker_count(MAX_WORKERS)
     return DataLoader(
         images,
         wanted.batch_size,
@@ -166,5 +168,5 @@ def _loader(
         # Validation workers end with the validation: they would keep their memory for the whole epoch.
         persistent_workers=training and workers > 0,
         pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator().manual_seed(request.seed),
     )

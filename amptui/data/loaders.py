@@ -1,13 +1,16 @@
-"""Helps with DataLoaders: the device of their generators, how a worker died, loading without workers."""
+"""Helps with DataLoaders: seeds for batches, generators on a device, workers that died, loading without."""
 
 import multiprocessing
+import random
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from amptui.cores import read_cores, read_limits
 from amptui.errors import DataError
@@ -24,6 +27,53 @@ _WORKER_ENDS = {
 
 END = object()
 """Returned at the end of an iterator; a batch may be anything else, even None."""
+
+
+class SeededIndices(list[int]):
+    """The indices of a batch, with the seed for what is drawn while its samples are loaded."""
+
+    def __init__(self, indices: Iterable[int], seed: int) -> None:
+        super().__init__(indices)
+        self.seed = seed
+
+
+class SeededSamples(Dataset[Any]):
+    """The samples of ``dataset``, loaded a batch at a time, with generators seeded for that batch."""
+
+    def __init__(self, dataset: Dataset[Any]) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)  # type: ignore[arg-type]  # the order has asked for it
+
+    def __getitems__(self, indices: SeededIndices) -> list[Any]:
+        """The samples of one batch; torch's DataLoader asks for them so."""
+        with _seeded(indices.seed):
+            together = getattr(self._dataset, "__getitems__", None)
+            if callable(together):
+                return list(together(list(indices)))
+            return [self._dataset[index] for index in indices]
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The generators of Python, numpy and torch seeded within; in the training's own process as before after.
+
+    A GPU's generators are left alone: ``torch.manual_seed()`` would seed them too.
+    """
+    before = None
+    if get_worker_info() is None:
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        if before is not None:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_rng_state(before[2])
 
 
 def worker_count(most: int) -> int:
@@ -76,3 +126,18 @@ def without_workers(loader: DataLoader[Any]) -> DataLoader[Any]:
     if loader.batch_sampler is None:
         return DataLoader(dataset, None, sampler=loader.sampler, collate_fn=collate)
     return DataLoader(dataset, batch_sampler=loader.batch_sampler, collate_fn=collate)
+
+
+def generators_of(loader: DataLoader[Any]) -> tuple[torch.Generator, ...]:
+    """The generators of ``loader`` and its samplers that the user set, each once."""
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    found = (getattr(owner, "generator", None) for owner in (loader, *samplers))
+    return tuple({id(each): each for each in found if isinstance(each, torch.Generator)}.values())
+
+
+def length_of(source: object) -> int | None:
+    """Its length; None where it knows none."""
+    try:
+        return len(source)  # type: ignore[arg-type]  # whether it has a length is the question
+    except TypeError:
+        return None

@@ -67,6 +67,8 @@ class DataRequest:
     """The folder of data sets, also for downloads."""
     kind: DataKind = "auto"
     seed: int = 0
+    workers: int | None = None
+    """Processes that shall load samples, for a DataLoader of one's own; None leaves it to the experiment."""
     report: Callable[[Progress], object] = lambda _progress: None
     """Called with the progress of long work."""
     stopping: Callable[[], bool] = lambda: False

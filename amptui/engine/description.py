@@ -68,6 +68,7 @@ def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
         "clip_norm": prepared.clip_norm,
         "accumulate": prepared.accumulate,
         "seed": request.seed,
+        "workers": request.workers,
         "channels_last": request.channels_last,
         "cudnn_benchmark": request.cudnn_benchmark,
         "compile": request.compile_mode,

@@ -5,6 +5,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, IterableDataset
 
-from amptui.data.batches import Batch, Batches, open_batches
-from amptui.data.sources import Data, DataRequest
+from amptui.data.batches import Batch, Batches, Collate, open_batches
+from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.engine.compilation import (
     CompileWatch,
     NewIteration,
@@ -231,17 +233,38 @@ def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
         ) from None
 
 
-def open_data(data: Data, device: torch.device, batch_size: int, seed: int) -> tuple[Batches, Batches | None]:
+def open_data(
+    data: Data,
+    device: torch.device,
+    batch_size: int,
+    seed: int,
+    *,
+    workers: int | None = None,
+    collate: Collate | None = None,
+) -> tuple[Batches, Batches | None]:
     """Training and validation batches on the device."""
     if not isinstance(data, Data):
         raise ExperimentError(f"load_data() returned {_kind(data)}", hint="return an amptui.Data")
-    training = open_batches(data.train, device=device, batch_size=batch_size, seed=seed, training=True)
-    if data.validation is None:
-        return training, None
-    validation = open_batches(
-        data.validation, device=device, batch_size=batch_size, seed=seed, training=False
+    opened = partial(
+        open_batches, device=device, batch_size=batch_size, seed=seed, workers=workers, collate=collate
     )
-    return training, validation
+    training = opened(data.train, training=True)
+    return training, None if data.validation is None else opened(data.validation, training=False)
+
+
+def _collate_of(experiment: Experiment) -> Collate | None:
+    """The experiment's own way to make batches of samples, if it has one."""
+    own = getattr(type(experiment), "collate_fn", None) is not Experiment.collate_fn
+    return experiment.collate_fn if own else None
+
+
+def _without_use_for_workers(data: Data, workers: int) -> str:
+    """Why ``--workers`` changes nothing; "" where it does."""
+    if isinstance(data.train, Arrays):
+        return "the data is in memory already"
+    if isinstance(data.train, DataLoader) and data.train.num_workers != workers:
+        return f"the model's own DataLoader has {data.train.num_workers}"
+    return "the data is a stream" if isinstance(data.train, IterableDataset) else ""
 
 
 def choose(request: TrainRequest) -> Choices:
@@ -284,7 +307,16 @@ def assemble(
         torch.backends.cudnn.benchmark = True
     announce("data", "loading data", f"in load_data() of {owner}")
     data = experiment.load_data(data_request)
-    training, validation = open_data(data, device, experiment.batch_size, request.seed)
+    training, validation = open_data(
+        data,
+        device,
+        experiment.batch_size,
+        request.seed,
+        workers=request.workers,
+        collate=_collate_of(experiment),
+    )
+    if request.workers and (why := _without_use_for_workers(data, request.workers)):
+        data_request.warn(f"--workers {request.workers} has no effect: {why}")
     announce("model", "building the model", f"in build_model() of {owner}")
     seed_everything(request.seed)  # the weights do not depend on how the data came to be
     model, optimizer = build_model(

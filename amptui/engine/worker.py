@@ -283,6 +283,7 @@ class TrainingThread:
             data_dir=self._request.data_dir,
             kind=self._request.data,
             seed=self._request.seed,
+            workers=self._request.workers,
             report=self._report,
             stopping=lambda: self._control.stop_reason is not None,
             warn=self._warn,

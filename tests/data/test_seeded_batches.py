@@ -1,0 +1,185 @@
+"""Batches do not depend on who loads them: random samples are the same with any number of workers."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from amptui import Data, DataRequest
+from amptui.control import Control
+from amptui.data.batches import Batches, open_batches
+from amptui.data.sources import Arrays
+from amptui.engine import setup
+from amptui.errors import DataError
+from amptui.records import StepRecord
+from amptui.request import TrainRequest
+from tests.data.samples import CPU, arrays
+from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
+
+
+class Augmented(Dataset[tuple[Tensor, Tensor]]):
+    """Images with noise from all three generators that people use, whoever loads them."""
+
+    def __init__(self, source: Arrays) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        noise = torch.rand(()) + random.random() + float(np.random.random())
+        return self.source.inputs[index] / 255 + 0.1 * noise, self.source.targets[index]
+
+
+class Together(Augmented):
+    """It loads whole batches at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[tuple[Tensor, Tensor]]:
+        assert type(indices) is list
+        return [self[index] for index in indices]
+
+
+@pytest.fixture
+def opened() -> Iterator[Any]:
+    """Opens batches, and ends their workers."""
+    made: list[Batches] = []
+
+    def open_(source: Any = None, **options: Any) -> Batches:
+        source = Augmented(arrays(40)) if source is None else source
+        options = {"device": CPU, "batch_size": 4, "seed": 3, "training": True, **options}
+        made.append(open_batches(source, **options))
+        return made[-1]
+
+    yield open_
+    for batches in made:
+        batches.close()
+
+
+def contents(batches: Batches, epoch: int, skip: int = 0) -> list[tuple[list[Any], list[Any]]]:
+    return [(one.tolist(), other.tolist()) for one, other in batches.epoch(epoch, skip=skip)]
+
+
+@pytest.mark.parametrize("kind", [Augmented, Together])
+def test_random_samples_are_the_same_with_any_number_of_workers(kind: Any, opened: Any) -> None:
+    expected = contents(opened(kind(arrays(40)), workers=0), 2)
+    assert len(expected) == 10
+    for workers in (1, 2, 3):
+        batches = opened(kind(arrays(40)), workers=workers)
+        assert contents(batches, 2) == expected
+        assert contents(batches, 2, skip=7) == expected[7:]
+    others = [contents(opened(workers=0), 3), contents(opened(workers=0, seed=4), 2)]
+    assert expected not in others
+
+
+def test_no_batch_draws_what_another_drew(opened: Any) -> None:
+    still = Augmented(Arrays(torch.zeros(40, 1, dtype=torch.uint8), torch.arange(40)))
+    values = [value for inputs, _ in contents(opened(still, workers=0), 1) for (value,) in inputs]
+    assert len(set(values)) == 40
+
+
+def test_loading_in_the_training_s_own_process_takes_nothing_from_its_generators(opened: Any) -> None:
+    before = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
+    contents(opened(workers=0), 1)
+    assert random.getstate() == before[0]
+    assert str(np.random.get_state(legacy=False)) == str(before[1])
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_without_a_number_of_workers_a_cpu_s_samples_draw_as_in_a_loop_of_one_s_own(opened: Any) -> None:
+    torch.manual_seed(7)
+    (inputs, _), *_ = contents(opened(Noise(40)), 1)
+    torch.manual_seed(7)
+    assert inputs == [torch.rand(1).tolist() for _ in range(4)]
+
+
+class Noise(Dataset[tuple[Tensor, Tensor]]):
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.rand(1), torch.tensor(index)
+
+
+# ------------------------------------------------------------------------- a whole training
+
+
+class Augmenting(Tiny):
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        assert isinstance(data.train, Arrays)
+        return replace(data, train=Augmented(data.train), validation=Augmented(data.train))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_resumed_within_an_epoch_loses_and_repeats_no_batch(workers: int, tmp_path: Path) -> None:
+    whole, first, rest = Log(), Log(), Log()
+    prepared = prepare(Augmenting(epochs=3), workers=0)
+    train(prepared, whole)
+    control = Control()
+    first.watch = stopping(control, 11)
+    stopped = prepare(Augmenting(epochs=3), workers=workers)
+    resumed = prepare(Augmenting(epochs=3), workers=2 - workers)
+    try:
+        train(stopped, first, control, checkpoints=tmp_path)
+        resume(resumed, tmp_path, rest)
+    finally:
+        for each in (stopped, resumed):
+            each.training.close()
+            assert each.validation is not None
+            each.validation.close()
+    assert 11 <= len(first.of(StepRecord)) < 16, "in the second of three epochs of 8 steps"
+    assert losses(first) + losses(rest) == losses(whole)
+
+
+def test_batches_are_made_as_the_experiment_makes_them() -> None:
+    class Collating(Augmenting):
+        def collate_fn(self, samples: list[Any]) -> Any:
+            inputs, targets = zip(*samples, strict=True)
+            return torch.stack(inputs).double(), torch.stack(targets)
+
+    prepared = prepare(Collating())
+    inputs, targets = next(prepared.training.epoch(1))
+    assert (inputs.dtype, inputs.shape, targets.shape) == (torch.float64, (8, 1, 4, 4), (8,))
+    assert prepared.validation is not None
+    assert next(prepared.validation.epoch(0))[0].dtype == torch.float64
+    assert next(prepare(Augmenting()).training.epoch(1))[0].dtype == torch.float32
+
+
+class Telling(Augmenting):
+    """Its own loader asks how many workers are wanted."""
+
+    def load_data(self, request: DataRequest) -> Data:
+        data = super().load_data(request)
+        rows: Any = data.train
+        return replace(data, train=DataLoader(rows, 8, num_workers=request.workers or 0), validation=None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [(Tiny, ["--workers 2 has no effect: the data is in memory already"]), (Augmenting, []), (Telling, [])],
+)
+def test_workers_that_nothing_is_there_for_are_told_of(kind: Any, told: list[str]) -> None:
+    request, found = TrainRequest(model="tiny", device="cpu", workers=2), list[str]()
+    asked = DataRequest(data_dir=Path("unused"), workers=2, warn=found.append)
+    setup.assemble(request, kind(), setup.choose(request), data_request=asked)
+    assert found == told
+
+
+def test_what_a_sample_raises_in_a_worker_names_its_own_line(opened: Any) -> None:
+    class Failing(Augmented):
+        def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+            assert get_worker_info() is not None
+            raise DataError(f"image {index} is damaged")
+
+    with pytest.raises(DataError, match=r"^image \d+ is damaged$"):
+        contents(opened(Failing(arrays(8)), workers=1), 1)
