@@ -181,7 +181,11 @@ class Evil:
         return sys.exit, ("it ran",)
 
 
-@pytest.mark.parametrize("content", [b"no archive", [1, 2], {"epoch": 3}, {"w": Evil()}], ids=repr)
+@pytest.mark.parametrize(
+    "content",
+    [b"no archive", [1, 2], {"epoch": 3}, {"w": Evil()}],
+    ids=["no archive", "a list", "no tensor", "code"],
+)
 def test_a_file_without_a_state_dict_is_told_and_runs_no_code(content: object, tmp_path: Path) -> None:
     file = tmp_path / "weights.pt"
     if isinstance(content, bytes):
