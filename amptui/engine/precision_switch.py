@@ -347,11 +347,8 @@ class PrecisionSwitch:
         if self._told_of_no_scaler or not (name == "bf16" or leaves_scaler):
             return
         self._told_of_no_scaler = True
-        self._say(
-            "info",
-            f"{name} has no loss scaler: a step with an Inf or NaN gradient is applied, not skipped; if that "
-            "makes weights NaN, the run stops and names the newest good checkpoint",
-        )
+        text = f"{name} has no loss scaler: an Inf gradient would make weights NaN, and the run would stop"
+        self._say("info", text)
 
     def _tell_of_waits(self) -> None:
         """Hint once at what GradScaler does with an optimizer that does not take the scale itself."""
