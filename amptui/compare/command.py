@@ -2,6 +2,8 @@
 
 import json as json_text
 import os
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGHUP, SIGINT
@@ -50,7 +52,8 @@ def compare(
     else:
         from amptui.compare.output import plain_lines
 
-        say(*plain_lines(found))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        say(*plain_lines(found, width))
     return 0
 
 

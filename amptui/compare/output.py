@@ -14,13 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def plain_lines(found: Compared) -> list[str]:
-    """The whole comparison, for a reader without a terminal."""
+def plain_lines(found: Compared, width: int | None = None) -> list[str]:
+    """The whole comparison; with a ``width`` the table of runs has the columns that fit in so many cells."""
+    every_run = run_table(found)
+    runs = every_run if width is None else every_run.within(width)
     lines = [sentences.heading(found), ""]
     for group in found.groups:
         names = ", ".join(run.name for run in group.runs)
         lines.append(f"{sentences.group_name(group)}: {sentences.seeds(group)}: {names}")
-    lines += ["", *_written(group_table(found).turned()), "", *_written(run_table(found)), ""]
+    lines += [
+        "",
+        *_written(group_table(found).turned()),
+        "",
+        *_written(runs),
+        "",
+    ]
     lines += [] if found.contrasts else [sentences.ONE_GROUP]
     lines += [sentences.verdict(contrast, found) for contrast in found.contrasts]
     lines += [told for contrast in found.contrasts if (told := sentences.speed(contrast))]

@@ -139,11 +139,11 @@ def check(one: Check) -> str:
 
 
 def difference_lines(found: Compared) -> list[str]:
-    """``precision: A FP32, B AMP bf16``, a line for each option."""
+    """``precision: A FP32; B AMP bf16``, a line for each option."""
     lines = []
     for each in found.differences:
         pairs = zip(found.groups, each.values, strict=True)
-        told = ", ".join(f"{group.letter} {value or 'none'}" for group, value in pairs)
+        told = "; ".join(f"{group.letter} {value or 'none'}" for group, value in pairs)
         lines.append(f"{each.name}: {told}")
     return lines
 

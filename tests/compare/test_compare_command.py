@@ -24,6 +24,14 @@ def test_without_a_terminal_it_writes_tables(capsys: pytest.CaptureFixture[str])
     assert "\x1b" not in shown
 
 
+def test_on_a_terminal_the_table_of_runs_fits() -> None:
+    with Terminal(amptui_command("compare", *RUNS, "--plain"), size=(80, 60)) as terminal:
+        assert terminal.wait() == 0
+        (head,) = [line for line in terminal.text.splitlines() if line.startswith("run ")]
+        assert "final training loss" in head
+        assert "training time" not in head
+
+
 def test_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", *RUNS, "--json", "--target-loss", "1.0"]) == 0
     found = json.loads(capsys.readouterr().out)

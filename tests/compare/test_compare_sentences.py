@@ -112,6 +112,14 @@ def test_states() -> None:
     assert sentences.state(figures([*whole_run()[:-1], failure])) == "failed"
 
 
+def test_differences_name_each_group() -> None:
+    found = compared([*seeds(NEAR), *seeds(FAR, precision="bf16", config={"width": 3})])
+    assert sentences.difference_lines(found) == [
+        "precision: A FP32; B AMP bf16",
+        "width: A none; B 3",
+    ]
+
+
 def test_the_heading_has_what_all_runs_share() -> None:
     runs = [*seeds(NEAR), *seeds(FAR, precision="bf16", device_name="NVIDIA A100")]
     assert sentences.heading(compared(runs)) == "6 runs in 2 groups: mnist-deep, MNIST"
