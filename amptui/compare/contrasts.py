@@ -241,11 +241,10 @@ def _seed_checks(group: Group) -> list[Check]:
 def _is_uneven(run: RunFigures) -> bool:
     """Whether its mean step took much longer than its median one."""
     stats = stats_of(run)
-    started = run.view.run
-    if stats is None or started is None or started.batch_size is None or not stats.median_step_seconds:
+    if stats is None or not stats.median_step_seconds or not run.view.loss.count:
         return False
-    mean_samples = stats.median_step_seconds * (rate_of(run) or math.inf)
-    return mean_samples < started.batch_size / UNEVEN
+    samples_a_step = run.samples / run.view.loss.count
+    return stats.median_step_seconds * (rate_of(run) or math.inf) < samples_a_step / UNEVEN
 
 
 def _ended(run: RunFigures) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -21,13 +21,21 @@ COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
 _IN_THE_RECORD = frozenset(
     {
         *("model", "precision", "amp_precision", "device", "epochs", "steps", "batch_size", "learning_rate"),
-        *("clip_norm", "seed", "data", "settings"),
+        *("clip_norm", "seed", "data", "settings", "compile_mode"),
     }
 )
 """Options of ``run.json`` whose effect is in the run's first record."""
 
-_WITHOUT_EFFECT = frozenset({"data_dir", "checkpoint_every", "max_rounds", "probes", "validation"})
-"""Options of ``run.json`` that change no weight."""
+_WITHOUT_EFFECT = frozenset(
+    {
+        *("data_dir", "checkpoint_every", "max_rounds", "probes"),
+        *("validation", "validate_every", "save_weights"),
+    }
+)
+"""Options of ``run.json`` that change neither a weight nor a loss."""
+
+_UNUSED: Mapping[str, object] = {"accumulate": 1}
+"""Values that mean the same as no option at all, as None and False do; older journals lack the option."""
 
 _NAMED_BY_THE_RECORD = frozenset({"seed", "epochs", "batch_size"})
 """Fields of a run's configuration that the first record has besides, as they were used."""
@@ -151,8 +159,12 @@ def options(run: RunFigures) -> dict[str, str]:
     if started is not None:
         found |= _of_record(started)
     left = run.asked.keys() - _IN_THE_RECORD - _WITHOUT_EFFECT
-    found |= {name: run.asked[name] for name in sorted(left) if run.asked[name] not in (None, False, "", {})}
-    return {name: str(value) for name, value in found.items() if value is not None}
+    found |= {name: run.asked[name] for name in sorted(left)}
+    return {name: str(value) for name, value in found.items() if _is_used(name, value)}
+
+
+def _is_used(name: str, value: object) -> bool:
+    return value is not None and value is not False and value not in ("", {}) and value != _UNUSED.get(name)
 
 
 def _of_record(run: RunStarted) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from amptui.records import EpochFinished, Record, RunResumed, RunStarted, StepRecord
+from amptui.records import Record, RunResumed, RunStarted, StepRecord, Validation
 from amptui.samples import DeviceSample
 from amptui.telemetry.history import Track
 from amptui.telemetry.session import Session
@@ -142,10 +142,15 @@ class Trace:
             self._last_time = record.time
             if isinstance(record, StepRecord):
                 steps.append(record)
-            elif isinstance(record, RunStarted | RunResumed | EpochFinished):
+            elif isinstance(record, RunStarted | RunResumed):
                 self._add_steps(steps)
                 steps = []
-                self._add(record)
+                self._begin(record)
+            elif isinstance(validation := getattr(record, "validation", None), Validation):
+                # At an epoch's end, or in a record of its own.
+                self._add_steps(steps)
+                steps = []
+                self._validate(getattr(record, "step", 0), validation)
             elif isinstance(record, DeviceSample) and record.host.process_rss_bytes is not None:
                 self._peak_process = max(self._peak_process or 0, record.host.process_rss_bytes)
         self._add_steps(steps)
@@ -193,11 +198,11 @@ class Trace:
             nonfinite=loss.nonfinite.astype(np.float64),
         )
 
-    def _add(self, record: RunStarted | RunResumed | EpochFinished) -> None:
-        if isinstance(record, EpochFinished):
-            if record.validation is not None and record.validation.loss is not None:
-                self._validations.append(self._moment(record.step, record.validation.loss))
-            return
+    def _validate(self, step: int, validation: Validation) -> None:
+        if validation.loss is not None:
+            self._validations.append(self._moment(step, validation.loss))
+
+    def _begin(self, record: RunStarted | RunResumed) -> None:
         self._resuming = True
         self._devices[record.device_name] = None
         if isinstance(record, RunResumed):

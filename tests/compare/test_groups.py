@@ -53,10 +53,16 @@ def test_options_that_only_run_json_has_count_if_they_change_the_training() -> N
     asked: list[dict[str, Any]] = [
         {},
         {"compiled": True, "seed": 1},
-        {"compiled": False, "channels_last": None, "data_dir": "/x", "checkpoint_every": 5, "seed": 2},
+        {"compiled": False, "channels_last": None, "accumulate": 1, "save_weights": "/x/seed2.pt", "seed": 2},
         {"accumulate": 4},
     ]
     assert letters(*runs, asked=asked) == ["A", "B", "A", "C"]
+
+
+def test_a_journal_without_a_newer_option_is_one_of_the_group_that_does_not_use_it() -> None:
+    newer = {"channels_last": False, "compile": None, "accumulate": 1}
+    assert letters(whole_run(), whole_run(seed=1, config=newer)) == ["A", "A"]
+    assert letters(whole_run(), whole_run(config={**newer, "accumulate": 2})) == ["A", "B"]
 
 
 def test_a_switch_makes_another_group() -> None:
