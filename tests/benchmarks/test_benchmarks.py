@@ -12,12 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.engine.compilation import missing_for_compile
 from amptui.records import PhaseChanged, Record, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import Journal
 from amptui.telemetry.session import Session
+from tests.benchmarks import compiled
 from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures
 from tests.benchmarks.figures import Figure, median_interval, table
 from tests.benchmarks.fold_many import STRETCH, fold
@@ -29,6 +32,22 @@ from tests.benchmarks.turns import APP, MIN_STEPS, Turn, hold_to_the_same_traini
 from tests.benchmarks.watched import Look, Shown, Watched, finished_run
 from tests.benchmarks.workloads import WARM_UP_STEPS, Workload, workloads
 from tests.checkout import ROOT
+
+
+@pytest.mark.slow  # it compiles C++
+@pytest.mark.skipif(
+    missing_for_compile(torch.device("cpu")) is not None, reason="torch.compile finds no compiler here"
+)
+def test_eager_and_compiled_steps_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(ROOT / "tests" / "recipes" / "knobs.py")
+    few = ["--steps", "2", "--rounds", "3", "--batch-size", "8", "--device", "cpu", "--precisions", "fp32"]
+    assert compiled.main(["--models", model, *few]) == 0
+    eager, fast = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (eager["mode"], fast["mode"]) == ("eager", "default")
+    assert eager["speedup"] == 1
+    assert fast["first_step_seconds"] > fast["step_seconds"] >= fast["fastest_seconds"] > 0
+    assert fast["low"] <= fast["speedup"] <= fast["high"]
+
 
 TINY = Workload(
     name="tiny",
