@@ -7,7 +7,7 @@ table on the device, and the device itself counts the applied steps and reads it
 import copy
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
@@ -51,10 +51,10 @@ class LrSchedule:
         self._optimizer = optimizer
         self.per_epoch = interval == "epoch"
         self.needs_metric = isinstance(scheduler, ReduceLROnPlateau)
-        numbers = all(isinstance(group.get("lr"), float | int) for group in optimizer.param_groups)
-        fused = isinstance(optimizer, _TAKE_DEVICE_LR) and bool(optimizer.defaults.get("fused"))
-        self._may_follow = on_device and fused and numbers and not self.per_epoch
         self._table: _DeviceTable | None = None
+        self.reason_to_wait = "" if self.per_epoch or not on_device else self._reason_to_wait()
+        """Why each step with a loss scale waits for the device, in words; empty if none does."""
+        self._may_follow = on_device and not self.per_epoch and not self.reason_to_wait
         if self.needs_metric and not self.per_epoch:
             raise ExperimentError(
                 "build_scheduler() returned ReduceLROnPlateau, which needs a metric after each epoch",
@@ -71,9 +71,8 @@ class LrSchedule:
         if self._table is None:
             if not (scaled and self._may_follow):
                 return
-            self._table = self._new_table()
-            if self._table is None:
-                return
+            rows, _ = self._look_ahead()
+            self._table = _DeviceTable(self._optimizer, rows)
         elif self._table.is_used_up:
             self.synchronize()
         self._table.set_lrs()
@@ -127,11 +126,14 @@ class LrSchedule:
         """Continue from another's :meth:`state_dict`; the optimizer's state holds the learning rates."""
         self._scheduler.load_state_dict(state)
 
-    def _new_table(self) -> "_DeviceTable | None":
-        """A table from the scheduler's position on; None if it changes more than learning rates."""
-        rows, changes_more = self._look_ahead()
-        self._may_follow = not changes_more
-        return None if changes_more else _DeviceTable(self._optimizer, rows)
+    def _reason_to_wait(self) -> str:
+        optimizer, name = self._optimizer, type(self._scheduler).__name__
+        if not isinstance(optimizer, _TAKE_DEVICE_LR) or not optimizer.defaults.get("fused"):
+            return f"{type(optimizer).__name__} cannot read its learning rate on the GPU"
+        if not all(isinstance(group.get("lr"), float | int) for group in optimizer.param_groups):
+            return "its learning rate is a tensor"
+        _, changes_more = self._look_ahead()
+        return f"{name} changes more than the learning rate" if changes_more else ""
 
     def _continue_after(self, applied: int) -> None:
         """Step the host's scheduler ``applied`` times, and make the table anew from there."""
@@ -154,10 +156,12 @@ class LrSchedule:
             before = [_options(group) for group in groups]
             twin = copy.deepcopy(self._scheduler, {id(self._optimizer): self._optimizer})
             rows, changes_more = [[float(group["lr"]) for group in groups]], False
-            for _ in range(TABLE_STEPS - 1):
-                twin.step()
-                rows.append([float(group["lr"]) for group in groups])
-                changes_more |= any(map(_differ, groups, before))
+            with suppress(Exception):  # some may be stepped only so often: the run does not get there
+                for _ in range(TABLE_STEPS - 1):
+                    twin.step()
+                    rows.append([float(group["lr"]) for group in groups])
+                    changes_more |= any(map(_differ, groups, before))
+            rows += [rows[-1]] * (TABLE_STEPS - len(rows))
             for group, options in zip(groups, before, strict=True):
                 group.update(options)
         return rows, changes_more

@@ -353,8 +353,13 @@ class PrecisionSwitch:
     def _tell_of_waits(self) -> None:
         """Hint once at what GradScaler does with an optimizer that does not take the scale itself."""
         self._told_of_waits = True
-        optimizer = self._prepared.optimizer
-        if self._prepared.device.type != "cuda" or getattr(optimizer, "_step_supports_amp_scaling", False):
+        optimizer, schedule = self._prepared.optimizer, self._prepared.lr_schedule
+        if self._prepared.device.type != "cuda":
+            return
+        if getattr(optimizer, "_step_supports_amp_scaling", False):
+            if schedule is not None and schedule.reason_to_wait:
+                why = f"the schedule must know whether it was skipped; {schedule.reason_to_wait}"
+                self._say("info", f"each {self.precision.name} step waits for the GPU because {why}")
             return
         name = type(optimizer).__name__
         hint = (

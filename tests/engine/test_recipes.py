@@ -196,7 +196,18 @@ def test_a_scheduler_that_changes_momentum_is_stepped_by_the_host() -> None:
     before = [dict(group) for group in optimizer.param_groups]
     schedule.before_update(scaled=True)
     assert not schedule.follows_on_device
+    assert schedule.reason_to_wait == "OneCycleLR changes more than the learning rate"
     assert [dict(group) for group in optimizer.param_groups] == before
+
+
+def test_a_scheduler_may_end_before_the_table_does() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    cycle = OneCycleLR(optimizer, 0.1, total_steps=20, cycle_momentum=False)
+    schedule = followed(optimizer, cycle)
+    schedule.before_update(scaled=True)
+    assert schedule.follows_on_device
+    assert not schedule.reason_to_wait
 
 
 @pytest.mark.parametrize("fused", [True, False])
