@@ -29,7 +29,7 @@ from amptui.engine.lazy_layers import is_lazy_model, materialise
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
 from amptui.engine.weights import check_files, load_weights
-from amptui.errors import DeviceError, ExperimentError
+from amptui.errors import DeviceError, ExperimentError, UsageError
 from amptui.experiment import Experiment
 from amptui.records import Phase
 from amptui.request import TrainRequest
@@ -271,6 +271,12 @@ def choose(request: TrainRequest) -> Choices:
     """The requested device and precisions; raises DeviceError and UsageError if they are not available."""
     device = choose_device(request.device)
     check_files(request)
+    if uses_cuda_graphs(request.compile_mode, device) and request.accumulate > 1:
+        # Their gradients lie in the graphs' memory: the next batch's replay would overwrite them.
+        raise UsageError(
+            f"--accumulate does not work with the CUDA graphs of --compile {request.compile_mode}",
+            hint="use --compile default",
+        )
     if request.compile_mode is not None:
         check_compiler(device)
     unsupported = unsupported_precisions(device)

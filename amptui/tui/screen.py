@@ -116,11 +116,7 @@ class Pace:
 class RunScreen(App[None]):
     """Draws the view of a session. Handles no keys: a subclass does."""
 
-    CSS: ClassVar[str] = """
-        Screen { overflow: hidden; }
-        Dashboard { width: 100%; height: 100%; }
-        Screen, Dashboard { background: ansi_default; color: ansi_default; }
-    """
+    CSS_PATH = "dashboard.tcss"
     ENABLE_COMMAND_PALETTE = False
     TITLE = "amptui"
 

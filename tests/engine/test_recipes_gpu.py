@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from amptui.control import Control
+from amptui.errors import UsageError
 from amptui.records import Record, StepRecord
 from tests.engine.recipes import Recipe
 from tests.tiny import Log, prepare, resume, stopping, switching, train
@@ -94,3 +95,9 @@ def test_switches_do_not_disturb_the_schedule() -> None:
     assert all(max(lrs) == pytest.approx(min(lrs), rel=1e-6) for lrs in found.values())
     by_step = [max(lrs) for _, lrs in sorted(found.items())]
     assert all(before > after for before, after in pairwise(by_step[4:]))
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_accumulation_in_cuda_graphs_is_refused(mode: str) -> None:
+    with pytest.raises(UsageError, match="use --compile default"):
+        prepare(recipe(), device="cuda", compile_mode=mode, accumulate=2)
