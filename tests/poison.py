@@ -31,6 +31,7 @@ from amptui.records import (
     RunFailed,
     RunFinished,
     RunResumed,
+    Validated,
     Validation,
     ViewersChanged,
 )
@@ -232,6 +233,7 @@ def records() -> Iterator[Record]:
     yield samples.flops("fp16", unaligned_flops=10**9, unaligned=(samples.product("a"),), uncounted=("b",))
     validation = Validation(loss=0.5, accuracy=0.9, samples=10, metrics={"top5": 0.1})
     yield EpochFinished(time=100.4, step=122, epoch=1, seconds=1.0, mean_loss=0.4, validation=validation)
+    yield Validated(time=100.45, step=122, epoch=2, validation=validation)
     yield PauseChanged(time=100.5, step=122, paused=True, reason="the scale falls")
     yield PauseChanged(time=100.6, step=122, paused=False)
     yield Note(time=100.6, severity="warning", text="something")

@@ -13,7 +13,7 @@ from tests.warm import WarmSource
 _OTHER_OSC = re.compile(rb"\x1b\](?:22|2|0);[^\x07\x1b]*(?:\x07|\x1b\\)")
 """Textual's wishes for the pointer and the title: their BEL ends a sequence and rings nothing."""
 
-DONE = r"\x07\x1b\]9;amptui: knobs: done: 30 steps in [^\x07\x1b]+\x07"
+DONE = r"\x07\x1b\]9;amptui: knobs: done after 30 steps in [^\x07\x1b]+\x07"
 FAILED = r"\x07\x1b\]9;amptui: knobs: failed: ValueError: bad label in batch 9[^\x07\x1b]*\x07"
 ASKS = r"\x07\x1b\]9;amptui: knobs waits for an answer: the loss has been nan since step 9[^\x07\x1b]*\x07"
 

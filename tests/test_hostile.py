@@ -114,7 +114,7 @@ def test_a_forged_journal_on_the_screen(forged: Path, warm: WarmSource) -> None:
     command = amptui_command("replay", str(forged), "--speed", "1000")
     with Terminal(command, size=SIZE, warm=warm) as terminal:
         terminal.wait_for("replay ended")
-        for panel in ("loss", "throughput", "loss scale", "numerics", "memory", "comparison", "events"):
+        for panel in ("loss", "throughput", "loss scale", "float16", "memory", "comparison", "events"):
             terminal.press("\t")
             terminal.wait_for(rf"(?s)\A[^╭]*╭ {panel} [^╭]*\Z")
             assert_framed(terminal)

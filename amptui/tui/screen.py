@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, ClassVar, Literal, NotRequired, TypedDict, Unpack
 
@@ -116,7 +117,7 @@ class Pace:
 class RunScreen(App[None]):
     """Draws the view of a session. Handles no keys: a subclass does."""
 
-    CSS_PATH = "dashboard.tcss"
+    CSS_PATH = str(Path(__file__).with_name("dashboard.tcss"))
     ENABLE_COMMAND_PALETTE = False
     TITLE = "amptui"
 

@@ -43,7 +43,7 @@ def alarm(time: float = 150.0, step: int = 7) -> Record:
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (finished(), "mnist-deep: done: 9 steps in 3.00 s"),
+        (finished(), "mnist-deep: done after 9 steps in 0:03"),
         (failed(), "mnist-deep: failed: wrong; do this"),
         (paused(), "mnist-deep waits for an answer: the loss has been nan since step 7"),
         (Note(time=150.0, severity="error", text="disk full"), "mnist-deep: disk full"),
