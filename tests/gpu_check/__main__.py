@@ -38,6 +38,7 @@ CHECKS = (
     Check(paths.app_on_gpu),
     Check(paths.x_ray),
     Check(paths.goes_on, needs_gpu=False),
+    Check(paths.cuda_graphs),
     Check(paths.gpu_tests),
     Check(speed.benches),
     Check(speed.probes),

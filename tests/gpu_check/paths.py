@@ -5,9 +5,10 @@ import shutil
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
-from amptui.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.findings import Float16Window, FlopsCounted, ModelCompiled, ModulesTraced, XRayTaken
 from amptui.records import CheckpointWritten, EpochFinished, KeepingChanged, Note, PrecisionChanged, Record
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.watched import finished_run
@@ -27,6 +28,9 @@ WAIT = "synchronizing CUDA operation"
 
 MIN_COSINE = 0.9
 """Between a layer's gradients in FP32 and fp16: below it amptui itself says "gradients differ"."""
+
+MAX_LOSS_APART = 0.05
+"""Compiled kernels round otherwise; a loss that read overwritten memory would be far off."""
 
 _DESCRIBE = """
 import json, os, platform, torch
@@ -144,6 +148,31 @@ def goes_on(bench: Bench) -> Found:
         "blocked_seconds": [record.blocked_seconds for record in written],
         "seconds": [record.seconds for record in written],
     }
+
+
+def cuda_graphs(bench: Bench) -> Found:
+    """Train in CUDA graphs (``--compile reduce-overhead``) and compare with the losses of an eager run."""
+    found: Found = {}
+    losses = {}
+    for name, options in (("eager", ()), ("graphs", ("--compile", "reduce-overhead"))):
+        run_dir = bench.lab.folder / f"cuda_graphs_{name}"
+        model = ("char-gpt", "--set", "dropout=0", "--set", "warmup_steps=20", "--batch-size", "64")
+        asked = (*model, "--steps", "120", "--precision", bench.amp, "--run-dir", str(run_dir), *options)
+        last_line(bench.lab.run(amptui_command("train", *asked, "--headless", "--device", bench.device)))
+        records = finished_run(run_dir / "journal.jsonl")
+        steps = steps_of(records)
+        losses[name] = [step.loss for step in steps if step.loss is not None]
+        counted = [record for record in records if isinstance(record, FlopsCounted)]
+        compiled = [record for record in records if isinstance(record, ModelCompiled)]
+        found[name] = {
+            "median_step_seconds": median(step.step_seconds or 0.0 for step in steps[60:]),
+            "final_loss": losses[name][-1],
+            "lrs": [steps[0].lr, steps[-1].lr],
+            "flops": counted[-1].flops if counted else None,
+            "compiled": [[record.what, record.seconds, record.reason] for record in compiled],
+        }
+    apart = max(abs(a - b) for a, b in zip(losses["eager"], losses["graphs"], strict=True))
+    return {"ok": apart < MAX_LOSS_APART, "largest_difference_of_losses": apart, **found}
 
 
 def app_on_gpu(bench: Bench) -> Found:

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.layout import draw_box
-from amptui.tui.panels.footer import NOTICE_INKS, standing_news
+from amptui.tui.panels.footer import NOTICE_STYLES, standing_news
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
@@ -109,7 +109,7 @@ def write_edge(
 def _edge_phrases(hints: Sequence[tuple[str, str]], screen: ScreenState, room: int) -> list[Phrase]:
     text, style = standing_news(screen)
     if screen.message:
-        text, style = screen.message, NOTICE_INKS[screen.severity]
+        text, style = screen.message, NOTICE_STYLES[screen.severity]
     if text:
         return [Phrase((Word(line, style),)) for line in wrapped(text, room, lines=1)]
     keys = enumerate(hints)

@@ -13,7 +13,11 @@ from amptui.tui.style import Style
 _ALWAYS = 2
 """The last hints are help and quit: they are dropped last, quit after help."""
 
-NOTICE_INKS: Mapping[Severity, Style] = {"info": Style.STRONG, "warning": Style.WARNING, "error": Style.ERROR}
+NOTICE_STYLES: Mapping[Severity, Style] = {
+    "info": Style.STRONG,
+    "warning": Style.WARNING,
+    "error": Style.ERROR,
+}
 """The style of a notice; if harmless it is only bold."""
 
 
@@ -25,7 +29,7 @@ def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
         cost, room = [], canvas.width - 2
     write_right(canvas, 0, cost, margin=1)
     if screen.message:
-        canvas.text(1, 0, screen.message, NOTICE_INKS[screen.severity], width=room)
+        canvas.text(1, 0, screen.message, NOTICE_STYLES[screen.severity], width=room)
         return
     last = len(screen.hints) - 1
     phrases = _news(screen, room)

@@ -19,7 +19,7 @@ _BAR_WIDTH = 10
 _SCREENS_FROM = 110
 """With fewer columns the number of screens is not shown."""
 
-_STATE_INKS = {
+_STATE_STYLES = {
     "starting": Style.DIM,
     "running": Style.GOOD,
     "paused": Style.WARNING,
@@ -105,7 +105,7 @@ def _precision_word(precision: str) -> Word:
 
 
 def _state(view: SessionView, screen: ScreenState) -> Phrase:
-    state, style = str(view.state), _STATE_INKS[view.state]
+    state, style = str(view.state), _STATE_STYLES[view.state]
     if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason == "stopped":
         state, style = "stopped", Style.GOOD
     elif screen.lost:
