@@ -16,6 +16,7 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
 from amptui.engine.setup import Prepared
+from amptui.engine.step_row import LearningRates, StepTensors
 from amptui.engine.validation import checked_loss
 
 ComputeLoss = Callable[[], object]
@@ -29,45 +30,6 @@ class MicroBatch(NamedTuple):
 
     compute_loss: ComputeLoss
     samples: int
-
-
-class LearningRates(NamedTuple):
-    """Those that a step used: on the host, or on their way in the step's row."""
-
-    first: float | None
-    """Of the first parameter group."""
-    groups: tuple[float, ...] = ()
-    """Of all groups, where they differ."""
-    sent: Sequence[Tensor] = ()
-    """Of all groups, where they are on the device."""
-
-
-class Made(NamedTuple):
-    """What one step left on the device."""
-
-    precision: str
-    loss: Tensor
-    """The mean over the step's samples; it has a graph if the step has one batch."""
-    parts: Mapping[str, Tensor]
-    lrs: LearningRates
-    scaler: ScalerTensors | None
-    norm: Tensor | None
-    """The norm that clipping used, of unscaled gradients."""
-    gradients: Tensor | None
-    """What the gradient probe measured."""
-    gradients_scaled: bool
-    """It measured before unscaling."""
-
-    def row(self) -> list[Tensor]:
-        """What the host should learn, in the order in which :meth:`StepReporter.step` reads it."""
-        values = [self.loss, *self.parts.values(), *self.lrs.sent]
-        if self.scaler is not None:
-            values += self.scaler
-        if self.norm is not None:
-            values.append(self.norm)
-        if self.gradients is not None:
-            values.append(self.gradients)
-        return values
 
 
 class OptimizerStep:
@@ -95,7 +57,7 @@ class OptimizerStep:
         """Kept until the next one is there, as a handwritten loop keeps it: where the last graph was freed
         first, a forward pass of 68 layers took 5% longer on a CPU."""
 
-    def make(self, precision: Precision, micro_batches: Sequence[MicroBatch]) -> Made:
+    def make(self, precision: Precision, micro_batches: Sequence[MicroBatch]) -> StepTensors:
         """What training needs, and no more."""
         self._optimizer.zero_grad(set_to_none=True)
         if len(micro_batches) == 1:  # the usual case without a call
@@ -113,7 +75,7 @@ class OptimizerStep:
         if scaler is not None and gradients is None:
             gradients = self._name_overflow(scaler)
         before_unscaling = scaler is not None and norm is None
-        return Made(precision.name, loss, parts, lrs, scaler, norm, gradients, before_unscaling)
+        return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, before_unscaling)
 
     def make_observed(
         self,
@@ -123,7 +85,7 @@ class OptimizerStep:
         step: int,
         norms: bool,
         assumed_scale: float,
-    ) -> Made:
+    ) -> StepTensors:
         """The same step with marks, probes and ``norms``; float16 would begin with ``assumed_scale``."""
         timeline = self._timeline
         timeline.begin_attempt()
@@ -149,7 +111,7 @@ class OptimizerStep:
             lrs, scaler = self._update(precision, self._lr_schedule)
         if scaler is not None and gradients is None:
             gradients = self._name_overflow(scaler)
-        return Made(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)
+        return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)
 
     def measure(self) -> Tensor | None:
         """All gradients measured; None where there was no memory for it, say, which costs no run."""

@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
+from amptui.engine.step_row import RowLayout, StepNumbers
 from amptui.records import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -38,12 +38,6 @@ class Suspicion(NamedTuple):
     """Steps delivered by then, this one counted."""
 
 
-SCALER_VALUES = 4
-"""Scale, found_inf, next scale and growth tracker: what a scaled step adds to its row."""
-
-_UNSCALED = (1.0, 0.0, 1.0, 0.0)
-
-
 class StepFacts(NamedTuple):
     """What the host knows of a step when it is sent to the device; a tuple, quick to make in every step."""
 
@@ -55,20 +49,11 @@ class StepFacts(NamedTuple):
     asked: float
     """When its batch was asked for, by ``perf_counter``."""
     lr: float | None
-    """None where the optimizer has none, or ``lrs_sent``."""
-    settling: bool
-    parts: tuple[str, ...] = ()
-    """Names of the loss's parts, in the row's order."""
-    lrs_sent: int = 0
-    """The row holds so many learning rates, tensors on the device: those of all groups."""
-    scaled: bool = False
-    """The row holds the scaler's values."""
-    clipped: bool = False
-    """The row holds the norm that clipping used, of unscaled gradients."""
-    gradients: bool = False
-    """The row holds what the gradient probe measured."""
+    """None if the optimizer has none, or if the row holds it."""
+    warming_up: bool
+    layout: RowLayout = RowLayout()
     gradients_scaled: bool = False
-    """It was measured before unscaling."""
+    """Whether the row's gradients were measured before unscaling."""
     micro_batches: int = 1
     group_lrs: tuple[float, ...] = ()
 
@@ -157,13 +142,12 @@ class StepReporter:
             self._epoch.unmeasured += 1
             self.emit(_unmeasured(facts, now))
             return
-        values = iter(row)
-        loss = next(values)
-        parts = dict(zip(facts.parts, values, strict=False)) if facts.parts else {}
-        lr, group_lrs = _learning_rates(facts, list(islice(values, facts.lrs_sent)))
-        scale, found_inf, next_scale, tracker = islice(values, SCALER_VALUES) if facts.scaled else _UNSCALED
-        health = self._health(facts, values, scale)
-        skipped = found_inf > 0
+        numbers = facts.layout.read(row)
+        loss, scale, scaled = numbers.loss, numbers.scale, facts.layout.scaled
+        lr, group_lrs = _learning_rates(numbers.lrs) if numbers.lrs else (facts.lr, facts.group_lrs)
+        measured = numbers.gradients or numbers.clip_norm is not None
+        health = self._health(facts, numbers) if measured else None
+        skipped = numbers.found_inf > 0
         self.emit(
             StepRecord(
                 time=now,
@@ -171,17 +155,17 @@ class StepReporter:
                 epoch=facts.epoch,
                 precision=facts.precision,
                 loss=loss,
-                losses=parts,
+                losses=numbers.parts,
                 samples=facts.samples,
                 step_seconds=seconds,
                 data_seconds=facts.data_seconds,
                 lr=lr,
-                loss_scale=scale if facts.scaled else None,
-                growth_tracker=int(tracker) if facts.scaled else None,
+                loss_scale=scale if scaled else None,
+                growth_tracker=int(numbers.growth_tracker) if scaled else None,
                 skipped=skipped,
                 grad_norm=health.norm if health else None,
                 nonfinite_gradients=health.nonfinite_count if health else None,
-                settling=facts.settling,
+                settling=facts.warming_up,
                 grad_max=health.largest if health else None,
                 micro_batches=facts.micro_batches,
                 group_lrs=group_lrs,
@@ -192,17 +176,17 @@ class StepReporter:
             self._report_troubles(facts, now, loss, health, scale if skipped else None)
         if not skipped:
             self.consecutive_skips = 0
-        if facts.scaled:
-            self.growth_tracker, self.scaled_step = int(tracker), facts.step
-            self._follow_scale(facts.step, now, scale, next_scale)
+        if scaled:
+            self.growth_tracker, self.scaled_step = int(numbers.growth_tracker), facts.step
+            self._follow_scale(facts.step, now, scale, numbers.next_scale)
 
-    def _health(self, facts: StepFacts, values: Iterator[float], scale: float) -> GradientHealth | None:
-        """What the rest of a row, its ``values``, says of the gradients; None if it says nothing."""
-        norm = next(values) if facts.clipped else None
-        if not facts.gradients:
-            return None if norm is None else GradientHealth(norm, None, None, (), ())
-        health = self.gradients.health(list(values), scale if facts.gradients_scaled else 1.0)
-        # Clipping computed its norm in its own order of sums: the one it used is the one to show.
+    def _health(self, facts: StepFacts, numbers: StepNumbers) -> GradientHealth:
+        """The step's gradients, of which the probe or clipping has measured something."""
+        norm = numbers.clip_norm
+        if norm is not None and not numbers.gradients:
+            return GradientHealth(norm, None, None, (), ())
+        health = self.gradients.health(numbers.gradients, numbers.scale if facts.gradients_scaled else 1.0)
+        # Clipping sums in another order: show the norm that it used.
         return health if norm is None or health.nonfinite_count else replace(health, norm=norm)
 
     def validated(self, *, step: int, epoch: int, validation: Validation | None) -> None:
@@ -301,11 +285,9 @@ class StepReporter:
             )
 
 
-def _learning_rates(facts: StepFacts, sent: Sequence[float]) -> tuple[float | None, tuple[float, ...]]:
-    """The first group's, and those of all groups where they differ; ``sent`` came with the row."""
-    if not sent:
-        return facts.lr, facts.group_lrs
-    return sent[0], tuple(sent) if any(each != sent[0] for each in sent) else ()
+def _learning_rates(groups: tuple[float, ...]) -> tuple[float, tuple[float, ...]]:
+    """The first group's, and those of all groups if they differ."""
+    return groups[0], groups if any(lr != groups[0] for lr in groups) else ()
 
 
 def _kind(value: float) -> Literal["nan", "inf"]:
@@ -329,7 +311,7 @@ def _unmeasured(facts: StepFacts, now: float) -> StepRecord:
         skipped=False,
         grad_norm=None,
         nonfinite_gradients=None,
-        settling=facts.settling,
+        settling=facts.warming_up,
         micro_batches=facts.micro_batches,
         group_lrs=facts.group_lrs,
     )

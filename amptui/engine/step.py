@@ -20,7 +20,7 @@ from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.failure import explain
-from amptui.engine.optimizer_step import Made, MicroBatch, OptimizerStep
+from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
 from amptui.engine.probes.gradients import GradientProbe
@@ -31,6 +31,7 @@ from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
 from amptui.engine.setup import Prepared
+from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, StepRecord
 
@@ -114,32 +115,30 @@ class StepEngine:
         if self._after_step is not None:
             with torch.no_grad():
                 self._after_step(self._prepared.model)
+        count = len(micro_batches)
+        layout, values = made.row()
         facts = StepFacts(
             self.step,
             epoch,
             made.precision,
-            sum([each.samples for each in micro_batches]),
+            micro_batches[0].samples if count == 1 else sum([each.samples for each in micro_batches]),
             data_seconds,
             asked,
             made.lrs.first,
             warming_up or self._prepared.compilations.pending,
-            tuple(made.parts),
-            len(made.lrs.sent),
-            made.scaler is not None,
-            made.norm is not None,
-            made.gradients is not None,
+            layout,
             made.gradients_scaled,
-            len(micro_batches),
+            count,
             made.lrs.groups,
         )
-        row = self._readback.push(made.row(), partial(self.reporter.step, facts), timed=True)
+        row = self._readback.push(values, partial(self.reporter.step, facts), timed=True)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU it is known before the next step
         self.in_step = False
 
     def _make_observed(
         self, micro_batches: Sequence[MicroBatch], warming_up: bool, data_seconds: float
-    ) -> Made:
+    ) -> StepTensors:
         """The same step with all that may be due in it: marks, probes, norms, a precision on trial."""
         timeline, switch = self._timeline, self.switch
         timeline.begin(self.step, switch.precision.name, warming_up, data_seconds)
@@ -164,7 +163,7 @@ class StepEngine:
         likely = self.step <= self._norms_until or not self.reporter.loss_is_finite
         return likely or self._gradients_cadence.due()
 
-    def _break_down_memory(self, made: Made) -> None:
+    def _break_down_memory(self, made: StepTensors) -> None:
         with self._probes.unharmed("memory breakdown"):
             found = break_down(
                 self._prepared.model,

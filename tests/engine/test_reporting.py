@@ -12,6 +12,7 @@ from torch import nn
 from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.engine.step_row import RowLayout
 from amptui.records import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -33,13 +34,9 @@ FACTS = StepFacts(
     data_seconds=0.001,
     asked=0.0,
     lr=0.1,
-    settling=False,
-    parts=(),
-    scaled=False,
-    gradients=True,
-    gradients_scaled=False,
+    warming_up=False,
 )
-SCALED = FACTS._replace(precision="fp16", scaled=True, gradients_scaled=True)
+SCALED = FACTS._replace(precision="fp16", layout=RowLayout(scaled=True), gradients_scaled=True)
 
 
 def reporter() -> tuple[StepReporter, Log]:
@@ -64,8 +61,8 @@ def scaled_row(
 
 def test_gradients_that_were_not_measured_are_not_told() -> None:
     report, log = reporter()
-    report.step(FACTS._replace(gradients=False), [0.5], 0.25)
-    report.step(SCALED._replace(gradients=False), [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
+    report.step(FACTS, [0.5], 0.25)
+    report.step(SCALED, [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
     steps = log.of(StepRecord)
     assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 2
     (skip,) = log.of(StepSkipped)
@@ -98,7 +95,7 @@ def test_a_plain_step_is_one_record() -> None:
 
 def test_parts_of_the_loss_keep_their_names() -> None:
     report, log = reporter()
-    report.step(FACTS._replace(parts=("kl", "mse")), [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)
+    report.step(FACTS._replace(layout=RowLayout(("kl", "mse"))), [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)
     (record,) = log.of(StepRecord)
     assert (record.loss, record.losses) == (0.75, {"kl": 0.5, "mse": 0.25})
     assert record.grad_norm == 5.0

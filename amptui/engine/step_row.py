@@ -1,0 +1,103 @@
+"""The tensors that a step leaves on the device, and the row that brings their values to the host."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple
+
+from torch import Tensor
+
+from amptui.engine.precision import ScalerTensors
+
+
+class LearningRates(NamedTuple):
+    """The learning rates that a step used."""
+
+    first: float | None
+    """Of the first parameter group; None if it has none, or if they are on the device."""
+    groups: tuple[float, ...] = ()
+    """Of all groups, if they differ."""
+    on_device: Sequence[Tensor] = ()
+    """Of all groups, if they are on the device."""
+
+
+_UNSCALED = (1.0, 0.0, 1.0, 0.0)
+
+
+class StepNumbers(NamedTuple):
+    """The numbers of one row by name."""
+
+    loss: float
+    parts: dict[str, float]
+    lrs: tuple[float, ...]
+    """Of all parameter groups; empty if they were on the host."""
+    scale: float
+    """1.0 in a step without a scaler, like ``next_scale``."""
+    found_inf: float
+    next_scale: float
+    growth_tracker: float
+    clip_norm: float | None
+    gradients: list[float]
+    """What the gradient probe measured; empty if it did not measure this step."""
+
+
+class RowLayout(NamedTuple):
+    """Which numbers a row holds, in this order: loss, parts, learning rates, scaler, clip norm, gradients."""
+
+    parts: tuple[str, ...] = ()
+    """Names of the loss's parts."""
+    lrs: int = 0
+    """The number of learning rates."""
+    scaled: bool = False
+    """Whether it holds the scaler's values."""
+    clipped: bool = False
+    """Whether it holds a clip norm."""
+
+    def read(self, row: Sequence[float]) -> StepNumbers:
+        """The numbers of a row that :meth:`StepTensors.row` wrote in this layout."""
+        values = iter(row)
+        loss = next(values)
+        parts = dict(zip(self.parts, values, strict=False)) if self.parts else {}
+        lrs = tuple(islice(values, self.lrs)) if self.lrs else ()
+        scale, found_inf, next_scale, tracker = islice(values, 4) if self.scaled else _UNSCALED
+        clip_norm = next(values) if self.clipped else None
+        return StepNumbers(loss, parts, lrs, scale, found_inf, next_scale, tracker, clip_norm, list(values))
+
+
+_layout = lru_cache(maxsize=64)(RowLayout)
+"""Steps have the layout of earlier ones: looking it up is faster than building it."""
+
+
+class StepTensors(NamedTuple):
+    """What one step left on the device."""
+
+    precision: str
+    loss: Tensor
+    """The mean over the step's samples; it has a graph if the step has one batch."""
+    parts: Mapping[str, Tensor]
+    lrs: LearningRates
+    scaler: ScalerTensors | None
+    clip_norm: Tensor | None
+    """The norm of the unscaled gradients that clipping used."""
+    gradients: Tensor | None
+    """What the gradient probe measured."""
+    gradients_scaled: bool
+    """Whether it measured before unscaling."""
+
+    def row(self) -> tuple[RowLayout, list[Tensor]]:
+        """The values to send to the host, and the layout that reads them there."""
+        values: list[Tensor] = [self.loss]
+        names: tuple[str, ...] = ()
+        if self.parts:
+            names = tuple(self.parts)
+            values += self.parts.values()
+        if self.lrs.on_device:
+            values += self.lrs.on_device
+        if self.scaler is not None:
+            values += self.scaler
+        if self.clip_norm is not None:
+            values.append(self.clip_norm)
+        if self.gradients is not None:
+            values.append(self.gradients)
+        layout = _layout(names, len(self.lrs.on_device), self.scaler is not None, self.clip_norm is not None)
+        return layout, values

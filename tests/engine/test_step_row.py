@@ -1,0 +1,52 @@
+"""A step's row: every number comes back under its name, whichever others the row holds."""
+
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from amptui.engine.precision import ScalerTensors
+from amptui.engine.step_row import LearningRates, RowLayout, StepTensors
+
+
+def values(*numbers: float) -> list[Tensor]:
+    return [torch.tensor(number) for number in numbers]
+
+
+def step(
+    *,
+    parts: bool = False,
+    lrs: bool = False,
+    scaled: bool = False,
+    clipped: bool = False,
+    measured: bool = False,
+) -> StepTensors:
+    return StepTensors(
+        precision="fp16",
+        loss=torch.tensor(1.0),
+        parts=dict(zip(("kl", "mse"), values(2.0, 3.0), strict=True)) if parts else {},
+        lrs=LearningRates(None, (), values(4.0, 5.0) if lrs else ()),
+        scaler=ScalerTensors(*values(6.0, 7.0, 8.0, 9.0)) if scaled else None,
+        clip_norm=torch.tensor(10.0) if clipped else None,
+        gradients=torch.tensor([11.0, 12.0, 13.0]) if measured else None,
+        gradients_scaled=False,
+    )
+
+
+def test_every_number_of_a_row_is_read_under_its_name() -> None:
+    for parts, lrs, scaled, clipped, measured in product((False, True), repeat=5):
+        layout, tensors = step(parts=parts, lrs=lrs, scaled=scaled, clipped=clipped, measured=measured).row()
+        numbers = layout.read(torch.cat([each.reshape(-1) for each in tensors]).tolist())
+        assert numbers.loss == 1.0
+        assert numbers.parts == ({"kl": 2.0, "mse": 3.0} if parts else {})
+        assert numbers.lrs == ((4.0, 5.0) if lrs else ())
+        scaler = (numbers.scale, numbers.found_inf, numbers.next_scale, numbers.growth_tracker)
+        assert scaler == ((6.0, 7.0, 8.0, 9.0) if scaled else (1.0, 0.0, 1.0, 0.0))
+        assert numbers.clip_norm == (10.0 if clipped else None)
+        assert numbers.gradients == ([11.0, 12.0, 13.0] if measured else [])
+
+
+def test_steps_that_are_alike_share_a_layout() -> None:
+    first, again = (step(parts=True, scaled=True).row()[0] for _ in range(2))
+    assert first is again
+    assert first == RowLayout(parts=("kl", "mse"), scaled=True)
