@@ -160,20 +160,20 @@ def train(
     look_interval_seconds: float = 0.0,
     **options: Any,
 ) -> Outcome:
-    """Run the loop in this thread; with a folder for checkpoints, ``options`` are the keeper's.
+    """Run the loop in this thread; with a folder for checkpoints, ``options`` are the writer's.
 
     By default it looks before each step, so that what a record brings about comes at a step that is known,
     and each epoch's end has its checkpoint, however short the epoch is.
     """
     control = control or Control()
     options = {"epoch_budget": math.inf, **options}
-    keeper = CheckpointWriter(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
+    writer = CheckpointWriter(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
     return Trainer(
         prepared,
         control,
         log.emit,
         interactive=interactive,
-        keeper=keeper,
+        writer=writer,
         look_interval_seconds=look_interval_seconds,
     ).run()
 
@@ -197,13 +197,13 @@ def resume(
     start = restore(checkpoint, prepared, say)
     prepared = replace(prepared, precision=checkpoint.precision)
     options = {"epoch_budget": math.inf, **options}
-    keeper = CheckpointWriter(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
+    writer = CheckpointWriter(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
     return Trainer(
         prepared,
         control,
         log.emit,
         interactive=interactive,
-        keeper=keeper,
+        writer=writer,
         start=start,
         look_interval_seconds=0,
     ).run()

@@ -23,7 +23,7 @@ class BatchCount:
         Validation has no ``epoch``. Raises DataError at the end of a training epoch without batches.
         """
         found = passed
-        # If one of the passed batches was None, it has been reported before the run was resumed.
+        # A None among the passed batches was reported before the run was resumed.
         self._reported_none = self._reported_none or self._batches.dropped > 0
         for batch in left:
             found += 1
@@ -35,7 +35,7 @@ class BatchCount:
     def _report_none(self) -> None:
         if self._batches.dropped and not self._reported_none:
             self._reported_none = True
-            self._say("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
+            self._note("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")
 
     def _report_end(self, epoch: int, found: int) -> None:
         dropped, length = self._batches.dropped, self._batches.batches_per_epoch
@@ -43,22 +43,22 @@ class BatchCount:
             self._refuse_empty(epoch, dropped)
         elif dropped:
             what = f"{dropped:,} of {found + dropped:,} {self._role} batches were None and were skipped"
-            self._say("warning", f"epoch {epoch}: {what}" if epoch else what)
+            self._note("warning", f"epoch {epoch}: {what}" if epoch else what)
         total = found + dropped
         if length is None or self._reported_length or total in (0, length):
             return
         self._reported_length = True
         severity: Severity = "warning" if total < length else "info"
         has = "ended after" if total < length else "has"
-        self._say(severity, f"the {self._role} data {has} {total:,} batches, but len() is {length:,}")
+        self._note(severity, f"the {self._role} data {has} {total:,} batches, but len() is {length:,}")
 
     def _refuse_empty(self, epoch: int, dropped: int) -> None:
         what = f"all {dropped:,} {self._role} batches were None" if dropped else f"no {self._role} batches"
         hint = "let collate_fn return batches" if dropped else "each iter() must yield at least one batch"
         if self._role == "training":
             raise DataError(f"epoch {epoch}: {what}", hint=hint)
-        # Without a validation the epoch still counts.
-        self._say("error", f"no validation: {what}; {hint}")
+        # An epoch without validation still counts.
+        self._note("error", f"no validation: {what}; {hint}")
 
-    def _say(self, severity: Severity, text: str) -> None:
+    def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))

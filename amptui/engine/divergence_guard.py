@@ -31,7 +31,7 @@ MIN_LOSS_SCALE = 2.0**-24
 
 
 @dataclass(frozen=True, slots=True)
-class Standstill:
+class PauseReason:
     """Why a run paused by itself; a pause by the user has neither cause nor reason."""
 
     cause: PauseCause = ""
@@ -50,16 +50,16 @@ class DivergenceGuard:
         reporter: StepReporter,
         control: Control,
         readback: Readback,
-        keeper: CheckpointWriter,
+        writer: CheckpointWriter,
         *,
         interactive: bool,
     ) -> None:
         self._reporter = reporter
         self._control = control
         self._readback = readback
-        self._keeper = keeper
+        self._writer = writer
         self._interactive = interactive
-        self._found = Standstill()
+        self._found = PauseReason()
         self._parameters = reporter.gradients.parameters
         self._meant_infinite: frozenset[int] = frozenset()
         """Which parameters hold Inf from the start: a mask that is a parameter, say."""
@@ -72,23 +72,23 @@ class DivergenceGuard:
         largest = _largest(self._parameters)
         readback.push([torch.stack(largest)] if largest else [], self._take_start, timed=False)
 
-    def look(self, precision: Precision) -> None:
+    def check(self, precision: Precision) -> None:
         """Find a reason to pause, or raise ExperimentError, if training in ``precision`` cannot continue."""
-        suspicion, reporter = self._reporter.suspicion, self._reporter
-        if suspicion is not None and reporter.delivered - suspicion.delivered >= SUSPECT_STEPS - 1:
-            self._check_weights(suspicion.step)
+        suspect, reporter = self._reporter.suspect, self._reporter
+        if suspect is not None and reporter.delivered - suspect.delivered >= SUSPECT_STEPS - 1:
+            self._check_weights(suspect.step)
         self._judge_weights()
         if precision.scales and not (self._lost.parameters and reporter.nonfinite_losses):
             self._look_at_scale()
 
-    def look_last(self) -> None:
+    def check_last(self) -> None:
         """Raise ExperimentError if the last steps made weights NaN and the user does not know yet."""
-        suspicion = self._reporter.suspicion
+        suspect = self._reporter.suspect
         if self._accepted_lost:
             return
         self._interactive = False  # the run is over: there is nothing to ask
-        if suspicion is not None:
-            self._check_weights(suspicion.step)
+        if suspect is not None:
+            self._check_weights(suspect.step)
         self._readback.flush()
         self._judge_weights()
 
@@ -97,14 +97,14 @@ class DivergenceGuard:
         """Whether it found a reason that was not taken yet."""
         return self._found.cause != ""
 
-    def take_found(self) -> Standstill:
+    def take_found(self) -> PauseReason:
         """Why it wants a pause; told once."""
-        found, self._found = self._found, Standstill()
+        found, self._found = self._found, PauseReason()
         return found
 
     def _check_weights(self, suspect_step: int) -> None:
         """Have lost parameters counted: one pass over the weights, with no wait for the device."""
-        self._suspect_step, self._reporter.suspicion = suspect_step, None
+        self._suspect_step, self._reporter.suspect = suspect_step, None
         row = [_count_lost(self._parameters, self._meant_infinite)]
         self._readback.push(row, self._take_count, timed=False)
         self._readback.drain()  # on a CPU the result is there at once
@@ -123,11 +123,11 @@ class DivergenceGuard:
             return
         what = self._trouble_seen() + self._lost_weights()
         if not self._interactive:
-            self._keeper.wait()  # an earlier checkpoint may still be being written
-            way_back = self._keeper.way_back or "there is no earlier checkpoint: use a smaller --lr"
+            self._writer.wait()  # an earlier checkpoint may still be being written
+            way_back = self._writer.way_back or "there is no earlier checkpoint: use a smaller --lr"
             raise ExperimentError(what, hint=way_back)
         self._accepted_lost = lost
-        self._found = Standstill("weights", what)
+        self._found = PauseReason("weights", what)
 
     def _look_at_scale(self) -> None:
         scale = self._reporter.loss_scale
@@ -142,14 +142,14 @@ class DivergenceGuard:
             raise ExperimentError(what, hint="use --precision bf16 or fp32")
         if not self.floor_accepted and self._control.newest(PrecisionRequest) is None:
             self.floor_accepted = True
-            self._found = Standstill("loss scale", what)
+            self._found = PauseReason("loss scale", what)
 
     def _take_start(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         """Learn which parameters hold Inf on purpose; a checkpoint with Inf in another is no way back."""
         if row:
             names = self._reporter.gradients.names
             self._meant_infinite = frozenset(i for i, largest in enumerate(row) if math.isinf(largest))
-            self._keeper.finite_names = frozenset(names) - {names[i] for i in self._meant_infinite}
+            self._writer.finite_names = frozenset(names) - {names[i] for i in self._meant_infinite}
 
     def _take_count(self, row: Sequence[float] | None, _seconds: float | None) -> None:
         if row is None:

@@ -18,7 +18,7 @@ def is_lazy_model(model: nn.Module) -> bool:
     return bool(_uninitialized(model))
 
 
-def materialise(
+def initialize_lazy_layers(
     model: nn.Module, experiment: Experiment, device: torch.device, first_batch: Callable[[], Batch]
 ) -> None:
     """Pass ``first_batch`` through ``model`` and its loss, which gives every lazy layer its shape.

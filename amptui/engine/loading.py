@@ -14,7 +14,7 @@ from amptui.experiment import Experiment
 from amptui.modelfile import import_file
 from amptui.modelspec import ModelSpec
 
-_WORDS = {
+_BOOLEANS = {
     "true": True,
     "false": False,
     "yes": True,
@@ -25,7 +25,7 @@ _WORDS = {
     "0": False,
 }
 
-_WANTED = {int: "a whole number", float: "a number", str: "a string", Path: "a path"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
 
 def load_class(spec: ModelSpec) -> type[Experiment]:
@@ -38,13 +38,13 @@ def load_class(spec: ModelSpec) -> type[Experiment]:
         chosen = getattr(module, spec.class_name, None)
         if not (isinstance(chosen, type) and issubclass(chosen, Experiment)):
             raise ExperimentError(
-                f"{spec.text}: {spec.class_name} is not an Experiment", hint=_classes_mend(module, spec)
+                f"{spec.text}: {spec.class_name} is not an Experiment", hint=_class_hint(module, spec)
             )
         return chosen
     found = _experiments_in(module)
     if len(found) != 1:
         what = "defines no Experiment" if not found else f"defines {len(found)} experiments"
-        raise ExperimentError(f"{spec.text} {what}", hint=_classes_mend(module, spec))
+        raise ExperimentError(f"{spec.text} {what}", hint=_class_hint(module, spec))
     return found[0]
 
 
@@ -91,7 +91,7 @@ def _experiments_in(module: ModuleType) -> list[type[Experiment]]:
     ]
 
 
-def _classes_mend(module: ModuleType, spec: ModelSpec) -> str:
+def _class_hint(module: ModuleType, spec: ModelSpec) -> str:
     names = [found.__name__ for found in _experiments_in(module)]
     if names:
         place = spec.text.partition(":")[0]
@@ -108,18 +108,18 @@ def _parse(text: str, kind: Any) -> Any:
         choices = [choice for choice in get_args(kind) if choice is not NoneType]
         return _parse(text, choices[0])
     if origin is Literal:
-        return _among(text, {str(choice): choice for choice in get_args(kind)})
+        return _choice(text, {str(choice): choice for choice in get_args(kind)})
     if kind is bool:
-        return _among(text.lower(), _WORDS)
-    if kind not in _WANTED:
+        return _choice(text.lower(), _BOOLEANS)
+    if kind not in _TYPE_NAMES:
         raise ValueError(f"a {getattr(kind, '__name__', kind)} cannot be set on the command line")
     try:
         return kind(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not {_WANTED[kind]}") from None
+        raise ValueError(f"{text!r} is not {_TYPE_NAMES[kind]}") from None
 
 
-def _among(text: str, values: Mapping[str, Any]) -> Any:
+def _choice(text: str, values: Mapping[str, Any]) -> Any:
     if text not in values:
         raise ValueError(f"{text!r} is not one of {', '.join(values)}")
     return values[text]

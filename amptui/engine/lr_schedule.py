@@ -1,7 +1,7 @@
 """The run's learning-rate schedule: it never advances after a skipped step and never waits for the device.
 
-On a GPU the host learns of a skipped step only later. There the learning rates of the next steps lie in a
-table on the device, and the device itself counts the applied steps and reads its row.
+On a GPU the host learns of a skipped step only later. So the learning rates of the next steps are in a table
+on the device, which counts the applied steps itself and reads its row.
 """
 
 import copy
@@ -22,21 +22,21 @@ TABLE_STEPS = 512
 """Rows of the device's table."""
 
 REFILL_STEPS = 128
-"""The table is made anew after so many steps: what the host computes at once is as little as that."""
+"""Steps between refills of the table: the host steps the scheduler this often at once."""
 
 MAX_GROUPS = 8
-"""The learning rates of so many parameter groups are reported."""
+"""Parameter groups whose learning rates are reported."""
 
 _TAKE_DEVICE_LR = (Adam, AdamW, SGD)
-"""Their fused kernels read a learning rate from the device."""
+"""Their fused kernels read the learning rate from the device."""
 
 
 class LrSchedule:
     """Advances a scheduler after each applied step, or after each epoch.
 
-    ``on_device``: whether steps with a loss scale are followed on the device, so that the host never waits to
-    learn whether one was skipped. That needs an optimizer whose fused kernel reads the learning rate there,
-    and a scheduler that changes nothing else, as momentum.
+    ``on_device``: whether the device counts applied steps, so that the host never waits to learn whether one
+    was skipped. That needs an optimizer whose fused kernel reads the learning rate from the device, and a
+    scheduler that changes only the learning rate, not momentum for example.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class LrSchedule:
         self.needs_metric = isinstance(scheduler, ReduceLROnPlateau)
         self._table: _DeviceTable | None = None
         self.reason_to_wait = "" if self.per_epoch or not on_device else self._reason_to_wait()
-        """Why each step with a loss scale waits for the device, in words; empty if none does."""
+        """Why each step with a loss scale waits for the device; empty if none does."""
         self._may_follow = on_device and not self.per_epoch and not self.reason_to_wait
         if self.needs_metric and not self.per_epoch:
             raise ExperimentError(
@@ -67,7 +67,7 @@ class LrSchedule:
         return self._table is not None
 
     def before_update(self, *, scaled: bool) -> None:
-        """Set the learning rates of the step that is about to be made; if ``scaled``, it may be skipped."""
+        """Set the learning rates of the next update; if ``scaled``, the scaler may skip it."""
         if self._table is None:
             if not (scaled and self._may_follow):
                 return
@@ -93,37 +93,36 @@ class LrSchedule:
         else:
             self._scheduler.step()
 
-    @property
-    def applied_wanted(self) -> Tensor | None:
-        """The device's count of applied steps, 0-dimensional, if the table is to be refilled; else None."""
-        return None if self._table is None else self._table.ask()
+    def request_applied(self) -> Tensor | None:
+        """The device's count of applied steps (0-d) for :meth:`refill`, if one is due; else None."""
+        return None if self._table is None else self._table.request_position()
 
     def refill(self, applied: float) -> None:
-        """Continue the table from the row that the device was at when it was asked: ``applied`` steps on."""
-        if self._table is not None and self._table.was_asked:
+        """Continue the table after ``applied`` steps, the value of :meth:`request_applied`."""
+        if self._table is not None and self._table.is_requested:
             self._continue_after(round(applied))
 
     def synchronize(self) -> None:
-        """Bring the host's scheduler to where the device is; waits for the device."""
+        """Step the host's scheduler as often as the device applied a step; waits for the device."""
         if self._table is not None:
             self._continue_after(self._table.applied())
 
     @contextmanager
     def as_numbers(self) -> Iterator[None]:
-        """The optimizer's learning rates as numbers within, as the host's scheduler left them."""
+        """Within, the optimizer's learning rates are numbers, as the host's scheduler left them."""
         if self._table is None:
             yield
             return
-        with self._table.out_of_the_way():
+        with self._table.with_numbers():
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """The scheduler's; waits for the device where that counts."""
+        """The scheduler's state; waits for the device if that counts the steps."""
         self.synchronize()
         return dict(self._scheduler.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from another's :meth:`state_dict`; the optimizer's state holds the learning rates."""
+        """Load another's :meth:`state_dict`; the learning rates are in the optimizer's."""
         self._scheduler.load_state_dict(state)
 
     def _reason_to_wait(self) -> str:
@@ -136,29 +135,29 @@ class LrSchedule:
         return f"{name} changes more than the learning rate" if changes_more else ""
 
     def _continue_after(self, applied: int) -> None:
-        """Step the host's scheduler ``applied`` times, and make the table anew from there."""
+        """Step the host's scheduler ``applied`` times, and compute the table from there."""
         table = self._table
-        assert table is not None, "only a device's table is followed"
-        with table.out_of_the_way(), _without_order_warning():
+        assert table is not None, "the device counts the steps"
+        with table.with_numbers(), _without_order_warning():
             for _ in range(applied):
                 self._scheduler.step()
-            table.keep_numbers()
+            table.save_numbers()
         rows, _ = self._look_ahead()
         table.refill(rows, passed=applied)
 
     def _look_ahead(self) -> tuple[list[list[float]], bool]:
         """The learning rates of the next steps, a row each, and whether the scheduler changes anything else.
 
-        A copy of the scheduler runs ahead; the optimizer's groups are put back as they were.
+        A copy of the scheduler computes them; then the optimizer's groups are restored.
         """
         groups = self._optimizer.param_groups
         with self.as_numbers(), _without_order_warning():
             before = [_options(group) for group in groups]
-            twin = copy.deepcopy(self._scheduler, {id(self._optimizer): self._optimizer})
+            ahead = copy.deepcopy(self._scheduler, {id(self._optimizer): self._optimizer})
             rows, changes_more = [[float(group["lr"]) for group in groups]], False
-            with suppress(Exception):  # some may be stepped only so often: the run does not get there
+            with suppress(Exception):  # some schedulers have a last step: the run ends before it
                 for _ in range(TABLE_STEPS - 1):
-                    twin.step()
+                    ahead.step()
                     rows.append([float(group["lr"]) for group in groups])
                     changes_more |= any(map(_differ, groups, before))
             rows += [rows[-1]] * (TABLE_STEPS - len(rows))
@@ -170,8 +169,8 @@ class LrSchedule:
 class _DeviceTable:
     """Learning rates of the next steps, [TABLE_STEPS, groups] float32, and the next step's row, on a device.
 
-    The optimizer's ``lr`` are views of one tensor that the row is copied into before each step. Everything is
-    enqueued on the stream that computes the steps.
+    Each ``lr`` of the optimizer is a view of one tensor; before each step the row is copied into it.
+    Everything is enqueued on the stream that computes the steps.
     """
 
     def __init__(self, optimizer: Optimizer, rows: list[list[float]]) -> None:
@@ -183,19 +182,19 @@ class _DeviceTable:
         self._lrs = torch.empty(1, len(self._groups), device=device)
         self._numbers = [float(group["lr"]) for group in self._groups]
         self._sent = 0
-        """Steps sent to the device since the first row: it is at most there."""
-        self._asked_at: int | None = None
+        """Steps sent to the device since the first row: its position is at most this."""
+        self._requested_at: int | None = None
         self._install()
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the device may have come to the end of the table."""
+        """Whether the device may be at the end of the table."""
         return self._sent >= len(self._rows) - 1
 
     @property
-    def was_asked(self) -> bool:
-        """Whether the answer to :meth:`ask` is still awaited."""
-        return self._asked_at is not None
+    def is_requested(self) -> bool:
+        """Whether the result of :meth:`request_position` has not arrived yet."""
+        return self._requested_at is not None
 
     def set_lrs(self) -> None:
         """Copy the device's row to where the optimizer reads it."""
@@ -205,38 +204,38 @@ class _DeviceTable:
         """Go to the next row unless the step was skipped."""
         if scaler is None:
             self._position.add_(1)
-        else:  # nothing asks for memory here: the weights have changed, and the step must not fail
+        else:  # no allocation: the weights have changed, and the step must not fail
             torch.eq(scaler.found_inf.reshape(1), 0, out=self._applied)
             self._position.add_(self._applied)
         self._sent += 1
 
-    def ask(self) -> Tensor | None:
-        """The position as float32, if it is time to refill and nobody has asked yet."""
-        if self._sent < REFILL_STEPS or self._asked_at is not None:
+    def request_position(self) -> Tensor | None:
+        """The position as float32, if it is time to refill and none is requested yet."""
+        if self._sent < REFILL_STEPS or self._requested_at is not None:
             return None
-        self._asked_at = self._sent
+        self._requested_at = self._sent
         return self._position[0].float()
 
     def applied(self) -> int:
-        """The row that the device is at; waits for it."""
-        self._asked_at = self._sent
+        """The device's position; waits for it."""
+        self._requested_at = self._sent
         return int(self._position.item())
 
     def refill(self, rows: list[list[float]], *, passed: int) -> None:
-        """``rows`` follow on the first ``passed`` rows of the old ones, which are dropped."""
-        sent_since = self._sent - (self._asked_at or 0)
+        """Drop the first ``passed`` rows; ``rows`` start after them."""
+        sent_since = self._sent - (self._requested_at or 0)
         fresh = torch.tensor(rows, pin_memory=self._rows.is_cuda)
         self._rows = fresh.to(self._rows.device, non_blocking=True)
         self._position.sub_(passed)
-        self._sent, self._asked_at = sent_since, None
+        self._sent, self._requested_at = sent_since, None
 
-    def keep_numbers(self) -> None:
-        """The optimizer's learning rates, numbers now, are those of the first row from now on."""
+    def save_numbers(self) -> None:
+        """Save the optimizer's learning rates, which are numbers now, as the first row's."""
         self._numbers = [float(group["lr"]) for group in self._groups]
 
     @contextmanager
-    def out_of_the_way(self) -> Iterator[None]:
-        """The optimizer's learning rates are the first row's numbers within."""
+    def with_numbers(self) -> Iterator[None]:
+        """Within, the optimizer's learning rates are the first row's numbers."""
         for group, number in zip(self._groups, self._numbers, strict=True):
             group["lr"] = number
         try:
@@ -260,7 +259,7 @@ def _differ(group: dict[str, Any], options: dict[str, Any]) -> bool:
 
 @contextmanager
 def _without_order_warning() -> Iterator[None]:
-    """No warning of a scheduler that steps before the optimizer: its copy runs ahead."""
+    """Suppress the warning about a scheduler that steps before the optimizer: the copy does."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step\\(\\)` before")
         yield

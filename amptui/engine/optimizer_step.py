@@ -33,7 +33,7 @@ class MicroBatch(NamedTuple):
 
 
 class OptimizerStep:
-    """Makes optimizer steps: the plain ones, and those that are looked into."""
+    """Makes optimizer steps, plain ones and observed ones."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class OptimizerStep:
         self._timeline = timeline
         self._lrs = LearningRates(None)
         self._last_loss: object = None
-        """Kept until the next one is there, as a handwritten loop keeps it: where the last graph was freed
-        first, a forward pass of 68 layers took 5% longer on a CPU."""
+        """Kept until the next forward pass, as a handwritten loop keeps it: freeing the graph first made a
+        forward pass of 68 layers 5% slower on a CPU."""
 
     def make(self, precision: Precision, micro_batches: Sequence[MicroBatch]) -> StepTensors:
-        """What training needs, and no more."""
+        """Make a step with only what training needs."""
         self._optimizer.zero_grad(set_to_none=True)
         if len(micro_batches) == 1:  # the usual case without a call
             with precision.forward_context():
@@ -73,7 +73,7 @@ class OptimizerStep:
         else:
             lrs, scaler = self._update(precision, self._lr_schedule)
         if scaler is not None and gradients is None:
-            gradients = self._name_overflow(scaler)
+            gradients = self._measure_overflow(scaler)
         before_unscaling = scaler is not None and norm is None
         return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, before_unscaling)
 
@@ -86,7 +86,10 @@ class OptimizerStep:
         norms: bool,
         assumed_scale: float,
     ) -> StepTensors:
-        """The same step with marks, probes and ``norms``; float16 would begin with ``assumed_scale``."""
+        """The same step with timing marks and probes; ``norms`` asks for gradient norms.
+
+        ``assumed_scale`` is the loss scale that float16 would start with.
+        """
         timeline = self._timeline
         timeline.begin_attempt()
         self._optimizer.zero_grad(set_to_none=True)
@@ -110,14 +113,14 @@ class OptimizerStep:
         else:
             lrs, scaler = self._update(precision, self._lr_schedule)
         if scaler is not None and gradients is None:
-            gradients = self._name_overflow(scaler)
+            gradients = self._measure_overflow(scaler)
         return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)
 
     def measure(self) -> Tensor | None:
-        """All gradients measured; None where there was no memory for it, say, which costs no run."""
+        """Measure all gradients; None if that fails, for lack of memory for example."""
         began = time.perf_counter()
         row = None
-        with self._probes.unharmed("gradient norms"):
+        with self._probes.suppress_errors("gradient norms"):
             row = self._gradients.measure()
         self._gradients_cadence.measured(began)
         return row
@@ -128,7 +131,7 @@ class OptimizerStep:
         micro_batches: Sequence[MicroBatch],
         mark: Callable[[PhaseName], object],
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Accumulate the gradients of all batches; the loss and its parts, means over their samples."""
+        """Accumulate the gradients of all batches; return the loss and its parts, means over all samples."""
         sums: dict[str, Tensor] = {}
         shares = weights([each.samples for each in micro_batches])
         for micro_batch, weigh in zip(micro_batches, shares, strict=True):
@@ -147,15 +150,15 @@ class OptimizerStep:
         return sums.pop("loss"), sums
 
     def _checked(self, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The loss and its parts; raises ExperimentError for what cannot be trained on."""
+        """The loss and its parts; raises ExperimentError for a loss that cannot be trained on."""
         if type(result) is Tensor and result.numel() == 1 and result.requires_grad:
             return result, _NO_PARTS  # the usual case without a call
         return checked_loss(self._experiment, result)
 
     def _clip(self, precision: Precision) -> tuple[Tensor, Tensor | None]:
-        """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit: its norm; and what overflowed.
+        """Clip as ``torch.nn.utils.clip_grad_norm_`` does, bit for bit; return its norm.
 
-        The latter is measured on a CPU only, where the norm is known: clipping by Inf makes NaN of all.
+        On a CPU, where the norm is known, also gradients measured before an Inf norm makes all of them NaN.
         """
         precision.unscale(self._optimizer)
         parameters = self._gradients.parameters
@@ -163,7 +166,7 @@ class OptimizerStep:
         found = None
         if not self._on_cuda and not math.isfinite(norm.item()):
             found = self.measure()
-        assert self._clip_norm is not None, "asked for by --clip-norm"
+        assert self._clip_norm is not None, "set by --clip-norm"
         nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         return norm, found
 
@@ -186,25 +189,25 @@ class OptimizerStep:
             return self._lrs
         return _learning_rates_of(groups[:MAX_GROUPS])
 
-    def _name_overflow(self, scaler: ScalerTensors) -> Tensor | None:
-        """On a CPU a skipped step is known at once, and still has its gradients to name."""
+    def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
+        """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
         return self.measure() if not self._on_cuda and scaler.found_inf.item() else None
 
 
 def weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
-    """How to weigh each batch's mean so that their sum is the mean over all ``samples``, one number a batch.
+    """One function per batch that weighs its mean; the sum is the mean over all ``samples``.
 
-    Batches of equal size are divided by their number, bit for bit as in a handwritten loop.
+    The means of equal batches are divided by their number, bit for bit as in a handwritten loop.
     """
     count, total = len(samples), sum(samples)
     if count == 1:
-        return [_itself]
+        return [_unchanged]
     if all(each * count == total for each in samples):
         return [partial(_divide, count)] * count
     return [partial(operator.mul, each / total) for each in samples]
 
 
-def _itself(mean: Tensor) -> Tensor:
+def _unchanged(mean: Tensor) -> Tensor:
     return mean
 
 

@@ -25,21 +25,21 @@ _ON_CPUS = ("mkldnn.matmul", "mkldnn.conv", "mkldnn.rnn")
 
 @dataclass(frozen=True, slots=True)
 class Tf32Flags:
-    """What float32 matrix products, convolutions and RNNs may be rounded to: TF32's 10-bit mantissa, say.
+    """What float32 matrix products, convolutions and RNNs may round to, such as TF32's 10-bit mantissa.
 
-    torch keeps two sets of these flags and raises where the older one (``allow_tf32``,
-    ``set_float32_matmul_precision``) is read while the newer (``fp32_precision``) says otherwise. A model
-    file may set either. Only the newer, which holds the truth, is read here, and both are written, so that
-    they agree whoever asks. See https://docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32".
+    torch has two sets of these flags. Reading the older one (``allow_tf32``,
+    ``set_float32_matmul_precision``) raises if it disagrees with the newer one (``fp32_precision``). A model
+    file may set either. This reads only the newer one, which torch uses, and writes both, so that they
+    agree. See https://docs.pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32".
     """
 
     words: tuple[str, ...]
-    """``fp32_precision`` of ``_ON_GPUS``, then of ``_ON_CPUS``: ``ieee``, ``tf32``, ``bf16``; ``none`` where
-    nothing was chosen, which is float32 in full."""
+    """``fp32_precision`` of ``_ON_GPUS``, then of ``_ON_CPUS``: ``ieee``, ``tf32``, ``bf16``, or ``none`` for
+    the default, full float32."""
 
     @classmethod
     def current(cls) -> "Tf32Flags":
-        """What is set now, wherever it was set: a default for all places stands in each."""
+        """The current settings; a default for all of them shows in each."""
         return cls(tuple(_setting(place).fp32_precision for place in (*_ON_GPUS, *_ON_CPUS)))
 
     @classmethod
@@ -48,7 +48,7 @@ class Tf32Flags:
         return cls(("ieee",) * len((*_ON_GPUS, *_ON_CPUS)))
 
     def with_tf32(self) -> "Tf32Flags":
-        """TF32 everywhere on GPUs; on a CPU as it is."""
+        """TF32 everywhere on GPUs; CPUs unchanged."""
         return Tf32Flags((*("tf32" for _ in _ON_GPUS), *self.words[len(_ON_GPUS) :]))
 
     def apply(self) -> None:
@@ -56,11 +56,11 @@ class Tf32Flags:
         words = dict(zip((*_ON_GPUS, *_ON_CPUS), self.words, strict=True))
         level = "medium" if words["mkldnn.matmul"] == "bf16" else "high"
         with warnings.catch_warnings():
-            # torch 2.9 warns of the older set at its first use in a process.
+            # torch 2.9 warns at the first use of the older set.
             warnings.filterwarnings("ignore", "Please use the new API settings")
             torch.set_float32_matmul_precision(level if words["cuda.matmul"] == "tf32" else "highest")
             torch.backends.cudnn.allow_tf32 = words["cudnn.conv"] == "tf32"
-        # The older setters wrote the newer flags as well, more coarsely.
+        # The older setters also changed the newer flags, several at once.
         for place, word in words.items():
             setting = _setting(place)
             if setting.fp32_precision != word:
@@ -68,15 +68,15 @@ class Tf32Flags:
 
 
 def _setting(place: str) -> Any:
-    """What has an ``fp32_precision``; torch's types do not know it."""
+    """The object with ``fp32_precision``, which torch's type stubs lack."""
     backend, operator = place.split(".")
     return getattr(getattr(torch.backends, backend), operator)
 
 
 class ScalerTensors(NamedTuple):
-    """The scaler around one step, as device tensors: reading them on the host is the readback's business.
+    """The scaler's state around one step, as tensors on the device; the readback brings them to the host.
 
-    The last two are the scaler's own and change in place with the next step: copy them before it.
+    The last two are the scaler's own tensors, which the next step changes in place: copy them before.
     """
 
     scale: Tensor
@@ -85,11 +85,11 @@ class ScalerTensors(NamedTuple):
     """1.0 if this step was skipped."""
     next_scale: Tensor
     growth_tracker: Tensor
-    """Applied steps since the scale last moved, this one counted."""
+    """Applied steps since the scale last changed, including this one."""
 
 
 class Precision:
-    """``fp32``: PyTorch as it comes. The base of all precisions; each differs by a few overridden methods."""
+    """``fp32``: PyTorch's defaults. The base class; other precisions override a few methods."""
 
     name = "fp32"
     scales = False
@@ -100,7 +100,7 @@ class Precision:
         self.scaler = scaler
         self.default_flags = default_flags
         self._first_scale = scaler.get_scale()
-        self._forward_context = self._new_forward_context()  # made once: a constructor asks CUDA
+        self._forward_context = self._new_forward_context()  # created once: the constructor queries CUDA
 
     @property
     def scale(self) -> Tensor | None:
@@ -118,7 +118,7 @@ class Precision:
     def wrap_forward(
         self, wrap: Callable[[AbstractContextManager[object]], AbstractContextManager[object]]
     ) -> None:
-        """Put ``wrap`` around the context of every later forward pass."""
+        """Wrap the context of every later forward pass."""
         self._forward_context = wrap(self._forward_context)
 
     def _new_forward_context(self) -> AbstractContextManager[object]:
@@ -132,18 +132,18 @@ class Precision:
         """Unscale the gradients, so that they can be clipped."""
 
     def hold_scale(self, least: float | None) -> None:
-        """Do not let the loss scale, if there is one, fall below ``least``; None removes the limit."""
+        """Keep the loss scale, if there is one, at ``least`` or above; None removes the limit."""
 
     def restart_collapsed_scale(self) -> None:
-        """Restart the search for the loss scale if it had fallen so low that no gradient survives."""
+        """Restart the search for the loss scale if it is so low that gradients underflow."""
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
-        """Change the weights, unless the scaler skips the step; its state as of this step, if it has one."""
+        """Change the weights unless the scaler skips the step; return the scaler's state, if any."""
         optimizer.step()
         return None
 
     def abandon_step(self) -> None:
-        """Forget a step that failed before its end."""
+        """Clean up after a step that failed."""
 
 
 class Ieee(Precision):
@@ -165,7 +165,7 @@ class Tf32(Precision):
 
 
 class Bf16(Precision):
-    """``bf16``: autocast to bfloat16, whose range is float32's, so nothing is scaled."""
+    """``bf16``: autocast to bfloat16, which has the range of float32 and needs no loss scale."""
 
     name = "bf16"
     dtype = torch.bfloat16
@@ -203,8 +203,8 @@ class Fp16(Bf16):
             scale.copy_(torch.where(scale < MIN_SOUND_SCALE, first, scale))
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
-        # update() writes the scale in place and forgets found_inf, so both are taken before. Nothing asks for
-        # memory once the weights have changed: an attempt that fails can be undone as long as they have not.
+        # update() changes the scale in place and drops found_inf: both are read before. Nothing is allocated
+        # after the weights have changed: a failed attempt can be undone until then.
         scale = _scale(self.scaler).clone()
         self.scaler.step(optimizer)
         found_inf = _found_inf(self.scaler, optimizer)
@@ -214,7 +214,7 @@ class Fp16(Bf16):
         return ScalerTensors(scale, found_inf, _scale(self.scaler), _growth_tracker(self.scaler))
 
     def abandon_step(self) -> None:
-        # It remembers until update() which optimizers it has unscaled, and would not unscale their next step.
+        # Until update() it records which optimizers it has unscaled, and would not unscale their next step.
         self.scaler._per_optimizer_states.clear()
 
 
@@ -222,7 +222,7 @@ _PRECISIONS: tuple[type[Precision], ...] = (Precision, Ieee, Tf32, Fp16, Bf16)
 
 
 def build_precisions(device: torch.device, scaler: GradScaler) -> dict[str, Precision]:
-    """Every precision by name, sharing one scaler; call before any precision was entered."""
+    """Every precision by name, sharing one scaler; call before entering any of them."""
     flags = Tf32Flags.current()
     flags.apply()
     return {
@@ -254,17 +254,17 @@ def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
 def _scale(scaler: GradScaler) -> Tensor:
     """The scale as a tensor on its device; ``get_scale()`` would make the host wait for it."""
     scale = scaler._scale
-    assert scale is not None, "scale() runs before the scale is asked for"
+    assert scale is not None, "scale() creates it"
     return scale
 
 
 def _growth_tracker(scaler: GradScaler) -> Tensor:
     tracker = scaler._growth_tracker
-    assert tracker is not None, "scale() runs before the tracker is asked for"
+    assert tracker is not None, "scale() creates it"
     return tracker
 
 
 def _found_inf(scaler: GradScaler, optimizer: Optimizer) -> Tensor:
-    """1.0 where the optimizer's gradients held a non-finite value at this step."""
+    """1.0 if a gradient of this step is not finite, else 0.0."""
     found = list(scaler._found_inf_per_device(optimizer).values())
     return found[0] if len(found) == 1 else torch.stack([f.to(found[0].device) for f in found]).amax()

@@ -1,4 +1,4 @@
-"""The precision of the steps: switches between two steps, and the stretches of steps in between."""
+"""Switches precisions between two steps, and reports each stretch of steps in one precision."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,15 +22,14 @@ from amptui.records import BlockFinished, Note, PrecisionChanged, Record, Severi
 T = TypeVar("T")
 
 _BREAKDOWN_STEPS = 5
-"""Counted steps after which the allocator has seen the stretch's peak: it restarts with the first of them."""
+"""Steps after warm-up until the memory breakdown: by then the allocator has seen the peak."""
 
-
-_FAR_STEPS = 1 << 30
+_NO_EVENT_STEPS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A precision's first step after a switch: what to return to if it fails."""
+    """The first step after a switch: what to return to if it fails."""
 
     previous: str
     before: Snapshot
@@ -38,10 +37,10 @@ class _Trial:
 
 
 class _Counters:
-    """The optimizer's single numbers, Adam's ``step`` say, counted up before any weight changes.
+    """Copies of the optimizer's counters, such as Adam's ``step``, which change before any weight does.
 
-    Moments are not kept, which take twice the weights' memory: an optimizer that is not fused and runs out of
-    memory halfway has taken a gradient into them twice.
+    Moments are not copied: they take twice the memory of the weights. If an optimizer that is not fused runs
+    out of memory halfway, some moments contain a gradient twice.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -52,7 +51,7 @@ class _Counters:
         }
 
     def restore(self) -> None:
-        """Bring them back, and forget states that were not there."""
+        """Restore them, and delete states that did not exist."""
         states = self._optimizer.state
         for parameter in [parameter for parameter in states if parameter not in self._kept]:
             del states[parameter]
@@ -73,7 +72,7 @@ def _copied(value: Any) -> Any:
 
 
 class PrecisionSwitch:
-    """The current precision, changed by a user's request or by a comparison.
+    """The current precision, which a user's request or an A/B test changes.
 
     If the first step in a precision fails, the run returns to the previous one: a switch must not end it.
     """
@@ -89,23 +88,23 @@ class PrecisionSwitch:
         self._control = control
         self._allocator = allocator
         self._emit = emit
-        self._alternation: ABTest | None = None
+        self._ab_test: ABTest | None = None
         self._trial: _Trial | None = None
-        self._tried_for: list[Asked[PrecisionRequest]] = []
-        """The request that the trial step will answer."""
+        self._trial_requests: list[Asked[PrecisionRequest]] = []
+        """The requests that the trial step will answer."""
         self.precision: Precision = prepared.precisions[prepared.precision]
         """The precision of the next step."""
         self.held_scale: float | None = None
-        """What the loss scale may not fall below in this stretch."""
+        """The lower limit of the loss scale in this stretch."""
         self._first_step = 1
         self._steps = self._counted = 0
         self._warm_up = WarmUp()
         self._settled = False
-        self._told_of_waits = self._told_of_no_scaler = False
+        self._noted_waits = self._noted_no_scaler = False
 
     @property
     def settled(self) -> bool:
-        """Whether the newest step of this stretch counts in statistics."""
+        """Whether the warm-up of this stretch is over."""
         return self._settled
 
     @property
@@ -115,14 +114,14 @@ class PrecisionSwitch:
 
     @property
     def chosen(self) -> str:
-        """The precision to go on in after an interruption: no comparison's, and none that may yet fail."""
-        if self._alternation is not None:
-            return self._alternation.chosen
+        """The precision to resume in: neither an A/B test's nor one on trial."""
+        if self._ab_test is not None:
+            return self._ab_test.chosen
         return self.precision.name if self._trial is None else self._trial.previous
 
     @contextmanager
-    def of_steps_made(self) -> Iterator[Precision]:
-        """The precision of the steps so far, for what belongs to them: one on trial may fail."""
+    def validation_precision(self) -> Iterator[Precision]:
+        """The precision to validate in: that of the steps so far, since one on trial may fail."""
         entered = self.precision
         made = entered if self._trial is None else self._prepared.precisions[self._trial.previous]
         if made is not entered:
@@ -134,48 +133,46 @@ class PrecisionSwitch:
                 entered.enter()
 
     @property
-    def needs_care(self) -> bool:
-        """Whether more than training may happen in the next step: it is on trial, or memory is looked at."""
-        return self._trial is not None or (
-            self._counted == _BREAKDOWN_STEPS - 1 and self._alternation is None
-        )
+    def needs_observation(self) -> bool:
+        """Whether to observe the next step: it is on trial, or its memory is to be measured."""
+        return self._trial is not None or (self._counted == _BREAKDOWN_STEPS - 1 and self._ab_test is None)
 
     @property
-    def steps_to_news(self) -> int:
-        """After how many more steps something may have to be decided here; 1: look before each."""
-        if not self._settled or (self._counted < _BREAKDOWN_STEPS and self._alternation is None):
+    def steps_to_next_event(self) -> int:
+        """Steps until something may have to be decided here; 1 looks before each step."""
+        if not self._settled or (self._counted < _BREAKDOWN_STEPS and self._ab_test is None):
             return 1
-        return _FAR_STEPS if self._alternation is None else max(1, self._alternation.steps_left)
+        return _NO_EVENT_STEPS if self._ab_test is None else max(1, self._ab_test.steps_left)
 
     @property
     def breakdown_is_due(self) -> bool:
-        """Whether this is the step of the stretch after which its memory is looked at."""
-        return self._counted == _BREAKDOWN_STEPS and self._alternation is None
+        """Whether to measure the memory of this step."""
+        return self._counted == _BREAKDOWN_STEPS and self._ab_test is None
 
     def begin_step(self) -> bool:
-        """Count a step into its stretch; whether it is a warm-up step still. After them peaks restart."""
+        """Count a step; return whether it is a warm-up step. The memory peak restarts after the warm-up."""
         self._steps += 1
         if self._settled:
             self._counted += 1
             return False
-        settling = self._warm_up.begin_step()
-        self._counted += not settling
-        if not settling:
+        warming_up = self._warm_up.begin_step()
+        self._counted += not warming_up
+        if not warming_up:
             self._settled = True
             self._allocator.restart_peak()
-        return settling
+        return warming_up
 
     def take(self, record: StepRecord) -> None:
-        """Learn from a step's numbers as they arrive."""
+        """Take a step's numbers when they arrive."""
         if record.step >= self._first_step:
             self._warm_up.add(record.step_seconds)
-        alternation = self._alternation
-        # The result is told at the boundary, where the last block's peak is known.
-        if alternation is not None and alternation.take(record) and not alternation.over:
-            self._emit(alternation.record(record.step))
+        ab_test = self._ab_test
+        # The result is emitted at the step boundary, when the last block's peak is known.
+        if ab_test is not None and ab_test.add(record) and not ab_test.over:
+            self._emit(ab_test.record(record.step))
 
     def hold_scale(self, least: float | None) -> None:
-        """Let the loss scale, if there is one, fall to ``least`` and no further until the next switch."""
+        """Keep the loss scale, if there is one, at ``least`` or above until the next switch."""
         self.held_scale = least
         self.precision.hold_scale(least)
 
@@ -183,18 +180,18 @@ class PrecisionSwitch:
         """Handle the requests; ``step`` is the last one sent to the device."""
         asked = self._control.take(PrecisionRequest)
         if asked is not None:
-            self._stop_comparing(step)
+            self._stop_ab_test(step)
             self._switch(asked.request.precision, step, asked)
         comparison = self._control.take(ComparisonRequest)
         if comparison is not None:
-            self._compare(comparison, step)
-        if self._alternation is not None:
-            self._alternate(self._alternation, step)
-        if self.precision.scales and not self._told_of_waits:
-            self._tell_of_waits()
+            self._start_or_stop_ab_test(comparison, step)
+        if self._ab_test is not None:
+            self._continue_ab_test(self._ab_test, step)
+        if self.precision.scales and not self._noted_waits:
+            self._note_waits()
 
     def attempt(self, step: int, doing: str, run: Callable[[Precision], T]) -> T:
-        """``run`` in this precision; where it is a stretch's first and fails, again in the one before it."""
+        """Call ``run`` in this precision; if it is on trial and fails, in the previous one."""
         trial, self._trial = self._trial, None
         try:
             made = run(self.precision)
@@ -204,23 +201,23 @@ class PrecisionSwitch:
             size = self._prepared.experiment.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
-            if trial is not None and self._tried_for:
-                self._tell_of_no_scaler(trial.previous)
-            self._answer_tried()
+            if trial is not None and self._trial_requests:
+                self._note_no_scaler(trial.previous)
+            self._answer_trial_requests()
             return made
-        # Outside of the handler: the error's traceback would keep the failed pass's tensors alive.
+        # Outside the handler: the traceback would keep the failed pass's tensors alive.
         self._undo(trial, why, step)
         return run(self.precision)
 
     def finish(self, step: int) -> None:
         """Report the stretch that the run ends with."""
-        self._stop_comparing(step)
+        self._stop_ab_test(step)
         self._finish_stretch(step)
 
     def _switch(self, name: str, step: int, asked: Asked[PrecisionRequest] | None = None) -> None:
         if name == self.precision.name:
             if asked is not None and self._trial is not None:
-                self._tried_for.append(asked)
+                self._trial_requests.append(asked)
             else:
                 self._control.answer(asked)
             return
@@ -234,29 +231,29 @@ class PrecisionSwitch:
             if not is_out_of_memory(error):
                 raise
             why = f"not enough memory to try {name} safely; staying in {previous}"
-            self._say("error", why)
+            self._note("error", why)
             self._control.answer(asked, why)
-            self._leave_out(name, "not enough memory to try it safely", step)
+            self._exclude(name, "not enough memory to try it safely", step)
             return
         self._enter(name, step, first_step=step + 1)
         self._trial = _Trial(previous, before, counters)
-        for earlier in self._tried_for:
+        for earlier in self._trial_requests:
             self._control.refuse(earlier, "overruled")
-        self._tried_for = [] if asked is None else [asked]
+        self._trial_requests = [] if asked is None else [asked]
 
     def _is_unsupported(self, name: str, asked: Asked[Any] | None) -> bool:
-        """Whether the device does not support ``name``, which is then reported."""
+        """Whether the device does not support ``name``; reports it."""
         why = self._prepared.unsupported.get(name)
         if why is not None:
-            self._say("warning", f"no {name} here: {why}")
+            self._note("warning", f"no {name} here: {why}")
             self._control.refuse(asked, "unavailable", why)
         return why is not None
 
-    def _answer_tried(self, trouble: str = "") -> None:
+    def _answer_trial_requests(self, trouble: str = "") -> None:
         """Answer once the first step in a precision has succeeded or failed."""
-        for asked in self._tried_for:
+        for asked in self._trial_requests:
             self._control.answer(asked, trouble)
-        self._tried_for.clear()
+        self._trial_requests.clear()
 
     def _enter(self, name: str, step: int, *, first_step: int) -> None:
         self._finish_stretch(step)
@@ -277,60 +274,58 @@ class PrecisionSwitch:
         trial.counters.restore()
         self._allocator.free_unused()
         trouble = f"{failed} failed in its first step; back to {trial.previous}: {why}"
-        self._say("error", trouble)
-        self._answer_tried(trouble)
-        self._leave_out(failed, why, step)
+        self._note("error", trouble)
+        self._answer_trial_requests(trouble)
+        self._exclude(failed, why, step)
         self._enter(trial.previous, step, first_step=step)
         self.begin_step()
 
-    def _compare(self, asked: Asked[ComparisonRequest], step: int) -> None:
-        """Begin to alternate between precisions; none of them ends that. One comparison runs at a time."""
-        running, precisions = self._alternation, asked.request.precisions
+    def _start_or_stop_ab_test(self, asked: Asked[ComparisonRequest], step: int) -> None:
+        """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
+        running, precisions = self._ab_test, asked.request.precisions
         if running is not None and precisions:
             self._control.refuse(asked, "comparison running")
             return
         if any(self._is_unsupported(name, asked) for name in precisions):
             return
         if running is not None:
-            self._stop_comparing(step)
+            self._stop_ab_test(step)
             self._switch(running.chosen, step)
         elif precisions:
             rounds = self._prepared.max_rounds or MAX_ROUNDS
-            self._alternation = ABTest(precisions, chosen=self.precision.name, most_rounds=rounds)
-            self._emit(self._alternation.record(step))
+            self._ab_test = ABTest(precisions, chosen=self.precision.name, max_rounds=rounds)
+            self._emit(self._ab_test.record(step))
         self._control.answer(asked)
 
-    def _alternate(self, alternation: ABTest, step: int) -> None:
-        if alternation.over:
-            self._stop_comparing(step)
-        self._switch(alternation.wanted, step)
+    def _continue_ab_test(self, ab_test: ABTest, step: int) -> None:
+        if ab_test.over:
+            self._stop_ab_test(step)
+        self._switch(ab_test.precision, step)
 
-    def _leave_out(self, precision: str, why: str, step: int) -> None:
-        """Let a comparison, if one runs, go on without a precision that cannot be entered, or end."""
-        if self._alternation is not None:
-            self._alternation.leave_out(precision, why)
-            if self._alternation.over:
-                self._stop_comparing(step)
+    def _exclude(self, precision: str, why: str, step: int) -> None:
+        """Continue an A/B test without a precision that failed, or end it."""
+        if self._ab_test is not None:
+            self._ab_test.exclude(precision, why)
+            if self._ab_test.over:
+                self._stop_ab_test(step)
             else:
-                self._emit(self._alternation.record(step))
+                self._emit(self._ab_test.record(step))
 
-    def _stop_comparing(self, step: int) -> None:
-        """End the comparison, if one is running, and report its result."""
-        alternation, self._alternation = self._alternation, None
-        if alternation is not None:
-            alternation.take_peak(
-                self.precision.name, self._allocator.peak_bytes() if self._settled else None
-            )
-            alternation.stop()
-            self._emit(alternation.record(step))
+    def _stop_ab_test(self, step: int) -> None:
+        """End the A/B test, if one is running, and report its result."""
+        ab_test, self._ab_test = self._ab_test, None
+        if ab_test is not None:
+            ab_test.add_peak(self.precision.name, self._allocator.peak_bytes() if self._settled else None)
+            ab_test.stop()
+            self._emit(ab_test.record(step))
 
     def _finish_stretch(self, step: int) -> None:
         """Report the steps since the last switch."""
         if not self._steps:
             return
         peak = self._allocator.peak_bytes() if self._settled else None
-        if self._alternation is not None:
-            self._alternation.take_peak(self.precision.name, peak)
+        if self._ab_test is not None:
+            self._ab_test.add_peak(self.precision.name, peak)
         self._emit(
             BlockFinished(
                 time=time.time(),
@@ -341,34 +336,34 @@ class PrecisionSwitch:
             )
         )
 
-    def _tell_of_no_scaler(self, previous: str) -> None:
-        """Hint once, at a user's first switch to bf16 or away from the scaler, at what no longer protects."""
+    def _note_no_scaler(self, previous: str) -> None:
+        """Explain once, at the first switch to bf16 or away from fp16, what a missing loss scaler means."""
         name, leaves_scaler = self.precision.name, self._prepared.precisions[previous].scales
-        if self._told_of_no_scaler or not (name == "bf16" or leaves_scaler):
+        if self._noted_no_scaler or not (name == "bf16" or leaves_scaler):
             return
-        self._told_of_no_scaler = True
+        self._noted_no_scaler = True
         text = f"{name} has no loss scaler: an Inf gradient would make weights NaN, and the run would stop"
-        self._say("info", text)
+        self._note("info", text)
 
-    def _tell_of_waits(self) -> None:
-        """Hint once at what GradScaler does with an optimizer that does not take the scale itself."""
-        self._told_of_waits = True
+    def _note_waits(self) -> None:
+        """Explain once why each step waits for the GPU, if it does."""
+        self._noted_waits = True
         optimizer, schedule = self._prepared.optimizer, self._prepared.lr_schedule
         if self._prepared.device.type != "cuda":
             return
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             if schedule is not None and schedule.reason_to_wait:
                 why = f"the schedule must know whether it was skipped; {schedule.reason_to_wait}"
-                self._say("info", f"each {self.precision.name} step waits for the GPU because {why}")
+                self._note("info", f"each {self.precision.name} step waits for the GPU because {why}")
             return
         name = type(optimizer).__name__
         hint = (
             f"build {name} with fused=True" if "fused" in optimizer.defaults else f"{name} has no fused form"
         )
-        self._say(
+        self._note(
             "info",
             f"each {self.precision.name} step waits for the GPU because the optimizer is not fused; {hint}",
         )
 
-    def _say(self, severity: Severity, text: str) -> None:
+    def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))

@@ -30,16 +30,16 @@ _COUNTED = (
 )
 
 
-class Suspicion(NamedTuple):
-    """A step that may have made weights NaN: its loss or its gradients were not finite."""
+class SuspectStep(NamedTuple):
+    """A step that may have made weights NaN: its loss or gradients were not finite."""
 
     step: int
     delivered: int
-    """Steps delivered by then, this one counted."""
+    """The number of delivered steps, including this one."""
 
 
 class StepFacts(NamedTuple):
-    """What the host knows of a step when it is sent to the device; a tuple, quick to make in every step."""
+    """What the host knows about a step when it is sent to the device. A tuple is quick to create."""
 
     step: int
     epoch: int
@@ -47,7 +47,7 @@ class StepFacts(NamedTuple):
     samples: int
     data_seconds: float
     asked: float
-    """When its batch was asked for, by ``perf_counter``."""
+    """When loading its batch began, by ``perf_counter``."""
     lr: float | None
     """None if the optimizer has none, or if the row holds it."""
     warming_up: bool
@@ -78,13 +78,13 @@ class StepReporter:
     loss_scale: float | None = None
     """The scale after the newest delivered scaled step."""
     growth_tracker: int = 0
-    """Applied steps since the scale last moved, as of the newest delivered scaled step, ``scaled_step``."""
+    """Applied steps since the scale last changed, at the newest delivered scaled step, ``scaled_step``."""
     scaled_step: int = 0
     finite_losses: int = 0
     bad_applied_steps: int = 0
-    """Steps with a non-finite loss that changed the weights all the same, before any finite loss."""
+    """Applied steps with a non-finite loss, before any finite loss."""
     nonfinite_losses: int = 0
-    """In a row, up to the newest delivered step."""
+    """How many in a row, up to the newest delivered step."""
     last_loss: float = 0.0
     loss_is_finite: bool = True
     """Whether the newest delivered loss was."""
@@ -92,11 +92,11 @@ class StepReporter:
     """The newest epoch's validation loss; without validation its mean loss."""
     delivered: int = 0
     trouble_step: int = 0
-    """The newest step with anything not finite in it; 0 while there is none."""
+    """The newest step with a non-finite loss or gradient; 0 if there is none."""
     unexplained_step: int = 0
-    """The newest whose trouble is not the scaler's everyday search for its scale."""
-    suspicion: Suspicion | None = None
-    """The first step since the weights were last checked that may have made some of them NaN."""
+    """The newest of them that the scaler's usual search for its scale does not explain."""
+    suspect: SuspectStep | None = None
+    """The first step since the last check of the weights that may have made some of them NaN."""
     _epoch: _EpochSums = field(default_factory=_EpochSums)
     _end: float = -math.inf
     """When the newest step ended, by the performance counter."""
@@ -106,23 +106,23 @@ class StepReporter:
     @property
     def in_trouble(self) -> bool:
         """Whether the newest delivered step was skipped or had a non-finite loss, or weights may be NaN."""
-        return self.consecutive_skips > 0 or not self.loss_is_finite or self.suspicion is not None
+        return self.consecutive_skips > 0 or not self.loss_is_finite or self.suspect is not None
 
     def next_growth(self, growth_interval: int, step: int) -> int | None:
-        """The step after ``step`` that ends with a doubled scale if none is skipped; None if unknown."""
+        """The step after ``step`` at which the scale doubles if none is skipped; None if unknown."""
         growth = self.scaled_step + growth_interval - self.growth_tracker
         return growth if self.scaled_step and growth > step else None
 
     def _unix_seconds(self, moment: float) -> float:
-        """When that was, of a moment of the performance counter."""
+        """A moment of ``perf_counter`` as Unix time."""
         ahead = time.time() - time.perf_counter()
-        # The process may lose the processor between the two clocks: only one that was set is another clock.
+        # The process may be suspended between the two calls: only a large change means that a clock was set.
         if abs(ahead - self._clock_ahead) > 1.0:
             self._clock_ahead = ahead
         return self._clock_ahead + moment
 
     def state(self) -> dict[str, Any]:
-        """What it has counted, as plain values; not where it saw trouble."""
+        """Its counters as plain values; not the steps with trouble."""
         return {name: getattr(self, name) for name in _COUNTED} | {"epoch": asdict(self._epoch)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -132,10 +132,10 @@ class StepReporter:
         self._epoch = _EpochSums(**state["epoch"])
 
     def step(self, facts: StepFacts, row: Sequence[float] | None, seconds: float | None) -> None:
-        """Emit what ``row`` tells of one step: loss, its parts, the scaler's values, gradients."""
+        """Emit the records of one step from its ``row``; None if the row was dropped."""
         self.delivered += 1
-        # Many steps are told of at one look. Each ends its seconds after the one before, and not before its
-        # batch was there: no time is later than the true one, nor earlier than that of the step before.
+        # One look reports many steps. A step ends its seconds after the one before, and not before its batch
+        # was loaded: no time is later than the true one, nor earlier than that of the step before.
         self._end = max(facts.asked + facts.data_seconds, self._end + (seconds or 0.0))
         now = self._unix_seconds(self._end)
         if row is None:
@@ -171,17 +171,17 @@ class StepReporter:
                 group_lrs=group_lrs,
             )
         )
-        self._follow_loss(loss, seconds, applied=not skipped)
+        self._update_loss(loss, seconds, applied=not skipped)
         if skipped or not self.loss_is_finite or (health is not None and not math.isfinite(health.norm)):
             self._report_troubles(facts, now, loss, health, scale if skipped else None)
         if not skipped:
             self.consecutive_skips = 0
         if scaled:
             self.growth_tracker, self.scaled_step = int(numbers.growth_tracker), facts.step
-            self._follow_scale(facts.step, now, scale, numbers.next_scale)
+            self._update_scale(facts.step, now, scale, numbers.next_scale)
 
     def _health(self, facts: StepFacts, numbers: StepNumbers) -> GradientHealth:
-        """The step's gradients, of which the probe or clipping has measured something."""
+        """The step's gradients as measured by the probe or by clipping."""
         norm = numbers.clip_norm
         if norm is not None and not numbers.gradients:
             return GradientHealth(norm, None, None, (), ())
@@ -190,12 +190,12 @@ class StepReporter:
         return health if norm is None or health.nonfinite_count else replace(health, norm=norm)
 
     def validated(self, *, step: int, epoch: int, validation: Validation | None) -> None:
-        """Emit a validation within an epoch; None: its numbers were lost, or it had no batches."""
+        """Emit a validation within an epoch; None if its row was dropped or it had no batches."""
         if validation is not None:
             self.emit(Validated(time=time.time(), step=step, epoch=epoch, validation=validation))
 
     def epoch(self, *, step: int, epoch: int, validation: Validation | None) -> None:
-        """Emit the epoch's end, after all of its steps were delivered."""
+        """Emit the epoch's end, after all of its steps."""
         sums, self._epoch = self._epoch, _EpochSums()
         mean_loss = sums.loss / sums.losses if sums.losses else None
         self.epoch_metric = mean_loss if validation is None else validation.loss
@@ -210,7 +210,7 @@ class StepReporter:
             )
         )
 
-    def _follow_loss(self, loss: float, seconds: float | None, *, applied: bool) -> None:
+    def _update_loss(self, loss: float, seconds: float | None, *, applied: bool) -> None:
         sums = self._epoch
         self.last_loss = loss
         self.loss_is_finite = math.isfinite(loss)
@@ -235,8 +235,8 @@ class StepReporter:
         skipped_at_scale: float | None,
     ) -> None:
         self.trouble_step = facts.step
-        if self.suspicion is None and (skipped_at_scale is None or not math.isfinite(loss)):
-            self.suspicion = Suspicion(facts.step, self.delivered)
+        if self.suspect is None and (skipped_at_scale is None or not math.isfinite(loss)):
+            self.suspect = SuspectStep(facts.step, self.delivered)
         if not math.isfinite(loss):
             kind = _kind(loss)
             self.unexplained_step = facts.step
@@ -271,7 +271,7 @@ class StepReporter:
                 )
             )
 
-    def _follow_scale(self, step: int, now: float, scale: float, next_scale: float) -> None:
+    def _update_scale(self, step: int, now: float, scale: float, next_scale: float) -> None:
         self.loss_scale = next_scale
         if next_scale != scale:
             self.emit(

@@ -25,7 +25,7 @@ from amptui.engine.compilation import (
     compile_in_place,
     uses_cuda_graphs,
 )
-from amptui.engine.lazy_layers import is_lazy_model, materialise
+from amptui.engine.lazy_layers import initialize_lazy_layers, is_lazy_model
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
 from amptui.engine.weights import check_files, load_weights
@@ -35,7 +35,7 @@ from amptui.records import Phase
 from amptui.request import TrainRequest
 
 Announce = Callable[[Phase, str, str], object]
-"""Takes a phase, its text on the screen, and the place to name if it fails."""
+"""Takes a phase, its text on the screen, and what to name if it fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Schedule:
     steps_per_epoch: int | None
     """Optimizer steps."""
     asked_steps: int | None = None
-    """The steps that the user asked for: the run ends after them, even in the middle of an epoch."""
+    """``--steps``: the run ends after them, even in the middle of an epoch."""
     asked_epochs: bool = True
     """Whether the run ends with the last epoch; else it runs as many as ``asked_steps`` need."""
 
@@ -89,17 +89,17 @@ class Prepared:
     validate_every: int | None
     """Steps between validations within an epoch; None validates after epochs only."""
     validation_batches: int | None
-    """The most batches of a validation."""
+    """The limit on batches of a validation."""
     seed: int
     probes: bool
     """Whether to probe gradients and modules."""
     max_rounds: int | None
-    """At most so many rounds of a comparison in turns; None leaves that to its intervals."""
+    """The limit on rounds of an A/B test; None uses the default."""
     compilations: CompileWatch = field(default_factory=CompileWatch)
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises DeviceError if it is not there."""
+    """The device for ``auto``, ``cpu``, ``cuda`` or ``cuda:N``; raises DeviceError if it is not available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cpu":
@@ -151,7 +151,7 @@ def experiment_settings(
 ) -> dict[str, str]:
     """The fields set by the user, with ``--set`` or another option, and the default batch size for a CPU.
 
-    ``batch_size`` is that of a resumed run: another kind of device does not change it.
+    ``batch_size`` is that of a resumed run, which a different device does not change.
     """
     settings = dict(request.settings)
     named = {
@@ -189,7 +189,7 @@ def build_model(
         )
     model = model.to(device)
     if is_lazy_model(model):
-        materialise(model, experiment, device, first_batch)
+        initialize_lazy_layers(model, experiment, device, first_batch)
     if channels_last:
         model.to(memory_format=torch.channels_last)
     if compile_mode is not None:
@@ -253,13 +253,13 @@ def open_data(
 
 
 def _collate_of(experiment: Experiment) -> Collate | None:
-    """The experiment's own way to make batches of samples, if it has one."""
+    """The experiment's own ``collate_fn``, if it has one."""
     own = getattr(type(experiment), "collate_fn", None) is not Experiment.collate_fn
     return experiment.collate_fn if own else None
 
 
-def _without_use_for_workers(data: Data, workers: int) -> str:
-    """Why ``--workers`` changes nothing; "" where it does."""
+def _workers_unused(data: Data, workers: int) -> str:
+    """Why ``--workers`` has no effect; empty if it has."""
     if isinstance(data.train, Arrays):
         return "the data is in memory already"
     if isinstance(data.train, DataLoader) and data.train.num_workers != workers:
@@ -272,7 +272,7 @@ def choose(request: TrainRequest) -> Choices:
     device = choose_device(request.device)
     check_files(request)
     if uses_cuda_graphs(request.compile_mode, device) and request.accumulate > 1:
-        # Their gradients lie in the graphs' memory: the next batch's replay would overwrite them.
+        # Gradients are in the graphs' memory: the next replay would overwrite them.
         raise UsageError(
             f"--accumulate does not work with the CUDA graphs of --compile {request.compile_mode}",
             hint="use --compile default",
@@ -290,7 +290,7 @@ def choose(request: TrainRequest) -> Choices:
 def prepare_precisions(
     device: torch.device, compile_mode: str | None = None
 ) -> tuple[GradScaler, dict[str, Precision]]:
-    """The run's one scaler, and every precision with it."""
+    """The run's one scaler, and every precision."""
     scaler = GradScaler(device.type)
     precisions = build_precisions(device, scaler)
     if uses_cuda_graphs(compile_mode, device):
@@ -307,7 +307,7 @@ def assemble(
     data_request: DataRequest,
     announce: Announce = lambda _phase, _detail, _doing: None,
 ) -> Prepared:
-    """Load the data and build the model with everything around it; call ``announce`` before long work."""
+    """Load the data and build model, optimizer and precisions; call ``announce`` before long work."""
     owner, device = type(experiment).__name__, choices.device
     if request.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
@@ -321,10 +321,10 @@ def assemble(
         workers=request.workers,
         collate=_collate_of(experiment),
     )
-    if request.workers and (why := _without_use_for_workers(data, request.workers)):
+    if request.workers and (why := _workers_unused(data, request.workers)):
         data_request.warn(f"--workers {request.workers} has no effect: {why}")
     announce("model", "building the model", f"in build_model() of {owner}")
-    seed_everything(request.seed)  # the weights do not depend on how the data came to be
+    seed_everything(request.seed)  # the weights do not depend on what the data drew
     model, optimizer = build_model(
         experiment,
         device,

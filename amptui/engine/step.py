@@ -1,8 +1,8 @@
 """The step engine: one optimizer step in the current precision, and the measurements around it.
 
-A loop drives it. Between two looks, some ten a second, a step does what training needs, pushes its numbers
-and nothing else; records, budgets, probes and switches are worked off at the look. ``Control.attention``,
-one plain attribute, brings a look at the very next step boundary.
+A loop drives it. Between two looks, about ten a second, a step does what training needs, pushes its numbers
+and nothing else; a look handles records, budgets, probes and switches. ``Control.attention``, one plain
+attribute, requests a look at the next step boundary.
 """
 
 import math
@@ -39,21 +39,21 @@ LOOK_INTERVAL_SECONDS = 0.08
 """A dozen looks a second: more than a screen draws."""
 
 MAX_STEPS_BETWEEN_LOOKS = 64
-"""A quarter of the readback's ring: tiny steps are looked at before rows must be dropped."""
+"""A quarter of the readback's ring: a look comes before rows of tiny steps must be dropped."""
 
 _SEARCH_STEPS = 20
-"""The first steps with a scaler: its search for a scale begins at 65,536 and takes fewer skips than that."""
+"""The first steps with a scaler: its search for a scale starts at 65,536 and takes fewer skips than this."""
 
 _STEPS_AFTER_TROUBLE = 5
-"""After a skip or a growth the next skip comes at once or not soon: these steps name its gradient."""
+"""After a skip or a growth, another skip follows within these steps or not soon: they measure gradients."""
 
 
 class StepEngine:
     """Makes optimizer steps and keeps track of them; used by the one thread that trains.
 
-    The loop calls :meth:`train_step` for each batch. Before it, whenever :meth:`look_is_due`, it calls
-    :meth:`deliver`, then :meth:`obey`, and :meth:`plan` as the last thing before it asks for the batch.
-    ``interactive``: somebody can answer where the run cannot go on by itself; ``keeper`` knows the way back.
+    The loop calls :meth:`train_step` for each batch. If :meth:`look_is_due`, it first calls :meth:`deliver`,
+    then :meth:`handle_requests`, and :meth:`plan` last, before it loads the batch.
+    ``interactive``: whether to ask the user if training diverges; ``writer`` knows the last good checkpoint.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StepEngine:
         prepared: Prepared,
         control: Control,
         emit: Callable[[Record], object],
-        keeper: CheckpointWriter,
+        writer: CheckpointWriter,
         *,
         interactive: bool,
         first_step: int = 1,
@@ -89,10 +89,10 @@ class StepEngine:
         self.step = first_step - 1
         """Steps sent to the device."""
         self.in_step = False
-        """Whether a step is being made: tells what an exception interrupted."""
+        """Whether a step is running, to say what an exception interrupted."""
         self.allocator = AllocatorWatch(prepared.device)
         self.reporter = StepReporter(self._take_reported, self._gradients)
-        self.guard = DivergenceGuard(self.reporter, control, self._readback, keeper, interactive=interactive)
+        self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
         self.switch = PrecisionSwitch(prepared, control, self.allocator, emit)
 
     # ------------------------------------------------------------------------------ one step
@@ -100,10 +100,10 @@ class StepEngine:
     def train_step(
         self, micro_batches: Sequence[MicroBatch], *, epoch: int, asked: float, data_seconds: float
     ) -> None:
-        """Forward, backward, clip, update: enqueued on the device, its numbers pushed, nothing waited for.
+        """Forward, backward, clip, update: enqueues the work, pushes its numbers and never waits.
 
-        ``asked``: when the batches were asked for, by ``perf_counter``; that took ``data_seconds``.
-        Raises ExperimentError for a loss that cannot be trained on; whatever the model raises passes through.
+        ``asked`` is when loading the batches began, by ``perf_counter``; it took ``data_seconds``.
+        Raises ExperimentError for a loss that cannot be trained on. Exceptions of the model pass through.
         """
         self.step += 1
         self.in_step = True
@@ -133,13 +133,13 @@ class StepEngine:
         )
         row = self._readback.push(values, partial(self.reporter.step, facts), timed=True)
         if row is not None and not math.isfinite(row[0]):
-            self.look_at_once()  # on a CPU it is known before the next step
+            self.look_at_once()  # on a CPU the loss is known before the next step
         self.in_step = False
 
     def _make_observed(
         self, micro_batches: Sequence[MicroBatch], warming_up: bool, data_seconds: float
     ) -> StepTensors:
-        """The same step with all that may be due in it: marks, probes, norms, a precision on trial."""
+        """The same step with what is due: timing marks, probes, gradient norms, a precision on trial."""
         timeline, switch = self._timeline, self.switch
         timeline.begin(self.step, switch.precision.name, warming_up, data_seconds)
         timeline.mark("input")
@@ -164,7 +164,7 @@ class StepEngine:
         return likely or self._gradients_cadence.due()
 
     def _break_down_memory(self, made: StepTensors) -> None:
-        with self._probes.unharmed("memory breakdown"):
+        with self._probes.suppress_errors("memory breakdown"):
             found = break_down(
                 self._prepared.model,
                 self._prepared.optimizer,
@@ -176,13 +176,13 @@ class StepEngine:
             self._emit(found)
 
     def _take_reported(self, record: Record) -> None:
-        """Pass a step's record on, and learn from it."""
+        """Emit a step's record, and let the switch use its time."""
         self._emit(record)
         if type(record) is StepRecord:
             self.switch.take(record)
 
     def _loss_scale(self) -> float:
-        """The scale that the next ``fp16`` step would begin with, as far as is known here."""
+        """The scale that the next ``fp16`` step would start with, by the newest numbers."""
         scale = self.reporter.loss_scale
         collapsed = scale is not None and scale < MIN_SOUND_SCALE and not self.switch.precision.scales
         return self._prepared.first_scale if scale is None or collapsed else scale
@@ -190,7 +190,7 @@ class StepEngine:
     # ---------------------------------------------------------------------------- the look
 
     def look_is_due(self) -> bool:
-        """Whether the loop shall look before the next step: it is time, or somebody asked for something."""
+        """Whether to look before the next step: it is time, or a request came in."""
         return (
             self._control.attention or self.step >= self._look_step or time.perf_counter() >= self._look_due
         )
@@ -198,12 +198,12 @@ class StepEngine:
     def deliver(self) -> None:
         """Report the numbers that have arrived, and check them.
 
-        Raises ExperimentError where going on would be a waste.
+        Raises ExperimentError if training cannot recover.
         """
-        self._control.look(self.step)  # before requests are taken: the next boundary sees later ones
+        self._control.look(self.step)  # first: requests that arrive later wait for the next look
         self._readback.drain()
         reporter = self.reporter
-        self.guard.look(self.switch.precision)
+        self.guard.check(self.switch.precision)
         self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
         if asked := self._control.take(TraceRequest):
             self._probes.arm_trace(partial(self._control.answer, asked))
@@ -211,35 +211,35 @@ class StepEngine:
             self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
 
-    def obey(self) -> None:
+    def handle_requests(self) -> None:
         """Switch precisions as requested."""
         self.switch.between_steps(self.step)
 
     def plan(self, *, look_by: int | None = None) -> None:
-        """Decide how close the next steps are looked at, and when the next look is: by step ``look_by``."""
+        """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
         self._timeline.drain()
         self._follow_schedule()
         step, switch = self.step, self.switch
-        steps = min(MAX_STEPS_BETWEEN_LOOKS, switch.steps_to_news, self._plan_norms())
+        steps = min(MAX_STEPS_BETWEEN_LOOKS, switch.steps_to_next_event, self._plan_norms())
         if self.reporter.in_trouble:
             steps = 1
         self._look_step = step + steps if look_by is None else min(step + steps, look_by)
         self._look_due = time.perf_counter() + self._look_interval_seconds
-        closer = step == 0 or switch.needs_care or self._timeline.armed or self._wants_norms()
+        closer = step == 0 or switch.needs_observation or self._timeline.armed or self._wants_norms()
         self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms_until)
 
     def _follow_schedule(self) -> None:
-        """Let the host learn how many steps were applied, where only the device counts them."""
+        """Bring the number of applied steps to the host if the device counts them."""
         schedule = self._prepared.lr_schedule
-        applied = None if schedule is None else schedule.applied_wanted
+        applied = None if schedule is None else schedule.request_applied()
         if schedule is not None and applied is not None:
             refill = schedule.refill
             self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
 
     def _plan_norms(self) -> int:
-        """Have gradients measured where an overflow is likely; the steps until that may be likely again.
+        """Measure gradients in steps likely to overflow; return after how many steps to check again.
 
-        On CUDA a skip is known only some steps later, when its gradients are gone.
+        On CUDA a skip is known some steps later, when its gradients are gone.
         """
         reporter, step = self.reporter, self.step
         if reporter.trouble_step > self._known_trouble:
@@ -256,30 +256,30 @@ class StepEngine:
     # --------------------------------------------------------------------- around the steps
 
     def look_at_once(self) -> None:
-        """Let the next boundary be one to look at."""
+        """Look at the next step boundary."""
         self._look_step = self.step
 
     def begin_interval(self) -> None:
-        """What came before this moment is no part of the next step's time."""
+        """Leave the time until now out of the next step's time."""
         self._readback.begin_interval()
 
     def push(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
-        """Send numbers that are no step's, a validation's, after those of the steps before."""
+        """Send other numbers, such as a validation's, after those of the steps before."""
         self._readback.push(values, deliver, timed=False)
         self._readback.begin_interval()
 
     def drain(self) -> None:
-        """Deliver the steps that have arrived, and decide nothing."""
+        """Deliver the steps that have arrived."""
         self._readback.drain()
 
     def flush(self) -> None:
-        """Deliver all numbers that are still on their way; waits for the device."""
+        """Deliver all numbers; waits for the device."""
         self._readback.flush()
         self._probes.flush()
         self._timeline.flush()
 
     def xray(self, batches: Sequence[Batch]) -> None:
-        """Run the next step's batches in FP32 and in AMP, applying neither; no error ends the run."""
+        """Run the next step's batches in FP32 and in AMP and apply neither; an error does not end the run."""
         asked, why = self._control.take(XRayRequest), ""
         self.flush()
         prepared, name = self._prepared, self.switch.precision.name
@@ -289,7 +289,7 @@ class StepEngine:
             with self.allocator.left_out():
                 take = partial(take_xray, prepared, batches, self._emit, step=self.step + 1)
                 self._emit(take(precision=precision, loss_scale=scale))
-        except Exception as error:  # noqa: BLE001 - a person's code may raise anything; the run must go on
+        except Exception as error:  # noqa: BLE001 - a model may raise anything; the run must go on
             size = prepared.experiment.batch_size
             why = str(explain(error, doing="in the X-ray", batch_size=size, precision=precision))
             self._emit(Note(time=time.time(), severity="warning", text=f"no X-ray: {why}"))
@@ -297,7 +297,7 @@ class StepEngine:
         self._readback.begin_interval()
 
     def state(self) -> dict[str, Any]:
-        """What it has counted and been told, as plain values for a checkpoint."""
+        """Its counters and the user's decisions, as plain values for a checkpoint."""
         return {
             "reported": self.reporter.state(),
             "held_scale": self.switch.held_scale,
@@ -305,7 +305,7 @@ class StepEngine:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from another's :meth:`state`."""
+        """Continue from the :meth:`state` of another engine."""
         self.reporter.restore(state["reported"])
         self.switch.hold_scale(state["held_scale"])
         self.guard.floor_accepted = state["floor_accepted"]

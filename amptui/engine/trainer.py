@@ -15,7 +15,7 @@ from amptui.control import Asked, Control, PauseRequest, XRayRequest
 from amptui.data.batches import count_samples
 from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
-from amptui.engine.checkpoint.resume import take
+from amptui.engine.checkpoint.resume import capture
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import Place
 from amptui.engine.failure import is_device_lost, never_free
@@ -32,7 +32,7 @@ Outcome = Literal["done", "stopped"]
 class Trainer:
     """One run of the loop; created and used in the trainer's thread.
 
-    ``keeper`` writes the checkpoints, if any; ``start`` is where a resumed run continues.
+    ``writer`` writes the checkpoints, if any; ``start`` is where a resumed run continues.
     """
 
     def __init__(
@@ -42,25 +42,25 @@ class Trainer:
         emit: Callable[[Record], object],
         *,
         interactive: bool,
-        keeper: CheckpointWriter | None = None,
+        writer: CheckpointWriter | None = None,
         start: Start | None = None,
         look_interval_seconds: float = LOOK_INTERVAL_SECONDS,
     ) -> None:
         self._prepared = prepared
         self._control = control
         self._emit = emit
-        self._keeper = keeper or CheckpointWriter(None, control=control, emit=emit)
+        self._writer = writer or CheckpointWriter(None, control=control, emit=emit)
         self._engine = StepEngine(
             prepared,
             control,
             emit,
-            self._keeper,
+            self._writer,
             interactive=interactive,
             first_step=start.step + 1 if start else 1,
             look_interval_seconds=look_interval_seconds,
         )
         self._validator = Validator(prepared, control, emit)
-        self._bookmark = DataPosition(prepared, start, control, emit, keeps=self._keeper.keeps)
+        self._position = DataPosition(prepared, start, control, emit, keeps=self._writer.keeps)
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
         self._xray_wanted = False
@@ -85,7 +85,7 @@ class Trainer:
 
     @property
     def doing(self) -> str:
-        """What a traceback interrupted: ``"in step 500"``."""
+        """What is running, for error messages: ``"in step 500"``."""
         if self._engine.in_step:
             compiling = ", compiling the model" if self._prepared.compilations.busy else ""
             return f"in step {self.step}{compiling}"
@@ -93,13 +93,13 @@ class Trainer:
 
     @property
     def allocator(self) -> AllocatorSample | None:
-        """The allocator as last looked at; another thread may read it."""
+        """The last sample of the allocator; another thread may read it."""
         return self._engine.allocator.sample
 
-    def tell_what_is_known(self) -> None:
-        """Tell of the steps since the last look, from another thread, while this one hangs for good."""
-        if self._prepared.device.type == "cpu":  # a GPU is this thread's alone
-            with suppress(IndexError):  # it may go on after all, and deliver the last of them itself
+    def emit_finished_steps(self) -> None:
+        """Emit the steps since the last look, from another thread, when this one hangs for good."""
+        if self._prepared.device.type == "cpu":  # only this thread may use a GPU
+            with suppress(IndexError):  # this thread may go on after all and deliver the last ones
                 self._engine.drain()
 
     def run(self) -> Outcome:
@@ -113,52 +113,52 @@ class Trainer:
             outcome = self._epochs()
             if outcome == "done":
                 engine.flush()
-                engine.guard.look_last()
+                engine.guard.check_last()
         except BaseException as error:
             if is_device_lost(error):
                 never_free(self)
-            # The steps before the fault are told; after a fault of the device itself nothing can be read.
+            # Emit the steps before the error; after a device fault nothing can be read.
             with suppress(RuntimeError):
                 engine.flush()
             self.saving = True
-            self._keeper.wait()
+            self._writer.wait()
             self.saving = False
             raise
         finally:
             self._prepared.compilations.end()
         engine.flush()
-        self._keep_last()
+        self._write_last_checkpoint()
         engine.switch.finish(self.step)
         return outcome
 
     def _epochs(self) -> Outcome:
-        while not self._bookmark.run_ends:
-            outcome = self._epoch(self._bookmark.epoch)
+        while not self._position.run_ends:
+            outcome = self._epoch(self._position.epoch)
             if outcome:
                 return outcome
         return "done"
 
     def _epoch(self, epoch: int) -> Outcome | None:
-        """Run what is left of an epoch, and its validation; an outcome if the run ended within it."""
-        engine, bookmark, prepared = self._engine, self._bookmark, self._prepared
+        """Run the rest of an epoch and its validation; return an outcome if the run ended in it."""
+        engine, position, prepared = self._engine, self._position, self._prepared
         compute, model, limit = prepared.experiment.loss, prepared.model, prepared.schedule.asked_steps
-        accumulate, batches = prepared.accumulate, bookmark.open_epoch()
+        accumulate, batches = prepared.accumulate, position.open_epoch()
         while not engine.look_is_due() or self._look():
             ends = limit is not None and engine.step >= limit
             if ends:
-                bookmark.remember()
+                position.save_random_states()
             asked = time.perf_counter()
             drawn = tuple(islice(batches, 1 if ends else accumulate))
             if not drawn:
                 return self._finish_epoch(epoch)
             if ends:
-                bookmark.take_back()
+                position.undo_draws()
                 return "done"
             data_seconds = time.perf_counter() - asked
             if self._xray_wanted:
                 self._xray_wanted = False
                 engine.xray(drawn)
-            bookmark.count_step(len(drawn))
+            position.count_step(len(drawn))
             engine.train_step(
                 [MicroBatch(partial(compute, model, batch), count_samples(batch)) for batch in drawn],
                 epoch=epoch,
@@ -175,50 +175,50 @@ class Trainer:
         if control.is_copy:
             return False
         if self._prepared.compilations.tell():
-            self._phase = None  # the one that compiling showed
+            self._phase = None  # compiling has shown its own
         engine.deliver()
         if engine.reporter.delivered:
             self._enter_phase("training")
         asked = control.take(PauseRequest)
         if asked is not None and not asked.request.paused:
-            control.answer(asked)  # it goes on already
+            control.answer(asked)  # it is not paused
             asked = None
         if (asked is not None or engine.guard.wants_pause) and not control.stop_reason:
             self._pause(asked)
         if self._validation_is_due():
             self._validate_within_epoch()
-        self._keep_if_due()
-        engine.obey()
+        self._write_checkpoint_if_due()
+        engine.handle_requests()
         self._xray_wanted = control.newest(XRayRequest) is not None
         engine.plan(look_by=self._next_boundary())
         return control.stop_reason is None
 
     def _next_boundary(self) -> int | None:
-        """The next step after which something is due by its number."""
+        """The next step after which a checkpoint or a validation is due."""
         every = self._prepared.validate_every
         validation = None if every is None else self.step + every - self.step % every
-        steps = [step for step in (self._keeper.next_step(self.step), validation) if step is not None]
+        steps = [step for step in (self._writer.next_step(self.step), validation) if step is not None]
         return min(steps, default=None)
 
     def _validation_is_due(self) -> bool:
         """Whether to validate after this step. An epoch's end has its own validation."""
         every, step = self._prepared.validate_every, self.step
         due = every is not None and step > 0 and step % every == 0 and step != self._validated_step
-        return due and self._prepared.validation is not None and not self._bookmark.epoch_ends
+        return due and self._prepared.validation is not None and not self._position.epoch_ends
 
     def _validate_within_epoch(self) -> None:
         self._doing = f"in the validation after step {self.step}"
         self._enter_phase("validating", "validating")
-        engine, step, epoch = self._engine, self.step, self._bookmark.epoch
+        engine, step, epoch = self._engine, self.step, self._position.epoch
         sums = self._validate()
         if sums is not None:
             self._validated_step = step
-            tell = partial(engine.reporter.validated, step=step, epoch=epoch)
-            engine.push(sums.tensors(), lambda row, _seconds: tell(validation=sums.means(row)))
+            report = partial(engine.reporter.validated, step=step, epoch=epoch)
+            engine.push(sums.tensors(), lambda row, _seconds: report(validation=sums.means(row)))
         self._doing = ""
 
     def _pause(self, asked: Asked[PauseRequest] | None) -> None:
-        """Pause until asked to resume; precisions may be switched meanwhile."""
+        """Pause until asked to resume; the user may switch precisions meanwhile."""
         engine, control = self._engine, self._control
         engine.flush()
         found = engine.guard.take_found()
@@ -227,36 +227,36 @@ class Trainer:
             engine.switch.hold_scale(engine.reporter.loss_scale)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, **asdict(found)))
         control.answer(asked)
-        stands = True
-        while stands and not control.stop_reason:
+        paused = True
+        while paused and not control.stop_reason:
             control.wait()
-            engine.obey()
-            self._keep_if_due()
+            engine.handle_requests()
+            self._write_checkpoint_if_due()
             asked = control.take(PauseRequest)
-            stands = asked is None or asked.request.paused
-            if stands:
+            paused = asked is None or asked.request.paused
+            if paused:
                 control.answer(asked)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
         control.answer(asked)
-        control.wake()  # what needs a step was asked for meanwhile, and still waits
+        control.wake()  # requests that need a step still wait
         engine.begin_interval()
 
     def _validate(self) -> MetricSums | None:
-        """Validate in the precision of the steps so far; None if the run is asked to stop meanwhile."""
-        self._bookmark.remember()
-        with self._engine.switch.of_steps_made() as precision:
+        """Validate in the precision of the steps so far; None if asked to stop meanwhile."""
+        self._position.save_random_states()
+        with self._engine.switch.validation_precision() as precision:
             self._validated_in = precision.name
             sums = self._validator.run(precision)
         if sums is None:
-            self._bookmark.take_back()
+            self._position.undo_draws()
         return sums
 
     def _finish_epoch(self, epoch: int) -> Outcome | None:
-        """Validate, and report the epoch once its last steps are delivered."""
+        """Validate, and report the epoch after its last steps."""
         self._doing = f"in the validation of epoch {epoch}"
         if self._prepared.validation is not None:
             self._enter_phase("validating", "validating")
-        engine, bookmark = self._engine, self._bookmark
+        engine, position = self._engine, self._position
         sums = self._validate()
         if sums is None:
             return "stopped"
@@ -266,14 +266,14 @@ class Trainer:
             sums.tensors(), lambda row, _seconds: finish(step=step, epoch=epoch, validation=sums.means(row))
         )
         self._finish_schedule_epoch()
-        bookmark.finish_epoch()
-        self._keeper.want_epoch()
+        position.finish_epoch()
+        self._writer.want_epoch()
         engine.look_at_once()
         self._doing = ""
         return None
 
     def _finish_schedule_epoch(self) -> None:
-        """Advance a schedule of epochs; one that needs a metric waits for the epoch's."""
+        """Advance a per-epoch schedule; one that needs a metric waits for the epoch's numbers."""
         schedule = self._prepared.lr_schedule
         if schedule is None:
             return
@@ -283,40 +283,40 @@ class Trainer:
 
     # -------------------------------------------------------------------------- checkpoints
 
-    def _keep_if_due(self) -> None:
-        only_asked = self._engine.switch.on_trial or self._bookmark.epoch_ends
-        reason = self._keeper.due(self.step, only_asked=only_asked)
+    def _write_checkpoint_if_due(self) -> None:
+        only_asked = self._engine.switch.on_trial or self._position.epoch_ends
+        reason = self._writer.due(self.step, only_asked=only_asked)
         if reason is not None:
-            self._keep(reason)
+            self._write_checkpoint(reason)
 
-    def _keep(self, reason: Reason) -> None:
-        """Hand a checkpoint to the thread that writes it."""
+    def _write_checkpoint(self, reason: Reason) -> None:
+        """Capture a checkpoint for the thread that writes it."""
         began = time.perf_counter()
         self._engine.flush()
-        self._keeper.keep(self._checkpoint, reason, began=began)
+        self._writer.keep(self._checkpoint, reason, began=began)
         self._engine.begin_interval()
 
-    def _keep_last(self) -> None:
-        """Write the run's last checkpoint, unless this place has one, and wait for it."""
-        keeper, place = self._keeper, self._bookmark.place(self._engine.switch.chosen)
-        if not keeper.writing and not keeper.lacks(place):
+    def _write_last_checkpoint(self) -> None:
+        """Write the run's last checkpoint, unless it is there already, and wait for it."""
+        writer, place = self._writer, self._position.place(self._engine.switch.chosen)
+        if not writer.writing and not writer.lacks(place):
             return
         self.saving, self._doing = True, f"while writing the checkpoint of step {self.step}"
         self._enter_phase("stopping", "writing the checkpoint")
-        keeper.wait()
-        if keeper.lacks(place):
-            self._keep(keeper.last_reason())
-            keeper.wait()
+        writer.wait()
+        if writer.lacks(place):
+            self._write_checkpoint(writer.last_reason())
+            writer.wait()
         self.saving = False
 
     def _checkpoint(self) -> Checkpoint:
-        return take(
+        return capture(
             self._prepared,
-            self._bookmark,
+            self._position,
             {**self._engine.state(), "validated_step": self._validated_step},
             precision=self._engine.switch.chosen,
             seconds=time.monotonic() - self._began,
-            say=self._keeper.warn,
+            warn=self._writer.warn,
         )
 
     def _place(self) -> Place:

@@ -38,7 +38,7 @@ class MetricSums:
         return list(self._sums.values())
 
     def means(self, row: Sequence[float] | None) -> Validation | None:
-        """The means, from the sums as read back to the host; None if there are none."""
+        """The means, from a row of the sums; None if the row was dropped or there were no samples."""
         if row is None or not self._samples:
             return None
         means = dict(zip(self._sums, (value / self._samples for value in row), strict=True))
@@ -73,7 +73,7 @@ class Validator:
             for done, batch in enumerate(islice(self._count.watch(batches.epoch(0)), limit)):
                 if self._control.stop_reason:
                     return None
-                self._say(done, total)
+                self._report_progress(done, total)
                 with precision.forward_context():
                     sums.add(self._metrics(batch), count_samples(batch))
         return sums
@@ -92,7 +92,7 @@ class Validator:
             metrics = {**metrics, "loss": loss["loss"] if isinstance(loss, dict) else loss}
         return metrics
 
-    def _say(self, done: int, total: int | None) -> None:
+    def _report_progress(self, done: int, total: int | None) -> None:
         now = time.monotonic()
         if now >= self._progress_due:
             self._progress_due = now + _PROGRESS_INTERVAL_SECONDS
@@ -109,7 +109,7 @@ class Validator:
 
 
 def check_scalars(named: Mapping[str, object], owner: str) -> None:
-    """Raise ExperimentError if a value is not a scalar tensor: it would shift its neighbours' numbers."""
+    """Raise ExperimentError if a value is not a scalar tensor: it would shift the numbers in a row."""
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise ExperimentError(
@@ -150,7 +150,7 @@ def checked_loss(experiment: object, result: object) -> tuple[Tensor, dict[str, 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within; then restore every module's own mode, so that frozen layers stay frozen."""
+    """Within, the model is in evaluation mode; afterwards each module has its own mode again."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

@@ -81,7 +81,7 @@ class TrainingThread:
         self._report_due = 0.0
         self._reported = ""
         self._fault: ExperimentError | None = None
-        """Why a run that was asked to stop has failed anyway."""
+        """Why a run that was asked to stop failed anyway."""
         self.error: AmptuiError | None = None
         """Why the run failed, if it did."""
         self.ended = threading.Event()
@@ -119,10 +119,10 @@ class TrainingThread:
         """Whether only a checkpoint or the weights remain to be written, which may take a while."""
         return self._saving or (self._trainer is not None and self._trainer.saving)
 
-    def tell_what_is_known(self) -> None:
-        """Emit the steps since the last look, for a process that abandons this thread."""
+    def emit_finished_steps(self) -> None:
+        """Emit the steps since the last look, before the process abandons this thread."""
         if self._trainer is not None:
-            self._trainer.tell_what_is_known()
+            self._trainer.emit_finished_steps()
 
     def allocator(self) -> AllocatorSample | None:
         """The trainer's last sample of the allocator."""
@@ -130,7 +130,7 @@ class TrainingThread:
 
     def _run(self) -> None:
         try:
-            with guarded(self._told_to_leave, self._warn):
+            with guarded(self._exit_called, self._warn):
                 self._train()
         except BaseException as error:  # noqa: BLE001 - a model file may raise anything, SystemExit too
             self._fail(error)
@@ -141,7 +141,7 @@ class TrainingThread:
             self.ended.set()
 
     def _train(self) -> None:
-        self._say("importing", "importing torch")
+        self._enter_phase("importing", "importing torch")
         from amptui.engine.description import describe_run
         from amptui.engine.trainer import Trainer
 
@@ -150,18 +150,18 @@ class TrainingThread:
         if self._control.is_copy:
             return
         if self._control.stop_reason:
-            self._finish_unbegun()
+            self._finish_before_training()
             return
         self._doing = "while describing the run"
         started = describe_run(self._spec.name, prepared, self._request)
         self._announce_run(started, start)
-        keeper = self._keeper(prepared, start)
+        writer = self._checkpoint_writer(prepared, start)
         self._trainer = Trainer(
             prepared,
             self._control,
             self._emit,
             interactive=self._request.interactive,
-            keeper=keeper,
+            writer=writer,
             start=start,
         )
         with _frozen_garbage_collection():
@@ -172,7 +172,7 @@ class TrainingThread:
         self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
 
     def _prepare(self) -> "tuple[Prepared, Start | None]":
-        """Do everything before the first step, and announce what takes long."""
+        """Prepare for the first step, and announce long work."""
         from amptui.engine import setup
         from amptui.engine.loading import build_experiment, load_class
 
@@ -243,21 +243,21 @@ class TrainingThread:
             )
         )
 
-    def _keeper(self, prepared: "Prepared", start: "Start | None") -> "CheckpointWriter":
+    def _checkpoint_writer(self, prepared: "Prepared", start: "Start | None") -> "CheckpointWriter":
         from amptui.engine.checkpoint.writer import CheckpointWriter
 
         request = self._request
-        kept = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
-        keeper = CheckpointWriter(
+        newest = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
+        writer = CheckpointWriter(
             request.checkpoint_dir,
             control=self._control,
             emit=self._emit,
             every=request.checkpoint_every,
             journaled=self._journaled,
-            kept=kept,
+            kept=newest,
         )
-        keeper.resume_command = self._resume_command
-        return keeper
+        writer.resume_command = self._resume_command
+        return writer
 
     def _save_weights(self, prepared: "Prepared") -> None:
         if self._request.save_weights is None or self._control.is_copy:
@@ -266,14 +266,14 @@ class TrainingThread:
 
         path = Path(self._request.save_weights)
         self._saving, self._doing = True, f"while writing {path}"
-        self._say("stopping", "writing the weights")
+        self._enter_phase("stopping", "writing the weights")
         averaged = save_weights(prepared.model, prepared.experiment, path)
         self._saving = False
         text = f"{'averaged weights' if averaged else 'weights'} saved to {path}"
         self._emit(Note(time=time.time(), severity="info", text=text))
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
-        self._say(phase, detail)
+        self._enter_phase(phase, detail)
         self._doing = doing
 
     def _data_request(self) -> "DataRequest":
@@ -290,7 +290,7 @@ class TrainingThread:
         )
 
     def _note_choices(self, cpu_batch_size: int | None, device_type: str) -> None:
-        """Tell the user what was chosen because of the device."""
+        """Report what was chosen because of the device."""
         settings = self._request.settings
         chosen = self._request.batch_size is not None or "batch_size" in settings
         if device_type == "cpu" and cpu_batch_size and not chosen:
@@ -307,10 +307,10 @@ class TrainingThread:
     def _warn(self, text: str) -> None:
         self._emit(Note(time=time.time(), severity="warning", text=text))
 
-    def _say(self, phase: Phase, detail: str) -> None:
+    def _enter_phase(self, phase: Phase, detail: str) -> None:
         self._emit(PhaseChanged(time=time.time(), phase=phase, detail=detail))
 
-    def _finish_unbegun(self) -> None:
+    def _finish_before_training(self) -> None:
         """End a run that was stopped before its first step in this process."""
         self._finish(RunFinished(time=time.time(), steps=self._steps_before, seconds=0.0, reason="stopped"))
 
@@ -319,8 +319,8 @@ class TrainingThread:
             raise self._fault
         self._emit(record)
 
-    def _told_to_leave(self, what: str) -> None:
-        """The model called ``os._exit()``; in this thread an exception follows, so only others count here."""
+    def _exit_called(self, what: str) -> None:
+        """Stop the run after ``os._exit()`` in another thread; in this one an exception follows."""
         thread = threading.current_thread()
         if thread is not self._thread:
             self._fault = ExperimentError(f"{what} was called in thread {thread.name} ({self.doing})")
@@ -331,8 +331,8 @@ class TrainingThread:
         if self._fault is not None:
             error = self._fault
         elif self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
-            # Long preparations raise when they are asked to stop.
-            self._finish_unbegun()
+            # Long preparations raise when asked to stop.
+            self._finish_before_training()
             return
         trace = "".join(traceback.format_exception(error))
         self.error = self._explained(error)

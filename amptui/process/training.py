@@ -199,7 +199,7 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
     """Wait for the trainer, close everything and report how it ended; exit hard if it does not end."""
     ended = training.wait_for_end(patient=lambda: signals.patient)
     if not ended:
-        training.thread.tell_what_is_known()
+        training.thread.emit_finished_steps()
         doing, step = training.thread.doing, training.session.view().step
         text = f"the trainer did not stop within {STOP_PATIENCE_SECONDS:g} s ({doing}); leaving anyway"
         training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))

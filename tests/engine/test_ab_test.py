@@ -30,13 +30,13 @@ STEP = StepRecord(
 SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004}
 
 
-def played(alternation: ABTest, *, noise: float = 0.0, steps: int = 10_000) -> list[str]:
+def played(ab_test: ABTest, *, noise: float = 0.0, steps: int = 10_000) -> list[str]:
     """The precisions of the steps that it asked for, each of its usual length, until it is over."""
     rng, ran = np.random.default_rng(0), list[str]()
-    while not alternation.over and len(ran) < steps:
-        ran.append(alternation.wanted)
+    while not ab_test.over and len(ran) < steps:
+        ran.append(ab_test.precision)
         seconds = SECONDS[ran[-1]] * math.exp(rng.normal(0, noise))
-        alternation.take(replace(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds))
+        ab_test.add(replace(STEP, step=len(ran), precision=ran[-1], step_seconds=seconds))
     return ran
 
 
@@ -46,11 +46,11 @@ def test_rounds_go_forth_and_back() -> None:
 
 
 def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() -> None:
-    alternation = ABTest(("fp32", "bf16"), chosen="bf16", block_steps=5)
-    played(alternation, noise=0.005)
-    found = alternation.record(1)
+    ab_test = ABTest(("fp32", "bf16"), chosen="bf16", block_steps=5)
+    played(ab_test, noise=0.005)
+    found = ab_test.record(1)
     assert (found.over, found.reason, found.rounds) == (True, "narrow", MIN_ROUNDS)
-    assert alternation.wanted == "bf16"
+    assert ab_test.precision == "bf16"
     row = found.rows[1]
     assert row.speedup is not None
     assert row.speedup == pytest.approx(1.5, rel=0.02)
@@ -89,13 +89,13 @@ def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
         shocks = rng.normal(0, spread * math.sqrt(1 - memory**2), steps + len(weights))
         noise = np.convolve(shocks, weights, mode="valid")[:steps] + np.linspace(0, drift, steps)
         noise += np.repeat(rng.normal(0, block_spread, steps // BLOCK_STEPS), BLOCK_STEPS)
-        alternation = ABTest(("fp32", "bf16"), chosen="fp32")
+        ab_test = ABTest(("fp32", "bf16"), chosen="fp32")
         for each in noise.tolist():
-            name = alternation.wanted
-            alternation.take(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(each)))
-            if alternation.over:
+            name = ab_test.precision
+            ab_test.add(replace(STEP, precision=name, step_seconds=SECONDS[name] * math.exp(each)))
+            if ab_test.over:
                 break
-        row = alternation.record(1).rows[1]
+        row = ab_test.record(1).rows[1]
         assert row.speedup_low is not None
         assert row.speedup_high is not None
         covered += row.speedup_low <= SECONDS["fp32"] / SECONDS["bf16"] <= row.speedup_high
@@ -104,67 +104,67 @@ def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
 
 
 def test_noise_takes_more_rounds_and_the_limit_ends_it() -> None:
-    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=3, most_rounds=8)
-    played(alternation, noise=0.5)
-    found = alternation.record(1)
+    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=3, max_rounds=8)
+    played(ab_test, noise=0.5)
+    found = ab_test.record(1)
     assert (found.reason, found.rounds) == ("limit", 8)
     assert [row.blocks for row in found.rows] == [8, 8]
 
 
 def test_settling_steps_and_those_on_their_way_do_not_count() -> None:
-    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
-    assert not alternation.take(replace(STEP, settling=True))
-    assert not alternation.take(replace(STEP, step_seconds=None))
-    alternation.take(STEP)
-    alternation.take(STEP)
-    assert alternation.wanted == "bf16"
-    alternation.take(replace(STEP, step_seconds=9.0))  # sent before the switch, delivered after
-    assert alternation.record(1).rows[0].steps == 2
+    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
+    assert not ab_test.add(replace(STEP, settling=True))
+    assert not ab_test.add(replace(STEP, step_seconds=None))
+    ab_test.add(STEP)
+    ab_test.add(STEP)
+    assert ab_test.precision == "bf16"
+    ab_test.add(replace(STEP, step_seconds=9.0))  # sent before the switch, delivered after
+    assert ab_test.record(1).rows[0].steps == 2
 
 
 def test_skips_and_losses_of_all_steps_are_told() -> None:
-    alternation = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=2)
-    alternation.take(replace(STEP, precision="fp16", settling=True, skipped=True, loss=0.9))
-    alternation.take(replace(STEP, precision="fp16", loss=0.7))
-    row = alternation.record(1).rows[1]
+    ab_test = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=2)
+    ab_test.add(replace(STEP, precision="fp16", settling=True, skipped=True, loss=0.9))
+    ab_test.add(replace(STEP, precision="fp16", loss=0.7))
+    row = ab_test.record(1).rows[1]
     assert (row.skipped, row.first_loss, row.last_loss) == (1, 0.9, 0.7)
     assert row.speedup is None
 
 
 def test_stopped_it_says_what_it_knows() -> None:
-    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=5)
-    played(alternation, steps=10)
-    alternation.stop()
-    alternation.stop()
-    found = alternation.record(10)
+    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=5)
+    played(ab_test, steps=10)
+    ab_test.stop()
+    ab_test.stop()
+    found = ab_test.record(10)
     assert (found.reason, found.rounds) == ("stopped", 1)
     assert found.rows[1].speedup == pytest.approx(1.5)
     assert found.rows[1].speedup_low is None
-    assert not alternation.take(STEP)
+    assert not ab_test.add(STEP)
 
 
 def test_without_a_precision_that_fails_the_others_begin_anew() -> None:
-    alternation = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2)
-    played(alternation, steps=9)
-    alternation.leave_out("bf16", "no kernel")
-    found = alternation.record(9)
+    ab_test = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=2)
+    played(ab_test, steps=9)
+    ab_test.exclude("bf16", "no kernel")
+    found = ab_test.record(9)
     assert (found.over, found.rounds, found.failed) == (False, 0, {"bf16": "no kernel"})
     assert [(row.precision, row.blocks) for row in found.rows] == [("fp32", 0), ("fp16", 0)]
-    assert played(alternation, steps=8) == ["fp32"] * 2 + ["fp16"] * 4 + ["fp32"] * 2
+    assert played(ab_test, steps=8) == ["fp32"] * 2 + ["fp16"] * 4 + ["fp32"] * 2
 
 
 def test_one_precision_left_is_the_end_with_what_is_known() -> None:
-    alternation = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
-    played(alternation, steps=6)
-    alternation.leave_out("bf16", "out of memory")
-    found = alternation.record(6)
+    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2)
+    played(ab_test, steps=6)
+    ab_test.exclude("bf16", "out of memory")
+    found = ab_test.record(6)
     assert (found.over, found.reason, found.failed) == (True, "stopped", {"bf16": "out of memory"})
     assert found.rows[1].speedup == pytest.approx(1.5)
 
 
 def test_the_greatest_peak_of_all_blocks_is_kept() -> None:
-    alternation = ABTest(("fp32", "bf16"), chosen="fp32")
+    ab_test = ABTest(("fp32", "bf16"), chosen="fp32")
     for peak in (5, 9, None, 7):
-        alternation.take_peak("bf16", peak)
-    alternation.take_peak("tf32", 100)
-    assert [row.peak_allocated_bytes for row in alternation.record(1).rows] == [None, 9]
+        ab_test.add_peak("bf16", peak)
+    ab_test.add_peak("tf32", 100)
+    assert [row.peak_allocated_bytes for row in ab_test.record(1).rows] == [None, 9]

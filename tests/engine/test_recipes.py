@@ -178,7 +178,7 @@ def test_the_device_s_schedule_is_the_host_s(kind: str, monkeypatch: pytest.Monk
         if asked is not None and step % 3 == 0:
             schedule.refill(asked)
             asked = None
-        elif asked is None and (tensor := schedule.applied_wanted) is not None and step < 200:
+        elif asked is None and (tensor := schedule.request_applied()) is not None and step < 200:
             asked = tensor.item()
     assert schedule.follows_on_device
     assert torch.allclose(torch.tensor(used), torch.tensor(wanted), rtol=1e-6, atol=0.0)

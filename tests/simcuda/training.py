@@ -154,10 +154,10 @@ def run(
     marks, control = Marks(script), control or Control()
     log = Log() if log is None else log
     prepared = prepare((experiment or Small()).mark(marks), **{"device": "cuda", **options})
-    keeper = (
+    writer = (
         CheckpointWriter(checkpoints, control=control, emit=log.emit, every=every) if checkpoints else None
     )
-    trainer = Trainer(prepared, control, log.emit, interactive=False, keeper=keeper)
+    trainer = Trainer(prepared, control, log.emit, interactive=False, writer=writer)
     device.take_operators()
     device.take_waits()
     try:

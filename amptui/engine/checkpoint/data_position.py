@@ -1,4 +1,4 @@
-"""A run's position in its data, and how a resumed run gets there again."""
+"""A run's position in its data, and how a resumed run returns to it."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,22 +19,22 @@ _PROGRESS_INTERVAL_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Draws:
-    """The state of every random generator that a training draws from."""
+class RandomStates:
+    """The states of all random generators that a training uses."""
 
     process: Generators
     loaders: tuple[Tensor, ...]
-    """Of those that the person gave to training and validation loaders."""
+    """Of the generators that the model file gave to its loaders."""
 
     @classmethod
-    def current(cls, prepared: Prepared) -> "Draws":
-        """As they are now."""
+    def current(cls, prepared: Prepared) -> "RandomStates":
+        """The current states."""
         loaders = (generator.get_state() for generator in _of_loaders(prepared))
         return cls(Generators.current(prepared.device), tuple(loaders))
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any], prepared: Prepared) -> "Draws":
-        """From what :meth:`plain` made."""
+    def from_plain(cls, plain: Mapping[str, Any], prepared: Prepared) -> "RandomStates":
+        """Inverse of :meth:`plain`."""
         return cls(Generators.from_plain(plain["process"], prepared.device), tuple(plain["loaders"]))
 
     def plain(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Draws:
         return {"process": self.process.plain(), "loaders": list(self.loaders)}
 
     def apply(self, prepared: Prepared) -> None:
-        """Set all of them."""
+        """Set all generators to these states."""
         self.process.apply()
         for generator, state in zip(_of_loaders(prepared), self.loaders, strict=False):
             generator.set_state(state)
@@ -50,7 +50,7 @@ class Draws:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
-    """Where a run goes on that began in another process; model, optimizer and scaler are there already."""
+    """Where a resumed run continues; model, optimizer and scaler are restored already."""
 
     checkpoint: str
     """The file's name."""
@@ -59,15 +59,15 @@ class Start:
     batches: int
     seconds: float
     """How long the run had lasted."""
-    draws: Draws
-    epoch_draws: Draws
+    draws: RandomStates
+    epoch_draws: RandomStates
     """Before the epoch's first batch."""
     loop: Mapping[str, Any]
-    """What the loop itself had counted and been told."""
+    """The loop's own state."""
 
 
 class DataPosition:
-    """Counts steps, epochs and batches, and knows what was drawn before each epoch."""
+    """Counts steps, epochs and batches, and keeps the random states from the start of each epoch."""
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class DataPosition:
         self._count = BatchCount(prepared.training, emit, training=True)
         self._progress_due = 0.0
         self._keeps = keeps
-        self._remembered: Draws | None = None
-        self._epoch_draws: Draws | None = None
+        self._saved: RandomStates | None = None
+        self._epoch_draws: RandomStates | None = None
         self.step = start.step if start else 0
         """Steps sent to the device."""
         self.epoch = start.epoch if start else 1
-        """The epoch that runs, counted from 1; past the last one when all is done."""
+        """The current epoch, counted from 1; past the last one at the end."""
         self.batches = start.batches if start else 0
-        """How many of its batches were trained on."""
+        """Its batches that were trained on."""
 
     @property
-    def epoch_draws(self) -> Draws:
-        """The generators before the epoch's first batch; now, where it has not begun."""
-        return self._epoch_draws or Draws.current(self._prepared)
+    def epoch_draws(self) -> RandomStates:
+        """The random states before the epoch's first batch; the current ones before it begins."""
+        return self._epoch_draws or RandomStates.current(self._prepared)
 
     @property
     def epoch_ends(self) -> bool:
@@ -106,7 +106,7 @@ class DataPosition:
 
     @property
     def run_ends(self) -> bool:
-        """Whether all epochs that were asked for are done, or all steps and the epoch has more."""
+        """Whether all requested epochs are done, or all steps, if the epoch has more batches."""
         schedule = self._prepared.schedule
         limit, length = schedule.asked_steps, self._prepared.training.batches_per_epoch
         if schedule.asked_epochs and self.epoch > schedule.epochs:
@@ -115,15 +115,15 @@ class DataPosition:
         return over and length is not None and self.batches < length
 
     def place(self, precision: str) -> Place:
-        """Where it is, as a checkpoint in that precision is."""
+        """The place of a checkpoint in this precision."""
         return self.step, self.epoch, self.batches, precision
 
     def open_epoch(self) -> Iterator[Batch]:
-        """The epoch's batches that are left."""
+        """The remaining batches of the epoch."""
         start, self._start = self._start, None
         prepared = self._prepared
         if start is None:
-            self._epoch_draws = Draws.current(prepared) if self._keeps else None
+            self._epoch_draws = RandomStates.current(prepared) if self._keeps else None
             return self._count.watch(prepared.training.epoch(self.epoch), epoch=self.epoch)
         if self.epoch > 1:
             for batches in (prepared.training, prepared.validation):
@@ -131,32 +131,32 @@ class DataPosition:
                     batches.start_workers()
         self._epoch_draws = start.epoch_draws
         start.epoch_draws.apply(prepared)
-        left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._tell_passed)
+        left = prepared.training.epoch(self.epoch, skip=self.batches, passed=self._report_skipped)
         start.draws.apply(prepared)
         return self._count.watch(left, epoch=self.epoch, passed=self.batches)
 
     def count_step(self, batches: int) -> None:
-        """So many batches were trained on in one step."""
+        """Count a step that trained on this many batches."""
         self.step += 1
         self.batches += batches
 
     def finish_epoch(self) -> None:
-        """The epoch is over, and validated."""
+        """Go to the next epoch, after validation."""
         self.epoch += 1
         self.batches = 0
         self._epoch_draws = None
 
-    def remember(self) -> None:
-        """Keep the generators' states: what follows may have to count as never drawn."""
-        self._remembered = Draws.current(self._prepared) if self._keeps else None
+    def save_random_states(self) -> None:
+        """Save the random states: what is drawn next may have to be undone."""
+        self._saved = RandomStates.current(self._prepared) if self._keeps else None
 
-    def take_back(self) -> None:
-        """Undo what was drawn since :meth:`remember`: another process will draw it."""
-        if self._remembered is not None:
-            self._remembered.apply(self._prepared)
+    def undo_draws(self) -> None:
+        """Undo what was drawn since :meth:`save_random_states`: a resumed run draws it again."""
+        if self._saved is not None:
+            self._saved.apply(self._prepared)
 
-    def _tell_passed(self, done: int) -> bool:
-        """Tell how far the way back into the epoch is; whether to go on."""
+    def _report_skipped(self, done: int) -> bool:
+        """Report the progress of skipping batches; return whether to continue."""
         now = time.monotonic()
         if now >= self._progress_due:
             self._progress_due = now + _PROGRESS_INTERVAL_SECONDS

@@ -13,37 +13,37 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
-from amptui.engine.checkpoint.data_position import DataPosition, Draws, Start
+from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
 from amptui.engine.setup import Prepared
 from amptui.errors import RunFolderError, UsageError
 
-_ADDED = {"weight_decay": 0.0, "label_smoothing": 0.0, "accumulate": 1}
-"""What the checkpoints of version 0.1.0, which do not say so, were trained with."""
+_OLD_DEFAULTS = {"weight_decay": 0.0, "label_smoothing": 0.0, "accumulate": 1}
+"""Settings that checkpoints of version 0.1.0 do not contain, and their values in it."""
 
 _LR_SCHEDULE = "learning-rate schedule"
-"""Where a checkpoint keeps it; no attribute has this name."""
+"""Its key in a checkpoint, which cannot be the name of an attribute."""
 
-_BEGIN_ANEW = "resume with the run's original options, or start a new run without --resume"
+_START_NEW_RUN = "resume with the run's original options, or start a new run without --resume"
 
-Say = Callable[[str], object]
-"""Told what a person should know, in one line."""
+Warn = Callable[[str], object]
+"""Takes a warning, one line."""
 
 
-def take(
+def capture(
     prepared: Prepared,
-    bookmark: DataPosition,
+    position: DataPosition,
     loop: Mapping[str, Any],
     *,
     precision: str,
     seconds: float,
-    say: Say,
+    warn: Warn,
 ) -> Checkpoint:
-    """The training as it stands between two steps, copied to host memory; waits for the device.
+    """Copy the training's state between two steps to host memory; waits for the device.
 
-    ``loop`` is what the loop itself has counted, as plain values; ``say`` is told what is left out.
-    Raises NotPlainError where the state of model or optimizer holds what no file can keep.
+    ``loop`` is the loop's own state, as plain values; ``warn`` gets what is left out. Raises NotPlainError if
+    the state of model or optimizer contains an object that cannot be saved.
     """
     schedule = prepared.lr_schedule
     if schedule is not None:
@@ -54,9 +54,9 @@ def take(
     scaler = _scaler_state(prepared.scaler)
     copy = HostCopy((model, optimizer, extras, scaler))
     checkpoint = Checkpoint(
-        step=bookmark.step,
-        epoch=bookmark.epoch,
-        batches=bookmark.batches,
+        step=position.step,
+        epoch=position.epoch,
+        batches=position.batches,
         seconds=seconds,
         precision=precision,
         identity=identify(prepared),
@@ -64,9 +64,9 @@ def take(
         model_versions=copy.of(getattr(model, "_metadata", {}), "the model's state"),
         optimizer=copy.of(optimizer, "the optimizer's state"),
         scaler=copy.of(scaler, "the scaler's state"),
-        extras=dict(_kept_extras(extras, copy, say)),
-        draws=Draws.current(prepared).plain(),
-        epoch_draws=bookmark.epoch_draws.plain(),
+        extras=dict(_kept_extras(extras, copy, warn)),
+        draws=RandomStates.current(prepared).plain(),
+        epoch_draws=position.epoch_draws.plain(),
         loop=dict(loop),
     )
     copy.wait()
@@ -74,7 +74,7 @@ def take(
 
 
 def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
-    """What ``state_dict()`` says, with tensors for what is on the device: it would wait for each of them."""
+    """``state_dict()`` with tensors for the values on the device; torch's own waits for each."""
     scale, tracker = scaler._scale, scaler._growth_tracker
     if scale is None or tracker is None:
         return scaler.state_dict()  # no step has used it yet
@@ -92,9 +92,9 @@ def _as_numbers(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def identify(prepared: Prepared) -> dict[str, Any]:
-    """What tells this training from others, as plain values by the name a person knows.
+    """The settings that must not change when a run is resumed, as plain values.
 
-    How long it is, on which device and how its weights are laid out may change.
+    Its length, its device and the memory format of its weights may change.
     """
     settings = {name: value for name, value in asdict(prepared.experiment).items() if name != "epochs"}
     return {
@@ -109,10 +109,10 @@ def identify(prepared: Prepared) -> dict[str, Any]:
     }
 
 
-def newest_checkpoint(folder: Path, say: Say) -> Checkpoint:
-    """The newest whole checkpoint in ``folder``; ``say`` is told of those that are damaged.
+def newest_checkpoint(folder: Path, warn: Warn) -> Checkpoint:
+    """The newest checkpoint in ``folder`` that is not damaged; ``warn`` gets the damaged ones.
 
-    Raises RunFolderError where there is none.
+    Raises RunFolderError if there is none.
     """
     paths = checkpoints(folder)
     for number, path in enumerate(paths, 1):
@@ -120,15 +120,15 @@ def newest_checkpoint(folder: Path, say: Say) -> Checkpoint:
             return read(path)
         except DamagedError as error:
             before = "; trying the previous one" if number < len(paths) else ""
-            say(f"cannot use checkpoint {path.name}: {error}{before}")
+            warn(f"cannot use checkpoint {path.name}: {error}{before}")
     what = f"no checkpoint in {folder} can be used" if paths else f"there is no checkpoint in {folder}"
     raise RunFolderError(what, hint="start a new run without --resume")
 
 
-def restore(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Start:
-    """Bring the states in ``checkpoint`` into ``prepared``; where the run goes on.
+def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
+    """Load the states in ``checkpoint`` into ``prepared``; return where the run continues.
 
-    Raises UsageError where it is another training's, and names the difference.
+    Raises UsageError if it is from a different training, and names the difference.
     """
     name = checkpoint_name(checkpoint.step)
     _check_same(checkpoint, prepared)
@@ -138,18 +138,18 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Start:
         prepared.model.load_state_dict(model)
         prepared.optimizer.load_state_dict(own(checkpoint.optimizer))
         prepared.scaler.load_state_dict(checkpoint.scaler)
-        _restore_extras(checkpoint, prepared, say)
+        _restore_extras(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:
         what = " ".join(str(error).split())[:500]
-        raise UsageError(f"checkpoint {name} is of a different model: {what}", hint=_BEGIN_ANEW) from error
+        raise UsageError(f"checkpoint {name} is of a different model: {what}", hint=_START_NEW_RUN) from error
     return Start(
         checkpoint=name,
         step=checkpoint.step,
         epoch=checkpoint.epoch,
         batches=checkpoint.batches,
         seconds=checkpoint.seconds,
-        draws=Draws.from_plain(checkpoint.draws, prepared),
-        epoch_draws=Draws.from_plain(checkpoint.epoch_draws, prepared),
+        draws=RandomStates.from_plain(checkpoint.draws, prepared),
+        epoch_draws=RandomStates.from_plain(checkpoint.epoch_draws, prepared),
         loop=checkpoint.loop,
     )
 
@@ -157,26 +157,26 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> Start:
 def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:
     name = checkpoint_name(checkpoint.step)
     then, now = checkpoint.identity, identify(prepared)
-    then = {**{name: value for name, value in _ADDED.items() if name in now}, **then}
+    then = {**{name: value for name, value in _OLD_DEFAULTS.items() if name in now}, **then}
     different = next((each for each in {**then, **now} if then.get(each) != now.get(each)), None)
     if different is not None:
-        was, is_now = (_told(values, different) for values in (then, now))
+        was, is_now = (_value_of(values, different) for values in (then, now))
         what = f"checkpoint {name} was written with {different} {was}, but now it is {is_now}"
-        raise UsageError(what, hint=_BEGIN_ANEW)
+        raise UsageError(what, hint=_START_NEW_RUN)
     was_shaped, is_shaped = _shapes(checkpoint.model), _shapes(prepared.model.state_dict())
     for each in {**is_shaped, **was_shaped}:
         if was_shaped.get(each) != is_shaped.get(each):
             was, is_now = was_shaped.get(each, "absent"), is_shaped.get(each, "absent")
             what = f"checkpoint {name} is of a different model: {each} was {was}, but now is {is_now}"
-            raise UsageError(what, hint=_BEGIN_ANEW)
+            raise UsageError(what, hint=_START_NEW_RUN)
 
 
-def _told(values: Mapping[str, Any], name: str) -> str:
+def _value_of(values: Mapping[str, Any], name: str) -> str:
     return str(values[name]) if name in values else "absent"
 
 
 def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
-    """The shape of each tensor by its name; lazy ones have none yet."""
+    """The shape of each tensor by name; lazy ones have none yet."""
     return {
         name: "x".join(map(str, value.shape)) or "a number"
         for name, value in state.items()
@@ -185,12 +185,12 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
-    """What else an experiment holds that has a state: a learning rate's schedule, a mean of the weights."""
+    """Other objects with a state: the learning-rate schedule, and attributes such as averaged weights."""
     if prepared.lr_schedule is not None:
         yield _LR_SCHEDULE, prepared.lr_schedule
     known = (prepared.model, prepared.optimizer)
     for name, value in vars(prepared.experiment).items():
-        # A loader's place in the data comes back by other means.
+        # The position in the data is restored separately.
         if isinstance(value, type | DataLoader | Dataset) or any(value is each for each in known):
             continue
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
@@ -198,24 +198,24 @@ def _extras(prepared: Prepared) -> Iterator[tuple[str, Any]]:
 
 
 def _kept_extras(
-    extras: Mapping[str, object], copy: HostCopy, say: Say
+    extras: Mapping[str, object], copy: HostCopy, warn: Warn
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, state in extras.items():
         try:
             yield name, copy.of(state, f"the state of the experiment's {name}")
         except NotPlainError as error:
-            say(f"checkpoints do not include the experiment's {name}: {error}")
+            warn(f"checkpoints do not include the experiment's {name}: {error}")
 
 
-def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, say: Say) -> None:
-    there = dict(_extras(prepared))
-    if _LR_SCHEDULE in there and _LR_SCHEDULE not in checkpoint.extras:
-        say("the checkpoint has no learning-rate schedule: it starts from its beginning")
+def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> None:
+    present = dict(_extras(prepared))
+    if _LR_SCHEDULE in present and _LR_SCHEDULE not in checkpoint.extras:
+        warn("the checkpoint has no learning-rate schedule: it starts from its beginning")
     for name, state in checkpoint.extras.items():
-        if name in there:
-            there[name].load_state_dict(own(state))
+        if name in present:
+            present[name].load_state_dict(own(state))
         else:
-            say(f"the experiment's {name} was not restored: it does not exist yet")
+            warn(f"the experiment's {name} was not restored: it does not exist yet")
 
 
 def _plain(value: Any) -> Any:

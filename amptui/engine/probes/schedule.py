@@ -160,7 +160,7 @@ class Probes:
             self._flops_of.add(precision.name)
             self._emit(flops.counted(step=step, precision=precision.name))
         if trace is not None and traced is not None:
-            with self.unharmed("trace", failed=traced.end):
+            with self.suppress_errors("trace", failed=traced.end):
                 self._send_trace(trace, traced, step, precision)
 
     @property
@@ -180,14 +180,16 @@ class Probes:
         if not self._enabled:
             return
         if self._window_cadence.due():
-            with self.unharmed("float16 window"):
+            with self.suppress_errors("float16 window"):
                 self._send_window(step, precision, assumed_scale=assumed_scale)
         if self._buffers_cadence.due():
-            with self.unharmed("buffer check"):
+            with self.suppress_errors("buffer check"):
                 self._send_buffers(step)
 
     @contextmanager
-    def unharmed(self, what: str, *, failed: Callable[[str], object] = lambda _why: None) -> Iterator[None]:
+    def suppress_errors(
+        self, what: str, *, failed: Callable[[str], object] = lambda _why: None
+    ) -> Iterator[None]:
         """Turn an error, such as a lack of memory, into a warning, once per ``what``; the run goes on."""
         try:
             yield
@@ -209,7 +211,7 @@ class Probes:
             return
         if trouble_step - self._buffers_trouble_step >= BUFFERS_GAP_STEPS and trouble_step:
             self._buffers_trouble_step = trouble_step
-            with self.unharmed("buffer check"):
+            with self.suppress_errors("buffer check"):
                 self._send_buffers(step)
         if unexplained_step - self._trace_trouble_step >= TRACE_GAP_STEPS and unexplained_step:
             self._trace_trouble_step = unexplained_step
