@@ -12,6 +12,7 @@ import torch
 
 import amptui
 from amptui.engine.setup import Prepared
+from amptui.experiment import Experiment
 from amptui.records import DataInfo, RunStarted
 from amptui.request import TrainRequest
 
@@ -61,8 +62,7 @@ def versions() -> dict[str, str]:
 
 def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
     """The experiment's fields and the settings of the command line, as JSON values."""
-    values = {name: _plain(value) for name, value in asdict(prepared.experiment).items()}
-    return values | {
+    return plain_fields(prepared.experiment) | {
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
         "clip_norm": prepared.clip_norm,
@@ -76,8 +76,12 @@ def _config(prepared: Prepared, request: TrainRequest) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (bool, int, float, str, NoneType)) else str(value)
+def plain_fields(experiment: Experiment) -> dict[str, Any]:
+    """The experiment's fields as JSON values."""
+    return {
+        name: value if isinstance(value, bool | int | float | str | NoneType) else str(value)
+        for name, value in asdict(experiment).items()
+    }
 
 
 def _hardware(device: torch.device) -> dict[str, Any]:

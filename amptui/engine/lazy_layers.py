@@ -32,7 +32,7 @@ def initialize_lazy_layers(
         for module in model.modules()
         if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params()
     ]
-    generators, before = Generators.current(device), Snapshot.take(model, device)
+    generators, before = Generators.current(device), Snapshot(model, device)
     model.train()
     try:
         batch = first_batch()

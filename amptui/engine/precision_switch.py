@@ -225,7 +225,7 @@ class PrecisionSwitch:
             return
         previous = self.precision.name
         try:
-            before = Snapshot.take(self._prepared.model, self._prepared.device)
+            before = Snapshot(self._prepared.model, self._prepared.device)
             counters = _Counters(self._prepared.optimizer)
         except RuntimeError as error:
             if not is_out_of_memory(error):

@@ -83,11 +83,6 @@ class Snapshot:
         self._values = [(tensor, tensor.detach().clone()) for tensor in _changeable(model)]
         self._generators = Generators.current(device)
 
-    @classmethod
-    def take(cls, model: nn.Module, device: torch.device) -> "Snapshot":
-        """Copy what ``model``, which is on ``device``, can change."""
-        return cls(model, device)
-
     @property
     def drawn(self) -> bool:
         """Whether a random number was drawn since this was taken or restored."""

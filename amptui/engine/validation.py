@@ -1,6 +1,5 @@
 """The validation pass, summed on the device, and the checks of what loss() and metrics() return."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -11,12 +10,11 @@ from torch import Tensor, nn
 from amptui.control import Control
 from amptui.data.batches import count_samples
 from amptui.engine.batch_count import BatchCount
+from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.precision import Precision
 from amptui.engine.setup import Prepared
 from amptui.errors import ExperimentError
-from amptui.records import PhaseChanged, Record, Validation
-
-_PROGRESS_INTERVAL_SECONDS = 0.25
+from amptui.records import Record, Validation
 
 
 class MetricSums:
@@ -57,7 +55,7 @@ class Validator:
         self._prepared = prepared
         self._control = control
         self._emit = emit
-        self._progress_due = 0.0
+        self._progress = PhaseProgress(emit, "validating")
         self._count: BatchCount | None = None
 
     def run(self, precision: Precision) -> MetricSums | None:
@@ -73,7 +71,7 @@ class Validator:
             for done, batch in enumerate(islice(self._count.watch(batches.epoch(0)), limit)):
                 if self._control.stop_reason:
                     return None
-                self._report_progress(done, total)
+                self._progress.report("validating", done, total, "batches")
                 with precision.forward_context():
                     sums.add(self._metrics(batch), count_samples(batch))
         return sums
@@ -91,21 +89,6 @@ class Validator:
             loss = experiment.loss(self._prepared.model, batch)
             metrics = {**metrics, "loss": loss["loss"] if isinstance(loss, dict) else loss}
         return metrics
-
-    def _report_progress(self, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if now >= self._progress_due:
-            self._progress_due = now + _PROGRESS_INTERVAL_SECONDS
-            self._emit(
-                PhaseChanged(
-                    time=time.time(),
-                    phase="validating",
-                    detail="validating",
-                    done=done,
-                    total=total,
-                    unit="batches",
-                )
-            )
 
 
 def check_scalars(named: Mapping[str, object], owner: str) -> None:

@@ -8,12 +8,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amptui.control import Control, StopRequest
 from amptui.engine.exit_guard import guarded
+from amptui.engine.phase_progress import PhaseProgress
 from amptui.errors import AmptuiError, DeviceError, ExperimentError
 from amptui.fork import in_forks
 from amptui.modelspec import ModelSpec
@@ -23,14 +24,12 @@ from amptui.request import TrainRequest
 from amptui.samples import AllocatorSample
 
 if TYPE_CHECKING:
-    from amptui.data.sources import DataRequest, Progress
+    from amptui.data.sources import DataRequest
     from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.checkpoint.writer import CheckpointWriter
     from amptui.engine.setup import Prepared
     from amptui.engine.trainer import Trainer
-
-_REPORT_INTERVAL_SECONDS = 0.2
 
 
 def _nothing_to_wait_for(_step: int) -> None:
@@ -78,8 +77,6 @@ class TrainingThread:
         self._doing = "while importing torch"
         self._saving = False
         self._batch_size: int | None = None
-        self._report_due = 0.0
-        self._reported = ""
         self._fault: ExperimentError | None = None
         """Why a run that was asked to stop failed anyway."""
         self.error: AmptuiError | None = None
@@ -279,12 +276,13 @@ class TrainingThread:
     def _data_request(self) -> "DataRequest":
         from amptui.data.sources import DataRequest
 
+        progress = PhaseProgress(self._emit, "data")
         return DataRequest(
             data_dir=self._request.data_dir,
             kind=self._request.data,
             seed=self._request.seed,
             workers=self._request.workers,
-            report=self._report,
+            report=lambda each: progress.report(each.detail, each.done, each.total, each.unit),
             stopping=lambda: self._control.stop_reason is not None,
             warn=self._warn,
         )
@@ -296,13 +294,6 @@ class TrainingThread:
         if device_type == "cpu" and cpu_batch_size and not chosen:
             text = f"batch size {cpu_batch_size}, this model's default on a CPU; change it with --batch-size"
             self._emit(Note(time=time.time(), severity="info", text=text))
-
-    def _report(self, progress: "Progress") -> None:
-        """Emit progress a few times a second, and always its start and its end."""
-        now, at_end = time.monotonic(), progress.done is not None and progress.done == progress.total
-        if now >= self._report_due or progress.detail != self._reported or at_end:
-            self._report_due, self._reported = now + _REPORT_INTERVAL_SECONDS, progress.detail
-            self._emit(PhaseChanged(time=time.time(), phase="data", **asdict(progress)))
 
     def _warn(self, text: str) -> None:
         self._emit(Note(time=time.time(), severity="warning", text=text))

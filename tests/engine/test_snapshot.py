@@ -36,7 +36,7 @@ DRAWS: dict[str, Callable[[], object]] = {
 def test_generators_are_restored(before: list[str], between: list[str]) -> None:
     for name in before:
         DRAWS[name]()
-    snapshot = Snapshot.take(nn.Identity(), CPU)
+    snapshot = Snapshot(nn.Identity(), CPU)
     assert not snapshot.drawn
     expected = noise()
     snapshot.restore()
@@ -51,7 +51,7 @@ def test_generators_are_restored(before: list[str], between: list[str]) -> None:
 def test_batch_norm_statistics_are_restored_in_place_repeatedly() -> None:
     model = nn.BatchNorm1d(3)
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    snapshot = Snapshot.take(model, CPU)
+    snapshot = Snapshot(model, CPU)
     for _ in range(2):
         model(torch.rand(4, 3))
         assert model.num_batches_tracked == 1
@@ -64,7 +64,7 @@ def test_buffers_are_restored_bit_for_bit() -> None:
     model = nn.Module()
     bits = torch.tensor([0x7FC00001, -0x400000 + 5, 0x7F800000, -(2**31), 1], dtype=torch.int32)
     model.register_buffer("odd", bits.view(torch.float32).clone())
-    snapshot = Snapshot.take(model, CPU)
+    snapshot = Snapshot(model, CPU)
     model.odd = torch.zeros(5)
     snapshot.restore()
     assert torch.equal(model.odd.view(torch.int32), bits)
@@ -92,7 +92,7 @@ class Rebinding(nn.Module):
 def test_replaced_and_new_buffers_are_restored() -> None:
     model = Rebinding()
     mean = model.mean
-    snapshot = Snapshot.take(model, CPU)
+    snapshot = Snapshot(model, CPU)
     model(torch.ones(2))
     snapshot.restore()
     assert model.mean is mean
@@ -119,7 +119,7 @@ def test_weights_that_a_forward_pass_changes_are_restored() -> None:
 
     model = Moving()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    snapshot = Snapshot.take(model, CPU)
+    snapshot = Snapshot(model, CPU)
     model(torch.tensor([0, 1]))
     assert not torch.equal(model.words.weight, before["words.weight"])
     assert not torch.equal(model.teacher.weight, before["teacher.weight"])
@@ -132,7 +132,7 @@ def test_a_large_frozen_base_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> N
     for max_bytes, comes_back in ((2 * 4 * 4, True), (2 * 4 * 4 - 1, False)):
         monkeypatch.setattr("amptui.engine.snapshot.MAX_FROZEN_BYTES", max_bytes)
         nn.init.ones_(base.weight)
-        snapshot = Snapshot.take(base, CPU)
+        snapshot = Snapshot(base, CPU)
         base(torch.rand(3, 4))
         nn.init.zeros_(base.weight)
         snapshot.restore()
@@ -146,7 +146,7 @@ def test_a_gpu_s_dropout_masks_and_statistics_are_restored() -> None:
     device = torch.device("cuda", 0)
     model = nn.Sequential(nn.BatchNorm1d(64), nn.Dropout()).to(device)
     inputs = torch.rand(32, 64, device=device)
-    snapshot = Snapshot.take(model, device)
+    snapshot = Snapshot(model, device)
     first = model(inputs)
     assert snapshot.drawn
     snapshot.restore()

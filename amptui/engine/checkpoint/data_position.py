@@ -1,6 +1,5 @@
 """A run's position in its data, and how a resumed run returns to it."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +10,10 @@ from amptui.control import Control
 from amptui.data.batches import Batch
 from amptui.engine.batch_count import BatchCount
 from amptui.engine.checkpoint.file import Place
+from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.setup import Prepared
 from amptui.engine.snapshot import Generators
-from amptui.records import PhaseChanged, Record
-
-_PROGRESS_INTERVAL_SECONDS = 0.25
+from amptui.records import Record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +79,8 @@ class DataPosition:
         self._prepared = prepared
         self._start = start
         self._control = control
-        self._emit = emit
+        self._progress = PhaseProgress(emit, "data")
         self._count = BatchCount(prepared.training, emit, training=True)
-        self._progress_due = 0.0
         self._keeps = keeps
         self._saved: RandomStates | None = None
         self._epoch_draws: RandomStates | None = None
@@ -157,19 +154,7 @@ class DataPosition:
 
     def _report_skipped(self, done: int) -> bool:
         """Report the progress of skipping batches; return whether to continue."""
-        now = time.monotonic()
-        if now >= self._progress_due:
-            self._progress_due = now + _PROGRESS_INTERVAL_SECONDS
-            self._emit(
-                PhaseChanged(
-                    time=time.time(),
-                    phase="data",
-                    detail="skipping batches up to the checkpoint",
-                    done=done,
-                    total=self.batches,
-                    unit="batches",
-                )
-            )
+        self._progress.report("skipping batches up to the checkpoint", done, self.batches, "batches")
         return self._control.stop_reason is None
 
 

@@ -3,9 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
+from amptui.engine.description import plain_fields
 from amptui.engine.setup import Prepared
 from amptui.errors import RunFolderError, UsageError
 
@@ -96,11 +96,12 @@ def identify(prepared: Prepared) -> dict[str, Any]:
 
     Its length, its device and the memory format of its weights may change.
     """
-    settings = {name: value for name, value in asdict(prepared.experiment).items() if name != "epochs"}
+    settings = plain_fields(prepared.experiment)
+    del settings["epochs"]
     return {
         "experiment": type(prepared.experiment).__name__,
         "optimizer": type(prepared.optimizer).__name__,
-        **{name: _plain(value) for name, value in settings.items()},
+        **settings,
         "clip_norm": prepared.clip_norm,
         "accumulate": prepared.accumulate,
         "seed": prepared.seed,
@@ -216,7 +217,3 @@ def _restore_extras(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> N
             present[name].load_state_dict(own(state))
         else:
             warn(f"the experiment's {name} was not restored: it does not exist yet")
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | NoneType) else str(value)

@@ -210,7 +210,7 @@ def _restoring(prepared: Prepared) -> Iterator[Snapshot]:
     everything, flags = _modules(prepared), Tf32Flags.current()
     training = [(module, module.training) for module in everything.modules()]
     parameters = [(p, p.grad, p.requires_grad) for p in parameters_of(everything, prepared.optimizer)]
-    snapshot = Snapshot.take(everything, prepared.device)
+    snapshot = Snapshot(everything, prepared.device)
     try:
         for parameter, _, _ in parameters:
             parameter.grad = None
