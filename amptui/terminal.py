@@ -29,7 +29,12 @@ _GUARD_SECONDS = 5.0
 
 
 def terminal_speaks_utf8() -> bool:
-    """Whether the locale says so; true if it is not set, as in most containers."""
+    """Whether the locale says so; true if it is not set, as in most containers.
+
+    False on the Linux console, whose fonts have at most 512 glyphs (console_codes(4)), and no braille.
+    """
+    if os.environ.get("TERM") == "linux":
+        return False
     locale = next((value for name in _LOCALE_NAMES if (value := os.environ.get(name))), "UTF-8")
     return "utf" in locale.lower()
 

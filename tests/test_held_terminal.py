@@ -49,7 +49,7 @@ def test_the_screen_is_for_a_person_at_a_terminal(where: dict[str, str], *, want
 
 
 @pytest.mark.parametrize(
-    ("locale", "speaks"),
+    ("environment", "speaks"),
     [
         ({}, True),
         ({"LANG": "en_US.UTF-8"}, True),
@@ -58,15 +58,16 @@ def test_the_screen_is_for_a_person_at_a_terminal(where: dict[str, str], *, want
         ({"LANG": "en_US.UTF-8", "LC_ALL": "POSIX"}, False),
         ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),
         ({"LANG": "de_DE.ISO-8859-1", "LC_ALL": ""}, False),
+        ({"LANG": "en_US.UTF-8", "TERM": "linux"}, False),
     ],
     ids=str,
 )
 def test_the_locale_says_whether_the_terminal_speaks_utf8(
-    locale: dict[str, str], *, speaks: bool, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], *, speaks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+    for name in ("LC_ALL", "LC_CTYPE", "LANG", "TERM"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in locale.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert terminal_speaks_utf8() is speaks
 

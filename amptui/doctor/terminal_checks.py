@@ -16,7 +16,7 @@ def terminal_checks() -> list[Check]:
     checks = [check_kind(os.environ.get("TERM", ""), is_terminal=is_terminal)]
     if is_terminal:
         checks.append(check_size(*os.get_terminal_size(sys.stdout.fileno())))
-    checks.append(_check_characters(utf8=terminal_speaks_utf8()))
+    checks.append(check_characters(os.environ.get("TERM", ""), utf8=terminal_speaks_utf8()))
     if is_terminal:
         checks.append(check_colours(os.environ.get("TERM", ""), os.environ.get("NO_COLOR", "")))
     return checks
@@ -49,10 +49,16 @@ def check_size(columns: int, lines: int) -> Check:
     return fine("size", text, **facts)
 
 
-def _check_characters(*, utf8: bool) -> Check:
+def check_characters(term: str, *, utf8: bool) -> Check:
     """Whether curves can be drawn with Unicode dots and lines."""
     if utf8:
         return fine("characters", "UTF-8", utf8=True)
+    if term == "linux":
+        text, hint = (
+            "the Linux console's font has no braille: the screen uses ASCII",
+            "use a graphical terminal or SSH",
+        )
+        return poor("characters", text, hint, utf8=False)
     hint = "set LC_ALL=C.UTF-8 if the terminal supports UTF-8"
     return poor("characters", "the locale is not UTF-8: the screen uses ASCII", hint, utf8=False)
 

@@ -5,6 +5,7 @@ on the device, which counts the applied steps itself and reads its row.
 """
 
 import copy
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from amptui.engine.failure import explain
 from amptui.engine.precision import ScalerTensors
 from amptui.errors import ExperimentError
 
@@ -47,6 +49,10 @@ class LrSchedule:
         interval: Literal["step", "epoch"],
         on_device: bool,
     ) -> None:
+        if interval not in ("step", "epoch"):
+            raise ExperimentError(
+                f"scheduler_interval is {interval!r}", hint='set it to "step" or "epoch" in the experiment'
+            )
         self._scheduler = scheduler
         self._optimizer = optimizer
         self.per_epoch = interval == "epoch"
@@ -82,16 +88,13 @@ class LrSchedule:
         if self._table is not None:
             self._table.count(scaler)
         elif not self.per_epoch and (scaler is None or not scaler.found_inf.item()):
-            self._scheduler.step()
+            self._advance()
 
     def finish_epoch(self, metric: float | None) -> None:
         """Count an epoch; ``metric``: the validation loss, for a scheduler that needs it."""
         if not self.per_epoch:
             return
-        if isinstance(self._scheduler, ReduceLROnPlateau):
-            self._scheduler.step(float("inf") if metric is None else metric)
-        else:
-            self._scheduler.step()
+        self._advance(math.inf if metric is None else metric)
 
     def request_applied(self) -> Tensor | None:
         """The device's count of applied steps (0-d) for :meth:`refill`, if one is due; else None."""
@@ -125,6 +128,19 @@ class LrSchedule:
         """Load another's :meth:`state_dict`; the learning rates are in the optimizer's."""
         self._scheduler.load_state_dict(state)
 
+    def _advance(self, metric: float = math.inf) -> None:
+        """Step the host's scheduler; raises ExperimentError, for one that has run past its end say."""
+        try:
+            if isinstance(self._scheduler, ReduceLROnPlateau):
+                self._scheduler.step(metric)
+            else:
+                self._scheduler.step()
+        except Exception as error:
+            place = f"in {type(self._scheduler).__name__}.step(), which build_scheduler() returned"
+            told = explain(error, doing=place, batch_size=None)
+            hint = "pass it the total_steps that build_scheduler() gets; None if the data has no length"
+            raise type(told)(told.what, hint=told.hint or hint) from error
+
     def _reason_to_wait(self) -> str:
         optimizer, name = self._optimizer, type(self._scheduler).__name__
         if not isinstance(optimizer, _TAKE_DEVICE_LR) or not optimizer.defaults.get("fused"):
@@ -140,7 +156,7 @@ class LrSchedule:
         assert table is not None, "the device counts the steps"
         with table.with_numbers(), _without_order_warning():
             for _ in range(applied):
-                self._scheduler.step()
+                self._advance()
             table.save_numbers()
         rows, _ = self._look_ahead()
         table.refill(rows, passed=applied)

@@ -174,8 +174,8 @@ def build_model(
     first_batch: Callable[[], Batch],
     channels_last: bool = False,
     compile_mode: str | None = None,
-) -> tuple[nn.Module, Optimizer]:
-    """The model on the device and its optimizer; raises ExperimentError if they have the wrong type.
+) -> nn.Module:
+    """The model on the device; raises ExperimentError if it is no module.
 
     Lazy layers get their shapes from ``first_batch``, which is called only for them. ``channels_last``
     converts four-dimensional weights; convolutions convert their inputs. ``compile_mode`` compiles the
@@ -194,14 +194,19 @@ def build_model(
         model.to(memory_format=torch.channels_last)
     if compile_mode is not None:
         compile_in_place(model, compile_mode)
+    return model.train()
+
+
+def build_optimizer(experiment: Experiment, model: nn.Module) -> Optimizer:
+    """The optimizer of ``model``; raises ExperimentError if it is none, or needs a closure."""
+    owner = type(experiment).__name__
     optimizer = experiment.build_optimizer(model)
     if not isinstance(optimizer, Optimizer):
         raise ExperimentError(
             f"{owner}.build_optimizer() returned {_kind(optimizer)}", hint="return a torch.optim.Optimizer"
         )
     _refuse_closure(optimizer, owner)
-    model.train()
-    return model, optimizer
+    return optimizer
 
 
 def build_lr_schedule(
@@ -323,9 +328,10 @@ def assemble(
     )
     if request.workers and (why := _workers_unused(data, request.workers)):
         data_request.warn(f"--workers {request.workers} has no effect: {why}")
-    announce("model", "building the model", f"in build_model() of {owner}")
+    announce_model = partial(announce, "model", "building the model")
+    announce_model(f"in build_model() of {owner}")
     seed_everything(request.seed)  # the weights do not depend on what the data drew
-    model, optimizer = build_model(
+    model = build_model(
         experiment,
         device,
         first_batch=training.first,
@@ -335,8 +341,12 @@ def assemble(
     if request.init_weights is not None and not request.resume:
         announce("model", "reading the weights", "while reading the weights")
         load_weights(model, Path(request.init_weights))
+    # With the weights in place: an average of them that is made here starts from them.
+    announce_model(f"in build_optimizer() of {owner}")
+    optimizer = build_optimizer(experiment, model)
     steps = training.batches_per_epoch
     schedule = schedule_for(request, experiment.epochs, steps and math.ceil(steps / request.accumulate))
+    announce_model(f"in build_scheduler() of {owner}")
     lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)
     scaler, precisions = prepare_precisions(device, request.compile_mode)
     return Prepared(

@@ -77,6 +77,7 @@ class TrainingThread:
         self._doing = "while importing torch"
         self._saving = False
         self._batch_size: int | None = None
+        self._announced = ""
         self._fault: ExperimentError | None = None
         """Why a run that was asked to stop failed anyway."""
         self.error: AmptuiError | None = None
@@ -270,8 +271,10 @@ class TrainingThread:
         self._emit(Note(time=time.time(), severity="info", text=text))
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
-        self._enter_phase(phase, detail)
         self._doing = doing
+        if detail != self._announced:
+            self._announced = detail
+            self._enter_phase(phase, detail)
 
     def _data_request(self) -> "DataRequest":
         from amptui.data.sources import DataRequest

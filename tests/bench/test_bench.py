@@ -256,14 +256,15 @@ def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() 
         def build_model(self) -> torch.nn.Module:
             return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), super().build_model())
 
-    plain, _ = setup.build_model(Convolving(), CPU, first_batch=tuple)
-    other, optimizer = setup.build_model(
+    plain = setup.build_model(Convolving(), CPU, first_batch=tuple)
+    other = setup.build_model(
         Convolving(), CPU, first_batch=tuple, channels_last=True, compile_mode="default"
     )
     names = [name for name, _ in plain.named_parameters()]
     assert [name for name, _ in other.named_parameters()] == names
     assert other.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
     assert not plain.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
+    optimizer = setup.build_optimizer(Convolving(), other)
     assert optimizer.param_groups[0]["params"][0] is other.get_parameter("0.weight")
     assert other._compiled_call_impl is not None
 

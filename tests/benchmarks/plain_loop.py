@@ -36,7 +36,8 @@ def train(
     data = experiment.load_data(DataRequest(data_dir=Path("unused"), kind="synthetic"))
     batches, _ = setup.open_data(data, chosen, experiment.batch_size, 0)
     setup.seed_everything(0)
-    model, optimizer = setup.build_model(experiment, chosen, first_batch=batches.first)
+    model = setup.build_model(experiment, chosen, first_batch=batches.first)
+    optimizer = setup.build_optimizer(experiment, model)
     scaler = torch.amp.GradScaler(chosen.type, enabled=precision == "fp16")
     for batch in islice(_endless(batches), steps):
         optimizer.zero_grad()

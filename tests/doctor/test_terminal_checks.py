@@ -4,7 +4,13 @@ import sys
 
 import pytest
 
-from amptui.doctor.terminal_checks import check_colours, check_kind, check_size, terminal_checks
+from amptui.doctor.terminal_checks import (
+    check_characters,
+    check_colours,
+    check_kind,
+    check_size,
+    terminal_checks,
+)
 from amptui.tui.layout import SMALLEST
 from tests import terminal as pseudo
 
@@ -66,3 +72,9 @@ def test_a_common_terminal_has_no_problem() -> None:
 @pytest.mark.parametrize(("term", "no_color"), [("vt100", ""), ("xterm-m", ""), ("xterm", "1")])
 def test_a_terminal_without_colours_is_told_so(term: str, no_color: str) -> None:
     assert check_colours(term, no_color).severity == "warning"
+
+
+def test_what_is_drawn_in_ascii_is_told_with_its_reason() -> None:
+    assert check_characters("xterm", utf8=True).severity == "info"
+    assert "locale" in check_characters("xterm", utf8=False).text
+    assert "Linux console" in check_characters("linux", utf8=False).text

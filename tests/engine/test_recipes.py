@@ -249,6 +249,25 @@ def test_a_plateau_s_scheduler_after_each_step_is_refused() -> None:
         prepare(Wrong())
 
 
+def test_an_unknown_interval_is_refused() -> None:
+    class Wrong(Recipe):
+        scheduler_interval: ClassVar[Any] = "steps"
+
+    with pytest.raises(ExperimentError, match='scheduler_interval is \'steps\'; set it to "step" or "epoch"'):
+        prepare(Wrong())
+
+
+class Ended(Tiny):
+    def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> LRScheduler:
+        del total_steps
+        return OneCycleLR(optimizer, 0.1, total_steps=5)
+
+
+def test_a_scheduler_that_has_ended_names_the_method_that_built_it() -> None:
+    with pytest.raises(ExperimentError, match=r"Tried to step 6 times.*OneCycleLR.*build_scheduler\(\).*; "):
+        train(prepare(Ended()), Log())
+
+
 def test_what_is_no_scheduler_is_refused() -> None:
     class Wrong(Tiny):
         def build_scheduler(self, optimizer: Optimizer, total_steps: int | None) -> Any:

@@ -126,7 +126,25 @@ def test_gpus_are_counted_from_zero() -> None:
 def test_what_is_no_model_or_optimizer_is_told(method: str, value: object, said: str) -> None:
     bad = type("Bad", (Tiny,), {method: lambda *_: value})
     with pytest.raises(ExperimentError, match=said):
-        setup.build_model(bad(), CPU, first_batch=tuple)
+        setup.build_optimizer(bad(), setup.build_model(bad(), CPU, first_batch=tuple))
+
+
+@pytest.mark.parametrize("method", ["build_model", "build_optimizer", "build_scheduler"])
+def test_the_method_that_runs_is_announced(method: str) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError
+
+    places: list[str] = []
+    request = TrainRequest(model="tiny", device="cpu")
+    with pytest.raises(KeyError):
+        setup.assemble(
+            request,
+            type("Bad", (Tiny,), {method: broken})(),
+            setup.choose(request),
+            data_request=DataRequest(data_dir=Path("unused")),
+            announce=lambda _phase, _detail, doing: places.append(doing),
+        )
+    assert places[-1] == f"in {method}() of Bad"
 
 
 def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
@@ -134,7 +152,7 @@ def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
         def build_model(self) -> nn.Module:
             return super().build_model().eval()
 
-    model, _ = setup.build_model(Evaluating(), CPU, first_batch=tuple)
+    model = setup.build_model(Evaluating(), CPU, first_batch=tuple)
     assert all(module.training for module in model.modules())
 
 
