@@ -271,10 +271,10 @@ class TrainingThread:
         self._emit(Note(time=time.time(), severity="info", text=text))
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
-        self._doing = doing
         if detail != self._announced:
             self._announced = detail
             self._enter_phase(phase, detail)
+        self._doing = doing
 
     def _data_request(self) -> "DataRequest":
         from amptui.data.sources import DataRequest
