@@ -146,21 +146,31 @@ _SURROUNDINGS = frozenset(
 
 def differences(runs: Sequence[RunFigures]) -> list[Difference]:
     """The options that are not the same in all of ``runs``; the precision first."""
-    known = [options(run) for run in runs]
-    names = dict.fromkeys(name for each in known for name in each)
-    rows = {name: tuple(each.get(name, "") for each in known) for name in names}
-    return [Difference(name=name, values=row) for name, row in rows.items() if len(set(row)) > 1]
+    used, recorded = [options(run) for run in runs], [_recorded(run) for run in runs]
+    names = dict.fromkeys(name for each in used for name in each)
+    differing = [name for name in names if len({each.get(name) for each in used}) > 1]
+    return [
+        Difference(name=name, values=tuple(_as_text(each.get(name)) for each in recorded))
+        for name in differing
+    ]
 
 
 def options(run: RunFigures) -> dict[str, str]:
-    """All that a run was trained with, except for the seed, as text by name."""
+    """All that a run was trained with and that has an effect, except for the seed, as text by name."""
+    return {name: _as_text(value) for name, value in _recorded(run).items() if _is_used(name, value)}
+
+
+def _recorded(run: RunFigures) -> dict[str, Any]:
     started = run.view.run
     found: dict[str, Any] = {"precision": _precisions(run)}
     if started is not None:
         found |= _of_record(started)
     left = run.asked.keys() - _IN_THE_RECORD - _WITHOUT_EFFECT
-    found |= {name: run.asked[name] for name in sorted(left)}
-    return {name: str(value) for name, value in found.items() if _is_used(name, value)}
+    return found | {name: run.asked[name] for name in sorted(left)}
+
+
+def _as_text(value: object) -> str:
+    return "" if value in (None, {}) else str(value)
 
 
 def _is_used(name: str, value: object) -> bool:

@@ -103,6 +103,8 @@ def verdict(contrast: Contrast, found: Compared) -> str:
     apart = "" if contrast.difference is None else f" {_signed(contrast.difference)}"
     if contrast.interval is None:
         why = _few(contrast) if contrast.outcome == "few seeds" else _NO_VERDICT[contrast.outcome]
+        if contrast.difference is None:
+            return f"{sides}: no verdict on the {loss}: {why}"
         return f"{sides}: {loss}{apart}. No verdict: {why}"
     low, high = _signed(contrast.interval.low), _signed(contrast.interval.high)
     percent = units.percent(contrast.interval.confidence, 0 if len(found.contrasts) == 1 else 1)

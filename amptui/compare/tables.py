@@ -173,7 +173,7 @@ def _median(run: RunFigures) -> str:
 
 
 def _medians(group: Group, *, brief: bool) -> str:
-    if group.precision is None:
+    if group.precision is None and any(run.view.comparison.rows for run in group.runs):
         return SEVERAL
     return sentences.spread(group.spread(median_of), units.milliseconds, brief=brief)
 

@@ -250,6 +250,13 @@ def open_data(
     """Training and validation batches on the device."""
     if not isinstance(data, Data):
         raise ExperimentError(f"load_data() returned {_kind(data)}", hint="return an amptui.Data")
+    for name, kind in (("name", str), ("real", bool)):
+        value = getattr(data, name)
+        if not isinstance(value, kind):  # it would make the journal's first record unreadable
+            raise ExperimentError(
+                f"load_data() returned Data with {name}={value!r:.100}",
+                hint="return Data(name=..., real=True, train=...); real=False for synthetic data",
+            )
     opened = partial(
         open_batches, device=device, batch_size=batch_size, seed=seed, workers=workers, collate=collate
     )

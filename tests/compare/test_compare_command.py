@@ -10,6 +10,7 @@ import pytest
 
 from amptui.cli import main
 from amptui.compare.command import MAX_RUNS
+from amptui.compare.tables import SEVERAL
 from tests.compare.compared_runs import BF16, FP32, folder, whole_run
 from tests.terminal import Terminal, amptui_command
 
@@ -62,7 +63,9 @@ def test_runs_that_did_nothing_are_compared_too(tmp_path: Path, capsys: pytest.C
     found = json.loads(capsys.readouterr().out)
     assert found["contrasts"][0]["outcome"] == "no loss"
     assert main(["compare", *map(str, runs)]) == 0
-    assert "No verdict: a run has no loss" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert ": no verdict on the final training loss: a run has no loss" in told
+    assert SEVERAL not in told  # not one precision has a step
 
 
 @pytest.mark.parametrize(

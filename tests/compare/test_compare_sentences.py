@@ -56,7 +56,7 @@ def test_verdicts_that_wait_or_cannot_be() -> None:
     longer = seeds(FAR, precision="bf16", steps=60)
     assert verdict(ours, longer).endswith("+1.00. No verdict: it was not the same training, see below")
     silent = [figures([started(precision="bf16"), *trained([None] * 30, precision="bf16")])]
-    assert verdict(ours, silent) == f"{SIDES}: final training loss. No verdict: a run has no loss"
+    assert verdict(ours, silent) == f"{SIDES}: no verdict on the final training loss: a run has no loss"
 
 
 def test_how_bad_a_verdict_is() -> None:

@@ -65,6 +65,13 @@ def test_a_journal_without_a_newer_option_is_one_of_the_group_that_does_not_use_
     assert letters(whole_run(), whole_run(config={**newer, "accumulate": 2})) == ["A", "B"]
 
 
+def test_an_option_that_one_run_did_not_use_has_its_recorded_value() -> None:
+    first = figures(whole_run(config={"flag": True, "accumulate": 4, "newer": 3}))
+    second = figures(whole_run(config={"flag": False, "accumulate": 1}))
+    told = {each.name: each.values for each in differences([first, second])}
+    assert told == {"flag": ("True", "False"), "accumulate": ("4", "1"), "newer": ("3", "")}
+
+
 def test_a_switch_makes_another_group() -> None:
     switched: list[Record] = [
         started(),

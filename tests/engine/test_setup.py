@@ -162,6 +162,13 @@ def test_what_is_no_data_is_told(value: Any) -> None:
         setup.open_data(value, CPU, 8, 0)
 
 
+@pytest.mark.parametrize(("name", "fields"), [("name", {"name": None}), ("real", {"real": [1, 2]})])
+def test_data_that_the_journal_could_not_hold_is_refused(name: str, fields: dict[str, Any]) -> None:
+    data = Data(**{"name": "noise", "real": True, "train": TensorDataset(torch.zeros(4)), **fields})
+    with pytest.raises(ExperimentError, match=rf"returned Data with {name}="):
+        setup.open_data(data, CPU, 8, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
