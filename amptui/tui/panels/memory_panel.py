@@ -141,7 +141,7 @@ def _host(host: HostSample, width: int) -> list[Line]:
     return [
         host_bar(host, width),
         [
-            Phrase((process, Word(" this process", Style.DIM))),
+            Phrase((Word("process ", Style.DIM), process)),
             Phrase((Word(f"{units.percent(cpu):>4}"), Word(" CPU", Style.DIM)), 1),
         ],
     ]
