@@ -7,16 +7,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGHUP, SIGINT
-from typing import TYPE_CHECKING
 
 from amptui.errors import UsageError
 from amptui.process.stop_signals import StopSignals
 from amptui.prompt import put, say
 from amptui.runs.find import find_run
 from amptui.terminal import HeldTerminal, can_show_a_screen
-
-if TYPE_CHECKING:
-    from amptui.compare.contrasts import Compared
 
 MAX_RUNS = 26
 """As many as there are letters to name groups with."""
@@ -44,9 +40,13 @@ def compare(
 
     found = read_all(journals, target=target_loss)
     if html is not None:
-        _write_page(found, html)
+        from amptui.compare.compare_page import write_page
+
+        write_page(found, html)
     if json:
-        _print_json(found)
+        from amptui.compare.output import as_json
+
+        put(f"{json_text.dumps(as_json(found), allow_nan=False)}\n")
     elif html is not None and not plain:
         say(f"compared {len(journals)} runs: {html}")
     else:
@@ -72,18 +72,6 @@ def _found(runs: Sequence[str]) -> list[Path]:
         found[place] = text
         journals.append(journal)
     return journals
-
-
-def _print_json(found: "Compared") -> None:
-    from amptui.compare.output import as_json
-
-    put(f"{json_text.dumps(as_json(found), allow_nan=False)}\n")
-
-
-def _write_page(found: "Compared", place: Path) -> None:
-    from amptui.compare.compare_page import write_page
-
-    write_page(found, place)
 
 
 def _show(journals: Sequence[Path], target_loss: float | None) -> int:

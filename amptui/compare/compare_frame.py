@@ -184,14 +184,13 @@ def _draw_tables(canvas: Canvas, tables: Sequence[Table], found: Compared) -> No
 def _draw_table(canvas: Canvas, table: Table, styles: Sequence[int], y: int) -> int:
     """Draw from line ``y`` on, as many rows as fit; return the line after them."""
     shown = table.within(canvas.width)
-    widths = [max(map(len, column)) for column in zip(shown.head, *shown.rows, strict=True)]
     room = canvas.height - y - 1
     rows = shown.rows if len(shown.rows) <= room else shown.rows[: max(0, room - 1)]
     for line, (cells, style) in enumerate(
         [(shown.head, int(Style.DIM)), *((row, styles[shown.groups[i]]) for i, row in enumerate(rows))], y
     ):
         x = 0
-        for place, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+        for place, (cell, width) in enumerate(zip(cells, shown.widths, strict=True)):
             of_name = style if place == 0 or line == y else int(Style.TEXT)
             canvas.text(x, line, cell, of_name, width=width, align="right" if place else "left")
             x += width + 2

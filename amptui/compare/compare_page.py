@@ -1,9 +1,6 @@
 """A comparison as one self-contained HTML page, in the style of the page of one run."""
 
-import base64
-import hashlib
 from collections.abc import Iterator, Sequence
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -15,39 +12,27 @@ from amptui.compare.grid import Grid, GroupCurve, grid
 from amptui.compare.groups import Group
 from amptui.compare.tables import Table, group_table, run_table
 from amptui.export.axis import Axis, axis
+from amptui.export.chart import WIDTH, band_path, line_path, pixels, plot_area, value_labels
 from amptui.export.exporting import write_file
-from amptui.export.markup import Markup, card, element, paragraph, table, verdict
+from amptui.export.markup import Markup, card, document, element, paragraph, table, verdict
 from amptui.telemetry.view import Floats
 from amptui.units import SEVERITY_SIGNS
 
 _COLUMNS = 600
 """Columns of a curve: more than a phone has pixels across."""
 
-_WIDTH, _HEIGHT, _MARGIN = 1000, 260, 8
+_HEIGHT = 260
+
+_X = (np.arange(_COLUMNS) + 0.5) * WIDTH / _COLUMNS
 
 _MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
 """Classes of the style sheet for colours of groups; precisions have classes of their own names."""
 
 
 def page(found: Compared) -> str:
-    """The page as HTML. Its content security policy allows no loading and no script."""
-    style = Markup(resources.files("amptui.export").joinpath("page.css").read_text(encoding="utf-8"))
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element(
-            "meta",
-            http_equiv="Content-Security-Policy",
-            content=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'",
-        ),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{len(found.runs)} runs compared · amptui"),
-        element("style", style),
-    )
-    foot = element("footer", f"compared by amptui {__version__}")
-    return f"<!DOCTYPE html>\n{element('html', head, element('body', _main(found), foot), lang='en')}\n"
+    """The page as HTML."""
+    title = f"{len(found.runs)} runs compared · amptui"
+    return document(title, _main(found), element("footer", f"compared by amptui {__version__}"))
 
 
 def _main(found: Compared) -> Markup:
@@ -136,7 +121,7 @@ def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
     title = sentences.curve_title(name, validation=validation)
     plot = element(
         "div",
-        _labels(vertical),
+        value_labels(vertical, _HEIGHT, units.loss),
         _area(found, drawn, vertical, title),
         _gaps(drawn),
         _axis(drawn),
@@ -146,55 +131,24 @@ def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
     return element("figure", caption, plot, class_="chart")
 
 
-def _pixels(vertical: Axis, values: Floats) -> Floats:
-    return _MARGIN + (1 - vertical.heights(values)) * (_HEIGHT - 2 * _MARGIN)
-
-
-def _labels(vertical: Axis) -> Markup:
-    places = _pixels(vertical, np.array(vertical.ticks)).tolist()
-    labels = [
-        element("text", units.loss(tick), x="100%", y=f"{y + 4:.0f}")
-        for tick, y in zip(vertical.ticks, places, strict=True)
-    ]
-    return element("svg", *labels, class_="values", height=_HEIGHT, aria_hidden="true")
-
-
 def _area(found: Compared, drawn: Grid, vertical: Axis, title: str) -> Markup:
-    ticks = _pixels(vertical, np.array(vertical.ticks)).tolist()
-    lines = [element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid") for y in ticks]
     pairs = zip(found.groups, drawn.curves, strict=True)
     curves = [(group, curve) for group, curve in pairs if curve is not None]
     bands = [_band(curve, vertical, _class(group)) for group, curve in curves]
     means = [_line(curve, vertical, _class(group), sentences.group_name(group)) for group, curve in curves]
     tails = [tail for group, curve in curves for tail in _tails(curve, vertical, _class(group))]
-    drawing = element(
-        "svg",
-        *bands,
-        *means,
-        *tails,
-        viewBox=f"0 0 {_WIDTH} {_HEIGHT}",
-        preserveAspectRatio="none",
-        width="100%",
-        height=_HEIGHT,
-    )
-    return element("svg", *lines, drawing, class_="area", height=_HEIGHT, role="img", aria_label=title)
-
-
-def _x() -> Floats:
-    return (np.arange(_COLUMNS) + 0.5) * _WIDTH / _COLUMNS
+    return plot_area(vertical, _HEIGHT, [*bands, *means, *tails], label=title)
 
 
 def _line(curve: GroupCurve, vertical: Axis, colour: str, name: str) -> Markup:
-    """The mean; its name is shown where somebody points at it."""
-    return element(
-        "path", element("title", name), d=_path(_pixels(vertical, curve.mean)), class_=f"line {colour}"
-    )
+    """The mean; its name is shown where the pointer is on it."""
+    return element("path", element("title", name), d=_path(vertical, curve.mean), class_=f"line {colour}")
 
 
 def _tails(curve: GroupCurve, vertical: Axis, colour: str) -> list[Markup]:
     """The lowest and the highest of the runs that go on where others have ended, dashed."""
     ends = np.isfinite(curve.mean)
-    paths = {_path(_pixels(vertical, np.where(ends, np.nan, each))) for each in (curve.low, curve.high)}
+    paths = {_path(vertical, np.where(ends, np.nan, each)) for each in (curve.low, curve.high)}
     return [
         element("path", d=path, class_=f"line {colour}", stroke_dasharray="4 4")
         for path in sorted(paths)
@@ -202,26 +156,20 @@ def _tails(curve: GroupCurve, vertical: Axis, colour: str) -> list[Markup]:
     ]
 
 
-def _path(y: Floats) -> str:
-    """The points of all columns, in pieces where there are gaps."""
-    pieces, known = [], np.flatnonzero(np.isfinite(y))
-    for part in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1):
-        points = [f"{a:.1f} {b:.1f}" for a, b in zip(_x()[part].tolist(), y[part].tolist(), strict=True)]
-        if points:
-            # A line of one point has no length and would not be seen without an end.
-            pieces.append(f"M{'L'.join(points)}" if len(points) > 1 else f"M{points[0]}h.1")
-    return "".join(pieces)
+def _path(vertical: Axis, values: Floats) -> str:
+    """The line through all columns, in pieces where there are gaps."""
+    y = pixels(vertical, values, _HEIGHT)
+    known = np.flatnonzero(np.isfinite(y))
+    pieces = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+    return "".join(line_path(_X[piece], y[piece]) for piece in pieces)
 
 
 def _band(curve: GroupCurve, vertical: Axis, colour: str) -> Markup | None:
-    low, high = _pixels(vertical, curve.low), _pixels(vertical, curve.high)
+    high, low = (pixels(vertical, each, _HEIGHT) for each in (curve.high, curve.low))
     known = np.isfinite(low) & np.isfinite(high)
     if not (curve.high[known] > curve.low[known]).any():
         return None
-    x = _x()[known]
-    around = zip([*x, *x[::-1]], [*high[known], *low[known][::-1]], strict=True)
-    path = "L".join(f"{a:.1f} {b:.1f}" for a, b in around)
-    return element("path", d=f"M{path}Z", class_=f"band {colour}")
+    return element("path", d=band_path(_X, high, low), class_=f"band {colour}")
 
 
 def _gaps(drawn: Grid) -> Markup | None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from amptui.compare.contrasts import Compared
 from amptui.compare.trace import Curve, RunFigures
 from amptui.telemetry.view import Floats
+from amptui.tui.renderables.plot import smoothed
 
 Bools = npt.NDArray[np.bool_]
 
@@ -125,22 +126,4 @@ def _spread_out(places: npt.NDArray[np.int64], loss: Floats, columns: int) -> Fl
     line[within] = np.interp(np.arange(columns)[within], held, means[held])
     empty = np.setdiff1d(places[~finite], held)
     line[empty] = np.nan
-    return line
-
-
-def smoothed(line: Floats, reach: int) -> Floats:
-    """Twice the running mean over ``reach`` columns to both sides, fewer towards the ends and at gaps."""
-    finite = np.isfinite(line)
-    if not reach or not finite.any():
-        return line
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], finite, [False])).astype(np.int8)))
-    line = line.copy()
-    for start, stop in edges.reshape(-1, 2).tolist():
-        part = line[start:stop]
-        at = np.arange(len(part))
-        half = np.minimum(np.minimum(at, len(part) - 1 - at), reach)
-        for _ in range(2):
-            sums = np.append(0.0, np.cumsum(part))
-            part = (sums[at + half + 1] - sums[at - half]) / (2 * half + 1)
-        line[start:stop] = part
     return line

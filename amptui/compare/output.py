@@ -9,6 +9,7 @@ from amptui.compare.contrasts import Compared, Contrast, median_of, peak_of, rat
 from amptui.compare.groups import Group, Spread, options, seed_of
 from amptui.compare.tables import Table, group_table, run_table
 from amptui.compare.trace import RunFigures
+from amptui.summary import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +25,9 @@ def plain_lines(found: Compared, width: int | None = None) -> list[str]:
         lines.append(f"{sentences.group_name(group)}: {sentences.seeds(group)}: {names}")
     lines += [
         "",
-        *_written(group_table(found).turned()),
+        *_table(group_table(found).turned()),
         "",
-        *_written(runs),
+        *_table(runs),
         "",
     ]
     lines += [] if found.contrasts else [sentences.ONE_GROUP]
@@ -38,15 +39,8 @@ def plain_lines(found: Compared, width: int | None = None) -> list[str]:
     return [*lines, "", *sentences.how_measured(found)]
 
 
-def _written(table: Table) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(table.head, *table.rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (table.head, *table.rows)
-    ]
+def _table(shown: Table) -> list[str]:
+    return table(shown.head, shown.rows)
 
 
 def as_json(found: Compared) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import Columns, extent
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
 from amptui.tui.renderables.limits import Axis, YLimits
+from amptui.tui.renderables.plot import by_cell, draw_labels, mark
 from amptui.tui.renderables.step_window import GUTTER
 from amptui.tui.style import BOLD, Style, precision_style
 
@@ -68,7 +69,7 @@ class OverlayPlot:
             nonfinite=np.concatenate([curve.nonfinite for curve in known]),
         )
         axis = self._limits.axis(*extent(every, log=log, with_outliers=False), log=log)
-        _label_y(canvas, axis, area.height)
+        draw_labels(canvas.rows(0, area.height), axis, units.loss)
         _label_x(canvas, found)
         for place, curve in curves:
             _draw_band(area, curve, axis, styles[place])
@@ -76,23 +77,13 @@ class OverlayPlot:
         for place, curve in curves:
             _draw_line(area, curve, axis, styles[place], shared=shared)
         for place, curve in curves:
-            _mark(area, place, len(curves), curve, axis, styles[place])
+            _draw_letters(area, place, len(curves), curve, axis, styles[place])
         return True
 
 
 def dot_columns(width: int, *, ascii_only: bool) -> int:
     """How many columns of values the curves have on a canvas ``width`` cells wide."""
     return max(0, width - GUTTER) * (1 if ascii_only else DOTS_ACROSS)
-
-
-def _label_y(canvas: Canvas, axis: Axis, height: int) -> None:
-    labels = {height - 1: axis.low, 0: axis.high}
-    if height >= 5:
-        middle = axis.middle_tick()
-        row = round((1 - float(axis.fraction(np.array([middle]))[0])) * (height - 1))
-        labels = {row: middle} | labels
-    for row, value in labels.items():
-        canvas.text(0, row, units.loss(value), Style.DIM, width=GUTTER - 1, align="right")
 
 
 def _label_x(canvas: Canvas, found: Grid) -> None:
@@ -160,12 +151,10 @@ def _put(
     area.styles[styled] = style
 
 
-def _mark(area: Canvas, place: int, count: int, curve: GroupCurve, axis: Axis, style: int) -> None:
+def _draw_letters(area: Canvas, place: int, count: int, curve: GroupCurve, axis: Axis, style: int) -> None:
     """The group's letter on its line now and then, each group's at places of its own; ``×`` over gaps."""
     across = 1 if area.ascii_only else DOTS_ACROSS
-    gaps = np.flatnonzero(np.logical_or.reduce(curve.nonfinite.reshape(-1, across), axis=1))
-    area.chars[0, gaps] = area.code_point("×")
-    area.styles[0, gaps] = Style.ERROR
+    mark(area, 0, "×", by_cell(curve.nonfinite, across), Style.ERROR)
     line = np.where(np.isfinite(curve.mean), curve.mean, curve.low)[::across]
     drawn = np.flatnonzero(_drawn(line, axis))
     if not len(drawn):

@@ -39,9 +39,14 @@ class Table:
     worths: tuple[int, ...]
     """One a column, see :class:`Column`."""
 
+    @property
+    def widths(self) -> list[int]:
+        """The widest cell of each column."""
+        return [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+
     def within(self, width: int, *, gap: int = 2) -> "Table":
         """The columns that fit in ``width`` cells, the most valuable ones; the name always stays."""
-        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        widths = self.widths
         kept: set[int] = set()
         used = -gap
         for place in sorted(range(len(self.head)), key=lambda i: -self.worths[i]):

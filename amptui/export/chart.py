@@ -1,7 +1,7 @@
 """Draws one or more curves over the run's steps as a figure: lines and bands in SVG, axes and marks."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -13,7 +13,7 @@ from amptui.export.markup import Markup, css_class, element, percent
 from amptui.export.steps import Columns, Steps, columns, marks, ribbon, step_axis
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
-_WIDTH = 1000
+WIDTH = 1000
 """The width of a drawing in its own units; the page stretches it."""
 
 _MARGIN = 8
@@ -127,53 +127,30 @@ class _Plot:
 
     def labels(self) -> Markup:
         """The labels of the vertical axis."""
-        labels = [
-            element("text", self.chart.format_value(tick), x="100%", y=f"{y + 4:.0f}")
-            for tick, y in zip(self.axis.ticks, self._ticks(), strict=True)
-        ]
-        return element("svg", *labels, class_="values", height=self.chart.height, aria_hidden="true")
+        return value_labels(self.axis, self.chart.height, self.chart.format_value)
 
     def area(self) -> Markup:
         """Grid, curves and points."""
-        height = self.chart.height
-        grid = [
-            element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
-            for y in self._ticks()
-        ]
-        drawing = element(
-            "svg",
-            *self._lines(),
-            viewBox=f"0 0 {_WIDTH} {height}",
-            preserveAspectRatio="none",
-            width="100%",
-            height=height,
-        )
         dots = map(self._dot, self.chart.points)
         cursor = element("line", x1="0", x2="0", y1="0", y2="100%", class_="cursor", visibility="hidden")
-        parts = (*grid, drawing, *dots, cursor)
-        return element("svg", *parts, class_="area", height=height, role="img", aria_label=self._words())
+        return plot_area(self.axis, self.chart.height, self._lines(), *dots, cursor, label=self._words())
 
-    def _y(self, heights: Floats) -> Floats:
-        """Heights from 0 to 1 as pixels from the top."""
-        return _MARGIN + (1 - heights) * (self.chart.height - 2 * _MARGIN)
-
-    def _ticks(self) -> list[float]:
-        ticks: list[float] = self._y(self.axis.heights(np.array(self.axis.ticks))).tolist()
-        return ticks
+    def _y(self, values: Floats) -> Floats:
+        return pixels(self.axis, values, self.chart.height)
 
     def _lines(self) -> Iterator[Markup]:
         """Lines of the means, and bands from minimum to maximum if columns hold several steps."""
         for number, found in enumerate(self.columns):
-            x = _WIDTH * self.steps.shares(found.middles())
-            low, middle, high = (
-                self._y(self.axis.heights(values)) for values in (found.minimum, found.mean, found.maximum)
-            )
+            x = WIDTH * self.steps.shares(found.middles())
+            low, middle, high = (self._y(values) for values in (found.minimum, found.mean, found.maximum))
             alone = len(self.columns) == 1
             parts = self._parts(found) if alone else [(slice(0, len(x)), f"curve{number}")]
             for part, class_ in parts:
                 if found.width_steps > 1:
-                    yield element("path", d=_band(x[part], high[part], low[part]), class_=f"band {class_}")
-                yield element("path", d=_line(x[part], middle[part]), class_=f"line {class_}")
+                    yield element(
+                        "path", d=band_path(x[part], high[part], low[part]), class_=f"band {class_}"
+                    )
+                yield element("path", d=line_path(x[part], middle[part]), class_=f"line {class_}")
 
     def _parts(self, found: Columns) -> Iterator[tuple[slice, str]]:
         """The columns of each colour that hold a value.
@@ -192,11 +169,11 @@ class _Plot:
             begin = end
 
     def _dot(self, point: Point) -> Markup | None:
-        height = self.axis.heights(np.array([point.value]) / self.chart.unit_value)
-        if not 0 <= height[0] <= 1:
+        value = np.array([point.value]) / self.chart.unit_value
+        if not 0 <= self.axis.heights(value)[0] <= 1:
             return None
         share = float(self.steps.shares(np.array([point.step + 0.5]))[0])
-        y = float(self._y(height)[0])
+        y = float(self._y(value)[0])
         title = element("title", point.words)
         return element("circle", title, cx=percent(share), cy=f"{y:.1f}", r=3, class_="dot")
 
@@ -210,14 +187,51 @@ class _Plot:
         return f"{', '.join(ranges)} {chart.unit}".rstrip()
 
 
-def _line(x: Floats, y: Floats) -> str:
+def pixels(vertical: Axis, values: Floats, height: int) -> Floats:
+    """The distance of values from the top of a plot ``height`` pixels high."""
+    return _MARGIN + (1 - vertical.heights(values)) * (height - 2 * _MARGIN)
+
+
+def value_labels(vertical: Axis, height: int, words: Callable[[float], str]) -> Markup:
+    """The labels of the vertical axis."""
+    places = pixels(vertical, np.array(vertical.ticks), height).tolist()
+    labels = [
+        element("text", words(tick), x="100%", y=f"{y + 4:.0f}")
+        for tick, y in zip(vertical.ticks, places, strict=True)
+    ]
+    return element("svg", *labels, class_="values", height=height, aria_hidden="true")
+
+
+def plot_area(
+    vertical: Axis, height: int, lines: Iterable[Markup | None], *marks: Markup | None, label: str
+) -> Markup:
+    """Grid lines, stretched ``lines`` in a drawing ``WIDTH`` wide, and ``marks`` on them."""
+    grid = [
+        element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
+        for y in pixels(vertical, np.array(vertical.ticks), height).tolist()
+    ]
+    drawing = element(
+        "svg",
+        *lines,
+        viewBox=f"0 0 {WIDTH} {height}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=height,
+    )
+    parts = (*grid, drawing, *marks)
+    return element("svg", *parts, class_="area", height=height, role="img", aria_label=label)
+
+
+def line_path(x: Floats, y: Floats) -> str:
+    """The path of a line through the finite points."""
     known = np.isfinite(y)
     points = [f"{a:.1f} {b:.1f}" for a, b in zip(x[known].tolist(), y[known].tolist(), strict=True)]
     # A line of one point would be invisible.
     return f"M{'L'.join(points)}" if len(points) > 1 else "".join(f"M{point}h.1" for point in points)
 
 
-def _band(x: Floats, high: Floats, low: Floats) -> str:
+def band_path(x: Floats, high: Floats, low: Floats) -> str:
+    """The path around the area between two lines."""
     known = np.isfinite(high) & np.isfinite(low)
     x, high, low = x[known], high[known], low[known]
     outline = zip([*x, *x[::-1]], [*high, *low[::-1]], strict=True)

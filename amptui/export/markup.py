@@ -1,7 +1,10 @@
 """Builds all HTML and SVG, so that no text of a run can become markup; and the elements of the page."""
 
+import base64
+import hashlib
 import html
 from collections.abc import Iterable
+from importlib import resources
 
 from amptui.diagnosis.labels import signed_label
 from amptui.records import PRECISIONS, Severity
@@ -46,6 +49,34 @@ def _inert(text: str) -> str:
 
 
 # -------------------------------------------------------------------------- the page's elements
+
+
+def document(title: str, *content: Markup, script: str | None = None) -> str:
+    """A whole page. Its content security policy allows no loading and no script but ``script``, a file."""
+    style, code = _resource("page.css"), None if script is None else _resource(script)
+    allowed = f"style-src {_hash(style)}" + ("" if code is None else f"; script-src {_hash(code)}")
+    policy = f"default-src 'none'; {allowed}; base-uri 'none'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", style),
+    )
+    body = element("body", *content, None if code is None else element("script", code))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _resource(name: str) -> Markup:
+    return Markup(resources.files("amptui.export").joinpath(name).read_text(encoding="utf-8"))
+
+
+def _hash(source: Markup) -> str:
+    """The hash by which a content security policy allows a source."""
+    digest = hashlib.sha256(source.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
 def card(title: str, *children: Markup | None) -> Markup | None:

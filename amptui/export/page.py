@@ -1,16 +1,13 @@
 """A run as one self-contained HTML page, which needs no network and no other file."""
 
-import base64
-import hashlib
 import json
-from importlib import resources
 
 from amptui import __version__
 from amptui.diagnosis.labels import precision_label
 from amptui.export import run_details, safety, sections
 from amptui.export.chart import draw
 from amptui.export.curves import charts
-from amptui.export.markup import Markup, card, chip, element
+from amptui.export.markup import Markup, card, chip, document, element
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
 from amptui.telemetry.view import SessionView
@@ -18,31 +15,10 @@ from amptui.text import printable
 
 
 def page(recording: Recording) -> str:
-    """The page as HTML. Its content security policy allows no loading and no script but its own."""
-    style, script = _resource("page.css"), _resource("page.js")
-    policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    """The page as HTML."""
     run = recording.view.run
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{recording.name if run is None else run.model} · amptui"),
-        element("style", style),
-    )
-    body = element("body", _main(recording), _footer(recording), element("script", script))
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
-
-
-def _resource(name: str) -> Markup:
-    return Markup(resources.files("amptui.export").joinpath(name).read_text(encoding="utf-8"))
-
-
-def _hash(source: Markup) -> str:
-    """The hash by which a content security policy allows a source."""
-    digest = hashlib.sha256(source.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+    title = f"{recording.name if run is None else run.model} · amptui"
+    return document(title, _main(recording), _footer(recording), script="page.js")
 
 
 def _main(recording: Recording) -> Markup:

@@ -9,9 +9,10 @@ import pytest
 from amptui.compare.compare_frame import Choice, CompareFrame
 from amptui.compare.contrasts import Compared, compared
 from amptui.compare.following import read_all
-from amptui.compare.grid import grid, smoothed
+from amptui.compare.grid import grid
 from amptui.compare.overlay_plot import MAX_GROUPS, STYLES
 from amptui.tui.canvas import Canvas
+from amptui.tui.renderables.plot import smoothed
 from tests.compare.compared_runs import BF16, FP32, figures, started, trained, validated, whole_run
 
 

@@ -19,6 +19,8 @@ _MIDDLE_LABEL_HEIGHT = 5
 _SMOOTHING_PART = 40
 """The line is averaged twice, over a fortieth of the plot's width to both sides."""
 
+_NO_BREAKS = np.empty(0, np.int64)
+
 _TOLERANCE = 1e-9
 """Values are not marked as outside for a rounding error."""
 
@@ -58,16 +60,16 @@ class CurvePlot:
         styles = np.zeros(area.width, np.uint8)
         for stretch in stretches(window, switches, area.width):
             styles[stretch.start : stretch.stop] = precision_style(stretch.precision)
-        gaps = _by_cell(columns.nonfinite, across)
+        gaps = by_cell(columns.nonfinite, across)
         if np.isfinite(columns.mean).any():
             log = log_y and bool((columns.high > 0).any())
             axis = self._limits.axis(*extent(columns, log=log, with_outliers=not self._band), log=log)
-            _draw_labels(canvas, axis, self._format_y)
+            draw_labels(canvas, axis, self._format_y)
             _draw_curve(area, columns, axis, styles, gaps=gaps, band=self._band)
-        _mark(area, 0, "×", gaps, Style.ERROR)
+        mark(area, 0, "×", gaps, Style.ERROR)
 
 
-def _draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
+def draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
     """Label the ends of the axis and a round number near its middle."""
     last = canvas.height - 1
     labels = {last: axis.low, 0: axis.high}
@@ -91,7 +93,8 @@ def _draw_curve(
     line = within[2]
     line[np.repeat(gaps, across)] = np.nan
     if band:
-        line[:] = _smoothed(line, ((styles[1:] != styles[:-1]).nonzero()[0] + 1) * across)
+        switches = (styles[1:] != styles[:-1]).nonzero()[0] + 1
+        line[:] = smoothed(line, max(1, len(line) // _SMOOTHING_PART), switches * across)
     measured = np.isfinite(within)
     # Dot rows from the top; any row where there is no value.
     rows = np.rint((1 - np.where(measured, within, 0.0)) * (height - 1)).astype(np.int64)
@@ -106,16 +109,18 @@ def _draw_curve(
         behind = line_chars == ord(" ")
         np.copyto(area.chars, _characters(dots, ".", ascii_only=area.ascii_only), where=behind)
         np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
-    _mark(area, 0, "↑", _by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
-    _mark(area, area.height - 1, "↓", _by_cell(fractions[0] < -_TOLERANCE, across), styles)
+    mark(area, 0, "↑", by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
+    mark(area, area.height - 1, "↓", by_cell(fractions[0] < -_TOLERANCE, across), styles)
 
 
-def _smoothed(line: Floats, breaks: Counts) -> Floats:
-    """The running mean, taken twice, within stretches that end at ``breaks`` and gaps.
+def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS) -> Floats:
+    """Twice the running mean over ``reach`` columns to both sides, within stretches between breaks and gaps.
 
     The span narrows towards both ends of a stretch, so that its first and last value stay, and a jump at a
     switch stays a jump.
     """
+    if not reach:
+        return line
     finite = np.isfinite(line)
     begins = np.ones(len(line), np.bool_)
     begins[1:] = finite[1:] != finite[:-1]
@@ -125,7 +130,7 @@ def _smoothed(line: Floats, breaks: Counts) -> Floats:
     at = np.arange(len(line))
     since = at - np.repeat(starts, lengths)
     half = np.minimum(since, np.repeat(lengths, lengths) - 1 - since)
-    half = np.minimum(half, max(1, len(line) // _SMOOTHING_PART))
+    half = np.minimum(half, reach)
     first, stop, span = at - half, at + half + 1, 2 * half + 1
     sums = np.zeros(len(line) + 1)
     for _ in range(2):
@@ -138,13 +143,13 @@ def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.
     return np.where(dots, np.uint32(ord(plain)), np.uint32(ord(" "))) if ascii_only else braille(dots)
 
 
-def _by_cell(dots: Bools, across: int) -> Bools:
+def by_cell(dots: Bools, across: int) -> Bools:
     """Whether any of a cell's ``across`` dot columns is set."""
     cells: Bools = np.logical_or.reduce(dots.reshape(-1, across), axis=1)
     return cells
 
 
-def _mark(area: Canvas, y: int, sign: str, where: Bools, styles: npt.NDArray[np.uint8] | int) -> None:
+def mark(area: Canvas, y: int, sign: str, where: Bools, styles: npt.NDArray[np.uint8] | int) -> None:
     """Put ``sign`` at the columns ``where`` of line ``y``."""
     if not where.any():
         return
