@@ -81,14 +81,14 @@ def test_without_a_gpu_the_note_and_the_host_are_shown() -> None:
     assert text[0] == "no NVIDIA GPU: NVML not found"
     assert text[1].startswith("host ▰")
     assert text[1].endswith("12.0 / 31.0 GiB")
-    assert text[2].split() == ["1.20", "GiB", "this", "process", "34%", "CPU"]
+    assert text[2].split() == ["process", "1.20", "GiB", "34%", "CPU"]
 
 
 def test_an_unknown_host_is_not_a_number() -> None:
     device = replace(views.device(note="no NVIDIA GPU"), host=HostSample())
     _, host, process, *_ = lines(replace(views.no_nvml(), device=device))
     assert host.endswith("n/a")
-    assert process.split() == ["n/a", "this", "process", "n/a", "CPU"]
+    assert process.split() == ["process", "n/a", "n/a", "CPU"]
 
 
 def test_a_nearly_full_gpu_is_a_warning() -> None:
