@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from amptui import units
-from amptui.diagnosis.events import run_ended
-from amptui.diagnosis.gradients import window_verdict, xray_verdict
+from amptui.diagnosis.event_words import run_ended
+from amptui.diagnosis.float16_verdicts import window_verdict, xray_verdict
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.loss_scale import scaler_sentence
 from amptui.diagnosis.speed import (

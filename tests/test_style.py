@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,9 @@ def test_no_file_is_long() -> None:
         if (lines := len(path.read_text().splitlines())) > 400
     }
     assert long == {}
+
+
+def test_no_two_modules_have_one_name() -> None:
+    """A name is found where it is looked for: no module is called as another is in another package."""
+    stems = Counter(path.stem for path in (ROOT / "amptui").rglob("*.py") if path.stem != "__init__")
+    assert [stem for stem, times in stems.items() if times > 1] == []

@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset
 
 from amptui import Data, DataRequest, Experiment
 from amptui.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
-from amptui.diagnosis.events import event_details, event_text
-from amptui.diagnosis.gradients import trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.event_words import event_details, event_text
+from amptui.diagnosis.float16_verdicts import trace_verdict, window_verdict, xray_verdict
 from amptui.diagnosis.speed import explanations
 from amptui.engine.description import describe_run
 from amptui.engine.setup import Prepared

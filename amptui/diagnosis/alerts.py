@@ -1,6 +1,6 @@
 """What somebody who looks elsewhere should hear of, once: the end, a failure, an alarm, a question."""
 
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 

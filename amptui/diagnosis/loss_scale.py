@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from amptui import units
-from amptui.diagnosis.gradients import module_of, what_overflowed_first
+from amptui.diagnosis.float16_verdicts import module_of, what_overflowed_first
 from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAINED, by_module, named, span
 from amptui.findings import ModuleRange
 from amptui.records import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped

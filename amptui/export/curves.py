@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from amptui import units
-from amptui.diagnosis.events import validation_numbers
+from amptui.diagnosis.event_words import validation_numbers
 from amptui.export.chart import Chart, Curve, Point
 from amptui.export.recording import Recording
 from amptui.records import EpochFinished, Validated

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from amptui import strictjson, units
-from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
 from amptui.export.markup import Markup, card, details, element, facts, paragraph
 from amptui.export.recording import Recording

@@ -4,7 +4,7 @@ import math
 
 from amptui import units
 from amptui.diagnosis import loss_scale
-from amptui.diagnosis.gradients import (
+from amptui.diagnosis.float16_verdicts import (
     Verdict,
     at_scale,
     distance,

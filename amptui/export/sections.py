@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from amptui import units
 from amptui.diagnosis.bottleneck import bound_words, evidence, limit_beside
-from amptui.diagnosis.events import run_ended
+from amptui.diagnosis.event_words import run_ended
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import (
     NOT_MEASURED,

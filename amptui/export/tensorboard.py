@@ -5,7 +5,7 @@ from pathlib import Path
 from time import gmtime, strftime
 
 from amptui import strictjson, units
-from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording

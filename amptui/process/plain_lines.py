@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from amptui import codec, units
 from amptui.diagnosis.alerts import Alerts
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
 from amptui.notification import notify
 from amptui.prompt import complain

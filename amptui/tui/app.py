@@ -17,8 +17,8 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.diagnosis.events import checkpoint_written, comparison_over
-from amptui.diagnosis.gradients import trace_verdict
+from amptui.diagnosis.event_words import checkpoint_written, comparison_over
+from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import precision_label
 from amptui.records import AMP_PRECISIONS, Severity
 from amptui.telemetry.events import ComparisonOver

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.records import PauseChanged, Record
 from amptui.telemetry.eventlog import KEPT_SKIPS, TRACE_WITHIN_STEPS
 from amptui.telemetry.events import Event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.records import (
     DataInfo,
     EpochFinished,

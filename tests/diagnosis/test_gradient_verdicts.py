@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.events import event_details
-from amptui.diagnosis.gradients import (
+from amptui.diagnosis.event_words import event_details
+from amptui.diagnosis.float16_verdicts import (
     Verdict,
     distance,
     trace_verdict,

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.loss_scale import last_change, outlook, scaler_rule, scaler_sentence
 from amptui.findings import ModuleRange
 from amptui.records import Record

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.speed import result_cards
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import compared, faster, measured, run

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amptui.diagnosis.events import event_text
-from amptui.diagnosis.gradients import window_verdict
+from amptui.diagnosis.event_words import event_text
+from amptui.diagnosis.float16_verdicts import window_verdict
 from amptui.diagnosis.loss_scale import scaler_sentence
 from amptui.diagnosis.speed import why_no_ratio
 from amptui.export import export

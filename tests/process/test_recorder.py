@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.process.recorder import Recorder
 from amptui.records import KeepingChanged, Note, Record, RunFailed
 from amptui.runs.journal import read
@@ -159,7 +159,7 @@ def test_a_run_json_that_cannot_be_written_is_a_note_even_at_the_very_end(tmp_pa
 FULL_DISK = """
 import resource, sys, threading, time
 from pathlib import Path
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.process.recorder import Recorder
 from amptui.records import Note
 from amptui.runs.rundir import RunDir

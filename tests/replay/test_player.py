@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.errors import RunFolderError
 from amptui.records import Note, PauseChanged, Record, RunFinished
 from amptui.replay.player import FASTEST, LONGEST_WAIT_SECONDS, SLOWEST, Player

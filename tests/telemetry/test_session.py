@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.records import (
     BlockFinished,
     Note,

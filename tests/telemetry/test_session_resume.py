@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.findings import PhaseSeconds, StepTimed
 from amptui.records import (
     CheckpointWritten,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from amptui.diagnosis.events import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width

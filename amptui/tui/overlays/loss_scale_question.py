@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from amptui import units
-from amptui.diagnosis.gradients import trace_verdict
+from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import signed_label
 from amptui.diagnosis.loss_scale import scaler_sentence
 from amptui.telemetry.view import SessionView

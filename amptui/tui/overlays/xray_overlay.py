@@ -5,7 +5,7 @@ from collections import Counter
 from typing import ClassVar, NamedTuple
 
 from amptui import units
-from amptui.diagnosis.gradients import xray_verdict
+from amptui.diagnosis.float16_verdicts import xray_verdict
 from amptui.diagnosis.labels import precision_label, signed_label
 from amptui.findings import XRayTaken
 from amptui.telemetry.view import SessionView

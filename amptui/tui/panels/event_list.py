@@ -3,7 +3,7 @@
 import time
 
 from amptui import units
-from amptui.diagnosis.events import event_text
+from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_glyph
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView

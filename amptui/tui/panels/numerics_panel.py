@@ -1,7 +1,7 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui import units
-from amptui.diagnosis.gradients import at_scale, trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_verdict, xray_verdict
 from amptui.diagnosis.loss_scale import outlook
 from amptui.findings import Float16Window
 from amptui.telemetry.view import NumericsView, SessionView

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from amptui import units
-from amptui.diagnosis.gradients import Verdict, at_scale
+from amptui.diagnosis.float16_verdicts import Verdict, at_scale
 from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence
 from amptui.findings import Float16Window, ParameterWindow
 from amptui.telemetry.scaling import ScalerVerdict

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.gradients import Verdict
+from amptui.diagnosis.float16_verdicts import Verdict
 from amptui.findings import ParameterWindow
 from amptui.records import Severity
 from amptui.telemetry.scaling import ScalerState, ScalerVerdict

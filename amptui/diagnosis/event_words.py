@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amptui import units
-from amptui.diagnosis import gradients, loss_scale, memory_use, nonfinite, speed
+from amptui.diagnosis import float16_verdicts, loss_scale, memory_use, nonfinite, speed
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.findings import ModelCompiled, ModulesTraced
 from amptui.records import (
@@ -141,10 +141,10 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
 
 def _xray_details(found: XRaySummary) -> list[str]:
     xray = found.record
-    worst = map(gradients.layer_line, least_agreeing(xray.layers))
+    worst = map(float16_verdicts.layer_line, least_agreeing(xray.layers))
     memory = memory_use.saved_for_backward(xray)
     took = f"took {units.milliseconds(xray.seconds)}"
-    return [gradients.xray_losses(xray), *([memory] if memory else []), *worst, took]
+    return [float16_verdicts.xray_losses(xray), *([memory] if memory else []), *worst, took]
 
 
 def _first_line(text: str) -> str:
@@ -166,8 +166,8 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     ScaleMove: loss_scale.scale_moved,
     SkipRow: loss_scale.skipped,
     Storm: nonfinite.storm_text,
-    ModulesTraced: gradients.trace_event,
-    XRaySummary: lambda it: f"X-ray: {gradients.xray_text(it.record, it.verdict)}",
+    ModulesTraced: float16_verdicts.trace_event,
+    XRaySummary: lambda it: f"X-ray: {float16_verdicts.xray_text(it.record, it.verdict)}",
     ComparisonOver: comparison_over,
     EpochFinished: epoch_finished,
     Validated: lambda it: f"validation {validation_numbers(it.validation)}",
@@ -186,7 +186,7 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
 _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     SkipRow: loss_scale.skip_details,
     Storm: nonfinite.storm_details,
-    ModulesTraced: gradients.trace_details,
+    ModulesTraced: float16_verdicts.trace_details,
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     PauseChanged: lambda it: _other_lines(it.reason),
