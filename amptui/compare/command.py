@@ -83,7 +83,7 @@ def _show(journals: Sequence[Path], target_loss: float | None) -> int:
         following = Following(journals, target=target_loss)
         app = CompareApp(following, terminal)
         with StopSignals(
-            lambda _: app.leave_soon("interrupted"), hung_up=app.leave_soon, terminal=terminal
+            lambda _: app.hang_up("interrupted"), hung_up=app.hang_up, terminal=terminal
         ) as signals:
             app.run()
             following.stop()

@@ -55,7 +55,7 @@ _MIN_WIDTH, _MIN_HEIGHT = 40, 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What somebody chose to look at."""
+    """What the user chose to look at."""
 
     axis: str = "steps"
     validation: bool = False

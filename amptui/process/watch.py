@@ -27,8 +27,8 @@ from amptui.telemetry.view import EMPTY_VIEW, SessionView
 
 if TYPE_CHECKING:
     from amptui.runs.protocol import LeaveKind
+    from amptui.tui.canvas_app import Left
     from amptui.tui.opening import Opening
-    from amptui.tui.screen import Left
 
 PATIENCE_SECONDS = 30.0
 """How long the screen waits for a run that was asked to stop."""

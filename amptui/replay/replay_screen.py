@@ -8,10 +8,10 @@ from amptui import units
 from amptui.control import Control
 from amptui.replay.player import Player, Position
 from amptui.tui.app import WatchApp
+from amptui.tui.canvas_app import Left
 from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key, footer_hints
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.menus import Help
-from amptui.tui.screen import Left
 
 FRAMES_PER_SECOND = 8.0
 """Smoother than during training, which needs the CPU cores itself."""

@@ -1,10 +1,7 @@
 """What each key does on the screen of a run."""
 
 from dataclasses import replace
-from typing import ClassVar, Unpack
-
-from textual import events
-from textual.binding import Binding, BindingType
+from typing import Unpack
 
 from amptui.answers import Answer, RequestRefused
 from amptui.control import (
@@ -44,12 +41,6 @@ class WatchApp(RunScreen):
     Overlays are imported when they open: the first frame does not need them. ``attached``: the run was
     started elsewhere, so that Ctrl+C and Enter in the quit question only detach.
     """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        # Textual binds these two itself; here they are handled like every other key.
-        Binding("ctrl+c", "press('ctrl+c')", show=False, priority=True),
-        Binding("ctrl+q", "press('ctrl+q')", show=False, priority=True),
-    ]
 
     def __init__(self, *, attached: bool = False, **parts: Unpack[Parts]) -> None:
         super().__init__(**parts)
@@ -129,12 +120,6 @@ class WatchApp(RunScreen):
         self._state = replace(self._state, waiting=" · ".join(words))
 
     # --------------------------------------------------------------------------------- keys
-
-    async def on_key(self, event: events.Key) -> None:
-        """Handle every key except the two that Textual binds."""
-        event.stop()
-        event.prevent_default()
-        await self.action_press(event.key)
 
     async def action_press(self, key: str) -> None:
         """Pass the key to the open overlay, if any. Ctrl+C always works."""

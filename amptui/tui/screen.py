@@ -4,13 +4,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar, Literal, NotRequired, TypedDict, Unpack
-
-from textual.app import App, ComposeResult
+from typing import TYPE_CHECKING, ClassVar, NotRequired, TypedDict, Unpack
 
 from amptui.control import Asker
 from amptui.cores import read_cores, read_limits
@@ -18,25 +14,20 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.notification import notification
 from amptui.records import Severity
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
-from amptui.terminal import terminal_speaks_utf8
 from amptui.tui.canvas import Canvas
-from amptui.tui.dashboard import Dashboard
+from amptui.tui.canvas_app import CanvasApp, Left
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_HINTS, FOOTER_HINTS
 from amptui.tui.opening import Opening
 from amptui.tui.panels.phase import is_stopping
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
-from amptui.tui.terminal_driver import PatientDriver
 
 if TYPE_CHECKING:
     from amptui.tui.overlays.overlay import Overlay
 
 MESSAGE_SECONDS = 4.0
 """How long a notice is shown in the footer."""
-
-MAX_WAITING_WRITES = 2
-"""Frames are skipped while more writes than this wait for a slow link."""
 
 MAX_FRAMES_PER_SECOND = 4.0
 
@@ -50,9 +41,6 @@ _FRAMES_REMEMBERED = 9
 """The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
 
 LOST = "the training process exited unexpectedly: see `amptui runs`"
-
-Left = Literal["", "detached", "hung up", "interrupted", "stopped"]
-"""How a screen ended: "" if the run had ended, otherwise why it closed before that."""
 
 
 class Parts(TypedDict):
@@ -114,11 +102,9 @@ class Pace:
         return min(MAX_INTERVAL_SECONDS, max(1 / MAX_FRAMES_PER_SECOND, median(self._costs) / self._budget))
 
 
-class RunScreen(App[None]):
+class RunScreen(CanvasApp):
     """Draws the view of a session. Handles no keys: a subclass does."""
 
-    CSS_PATH = str(Path(__file__).with_name("dashboard.tcss"))
-    ENABLE_COMMAND_PALETTE = False
     TITLE = "amptui"
 
     hints: ClassVar[tuple[tuple[str, str], ...]] = FOOTER_HINTS
@@ -126,8 +112,7 @@ class RunScreen(App[None]):
 
     def __init__(self, **parts: Unpack[Parts]) -> None:
         self._opening = parts.get("opening")
-        self.terminal = self._opening.terminal if self._opening is not None else None
-        super().__init__(driver_class=PatientDriver, ansi_color=True)
+        super().__init__(self._opening.terminal if self._opening is not None else None)
         self._look = parts["look"]
         self._control = parts["control"]
         self._ended = parts["ended"]
@@ -138,9 +123,6 @@ class RunScreen(App[None]):
         self._alerts = parts.get("alerts")
         self._pace = Pace(parts.get("frames_per_second"), cores=read_cores(read_limits()).seconds)
         self._frame = Frame()
-        self._dashboard = Dashboard(
-            self._paint, self._write, ascii_only=not terminal_speaks_utf8(), no_color=self.no_color
-        )
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
         self._state = ScreenState(hints=self.hints)
@@ -148,25 +130,11 @@ class RunScreen(App[None]):
         self._over = False
         self._patient_since: float | None = None
         self._interrupted = False
-        self.left: Left | None = None
-        """How the screen was left; None while it is open, and if an error ended it."""
 
     def on_load(self) -> None:
         """Take over the terminal from the opening."""
         if self._opening is not None:
             self._opening.hand_over()
-
-    def compose(self) -> ComposeResult:
-        """Add the only widget."""
-        yield self._dashboard
-
-    def on_mount(self) -> None:
-        """Paint first, then start listening to the run."""
-        if self.left is not None:
-            self.hang_up(self.left)  # asked for before the screen was up
-        self.app_resume_signal.subscribe(self, lambda _: self._dashboard.refresh())
-        self._dashboard.repaint()
-        self.call_after_refresh(self._begin)
 
     def _begin(self) -> None:
         self._start()
@@ -236,10 +204,6 @@ class RunScreen(App[None]):
         self._message_until = time.time() + (MESSAGE_SECONDS if seconds is None else seconds)
         self._state = replace(self._state, message=message, severity=severity)
 
-    def _write(self, data: str) -> None:
-        if self._driver is not None:
-            self._driver.write(data)
-
     def _ring(self) -> None:
         """Notify somebody who looks elsewhere; what is written leaves the cursor and the cells alone."""
         if self._alerts is None:
@@ -248,36 +212,11 @@ class RunScreen(App[None]):
         if text := self._alerts.news(self._view, lost=self._state.lost, stop_asked=stop_asked):
             self._write(notification(text))
 
-    def _link_is_behind(self) -> bool:
-        driver = self._driver
-        return isinstance(driver, PatientDriver) and driver.waiting_writes > MAX_WAITING_WRITES
-
     # ------------------------------------------------------------------------------ leaving
-
-    def hang_up(self, how: Left = "hung up") -> None:
-        """Leave soon, even if the terminal accepts no more output. Does not stop the run.
-
-        May be called from any thread and from a signal handler, before and while the screen is open.
-        """
-        self.left = how
-        if isinstance(self._driver, PatientDriver):
-            self._driver.hurry()
-        loop = self._loop
-        if loop is not None:
-            with suppress(RuntimeError):  # the screen has ended
-                loop.call_soon_threadsafe(self.exit)
-
-    def _leave(self, how: Left) -> None:
-        """End the screen; without an alternate screen, later output appears below it."""
-        self.left = how if self.left is None else self.left
-        if how == "hung up" and isinstance(self._driver, PatientDriver):
-            self._driver.hurry()
-        self._write(f"\x1b[{self.size.height};1H")
-        self.exit()
 
     def _way_out(self) -> Left | None:
         """How to leave now; None to stay."""
-        if isinstance(self._driver, PatientDriver) and self._driver.terminal_is_gone:
+        if self._terminal_is_gone():
             return "hung up"
         if self._control.stop_reason is None:
             # A run that failed before its first step, or never started, leaves nothing to look at.
