@@ -118,7 +118,13 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="start from a state_dict saved with torch.save or, by its suffix, safetensors",
     )
-    add("--save-weights", type=_file, metavar="FILE", help="save the model's state_dict when the run ends")
+    add(
+        "--save-weights",
+        type=_file,
+        metavar="FILE",
+        help="save the state_dict when the run is done or stopped, not if it failed: the model's, or that of "
+        "the experiment's AveragedModel",
+    )
     add = train.add_argument_group("output").add_argument
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")

@@ -138,7 +138,7 @@ class LrSchedule:
         except Exception as error:
             place = f"in {type(self._scheduler).__name__}.step(), which build_scheduler() returned"
             told = explain(error, doing=place, batch_size=None)
-            hint = "pass it the total_steps that build_scheduler() gets; None if the data has no length"
+            hint = "use the total_steps that build_scheduler() gets; it is None for data of unknown length"
             raise type(told)(told.what, hint=told.hint or hint) from error
 
     def _reason_to_wait(self) -> str:

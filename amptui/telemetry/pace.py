@@ -4,7 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui.records import Record, RunResumed, RunStarted
+from amptui.records import PhaseChanged, Record, RunResumed, RunStarted
 from amptui.telemetry.comparison import median, samples_per_second
 from amptui.telemetry.stretch import Stretch
 
@@ -70,7 +70,7 @@ class RunningTime:
         """Count the time until ``record``."""
         if isinstance(record, RunStarted):
             self.start(record.time)
-        elif isinstance(record, RunResumed):
+        elif isinstance(record, RunResumed) or _is_first_of_a_process(record):
             self.resume(record.time)
         else:
             self.see(record.time)
@@ -98,6 +98,10 @@ class RunningTime:
             known = busy_seconds if busy_seconds is not None and busy_seconds > 0.0 else 0.0
             passed = min(passed, known)
         self.seconds += passed
+
+
+def _is_first_of_a_process(record: Record) -> bool:
+    return isinstance(record, PhaseChanged) and record.phase == "importing"
 
 
 @dataclass(slots=True, eq=False)

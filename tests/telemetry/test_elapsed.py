@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import RunFinished
+from amptui.records import PhaseChanged, RunFinished
 from amptui.telemetry.pace import LATE_SECONDS, SILENT_SECONDS, RunningTime
 from amptui.telemetry.session import Session
 from tests.telemetry.record_samples import device, resumed, run, step
@@ -85,6 +85,16 @@ def test_the_time_between_two_processes_was_nobody_s() -> None:
     assert session.view().elapsed_seconds == 16.0
     session.fold([run(time=1000.0), step(1, time=1001.0)])
     assert session.view().elapsed_seconds == 1.0, "another run"
+
+
+def test_a_process_that_resumes_counts_from_its_first_record_on() -> None:
+    session = Session()
+    session.fold([run(time=100.0), step(1, time=110.0)])
+    session.fold(
+        [PhaseChanged(time=190.0, phase="importing", detail="importing torch"), device(191.0, "fp32", None)]
+    )
+    session.fold([resumed(1, time=194.0), step(2, time=199.0)])
+    assert session.view().elapsed_seconds == 16.0
 
 
 def test_steps_that_are_folded_at_once_count_one_by_one() -> None:
