@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from amptui.data.vision import cifar10, mnist
     from amptui.errors import ExperimentError
     from amptui.experiment import Experiment
+    from amptui.monitor import Monitor, observe
     from amptui.optim import warmup_cosine, weight_decay_groups
 
 __version__ = "0.1.0"
@@ -22,10 +23,12 @@ __all__ = [
     "Experiment",
     "ExperimentError",
     "ImageBatches",
+    "Monitor",
     "__version__",
     "cifar10",
     "image_folder",
     "mnist",
+    "observe",
     "read_text",
     "text_data",
     "warmup_cosine",
@@ -39,9 +42,11 @@ _HOMES = {
     "ExperimentError": "amptui.errors",
     "Arrays": "amptui.data.sources",
     "ImageBatches": "amptui.data.folder",
+    "Monitor": "amptui.monitor",
     "cifar10": "amptui.data.vision",
     "image_folder": "amptui.data.folder",
     "mnist": "amptui.data.vision",
+    "observe": "amptui.monitor",
     "read_text": "amptui.data.text_corpus",
     "text_data": "amptui.data.text_corpus",
     "warmup_cosine": "amptui.optim",

@@ -86,6 +86,7 @@ class RunStarted:
     steps_per_epoch: int | None
     """None when the data does not know its length."""
     total_epochs: int
+    """0 where an observed script does not say how many."""
     total_steps: int | None
     """The step at which the run ends; None when it is not known yet."""
     growth_interval: int
@@ -118,6 +119,7 @@ class StepRecord:
     loss: float | None
     """Never multiplied by the loss scale."""
     samples: int
+    """0 where an observed script does not say how many."""
     step_seconds: float | None
     """From the end of the step before to the end of this one, on the device's clock."""
     data_seconds: float | None

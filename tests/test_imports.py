@@ -48,7 +48,7 @@ def test_public_names_are_what_a_model_file_needs() -> None:
 
     assert {
         *("Experiment", "Data", "DataRequest", "Arrays", "ExperimentError", "__version__"),
-        *("ImageBatches", "warmup_cosine", "weight_decay_groups"),
+        *("ImageBatches", "Monitor", "observe", "warmup_cosine", "weight_decay_groups"),
         *("cifar10", "image_folder", "mnist", "read_text", "text_data"),
     } == set(amptui.__all__)
     assert all(getattr(amptui, name) is not None for name in amptui.__all__)

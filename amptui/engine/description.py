@@ -26,13 +26,13 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         model=model_name,
         device=str(prepared.device),
         device_name=device_name(prepared.device),
-        gpu_uuid=_gpu_uuid(prepared.device),
+        gpu_uuid=gpu_uuid(prepared.device),
         precision=prepared.precision,
         amp_precision=prepared.amp_precision,
         unsupported=prepared.unsupported,
         config=_config(prepared, request),
         versions=versions(),
-        hardware=_hardware(prepared.device),
+        hardware=hardware(prepared.device),
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
         parameters=sum(p.numel() for p in prepared.model.parameters()),
         batch_size=batch_size or prepared.experiment.batch_size,
@@ -84,7 +84,8 @@ def plain_fields(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _hardware(device: torch.device) -> dict[str, Any]:
+def hardware(device: torch.device) -> dict[str, Any]:
+    """The processor, its cores and torch's threads; of a GPU its memory and compute capability."""
     found: dict[str, Any] = {
         "processor": _processor_name(),
         "cores": os.cpu_count(),
@@ -97,7 +98,8 @@ def _hardware(device: torch.device) -> dict[str, Any]:
     return found
 
 
-def _gpu_uuid(device: torch.device) -> str | None:
+def gpu_uuid(device: torch.device) -> str | None:
+    """NVML's name of a GPU; None for a CPU."""
     if device.type != "cuda":
         return None
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"

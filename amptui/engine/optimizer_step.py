@@ -187,7 +187,7 @@ class OptimizerStep:
             if first != self._lrs.first:
                 self._lrs = LearningRates(first)
             return self._lrs
-        return _learning_rates_of(groups[:MAX_GROUPS])
+        return learning_rates_of(groups[:MAX_GROUPS])
 
     def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
         """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
@@ -219,7 +219,8 @@ def _divide(count: int, mean: Tensor) -> Tensor:
     return mean / count
 
 
-def _learning_rates_of(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
+def learning_rates_of(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
+    """Those of an optimizer's parameter ``groups``; tensors on a GPU are left there."""
     first = groups[0].get("lr")
     if isinstance(first, Tensor) and first.is_cuda:
         return LearningRates(None, (), [group["lr"] for group in groups])

@@ -184,7 +184,7 @@ class Fp16(Bf16):
 
     @property
     def scale(self) -> Tensor | None:
-        return _scale(self.scaler)
+        return current_scale(self.scaler)
 
     def backward(self, loss: Tensor) -> None:
         # Scaling outside autocast keeps the product in float32: 2^16 does not exist in float16.
@@ -205,13 +205,13 @@ class Fp16(Bf16):
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:
         # update() changes the scale in place and drops found_inf: both are read before. Nothing is allocated
         # after the weights have changed: a failed attempt can be undone until then.
-        scale = _scale(self.scaler).clone()
+        scale = current_scale(self.scaler).clone()
         self.scaler.step(optimizer)
-        found_inf = _found_inf(self.scaler, optimizer)
+        found = found_inf(self.scaler, optimizer)
         self.scaler.update()
         if self._min_scale is not None:
-            _scale(self.scaler).clamp_(min=self._min_scale)
-        return ScalerTensors(scale, found_inf, _scale(self.scaler), _growth_tracker(self.scaler))
+            current_scale(self.scaler).clamp_(min=self._min_scale)
+        return ScalerTensors(scale, found, current_scale(self.scaler), growth_tracker(self.scaler))
 
     def abandon_step(self) -> None:
         # Until update() it records which optimizers it has unscaled, and would not unscale their next step.
@@ -251,20 +251,21 @@ def check_supported(precision: str, unsupported: Mapping[str, str]) -> None:
         raise UsageError(f"precision {precision}: {unsupported[precision]}", hint=f"use one of {others}")
 
 
-def _scale(scaler: GradScaler) -> Tensor:
+def current_scale(scaler: GradScaler) -> Tensor:
     """The scale as a tensor on its device; ``get_scale()`` would make the host wait for it."""
     scale = scaler._scale
     assert scale is not None, "scale() creates it"
     return scale
 
 
-def _growth_tracker(scaler: GradScaler) -> Tensor:
+def growth_tracker(scaler: GradScaler) -> Tensor:
+    """Applied steps since the scale last moved, on the scale's device."""
     tracker = scaler._growth_tracker
     assert tracker is not None, "scale() creates it"
     return tracker
 
 
-def _found_inf(scaler: GradScaler, optimizer: Optimizer) -> Tensor:
+def found_inf(scaler: GradScaler, optimizer: Optimizer) -> Tensor:
     """1.0 if a gradient of this step is not finite, else 0.0."""
     found = list(scaler._found_inf_per_device(optimizer).values())
     return found[0] if len(found) == 1 else torch.stack([f.to(found[0].device) for f in found]).amax()

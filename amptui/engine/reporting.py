@@ -45,7 +45,8 @@ class StepFacts(NamedTuple):
     epoch: int
     precision: str
     samples: int
-    data_seconds: float
+    data_seconds: float | None
+    """None in somebody else's loop, where nobody measures it."""
     asked: float
     """When loading its batch began, by ``perf_counter``."""
     lr: float | None
@@ -136,7 +137,7 @@ class StepReporter:
         self.delivered += 1
         # One look reports many steps. A step ends its seconds after the one before, and not before its batch
         # was loaded: no time is later than the true one, nor earlier than that of the step before.
-        self._end = max(facts.asked + facts.data_seconds, self._end + (seconds or 0.0))
+        self._end = max(facts.asked + (facts.data_seconds or 0.0), self._end + (seconds or 0.0))
         now = self._unix_seconds(self._end)
         if row is None:
             self._epoch.unmeasured += 1
@@ -210,16 +211,17 @@ class StepReporter:
             )
         )
 
-    def _update_loss(self, loss: float, seconds: float | None, *, applied: bool) -> None:
+    def _update_loss(self, loss: float | None, seconds: float | None, *, applied: bool) -> None:
         sums = self._epoch
-        self.last_loss = loss
-        self.loss_is_finite = math.isfinite(loss)
+        if loss is not None:
+            self.last_loss = loss
+        self.loss_is_finite = loss is None or math.isfinite(loss)
         self.nonfinite_losses = 0 if self.loss_is_finite else self.nonfinite_losses + 1
-        if self.loss_is_finite:
+        if loss is not None and self.loss_is_finite:
             self.finite_losses += 1
             sums.loss += loss
             sums.losses += 1
-        elif applied and not self.finite_losses:
+        elif applied and not self.finite_losses and not self.loss_is_finite:
             self.bad_applied_steps += 1
         if seconds is None:
             sums.unmeasured += 1
@@ -230,14 +232,14 @@ class StepReporter:
         self,
         facts: StepFacts,
         now: float,
-        loss: float,
+        loss: float | None,
         health: GradientHealth | None,
         skipped_at_scale: float | None,
     ) -> None:
         self.trouble_step = facts.step
-        if self.suspect is None and (skipped_at_scale is None or not math.isfinite(loss)):
+        if self.suspect is None and (skipped_at_scale is None or not self.loss_is_finite):
             self.suspect = SuspectStep(facts.step, self.delivered)
-        if not math.isfinite(loss):
+        if loss is not None and not self.loss_is_finite:
             kind = _kind(loss)
             self.unexplained_step = facts.step
             self.emit(NonFinite(time=now, step=facts.step, what="loss", kind=kind, names=(), count=1))

@@ -27,7 +27,8 @@ _UNSCALED = (1.0, 0.0, 1.0, 0.0)
 class StepNumbers(NamedTuple):
     """The numbers of one row by name."""
 
-    loss: float
+    loss: float | None
+    """None if the row holds none."""
     parts: dict[str, float]
     lrs: tuple[float, ...]
     """Of all parameter groups; empty if they were on the host."""
@@ -52,11 +53,13 @@ class RowLayout(NamedTuple):
     """Whether it holds the scaler's values."""
     clipped: bool = False
     """Whether it holds a clip norm."""
+    loss: bool = True
+    """Whether it holds a loss: the one of somebody else's loop may not be known."""
 
     def read(self, row: Sequence[float]) -> StepNumbers:
         """The numbers of a row that :meth:`StepTensors.row` wrote in this layout."""
         values = iter(row)
-        loss = next(values)
+        loss = next(values) if self.loss else None
         parts = dict(zip(self.parts, values, strict=False)) if self.parts else {}
         lrs = tuple(islice(values, self.lrs)) if self.lrs else ()
         scale, found_inf, next_scale, tracker = islice(values, 4) if self.scaled else _UNSCALED

@@ -80,7 +80,7 @@ def _run(recording: Recording, run: RunStarted) -> list[tuple[str, str]]:
 
 def _epochs(run: RunStarted) -> str:
     steps = "" if run.steps_per_epoch is None else f" of {units.count(run.steps_per_epoch)} steps"
-    return f"{units.count(run.total_epochs)}{steps}"
+    return f"{units.count(run.total_epochs or None)}{steps}"
 
 
 def _data(data: DataInfo) -> str:

@@ -20,6 +20,8 @@ _MAX_LINE_CHARACTERS = 500
 _MAX_READ_CHARACTERS = 65536
 """A longer line is taken in pieces."""
 
+_TAIL_INTERVAL_SECONDS = 0.2
+
 
 class OutputCapture:
     """While entered, file descriptors 1 and 2 are pipes, and ``sys.__stdout__`` is the terminal.
@@ -157,3 +159,34 @@ class _PipeReader(threading.Thread):
                 if starts_line and text:
                     self._log.line(self._stream, text)
                 starts_line = line.endswith(("\r", "\n"))
+
+
+class LogTail(threading.Thread):
+    """Emits the lines that a script's standard output and error append to one file, as records."""
+
+    def __init__(self, path: Path, emit: Callable[[Record], object]) -> None:
+        super().__init__(name="amptui-output", daemon=True)
+        self._file = path.open("rb")
+        self._log = _OutputLog(path, emit)
+        self._rest = b""
+        self._stopping = threading.Event()
+
+    def run(self) -> None:
+        """Look for new lines until stopped."""
+        while not self._stopping.wait(_TAIL_INTERVAL_SECONDS):
+            self._take(self._file.read(_MAX_READ_CHARACTERS))
+        self._take(self._file.read(_MAX_READ_CHARACTERS) + b"\n")
+        self._file.close()
+
+    def stop(self) -> None:
+        """Take what was written last, and end."""
+        self._stopping.set()
+        self.join(timeout=1)
+
+    def _take(self, data: bytes) -> None:
+        """A progress bar's carriage return ends a line too."""
+        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        self._rest = self._rest[-_MAX_LINE_CHARACTERS:]
+        for line in lines:
+            if text := line.decode("utf-8", "replace").rstrip():
+                self._log.line("stdout", text)

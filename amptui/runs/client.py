@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from amptui import __version__
-from amptui.answers import RequestMade
+from amptui.answers import RequestMade, RequestRefused
 from amptui.control import Request, StopRequest, new_number, record_of
 from amptui.records import Record, RunFailed, RunFinished
 from amptui.runs import protocol
@@ -175,5 +175,7 @@ class Client:
     def _fold_all(self, records: Sequence[Record]) -> None:
         if not records:
             return
+        if any(isinstance(record, RequestRefused) and record.request.kind == "stop" for record in records):
+            self._stop_reason = None  # an observed script goes on
         self._finished |= any(isinstance(record, RunFinished | RunFailed) for record in records)
         self._fold(records)

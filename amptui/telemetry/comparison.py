@@ -208,8 +208,8 @@ def median(values: deque[float]) -> float | None:
 
 
 def samples_per_second(samples: deque[int], seconds: deque[float]) -> float | None:
-    """The rate over steps with these samples and durations; None if there are none."""
-    return sum(samples) / sum(seconds) if seconds else None
+    """The rate over steps with these samples and durations; None without steps, or with unknown samples."""
+    return (sum(samples) / sum(seconds) or None) if seconds else None
 
 
 def data_fraction(data_seconds: deque[float], seconds: deque[float]) -> float | None:

@@ -85,6 +85,8 @@ def _stretch(records: Sequence[StepRecord]) -> Stretch:
         ]
         timed = [rate is not None for rate in rates]
         samples, waits = [*compress(samples, timed)], [*compress(waits, timed)]
+    if not any(record.samples for record in records):
+        rates = [None] * len(records)  # an observed script did not say how many there are
     losses = [record.loss for record in records]
     skipped = [record.skipped for record in records]
     skips: list[float | None] = [*map(float, skipped)]

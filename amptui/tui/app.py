@@ -305,7 +305,7 @@ class WatchApp(RunScreen):
 
     def action_stop(self) -> None:
         """Stop after the current step, and close the screen once that is done."""
-        self._control.ask(StopRequest("stopped by the user"))
+        self._ask(StopRequest("stopped by the user"))
 
     def action_interrupt(self) -> None:
         """Stop and quit without asking; the second time, quit without waiting. If attached, only detach."""

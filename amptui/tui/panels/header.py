@@ -129,6 +129,8 @@ def _epoch(view: SessionView) -> list[Phrase]:
     """The epoch and its progress; no bar if its length is unknown."""
     if view.run is None:
         return []
+    if not view.run.total_epochs:  # an observed script tells of its epochs, if at all, as they end
+        return [] if view.epoch <= 1 else [Phrase((Word("epoch ", Style.DIM), Word(f"{view.epoch}")), 4)]
     total = str(view.run.total_epochs)
     words = Phrase((Word("epoch ", Style.DIM), Word(f"{view.epoch:>{len(total)}}/{total}")), 4)
     if not view.run.steps_per_epoch:
