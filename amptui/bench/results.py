@@ -98,7 +98,9 @@ class Measured:
             # Nobody asks what a slower precision could gain at most.
             told += slower or [self.limit_of(baseline), *(_phase_words(baseline, other) for other in others)]
         names = " and ".join(precision_label(row.precision) for row in little)
-        unknown = f"{names} gained little, and no measurement shows why; see `amptui doctor`"
+        slow = all(row.speedup is not None and row.speedup < 1 for row in little)
+        verb = ("was" if len(little) == 1 else "were") + " slower" if slow else "gained little"
+        unknown = f"{names} {verb}, and no measurement shows why; see `amptui doctor`"
         return [text for text in dict.fromkeys(told) if text] or [unknown]
 
     def limit_of(self, timing: PrecisionTiming) -> str:
