@@ -106,11 +106,11 @@ class CompareFrame:
         frames = 2 if is_low else 4
         room = height - max(_MIN_PLOT, int(_MIN_PLOT_SHARE * height)) - frames
         rows = min(rows, max(2, room - 3))
-        told = _lines(_paragraphs(found), canvas.width - 4)
+        verdicts = _lines(_paragraphs(found), canvas.width - 4)
         how = _lines(((" ", line, Style.DIM) for line in sentences.how_measured(found)), canvas.width - 4)
         # How figures are measured is worth no line of a low screen's curves; it can be scrolled to.
-        room = min(room - rows, len(told) + 1) if is_low else room - rows
-        text = _cut([*told, *how], choice.top, room)
+        room = min(room - rows, len(verdicts) + 1) if is_low else room - rows
+        text = _cut([*verdicts, *how], choice.top, room)
         plot = height - frames - rows - len(text)
         self._draw_plot(canvas.rows(1, plot), found, choice)
         below = canvas.rows(1 + plot, height - plot)
@@ -221,8 +221,8 @@ def _paragraphs(found: Compared) -> Iterator[tuple[str, str, int]]:
         yield sign, sentences.verdict(contrast, found), style
     if not found.contrasts:
         yield plain, sentences.ONE_GROUP, Style.TEXT
-    for told in filter(None, map(sentences.speed, found.contrasts)):
-        yield plain, told, Style.TEXT
+    for sentence in filter(None, map(sentences.speed, found.contrasts)):
+        yield plain, sentence, Style.TEXT
     yield from ((alert, sentences.check(check), alerted) for check in found.checks)
     yield from ((plain, f"differs in {line}", Style.DIM) for line in sentences.difference_lines(found))
 

@@ -68,8 +68,8 @@ def _verdicts(found: Compared) -> Iterator[Markup | None]:
         yield verdict(severity, "", words) if severity is not None else paragraph(words, "verdict")
     if not found.contrasts:
         yield paragraph(sentences.ONE_GROUP, "verdict")
-    for told in map(sentences.speed, found.contrasts):
-        yield paragraph(told, "verdict")
+    for text in map(sentences.speed, found.contrasts):
+        yield paragraph(text, "verdict")
     for check in found.checks:
         sign = element("span", SEVERITY_SIGNS["warning"], class_="sign warning")
         yield element("p", sign, " ", sentences.check(check), class_="note")
@@ -111,7 +111,7 @@ def _differences(found: Compared) -> Markup | None:
 
 
 def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
-    """One figure; None where there is nothing to draw."""
+    """One figure; None if there is nothing to draw."""
     drawn = grid(found, name, _COLUMNS, validation=validation)
     known = [curve for curve in drawn.curves if curve is not None]
     vertical = axis(np.concatenate([np.empty(0), *(np.append(each.low, each.high) for each in known)]))
@@ -157,7 +157,7 @@ def _tails(curve: GroupCurve, vertical: Axis, colour: str) -> list[Markup]:
 
 
 def _path(vertical: Axis, values: Floats) -> str:
-    """The line through all columns, in pieces where there are gaps."""
+    """The line through all columns, with gaps."""
     y = pixels(vertical, values, _HEIGHT)
     known = np.flatnonzero(np.isfinite(y))
     pieces = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)

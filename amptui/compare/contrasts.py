@@ -1,4 +1,4 @@
-"""Whether groups differ: final losses against the spread between seeds, and what forbids to compare them."""
+"""Whether groups differ by more than their seeds do, and what limits the comparison."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,14 +12,14 @@ from amptui.compare.welch import MIN_SEEDS, Interval, mean_difference
 from amptui.records import RunFailed, RunStarted
 
 CONFIDENCE = 0.95
-"""That all intervals of a comparison hold at once: each has more of it where there are several (Bonferroni;
+"""Of all intervals of a comparison together: with several, each one has a higher confidence (Bonferroni;
 Dunn, Journal of the American Statistical Association 56, 1961)."""
 
 SAME_SAMPLES = 0.01
 """Runs trained equally long if the fewest samples are below the most by at most this fraction."""
 
 UNEVEN = 1.25
-"""A mean step time so many times the median, or more, is told: something else kept the device busy."""
+"""A mean step time of this many medians or more is reported: something else kept the device busy."""
 
 Outcome = Literal[
     "differ", "not shown", "few seeds", "no spread", "diverged", "no loss", "not comparable", "running",
@@ -93,7 +93,7 @@ class Compared:
 def compared(runs: Sequence[RunFigures], *, target: float | None = None) -> Compared:
     """The comparison of ``runs``, which are in the order in which they were named; the first is the baseline.
 
-    ``target`` is the loss whose time is wanted.
+    ``target`` is the loss whose training time is given.
     """
     groups = grouped(runs)
     validation = all(run.validations for run in runs)

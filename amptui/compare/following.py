@@ -1,4 +1,4 @@
-"""Runs read side by side, and read on for as long as they are written."""
+"""Reads several runs, and follows those that still grow."""
 
 import os
 import threading
@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 class FollowedRun:
-    """One run's journal, folded as far as it has been read."""
+    """One run's journal, folded up to where it has been read."""
 
     def __init__(self, journal: Path, name: str) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class FollowedRun:
 
 
 def follow(journals: Sequence[Path]) -> list[FollowedRun]:
-    """A reader for each of ``journals``, under names that tell them apart."""
+    """A reader for each of ``journals``, with unique names."""
     names = [name_of(journal) for journal in journals]
     return [
         FollowedRun(journal, name if names.count(name) == 1 else f"{journal.parent.name}/{name}")
@@ -157,7 +157,7 @@ def _is_live(journal: Path) -> bool:
 
 
 def _asked(journal: Path) -> Mapping[str, Any]:
-    """The options in the ``run.json`` beside ``journal``; empty where there is none for it."""
+    """The options in the ``run.json`` of ``journal``; empty if it has none."""
     if journal.name != RunDir(journal.parent).journal_path.name:
         return {}
     if not os.path.lexists(RunDir(journal.parent).run_json_path):

@@ -22,7 +22,7 @@ _LARGEST = 1e300
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCurve:
-    """A group's curve; one element a column, NaN where there is no value."""
+    """A group's curve: one element per column, NaN without a value."""
 
     mean: Floats
     """Over all runs of the group; NaN where one of them has no value, as after its end."""

@@ -16,7 +16,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 """What groups are called, in the order in which they were named."""
 
 COLOURS = ("fp32", "ieee", "tf32", "fp16", "bf16", "first", "second", "third")
-"""Colours of groups: those that precisions have everywhere, and three more; they could not be told apart."""
+"""Colours of groups: those of the precisions and three more; the eye cannot distinguish many more."""
 
 _IN_THE_RECORD = frozenset(
     {
@@ -38,7 +38,7 @@ _UNUSED: Mapping[str, object] = {"accumulate": 1}
 """Values that mean the same as no option at all, as None and False do; older journals lack the option."""
 
 _NAMED_BY_THE_RECORD = frozenset({"seed", "epochs", "batch_size"})
-"""Fields of a run's configuration that the first record has besides, as they were used."""
+"""Fields of a run's configuration that the first record also has, with the values that were used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Group:
 
     @property
     def seeds(self) -> tuple[int | str | None, ...]:
-        """Each seed once; None for runs that do not tell theirs."""
+        """Each seed once; None for runs without a recorded seed."""
         return tuple(dict.fromkeys(map(seed_of, self.runs)))
 
     @property
@@ -114,9 +114,9 @@ def grouped(runs: Sequence[RunFigures]) -> tuple[Group, ...]:
     precisions = [precision_words(group[0]) for group in found]
     labels = []
     for i, precision in enumerate(precisions):
-        # Versions, machines and the like tell groups apart only where nothing that was asked for does.
-        told = [each for each in apart if each.name not in _SURROUNDINGS] or apart
-        others = [f"{each.name}={each.values[i]}" for each in told if each.values[i]]
+        # Versions and machines name a group only if no option does.
+        names = [each for each in apart if each.name not in _SURROUNDINGS] or apart
+        others = [f"{each.name}={each.values[i]}" for each in names if each.values[i]]
         unique = precisions.count(precision) == 1
         labels.append(precision if unique else " ".join([precision, *others[:2]]))
     used = [_one_precision(group[0]) for group in found]
@@ -141,7 +141,7 @@ _SURROUNDINGS = frozenset(
     {"device", "amptui", "python", "torch", "cuda", "cudnn", "processor", "cores", "threads"}
     | {"gpu_memory_bytes", "compute_capability", "parameters"}
 )
-"""Options that nobody gave on the command line."""
+"""Not options of the command line."""
 
 
 def differences(runs: Sequence[RunFigures]) -> list[Difference]:
@@ -224,7 +224,7 @@ def _one_precision(run: RunFigures) -> str | None:
 
 
 def _precisions(run: RunFigures) -> str:
-    """The precision, with the steps of the switches where there were any."""
+    """The precision, or several with the steps of the switches."""
     if len(run.view.switches) <= 1:
         return precision_words(run)
     first, *others = run.view.switches

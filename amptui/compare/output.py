@@ -32,7 +32,7 @@ def plain_lines(found: Compared, width: int | None = None) -> list[str]:
     ]
     lines += [] if found.contrasts else [sentences.ONE_GROUP]
     lines += [sentences.verdict(contrast, found) for contrast in found.contrasts]
-    lines += [told for contrast in found.contrasts if (told := sentences.speed(contrast))]
+    lines += [text for contrast in found.contrasts if (text := sentences.speed(contrast))]
     lines += [f"note: {sentences.check(check)}" for check in found.checks]
     if found.differences:
         lines += ["", "what differs:", *(f"  {line}" for line in sentences.difference_lines(found))]

@@ -25,7 +25,7 @@ STYLES = {
 """The style of each colour of a group."""
 
 MAX_GROUPS = len(COLOURS)
-"""Groups with a curve: more could not be told apart."""
+"""Groups with a curve: the eye cannot distinguish more colours."""
 
 _LETTER_EVERY = 18
 """Cells from one letter on a line to the next."""
@@ -43,7 +43,7 @@ AXIS_LINES = 1
 
 
 class OverlayPlot:
-    """The curves, frame after frame: the y axis keeps its limits for as long as they serve."""
+    """Draws the curves, frame after frame; the y axis changes rarely."""
 
     def __init__(self) -> None:
         self._limits = YLimits()
@@ -98,7 +98,7 @@ def _label_x(canvas: Canvas, found: Grid) -> None:
 
 
 def _rows(curve: Floats, axis: Axis, height: int) -> npt.NDArray[np.int64]:
-    """Dot rows from the top; any row where there is no value, the edge for what is outside of the limits."""
+    """Dot rows from the top; any row without a value, the edge for values outside the limits."""
     fraction = np.clip(axis.fraction(curve), 0.0, 1.0)
     rows: npt.NDArray[np.int64] = np.rint((1 - np.nan_to_num(fraction)) * (height - 1)).astype(np.int64)
     return rows

@@ -119,7 +119,7 @@ def _few(contrast: Contrast) -> str:
 
 
 def speed(contrast: Contrast) -> str:
-    """How the speeds compare; empty where they do not."""
+    """How the speeds compare; empty if they cannot be compared."""
     found = contrast.speedup
     if found is None:
         return ""

@@ -157,9 +157,9 @@ def _figure(
     brief: bool = False,
 ) -> Column:
     def of_group(group: Group) -> str:
-        told = sentences.spread(group.spread(value_of), words, brief=brief)
+        text = sentences.spread(group.spread(value_of), words, brief=brief)
         have = sum(value_of(run) is not None for run in group.runs)
-        return told if have in (0, len(group.runs)) else f"{told} ({have} of {len(group.runs)})"
+        return text if have in (0, len(group.runs)) else f"{text} ({have} of {len(group.runs)})"
 
     return Column(heading=heading, of_group=of_group, of_run=lambda run: words(value_of(run)), worth=worth)
 

@@ -68,7 +68,7 @@ class RunFigures:
     is_live: bool
     """Whether a process trains it now."""
     asked: Mapping[str, Any]
-    """The options in ``run.json``; empty where there is none."""
+    """The options in ``run.json``; empty without one."""
     samples: int
     seconds: float | None
     """Training time: the sum of all step times, without validation and pauses. None if over 1% have none."""
