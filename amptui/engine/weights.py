@@ -17,7 +17,6 @@ from amptui.engine.checkpoint.file import save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
 from amptui.request import TrainRequest
-from amptui.runfiles import open_new
 
 SAFETENSORS = ".safetensors"
 """The suffix of files in that format; all others hold what ``torch.save`` writes."""
@@ -79,7 +78,9 @@ def save_weights(model: nn.Module, experiment: Experiment, path: Path) -> bool:
         if path.suffix == SAFETENSORS:
             _write_safetensors(state, unfinished)
         else:
-            save_whole(state, open_new(unfinished))
+            unfinished.unlink(missing_ok=True)
+            # Readable by whom the umask lets, as a file that the user saves.
+            save_whole(state, os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         unfinished.replace(path)
     except Exception as error:  # safetensors raises its own error for a full disk
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
