@@ -111,6 +111,18 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
     return given | {"compile_mode": None} if options.compile == "off" else given
 
 
+def _run(options: argparse.Namespace) -> int:
+    from amptui.process.script import run_script
+
+    return run_script(
+        [*(["-m"] if options.module else []), options.script, *options.arguments],
+        run_dir=options.run_dir,
+        screen=not options.headless and can_show_a_screen(),
+        frames_per_second=options.fps,
+        quiet=options.quiet,
+    )
+
+
 def _attach(options: argparse.Namespace) -> int:
     from amptui.process.launch import attach
 
@@ -194,6 +206,7 @@ def _models(_options: argparse.Namespace) -> int:
 
 _COMMANDS = {
     "train": _train,
+    "run": _run,
     "attach": _attach,
     "runs": _runs,
     "bench": _bench,

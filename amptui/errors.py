@@ -7,7 +7,8 @@ AmptuiError
 ├── DeviceError      the device is missing, out of memory or has failed       (exit status 1)
 │   └── DeviceLostError  a kernel failed on it                                (exit status 1)
 ├── RunFolderError   a run's folder cannot be used                            (exit status 1)
-└── OutputError      the output cannot be written                             (exit status 1)
+├── OutputError      the output cannot be written                             (exit status 1)
+└── TerminalClosedError  the terminal was closed before the screen opened         (exit status 129)
 """
 
 
@@ -50,3 +51,9 @@ class RunFolderError(AmptuiError):
 
 class OutputError(AmptuiError):
     """The output of a command cannot be written to standard output."""
+
+
+class TerminalClosedError(AmptuiError):
+    """The terminal was closed before there was a screen on it; the script that it started goes on."""
+
+    exit_status = 129

@@ -312,7 +312,6 @@ def _describe(
     if scaler is not None and scales:
         growth_interval = scaler.get_growth_interval()
     config: dict[str, Any] = {
-        "observed": True,
         "arguments": sys.argv[1:],
         "model": type(observed.model).__name__,
         "optimizer": type(observed.optimizer).__name__,
@@ -336,6 +335,7 @@ def _describe(
         total_epochs=total_epochs,
         total_steps=None,
         growth_interval=growth_interval,
+        observed=True,
     )
 
 

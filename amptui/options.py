@@ -49,6 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands.add_parser("train", help="train a model and watch it"))
+    _add_script(commands.add_parser("run", help="run a script of yours that calls amptui.observe()"))
     _add_attach(commands.add_parser("attach", help="watch a live run from any terminal"))
     _add_runs(commands.add_parser("runs", help="list runs and their status"))
     _add_bench(commands.add_parser("bench", help="benchmark a model in every precision"))
@@ -131,6 +132,23 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="write every record as one JSON line to standard output")
     _add_quiet(add)
     _add_fps(add)
+
+
+def _add_script(script: argparse.ArgumentParser) -> None:
+    script.usage = "amptui run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
+    script.description = (
+        "Run a Python script in a fresh process, and show the run that it opens with amptui.observe(). "
+        "Without a terminal, pass the script through."
+    )
+    script.epilog = "The exit status is the script's, unless the screen is closed before the script ends."
+    add = script.add_argument
+    add("-m", dest="module", action="store_true", help="run a module, as `python -m MODULE` does")
+    add("--run-dir", type=Path, metavar="DIR", help="folder of this run (default: a new one)")
+    add("--headless", action="store_true", help="pass the script through instead of showing the screen")
+    _add_quiet(add)
+    _add_fps(add)
+    add("script", metavar="SCRIPT", help="the script's file, or after -m the module's name")
+    add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
 
 
 def _add_attach(attach: argparse.ArgumentParser) -> None:

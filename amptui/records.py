@@ -91,6 +91,8 @@ class RunStarted:
     """The step at which the run ends; None when it is not known yet."""
     growth_interval: int
     """Applied steps without overflow after which the scaler doubles its scale."""
+    observed: bool = False
+    """A script's own loop trains and is only watched: it takes no request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

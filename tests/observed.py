@@ -32,7 +32,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        self.generator = torch.Generator().manual_seed(1)
+        self.generator = torch.Generator(self.device).manual_seed(1)
         self.model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=self.fused)
         self.scaler = torch.amp.GradScaler(
@@ -45,10 +45,10 @@ class Loop:
 
     def batches(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.accumulate):
-            inputs = torch.randn(8, 16, generator=self.generator)
-            labels = torch.randint(0, 4, (8,), generator=self.generator)
+            inputs = torch.randn(8, 16, generator=self.generator, device=self.device)
+            labels = torch.randint(0, 4, (8,), generator=self.generator, device=self.device)
             overflows = self.precision == "fp16" and step in OVERFLOWS
-            yield (inputs * 1e6 if overflows else inputs).to(self.device), labels.to(self.device)
+            yield (inputs * 1e6 if overflows else inputs), labels
 
     def train_step(self, step: int) -> Tensor:
         """One step without any wait for the device."""

@@ -128,8 +128,10 @@ def _card(
 # ---------------------------------------------------------------------------- the running ratio
 
 
-def why_no_ratio(comparison: Comparison) -> str:
-    """What a speed-up still needs; empty when there is one."""
+def why_no_ratio(comparison: Comparison, *, observed: bool = False) -> str:
+    """What a speed-up still needs; empty when there is one. Nobody can switch an ``observed`` run."""
+    if observed and comparison.missing in ("AMP", "baseline"):
+        return "the script has used one precision"
     if comparison.missing == "more steps":
         steps = {row.precision: row.steps for row in comparison.rows}
         baseline, amp = comparison.baseline or "", comparison.amp or ""

@@ -146,7 +146,7 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
         from amptui.process.watch import follow_until_first_step
 
         return _conclude(follow_until_first_step(ours, folder), folder, offspring)
-    watched = _watch(ours, folder, frames_per_second, attached=False, quiet=quiet)
+    watched = watch_run(ours, folder, frames_per_second, attached=False, quiet=quiet)
     return _conclude(watched, folder, offspring)
 
 
@@ -160,7 +160,7 @@ def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -
     from amptui.runs.socket_place import connect
 
     folder = live_run(text).path
-    watched = _watch(connect(folder), folder, frames_per_second, attached=True, quiet=quiet)
+    watched = watch_run(connect(folder), folder, frames_per_second, attached=True, quiet=quiet)
     return _conclude(watched, folder, None)
 
 
@@ -169,7 +169,7 @@ def default_data_dir() -> Path:
     return xdg_folder("XDG_CACHE_HOME", ".cache") / "amptui"
 
 
-def _watch(
+def watch_run(
     connection: socket.socket,
     folder: Path,
     frames_per_second: float | None,
@@ -177,6 +177,7 @@ def _watch(
     attached: bool,
     quiet: bool,
 ) -> "Watched":
+    """Show the run in ``folder`` on the screen; see :func:`amptui.process.watch.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
     with HeldTerminal(lambda: _farewell(folder)) as terminal:
         from amptui.tui.opening import Opening
@@ -202,28 +203,39 @@ def _farewell(folder: Path) -> str:
     return f"the screen was killed, training continues; to watch it again: amptui attach {_quoted(folder)}"
 
 
-def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
-    """Report how the run stands to a user who is back at the shell prompt."""
+def left_running(watched: "Watched", folder: Path) -> int | None:
+    """Report to a user who left a run that goes on; return the exit status.
+
+    None if the run has ended or was asked to.
+    """
     if watched.left == "hung up":
         return 128 + (watched.signal or signal.SIGHUP)  # the terminal may be gone
-    if not watched.over and not watched.stop_asked:
-        if watched.error:
-            complain(watched.error)
-        _tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
-        _tell(f"to watch it again: amptui attach {_quoted(folder)}")
-        return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
+    if watched.over or watched.stop_asked:
+        return None
+    if watched.error:
+        complain(watched.error)
+    tell("", f"detached at step {watched.view.step:,}; {watched.silence or 'training continues'}")
+    tell(f"to watch it again: amptui attach {_quoted(folder)}")
+    return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
+
+
+def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
+    """Report how the run stands to a user who is back at the shell prompt."""
+    status = left_running(watched, folder)
+    if status is not None:
+        return status
     ended = offspring.wait(_ENDING_SECONDS if watched.over else 0.0) if offspring is not None else None
     if not watched.over:
-        _tell("", f"the run is still stopping (step {watched.view.step:,}); `amptui runs` shows its status")
+        tell("", f"the run is still stopping (step {watched.view.step:,}); `amptui runs` shows its status")
         return 128 + (watched.signal or signal.SIGINT)
     from amptui.summary import summary_lines
 
     # The empty line first: without an alternate screen, the cursor may be in the middle of a line.
-    _tell("", *summary_lines(watched.view))
+    tell("", *summary_lines(watched.view))
     return _status(watched, folder, ended)
 
 
-def _tell(*lines: str) -> None:
+def tell(*lines: str) -> None:
     """Print it if possible; the exit status is the run's either way."""
     try:
         say(*lines)

@@ -26,7 +26,8 @@ BY_SCHEDULER = (
 
 _FATAL = (signal.SIGQUIT, signal.SIGABRT)
 
-_HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
+HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
+"""What is blocked until it can be handled."""
 
 _leave_at_once = os._exit
 """The original: a model file's code gets another one."""
@@ -35,7 +36,7 @@ _leave_at_once = os._exit
 @contextmanager
 def blocked_stop_signals() -> Iterator[None]:
     """While entered, stop signals and SIGHUP are blocked, until :class:`StopSignals` handles them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEEDED)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, HEEDED)
     try:
         yield
     finally:
@@ -88,7 +89,7 @@ class StopSignals:
                 # faulthandler's traceback of an abort is worth more than a restored terminal.
                 if number != signal.SIGABRT or not faulthandler.is_enabled():
                     self._catch(number, self._die)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEEDED)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEEDED)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -119,14 +119,19 @@ class QuitQuestion(Overlay):
         leave = f"detach: close the screen, {after}"
         stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
         back = Choice("esc", ("escape", "n", "q", "ctrl+q"), "go back", CLOSE)
+        observed = view.run is not None and view.run.observed
         if self._attached:
             stop = "stop the run for all screens; checkpoint and journal are kept"
+            if observed:
+                stop = "interrupt the script as Ctrl+C does, if amptui run started it"
             return (
                 Choice("enter", ("enter", "d"), leave, detaching, style=Style.STRONG),
                 Choice("y", ("y",), stop, stopping),
                 back,
             )
         stop = "stop after this step; checkpoint and journal are kept"
+        if observed:
+            stop = "interrupt the script as Ctrl+C does"
         return (
             Choice("enter", ("enter", "y"), stop, stopping, style=Style.STRONG),
             Choice("d", ("d",), leave, detaching),

@@ -105,7 +105,8 @@ def _gain(view: SessionView, room: int) -> list[Phrase]:
     if phrases and (steps := comparing.step_words(compared)):
         phrases.append(Phrase(steps, 2))
     if compared.speedup is None:
-        reason = why_no_ratio(compared) or comparing.NOTHING_YET
+        observed = view.run is not None and view.run.observed
+        reason = why_no_ratio(compared, observed=observed) or comparing.NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
     return phrases
 

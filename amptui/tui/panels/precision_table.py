@@ -181,7 +181,7 @@ def _verdict_lines(
     """
     lines, hint = ab_comparison.card_lines(view, width), ""
     if result_of_the_pair(view) is None:
-        lines += _gain_lines(view.comparison, width)
+        lines += _gain_lines(view, width)
         hint = interval_hint(view, screen)
     shown = sum(stats.provisional_steps for stats in view.comparison.rows)
     notes = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
@@ -192,12 +192,14 @@ def _verdict_lines(
     return [*lines, *([Phrase((Word(text, Style.DIM),))] for text in notes)]
 
 
-def _gain_lines(comparison: Comparison, width: int) -> list[list[Phrase]]:
+def _gain_lines(view: SessionView, width: int) -> list[list[Phrase]]:
     """Speed and memory over all steps, or why there is no ratio yet."""
+    comparison = view.comparison
     speed = speed_words(comparison) or provisional_words(comparison)
     words = [word for word in (speed, memory_words(comparison)) if word is not None]
     if comparison.speedup is None:
-        words.append(Word(why_no_ratio(comparison), Style.DIM))
+        observed = view.run is not None and view.run.observed
+        words.append(Word(why_no_ratio(comparison, observed=observed), Style.DIM))
     return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
 
 

@@ -1,0 +1,194 @@
+"""`amptui run` on a real terminal and without one: the script's output, screen and exit status."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amptui.process.script import NEVER_CALLED
+from amptui.records import Printed, RunFailed, RunFinished, StepRecord, ViewersChanged
+from amptui.runs.journal import read
+from tests.checkout import ROOT
+from tests.living import ended_afterwards, run_pid, wait_for_end, wait_until
+from tests.terminal import Terminal, amptui_command
+
+TRAINS = """
+import sys, time
+from pathlib import Path
+print("importing")
+import amptui
+from tests.observed import Loop
+loop = Loop("fp16")
+with amptui.observe(loop.model, loop.optimizer, loop.scaler, samples_per_step=8):
+    try:
+        for step in range(1, int(sys.argv[1]) + 1):
+            loop.train_step(step)
+            if Path("stop").exists():
+                break
+            if step == 3:
+                print("printed in step 3")
+            time.sleep(0.005)
+    except KeyboardInterrupt:
+        print("interrupted")
+        raise
+print("afterwards")
+sys.exit(int(sys.argv[2]))
+"""
+
+SILENT = """
+import sys
+print("arguments", sys.argv[1:])
+print("input", sys.stdin.read())
+print("to stderr", file=sys.stderr)
+sys.exit(5)
+"""
+
+DIES = """
+import amptui
+from tests.observed import Loop
+loop = Loop("fp32")
+amptui.observe(loop.model, loop.optimizer)
+for step in range(1, 20):
+    loop.train_step(step)
+raise ValueError("on purpose")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def script(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    return str(path)
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    command = amptui_command("run", *arguments)
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, check=False, timeout=120, cwd=ROOT
+    )
+
+
+def test_a_script_that_never_calls_amptui_is_passed_through(tmp_path: Path) -> None:
+    path, folder = script(tmp_path, SILENT), tmp_path / "run"
+    done = run("--run-dir", str(folder), path, "-m", "--run-dir", "x", given="typed")
+    assert done.stdout == "arguments ['-m', '--run-dir', 'x']\ninput typed\n"
+    assert done.returncode == 5
+    assert done.stderr.splitlines() == [
+        f"amptui: recording {folder}",
+        "to stderr",
+        f"amptui: {NEVER_CALLED}",
+    ]
+    assert not folder.exists()
+
+
+def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run("--run-dir", str(folder), script(tmp_path, TRAINS), "5", "4")
+    assert done.stdout == "importing\nprinted in step 3\nafterwards\n"
+    assert done.returncode == 4
+    assert "done after 5 steps" in done.stderr
+    records = list(read(folder / "journal.jsonl"))
+    assert [record.step for record in records if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5]
+
+
+def test_the_demo_trains_and_logs(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run("--run-dir", str(folder), str(ROOT / "demo" / "own_loop.py"), "6")
+    assert (done.returncode, done.stdout.startswith("trained 6 steps")) == (0, True)
+    steps = [record for record in read(folder / "journal.jsonl") if isinstance(record, StepRecord)]
+    assert [(record.step, record.samples, set(record.losses)) for record in steps] == [
+        (step, 128, {"accuracy"}) for step in range(1, 7)
+    ]
+
+
+def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
+    done = run("--run-dir", str(tmp_path / "run"), "-m", "json.tool", "--compact", given='{"a": 1}')
+    assert (done.returncode, done.stdout) == (0, '{"a":1}\n')
+
+
+def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Path) -> None:
+    folder, path = tmp_path / "run", script(tmp_path, DIES)
+    bare = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, timeout=60)
+    done = run("--run-dir", str(folder), path)
+    trace = bare.stderr.partition("\n")[2]  # after the line that says how to attach
+    assert trace in done.stderr
+    assert done.returncode == bare.returncode == 1
+    last = list(read(folder / "journal.jsonl"))[-1]
+    assert isinstance(last, RunFailed)
+    assert (last.error, last.step) == ("ValueError: on purpose", 19)
+
+
+def test_a_signal_ends_the_script_and_gives_its_number(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
+    with ended_afterwards(folder):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
+            wait_until(lambda: run_pid(folder), "a run that lives")
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM
+        wait_for_end(folder)
+
+
+def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
+    with ended_afterwards(folder), Terminal(command) as terminal:
+        terminal.wait_for("importing")
+        terminal.wait_for("AMP fp16 .*running")
+        terminal.press("p")
+        terminal.wait_for("this run is only observed")
+        terminal.press("\x03")
+        assert terminal.wait() == 128 + signal.SIGINT
+        assert "stopped after" in terminal.text
+    records = list(read(folder / "journal.jsonl"))
+    assert isinstance(records[-1], RunFinished)
+    assert records[-1].reason == "stopped"
+    assert "printed in step 3" in [record.text for record in records if isinstance(record, Printed)]
+    log = (folder / "output.log").read_text()
+    assert "interrupted\nTraceback" in log
+
+
+def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
+    with ended_afterwards(folder):
+        with Terminal(command) as terminal:
+            terminal.wait_for("AMP fp16 .*running")
+            terminal.press("d")
+            assert terminal.wait() == 0
+            assert "amptui attach" in terminal.text
+        pid = run_pid(folder)
+        assert pid is not None
+        with Terminal(amptui_command("attach", str(folder))) as terminal:
+            terminal.wait_for("AMP fp16 .*running")
+            terminal.hang_up()
+            terminal.process.wait()
+        assert run_pid(folder) == pid
+        os.kill(pid, signal.SIGINT)
+        wait_for_end(folder)
+    records = list(read(folder / "journal.jsonl"))
+    changes = [record.change for record in records if isinstance(record, ViewersChanged)]
+    assert changes == ["attached", "detached", "attached", "hung up"]
+
+
+def test_the_end_of_the_script_follows_the_end_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "6")
+    with ended_afterwards(folder), Terminal(command) as terminal:
+        terminal.wait_for("AMP fp16 .*running")
+        (tmp_path / "stop").touch()
+        terminal.wait_for("AMP fp16 .*finished")
+        terminal.press("q")
+        assert terminal.wait() == 6
+        assert "done after" in terminal.text
