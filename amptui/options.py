@@ -1,6 +1,7 @@
 """The command line: its commands, options and their values."""
 
 import argparse
+import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -336,10 +337,7 @@ def _is_compile(word: str) -> bool:
 
 
 def _positive_int(text: str) -> int:
-    value = _number(text, int, "a whole number above 0")
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(value)
+    return int(_number(text, int, "a whole number above 0", lambda value: value >= 1))
 
 
 def _positive_ints(text: str) -> tuple[int, ...]:
@@ -363,31 +361,25 @@ def _precisions(text: str) -> tuple[str, ...]:
 
 
 def _natural_int(text: str) -> int:
-    value = _number(text, int, "a whole number, 0 or more")
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, 0 or more")
-    return int(value)
+    return int(_number(text, int, "a whole number, 0 or more", lambda value: value >= 0))
 
 
 def _positive_float(text: str) -> float:
-    value = _number(text, float, "a number above 0")
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+    return _number(text, float, "a number above 0", lambda value: 0 < value < math.inf)
 
 
 def _finite_float(text: str) -> float:
-    value = _number(text, float, "a finite number")
-    if not abs(value) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
-    return value
+    return _number(text, float, "a finite number", math.isfinite)
 
 
-def _number(text: str, kind: type[int] | type[float], wanted: str) -> float:
+def _number(text: str, kind: type[int] | type[float], wanted: str, allowed: Callable[[float], bool]) -> float:
     try:
-        return kind(text)
+        value = kind(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}") from None
+        value = math.nan
+    if not allowed(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value
 
 
 def _file(text: str) -> str:
