@@ -122,10 +122,19 @@ def test_a_pipe_hears_no_bell(warm: WarmSource, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({"TERM": "tmux-256color", "TMUX": "tmux,1,0", "STY": ""}, rf"\x1bPtmux;\x1b{DONE[4:]}\x1b\\"),
-        ({"TERM": "screen", "TMUX": "", "STY": "1.a"}, rf"\x1bP{DONE[4:]}\x1b\\"),
-        ({"TERM": "linux", "TMUX": "", "STY": ""}, ""),
-        ({"TERM": "dumb", "TMUX": "", "STY": ""}, ""),
+        pytest.param(
+            {"TERM": "tmux-256color", "TMUX": "tmux,1,0", "STY": ""},
+            rf"\x1bPtmux;\x1b{DONE[4:]}\x1b\\",
+            id="tmux",
+        ),
+        pytest.param(
+            {"TERM": "screen", "TMUX": "", "STY": "1.a"},
+            rf"\x1bP{DONE[4:]}\x1b\\",
+            id="screen",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"TERM": "linux", "TMUX": "", "STY": ""}, "", id="linux", marks=pytest.mark.slow),
+        pytest.param({"TERM": "dumb", "TMUX": "", "STY": ""}, "", id="dumb", marks=pytest.mark.slow),
     ],
 )
 def test_what_stands_between_gets_it_wrapped_and_a_poor_terminal_the_bell_alone(

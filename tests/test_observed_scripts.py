@@ -61,7 +61,10 @@ def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.Completed
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize("kind", ["crash", "exit", "interrupt", "workers"])
+@pytest.mark.parametrize(
+    "kind",
+    ["crash", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("exit", "interrupt", "workers"))],
+)
 def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:
     bare, ours = _script(tmp_path, kind, watched=False), _script(tmp_path, kind, watched=True)
     attach, _, rest = ours.stderr.partition("\n")

@@ -113,6 +113,7 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, '{"a":1}\n')
 
 
+@pytest.mark.slow
 def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Path) -> None:
     folder, path = tmp_path / "run", script(tmp_path, DIES)
     bare = subprocess.run([sys.executable, path], capture_output=True, text=True, check=False, timeout=60)

@@ -47,6 +47,7 @@ def test_a_model_file_with_one_twist_has_one_end(twist: dict[str, str], tmp_path
     assert_one_end(twist, "fp32", tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(twist=TWISTS, precision=st.sampled_from(["fp32", "ieee", "bf16", "fp16"]))
 @example(twist={"model": "lazy", "data": "only None"}, precision="fp16")

@@ -59,6 +59,7 @@ def marked_files() -> list[Path]:
     return [path for path in files if HERE not in path.parents and GPU_MARK in path.read_text()]
 
 
+@pytest.mark.slow
 def test_what_needs_a_gpu_passes_on_a_pretended_one(pretended_gpu: Path, tmp_path: Path) -> None:
     counts = run_tests(pretended_gpu, tmp_path / "report.xml", "gpu and not slow")
     assert counts["tests"] > 2 * counts["skipped"]
