@@ -223,7 +223,8 @@ def learning_rates_of(groups: Sequence[Mapping[str, Any]]) -> LearningRates:
     """Those of an optimizer's parameter ``groups``; tensors on a GPU are left there."""
     first = groups[0].get("lr")
     if isinstance(first, Tensor) and first.is_cuda:
-        return LearningRates(None, (), [group["lr"] for group in groups])
+        # Another group's may be a number: a row holds tensors only.
+        return LearningRates(None, (), [group["lr"] for group in groups if isinstance(group["lr"], Tensor)])
     if first is None:
         return LearningRates(None)
     lrs = tuple([float(group["lr"]) for group in groups])

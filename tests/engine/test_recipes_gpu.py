@@ -101,3 +101,18 @@ def test_switches_do_not_disturb_the_schedule() -> None:
 def test_accumulation_in_cuda_graphs_is_refused(mode: str) -> None:
     with pytest.raises(UsageError, match="use --compile default"):
         prepare(recipe(), device="cuda", compile_mode=mode, accumulate=2)
+
+
+def test_groups_may_have_a_tensor_and_a_number_for_a_learning_rate() -> None:
+    class Mixed(Recipe):
+        def build_optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+            optimizer = super().build_optimizer(model)
+            optimizer.param_groups[0]["lr"] = torch.tensor(0.01, device="cuda")
+            return optimizer
+
+        def build_scheduler(self, optimizer: torch.optim.Optimizer, total_steps: int | None) -> None:  # type: ignore[override]
+            del optimizer, total_steps
+
+    log = Log()
+    assert train(prepare(Mixed(epochs=1), device="cuda"), log) == "done"
+    assert all(record.lr == pytest.approx(0.01) for record in log.of(StepRecord))
