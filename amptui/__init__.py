@@ -6,6 +6,7 @@ Importing ``amptui`` imports neither torch nor textual: the screen must stand be
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from amptui.amp_monitor import AmpMonitor, watch
     from amptui.data.folder import ImageBatches, image_folder
     from amptui.data.sources import Arrays, Data, DataRequest
     from amptui.data.text_corpus import read_text, text_data
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "AmpMonitor",
     "Arrays",
     "Data",
     "DataRequest",
@@ -32,10 +34,13 @@ __all__ = [
     "read_text",
     "text_data",
     "warmup_cosine",
+    "watch",
     "weight_decay_groups",
 ]
 
 _HOMES = {
+    "AmpMonitor": "amptui.amp_monitor",
+    "watch": "amptui.amp_monitor",
     "Data": "amptui.data.sources",
     "DataRequest": "amptui.data.sources",
     "Experiment": "amptui.experiment",
@@ -54,9 +59,15 @@ _HOMES = {
 }
 
 
+_FRAMEWORKS = ("accelerate", "fabric", "huggingface", "lightning")
+"""Modules for packages that amptui does not require."""
+
+
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'amptui' has no attribute {name!r}")
     from importlib import import_module
 
+    if name in _FRAMEWORKS:
+        return import_module(f"amptui.{name}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'amptui' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

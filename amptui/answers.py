@@ -1,9 +1,11 @@
 """Records of requests to a run and of its answers."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 RequestKind = Literal["precision", "pause", "x-ray", "trace", "comparison", "checkpoint", "stop"]
+
+REQUEST_KINDS: frozenset[RequestKind] = frozenset(get_args(RequestKind))
 
 Refusal = Literal["overruled", "unavailable", "comparison running", "failed"]
 """A later request asked for something else; this run cannot do it; a comparison has to end first; it was
@@ -26,6 +28,8 @@ class RequestMade:
     """Whether ``pause`` asks to pause or to resume."""
     reason: str = ""
     """Why ``stop`` asks for the end."""
+    eager: bool = False
+    """Whether ``comparison`` asks for each precision without ``torch.compile`` too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

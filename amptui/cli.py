@@ -5,17 +5,20 @@ Heavy imports (torch, textual) happen inside functions: the screen opens before 
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from amptui.engine.distributed.world import world_of
 from amptui.errors import AmptuiError, UsageError
-from amptui.options import build_parser, settings
+from amptui.options import build_parser
 from amptui.prompt import complain, replace_closed_streams, say
 from amptui.request import BenchRequest, TrainRequest
 from amptui.terminal import can_show_a_screen
 
 if TYPE_CHECKING:
+    from amptui.engine.distributed.world import World
     from amptui.process.launch import Plan
 
 
@@ -48,6 +51,9 @@ def _train(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from amptui.process import launch
 
+    world = world_of(os.environ)
+    if world is not None:
+        return _train_as_rank(options, world)
     if options.detach and (options.headless or options.json):
         raise UsageError("--detach writes no output", hint="leave out --headless and --json")
     screen = not (options.headless or options.json) and can_show_a_screen()
@@ -59,6 +65,24 @@ def _launch(options: argparse.Namespace) -> int:
         frames_per_second=options.fps,
         quiet=options.quiet,
     )
+
+
+def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
+    """Train as one of the processes that torchrun started; rank 0 writes lines."""
+    from amptui.process.launch import rank_plan
+    from amptui.process.rank_process import leave, run_under_torchrun
+
+    for name in ("detach", "nproc", "max_restarts"):
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} under torchrun, which starts the ranks", hint=f"leave out {option}")
+    torchruns = {"nproc": world.size, "max_restarts": world.max_restarts}
+    given = {**_given(options), "interactive": False, **torchruns}
+    status = run_under_torchrun(
+        world,
+        lambda: rank_plan(_plan(options, given), json=options.json, quiet=options.quiet),
+    )
+    return leave(status)
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
@@ -93,6 +117,9 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "device": options.device,
         "learning_rate": options.lr,
         "clip_norm": options.clip_norm,
+        "nproc": getattr(options, "nproc", None),
+        "fsdp": getattr(options, "fsdp", False) or None,
+        "max_restarts": getattr(options, "max_restarts", None),
         "accumulate": getattr(options, "accumulate", None),
         "validate_every": getattr(options, "validate_every", None),
         "validation_batches": getattr(options, "validation_batches", None),
@@ -105,10 +132,22 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "compile_mode": options.compile,
         "init_weights": getattr(options, "init_weights", None),
         "save_weights": getattr(options, "save_weights", None),
-        "settings": settings(options.set) or None,
+        "settings": _settings(options.set) or None,
     }
     given = {name: value for name, value in values.items() if value is not None}
     return given | {"compile_mode": None} if options.compile == "off" else given
+
+
+def _settings(pairs: list[str]) -> dict[str, str]:
+    """``NAME=VALUE`` pairs as a mapping; raises UsageError."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            what = "name" if equals else "value"
+            raise UsageError(f"--set {pair} has no {what}", hint="write --set NAME=VALUE")
+        found[name.strip().replace("-", "_")] = value
+    return found
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -117,6 +156,7 @@ def _run(options: argparse.Namespace) -> int:
     return run_script(
         [*(["-m"] if options.module else []), options.script, *options.arguments],
         run_dir=options.run_dir,
+        observe=options.observe,
         screen=not options.headless and can_show_a_screen(),
         frames_per_second=options.fps,
         quiet=options.quiet,
@@ -182,7 +222,7 @@ def _export(options: argparse.Namespace) -> int:
         raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
     journal = find_run(options.run)
     found = export(journal, **places)
-    written = ", ".join(str(place) for place in places.values() if place is not None)
+    written = ", ".join(str(place) for place in (*places.values(), found.ranks_csv) if place is not None)
     say(f"{journal}: exported {found.steps:,} steps to {written}")
     if found.passed_over:
         complain(found.passed_over)

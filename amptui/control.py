@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
-from amptui.records import PRECISIONS, Record
+from amptui.records import EAGER_SUFFIX, PRECISIONS, Record
 
 MAX_REASON_CHARACTERS = 200
 
@@ -44,16 +44,26 @@ class TraceRequest:
 class ComparisonRequest:
     """Alternate between these precisions until their speeds are known; without any, end the comparison.
 
-    The first is the baseline. Raises ValueError for a single precision, or a duplicate.
+    The first is the baseline. With ``eager``, each also runs without ``torch.compile``, and the first one
+    without it is the baseline. Raises ValueError for a single precision without ``eager``, or a duplicate.
     """
 
     precisions: tuple[str, ...] = ()
+    eager: bool = False
 
     def __post_init__(self) -> None:
         for precision in self.precisions:
             _check_precision(precision)
-        if not len(set(self.precisions)) == len(self.precisions) != 1:
+        count = len(self.precisions)
+        if len(set(self.precisions)) != count or (count == 1 and not self.eager):
             raise ValueError("a comparison needs two or more different precisions")
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What alternates: ``fp32 eager``, ``fp32``, ``bf16 eager`` and so on, or only the precisions."""
+        if not self.eager:
+            return self.precisions
+        return tuple(name for each in self.precisions for name in (each + EAGER_SUFFIX, each))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +156,16 @@ class Control:
     a precision, the later one counts and the earlier one is refused at once.
     """
 
+    can_retry = True
+    """Whether a step that has failed may be run again."""
+
     def __init__(self, emit: Callable[[Record], object] = _tell_nobody) -> None:
         self._emit = emit
         self._changed = threading.Condition()
         self._waiting: dict[type[Any], Asked[Any]] = {}
-        self._unanswered: set[int] = set()
+        self._unanswered: dict[int, RequestMade] = {}
+        self._closed = ""
+        """Why requests are no longer taken; empty while they are."""
         self._stop_reason: str | None = None
         self._step = 0
         self.attention = False
@@ -168,6 +183,11 @@ class Control:
         """Why the run should stop, or None if it should continue; the first reason counts."""
         return self._stop_reason
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the trainer ends now."""
+        return self._stop_reason is not None
+
     def ask(self, request: Request, number: int | None = None) -> int:
         """See :class:`Asker`; ``number`` is that of a request from another process."""
         made = record_of(request, new_number() if number is None else number)
@@ -180,11 +200,13 @@ class Control:
                 overruled = self._put(request, made)
             self.wake()
         self.refuse(overruled, "overruled")
+        if self._closed:
+            self.close(self._closed)
         return made.number
 
     def _put(self, request: Request, made: RequestMade) -> Asked[Any] | None:
         """Queue ``request``; return what it overrules."""
-        self._unanswered.add(made.number)
+        self._unanswered[made.number] = made
         before = self._waiting.get(type(request))
         same = before is not None and before.request == request
         others = before.made if before is not None and same else ()
@@ -209,6 +231,32 @@ class Control:
         with self._changed:
             self._changed.wait_for(lambda: self.attention)
             self.attention = False
+
+    def wait_until_resumed(
+        self, asked: Asked[PauseRequest] | None, handle: Callable[[], object]
+    ) -> Asked[PauseRequest] | None:
+        """Stay paused, as ``asked``, until a request resumes the run or it should stop.
+
+        ``handle`` handles the other requests. Returns the one that resumed it, for the caller to answer.
+        """
+        self.answer(asked)
+        handle()  # ranks take what came with the pause together: they wait at different times
+        paused = True
+        while paused and not self.stopping:
+            self.wait()
+            handle()
+            asked = self.take(PauseRequest)
+            paused = asked is None or asked.request.paused
+            if paused:
+                self.answer(asked)
+        self.wake()  # requests that need a step still wait
+        return asked
+
+    def at_boundary(self, *, validating: bool = False) -> None:
+        """Agree with the other ranks of a run of several; called before each step and validation batch."""
+
+    def finish(self) -> None:
+        """Wait for nothing any more, after the last step."""
 
     def newest(self, kind: type[R]) -> R | None:
         """The pending request of that kind, or None."""
@@ -236,9 +284,19 @@ class Control:
     def refuse(self, asked: Asked[Any] | None, reason: Refusal, detail: str = "") -> None:
         """Answer that a request will not be done; otherwise like :meth:`answer`."""
         for made in self._open(asked):
-            self._emit(
-                RequestRefused(time=time.time(), step=self._step, request=made, reason=reason, detail=detail)
-            )
+            self._emit(self._refusal(made, reason, detail))
+
+    def close(self, why: str) -> None:
+        """Refuse every request without an answer, taken or not, and all that follow; but not a stop."""
+        with self._changed:
+            self._closed = why
+            self._waiting.clear()
+            left, self._unanswered = self._unanswered, {}
+        for made in left.values():
+            self._emit(self._refusal(made, "unavailable", why))
+
+    def _refusal(self, made: RequestMade, reason: Refusal, detail: str) -> RequestRefused:
+        return RequestRefused(time=time.time(), step=self._step, request=made, reason=reason, detail=detail)
 
     def _open(self, asked: Asked[Any] | None) -> list[RequestMade]:
         """Those of ``asked`` without an answer, which they get now."""
@@ -246,5 +304,6 @@ class Control:
             return []
         with self._changed:
             open_ = [made for made in asked.made if made.number in self._unanswered]
-            self._unanswered.difference_update(made.number for made in open_)
+            for made in open_:
+                del self._unanswered[made.number]
         return open_

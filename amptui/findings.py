@@ -186,6 +186,19 @@ class PrecisionMeasured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PairCompared:
+    """Two rows of a comparison beside each other, none of which need be the baseline."""
+
+    precision: str
+    than: str
+    speedup: float
+    """The step time of ``than`` by that of ``precision``, from pairs of neighbouring blocks."""
+    speedup_low: float | None
+    """95% interval of the speed-up; None, as the other end, with fewer than three pairs."""
+    speedup_high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionsCompared:
     """The progress of a comparison, or its result if ``over``, with the reason."""
 
@@ -206,6 +219,8 @@ class PrecisionsCompared:
     """The precisions that could not be entered, each with the error; the others began anew without them."""
     chosen: str = ""
     """What ran before it and runs again after it; older journals do not say."""
+    pairs: tuple[PairCompared, ...] = ()
+    """Where each precision ran eagerly too: compiled by eager, and compiled by the first one compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,3 +317,7 @@ class FlopsCounted:
     """By layer, the forward pass's sizes; those with the most operations first, bounded in number."""
     uncounted: tuple[str, ...]
     """What ran and has no formula: if there is any, ``flops`` is a lower bound."""
+    samples: int | None = None
+    """Of the counted step, which stands for the steps of as many samples; older journals do not say."""
+    shapes_vary: bool = False
+    """Another step of as many samples had inputs of other shapes: no count stands for all of them."""

@@ -36,7 +36,7 @@ def parse_model(text: str) -> ModelSpec:
         return ModelSpec(text, text, module=CATALOGUE[text][0])
     place, _, class_name = text.partition(":")
     if place.endswith(".py") or "/" in place:
-        path = Path(place).expanduser()
+        path = Path(os.path.expanduser(place))  # noqa: PTH111 - unlike expanduser(), never raises
         if not os.path.isfile(path):  # noqa: PTH113 - unlike is_file(), does not raise for a path that is too long
             raise UsageError(
                 f"no model file {place}", hint="check the path, or see `amptui models` for names"

@@ -7,56 +7,26 @@ journal and serve screens; a fault of amptui's is told in one line, and the scri
 import atexit
 import operator
 import os
-import shlex
-import signal
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui import __version__
-from amptui.answers import RequestRefused
-from amptui.control import Request, StopRequest, record_of
-from amptui.device.sampler import Sampler
-from amptui.engine.description import device_name, gpu_uuid, hardware, versions
-from amptui.engine.loop_hooks import without_hooks
-from amptui.engine.observed_loop import ObservedLoop, one_number
-from amptui.process.capture import LogTail
-from amptui.process.recorder import Recorder
-from amptui.prompt import complain
-from amptui.records import (
-    PRECISIONS,
-    DataInfo,
-    Note,
-    PhaseChanged,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-)
-from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RUN_DIR_VARIABLE, RunDir, create_run_dir, run_argument
-from amptui.runs.server import Server
-from amptui.telemetry.session import Session
-from amptui.text import write_line
-
-ONLY_OBSERVED = "this run is only observed"
-"""Why a request is refused: the script's own loop decides everything."""
-
-_CLOSING_SECONDS = 5.0
-
-_DEFAULT_GROWTH_INTERVAL = 2000
-"""torch.amp.GradScaler's."""
+from amptui.data.batches import count_samples
+from amptui.engine.loop_hooks import is_from_signal_handler
+from amptui.engine.loop_search import FoundLoop
+from amptui.engine.observed_loop import ObservedLoop
+from amptui.process.guest_rank import OtherRank
+from amptui.process.guest_run import GuestRun, Observed, Watched, tell_fault
+from amptui.process.rank_peer import world_of_script
+from amptui.process.script_run import ScriptRun, one_line
 
 _T = TypeVar("_T")
 
@@ -80,23 +50,23 @@ def observe(
     Raises TypeError for arguments of other kinds. If anything of amptui's own fails, it writes one line to
     standard error and the script continues unobserved.
     """
+    check_trained(model, optimizer)
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
+    return Monitor(Observed(model, optimizer, scaler, samples_per_step))
+
+
+def check_trained(model: object, optimizer: object) -> None:
+    """Raise TypeError if these are not a model and its optimizer."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
-    if scaler is not None and not isinstance(scaler, GradScaler):
-        raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
-    return Monitor(_Observed(model, optimizer, scaler, samples_per_step))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Observed:
-    """What :func:`observe` was given."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    scaler: GradScaler | None
-    samples_per_step: int | None
+def observe_found(loop: FoundLoop) -> ObservedLoop | None:
+    """As :func:`observe`, from the middle of the first step; None if that failed, which is told."""
+    return Monitor(Observed(loop.model, loop.optimizer, loop.scaler, None, loop.first_step)).loop
 
 
 class Monitor:
@@ -105,18 +75,33 @@ class Monitor:
     As a context manager it closes at the end of the block.
     """
 
-    def __init__(self, observed: _Observed) -> None:
-        self._run: _Run | None = None
+    def __init__(self, script: Observed | Watched | None) -> None:
+        self._run: ScriptRun | None = None
         self._error: BaseException | None = None
+        self._total_epochs = self._batches_per_epoch = 0
         self._pid = os.getpid()
         self._excepthook = sys.excepthook
+        if script is not None:
+            self._open(script)
+
+    def _open(self, script: Observed | Watched) -> None:
+        """Begin to watch: at once, or when a framework has made model and optimizer."""
         try:
-            self._run = _Run(observed)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
-            _tell_fault("cannot watch this script", error)
+            world = world_of_script()
+            is_led = world is not None and not world.leads
+            self._run = OtherRank(script, world) if is_led else GuestRun(script, world)
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise  # the script's alarm found us at work
+            tell_fault("cannot watch this script", error)
             return
         sys.excepthook = self._take_error
         atexit.register(self._close_at_exit)
+
+    @property
+    def loop(self) -> ObservedLoop | None:
+        """What sees the steps; None if that could not begin, or is over."""
+        return None if self._run is None else self._run.loop
 
     def log(self, loss: Tensor | float | None = None, **values: Tensor | float) -> None:
         """Show ``values`` with the last step, or with the one that is being made; ``loss`` replaces its loss.
@@ -128,20 +113,75 @@ class Monitor:
         if run is None:
             return
         try:
-            numbers = {name: one_number(name, value) for name, value in values.items()}
-            run.loop.log(None if loss is None else one_number("loss", loss), numbers)
+            numbers = {name: _one_number(name, value) for name, value in values.items()}
+            run.loop.log(None if loss is None else _one_number("loss", loss), numbers)
         except Exception as error:  # noqa: BLE001 - the training is worth more than a number of it
-            run.warn_once(_one_line(str(error)))
+            run.warn_once(one_line(str(error)))
 
-    def epochs(self, epochs: Iterable[_T]) -> Iterator[_T]:
-        """Iterate over ``epochs`` and tell the screen where each one ends."""
+    @property
+    def should_stop(self) -> bool:
+        """Whether a screen asked the script to stop.
+
+        A script that never asks is interrupted as by Ctrl+C, if ``amptui run`` started it.
+        """
+        run = self._run
+        if run is None:
+            return False
+        run.stops_when_asked = True
+        return run.stop_reason is not None
+
+    def epochs(self, epochs: Iterable[_T] | int) -> Iterator[_T | int]:
+        """Iterate over ``epochs``, or so many from 0 on, and tell the screen where each one ends."""
+        all_epochs = range(epochs) if isinstance(epochs, int) else epochs
+        self._total_epochs = _length_of(all_epochs)
+        self._tell_length()
+        for each in all_epochs:
+            yield each
+            run = self._run
+            if run is None:
+                continue
+            if run.stop_reason is not None:
+                return
+            run.loop.finish_epoch()
+
+    def steps(self, batches: Iterable[_T]) -> Iterator[_T]:
+        """Iterate over ``batches`` until a screen asks to stop; measures the time to load each of them.
+
+        Also counts its samples, unless ``samples_per_step`` was given: the length of its first tensor.
+        """
+        self._batches_per_epoch = _length_of(batches)
+        self._tell_length()
+        source = iter(batches)
+        while not self.should_stop:
+            asked = time.perf_counter()
+            try:
+                batch = next(source)
+            except StopIteration:
+                return
+            self._loaded(asked, time.perf_counter() - asked, samples_of(batch))
+            yield batch
+
+    def _tell_length(self) -> None:
+        if self._run is not None:
+            self._run.total_epochs = self._total_epochs
+            self._run.batches_per_epoch = self._batches_per_epoch
+
+    def _loaded(self, asked: float, seconds: float, samples: int) -> None:
+        """A batch was loaded."""
+        if self._run is not None:
+            self._run.loop.loaded(asked, seconds, samples * self._run.ranks)
+
+    @contextmanager
+    def validation(self) -> Iterator[None]:
+        """Within, :meth:`log` tells the results of a validation; its time belongs to no step."""
         run = self._run
         if run is not None:
-            run.total_epochs = operator.length_hint(epochs)
-        for each in epochs:
-            yield each
-            if run is not None and run is self._run:
-                run.loop.finish_epoch()
+            run.loop.begin_validation()
+        try:
+            yield
+        finally:
+            if run is not None:
+                run.loop.finish_validation()
 
     def close(self) -> None:
         """Take every hook off and end the run; does nothing the second time."""
@@ -162,16 +202,14 @@ class Monitor:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         """The script dies of ``error``: tell the run at exit, and the terminal as the script would."""
-        self._error = error
-        with suppress(Exception):
-            without_hooks(error)
-            trace = error.__traceback__
+        if not hasattr(sys, "ps1"):  # an interactive session goes on
+            self._error = error
         self._excepthook(kind, error, trace)
 
     def _close_at_exit(self) -> None:
-        self._close(self._error)
+        self._close(self._error, at_exit=True)
 
-    def _close(self, error: BaseException | None) -> None:
+    def _close(self, error: BaseException | None, *, at_exit: bool = False) -> None:
         run, self._run = self._run, None
         if run is None or os.getpid() != self._pid:
             return
@@ -179,179 +217,34 @@ class Monitor:
         if sys.excepthook == self._take_error:
             sys.excepthook = self._excepthook
         try:
-            run.close(error)
+            run.close(error, at_exit=at_exit)
         except Exception as fault:  # noqa: BLE001 - the script has its own end
-            _tell_fault("the run was not closed cleanly", fault)
+            tell_fault("the run was not closed cleanly", fault)
 
 
-class _Run:
-    """The folder, journal, socket and threads of an observed run. Raises AmptuiError and OSError."""
-
-    def __init__(self, observed: _Observed) -> None:
-        handed = os.environ.pop(RUN_DIR_VARIABLE, "")
-        self._started_by_amptui = bool(handed)
-        self._observed = observed
-        self._name = _script_name()
-        self._began = time.monotonic()
-        self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
-        self._lock = RunLock.take(self._run_dir.path, new=True)
-        self.total_epochs = 0
-        self._warned: set[str] = set()
-        try:
-            self._connect(observed)
-        except BaseException:
-            self._lock.release()
+def samples_of(batch: object) -> int:
+    """As ``count_samples``; 0 also for a batch that cannot be counted, which is the script's own matter."""
+    try:
+        return count_samples(batch)
+    except Exception as error:
+        if is_from_signal_handler(error):
             raise
-        if not handed:
-            write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
-
-    def _connect(self, observed: _Observed) -> None:
-        path = self._run_dir.path
-        session = Session(str(path))
-        recorder = self._recorder = Recorder(session, self._run_dir, asked={"script": sys.argv})
-        self._emit = recorder.emit
-        self.loop = ObservedLoop(
-            observed.model,
-            observed.optimizer,
-            observed.scaler,
-            self._emit,
-            samples_per_step=observed.samples_per_step,
-            begins=self._begin,
-            failed=self._fail,
-        )
-        hello = {"version": __version__, "pid": os.getpid(), "run_dir": str(path)}
-        self._server = Server(path, hello=hello, obey=self._answer, changed=self._emit)
-        recorder.show_to(self._server)
-        self._sampler = Sampler(self._emit, read_allocator=lambda: self.loop.allocator.sample)
-        log = path / "output.log"
-        self._tail = LogTail(log, self._emit) if self._started_by_amptui and log.exists() else None
-        self._emit(PhaseChanged(time=time.time(), phase="first step", detail="waiting for the first step"))
-        self._server.start()
-        if self._server.trouble:
-            self._emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
-        recorder.start()
-        self._sampler.start()
-        if self._tail is not None:
-            self._tail.start()
-
-    def warn_once(self, text: str) -> None:
-        """Tell screen and terminal, unless they were told before."""
-        if text not in self._warned:
-            self._warned.add(text)
-            complain(text)
-            self._emit(Note(time=time.time(), severity="warning", text=text))
-
-    def close(self, error: BaseException | None) -> None:
-        """Deliver what is left, write the last record, and end every thread."""
-        trouble = ""
-        try:
-            self.loop.close()
-        except Exception as fault:  # noqa: BLE001 - a device that failed has nothing left to deliver
-            trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
-            self._emit(Note(time=time.time(), severity="warning", text=_one_line(trouble)))
-        if self._tail is not None:
-            self._tail.stop()
-        self._emit(self._last_record(error))
-        self._sampler.stop(timeout=1.0)
-        self._recorder.close(_CLOSING_SECONDS)
-        self._server.close(_CLOSING_SECONDS)
-        self._lock.release()
-        if self._recorder.trouble:
-            complain(f"journal: {self._recorder.trouble}")
-
-    def _last_record(self, error: BaseException | None) -> RunFinished | RunFailed:
-        now, step = time.time(), self.loop.step
-        if isinstance(error, SystemExit) and error.code in (None, 0):
-            error = None
-        if error is None or isinstance(error, KeyboardInterrupt):
-            seconds = time.monotonic() - self._began
-            return RunFinished(
-                time=now, steps=step, seconds=seconds, reason="stopped" if error is not None else "done"
-            )
-        trace = "".join(traceback.format_exception(error))
-        text = _one_line(f"{type(error).__name__}: {error}").removesuffix(": ")
-        return RunFailed(time=now, step=step, error=text, traceback=trace)
-
-    def _begin(self, precision: str) -> None:
-        """Describe the run, as its first step ends."""
-        self._emit(PhaseChanged(time=time.time(), phase="training"))
-        self._emit(_describe(self._observed, self.loop.device, self._name, precision, self.total_epochs))
-
-    def _fail(self, error: Exception) -> None:
-        _tell_fault("stopped watching this script, which goes on", error)
-        text = f"amptui stopped watching: {type(error).__name__}: {error}"
-        self._emit(Note(time=time.time(), severity="error", text=_one_line(text)))
-
-    def _answer(self, request: Request, number: int) -> None:
-        """Answer a screen, in a thread of the server's.
-
-        Only a script that ``amptui run`` started is stopped from a screen: by the signal that a terminal or
-        a batch system would send it.
-        """
-        made = record_of(request, number)
-        self._emit(made)
-        if isinstance(request, StopRequest) and self._started_by_amptui:
-            asked = signal.SIGTERM if request.reason == "SIGTERM" else signal.SIGINT
-            signal.pthread_kill(threading.main_thread().ident or 0, asked)
-            return
-        what = f"{ONLY_OBSERVED}: stop the script itself (pid {os.getpid()})"
-        detail = what if isinstance(request, StopRequest) else ONLY_OBSERVED
-        self._emit(
-            RequestRefused(
-                time=time.time(), step=self.loop.step, request=made, reason="unavailable", detail=detail
-            )
-        )
+        return 0
 
 
-def _describe(
-    observed: _Observed, device: torch.device, name: str, precision: str, total_epochs: int
-) -> RunStarted:
-    scaler = observed.scaler
-    scales = scaler is not None and scaler.is_enabled()
-    growth_interval = _DEFAULT_GROWTH_INTERVAL
-    if scaler is not None and scales:
-        growth_interval = scaler.get_growth_interval()
-    config: dict[str, Any] = {
-        "arguments": sys.argv[1:],
-        "model": type(observed.model).__name__,
-        "optimizer": type(observed.optimizer).__name__,
-    }
-    return RunStarted(
-        time=time.time(),
-        model=name,
-        device=str(device),
-        device_name=device_name(device),
-        gpu_uuid=gpu_uuid(device),
-        precision=precision,
-        amp_precision="fp16" if scales or device.type == "cuda" else "bf16",
-        unsupported={each: ONLY_OBSERVED for each in PRECISIONS if each != precision},
-        config=config,
-        versions=versions(),
-        hardware=hardware(device),
-        data=DataInfo(name="the script's own data", real=True, samples=None),
-        parameters=sum(p.numel() for p in observed.model.parameters()),
-        batch_size=observed.samples_per_step,
-        steps_per_epoch=None,
-        total_epochs=total_epochs,
-        total_steps=None,
-        growth_interval=growth_interval,
-        observed=True,
-    )
+def _length_of(values: Iterable[object]) -> int:
+    """How many there are; 0 if that is unknown, or cannot be asked without an error."""
+    try:
+        return operator.length_hint(values)
+    except Exception as error:
+        if is_from_signal_handler(error):
+            raise
+        return 0
 
 
-def _script_name() -> str:
-    """What the run is called: the file that Python was told to run."""
-    stem = Path(sys.argv[0] if sys.argv else "").stem
-    if stem == "__main__":
-        return Path(sys.argv[0]).parent.name
-    return stem if stem not in ("", "-c", "-m") else "script"
-
-
-def _tell_fault(what: str, error: Exception) -> None:
-    """One line on standard error, if there is one."""
-    with suppress(Exception):
-        complain(_one_line(f"{what}: {type(error).__name__}: {error}"))
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:500]
+def _one_number(name: str, value: Tensor | float) -> Tensor:
+    """A number that was logged, as a tensor wherever it is. Raises ValueError if there are several."""
+    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
+    if tensor.numel() != 1:
+        raise ValueError(f"log({name}=...) takes one number, not a tensor of shape {tuple(tensor.shape)}")
+    return tensor.reshape(())

@@ -1,20 +1,31 @@
 """The command line: its commands, options and their values."""
 
 import argparse
-import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any, NoReturn
 
 from amptui import __version__
 from amptui.errors import UsageError
+from amptui.option_values import (
+    MAX_ROUNDS,
+    absolute_path,
+    device,
+    finite_float,
+    frames_per_second,
+    path,
+    positive_float,
+    positive_int,
+    positive_ints,
+    precisions,
+    restarts,
+    rounds,
+    seed,
+    workers,
+)
 from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 from amptui.request import COMPILE_MODES
-
-MAX_ROUNDS = 24
-"""Rounds of a benchmark or an A/B test at most."""
 
 _PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
 
@@ -50,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_train(commands.add_parser("train", help="train a model and watch it"))
-    _add_script(commands.add_parser("run", help="run a script of yours that calls amptui.observe()"))
+    _add_script(commands.add_parser("run", help="run a script of yours and watch its training"))
     _add_attach(commands.add_parser("attach", help="watch a live run from any terminal"))
     _add_runs(commands.add_parser("runs", help="list runs and their status"))
     _add_bench(commands.add_parser("bench", help="benchmark a model in every precision"))
@@ -60,17 +71,6 @@ def build_parser() -> argparse.ArgumentParser:
     _add_doctor(commands.add_parser("doctor", help="check what this machine can do"))
     commands.add_parser("models", help="list the built-in models")
     return parser
-
-
-def settings(pairs: list[str]) -> dict[str, str]:
-    """``NAME=VALUE`` pairs as a mapping; raises UsageError."""
-    found = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise UsageError(f"--set {pair} has no value", hint="write --set NAME=VALUE")
-        found[name.strip().replace("-", "_")] = value
-    return found
 
 
 # ---------------------------------------------------------------------------------- commands
@@ -85,21 +85,29 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     )
     _add_model(train, needed=False)
     add = train.add_argument_group("training").add_argument
-    add("--epochs", type=_positive_int, metavar="N", help="epochs to train (default: the model's)")
-    add("--steps", type=_positive_int, metavar="N", help="stop after N steps")
-    add("--batch-size", type=_positive_int, metavar="N", help="samples per batch (default: the model's)")
-    add("--accumulate", type=_positive_int, metavar="N", help="accumulate N batches per optimizer step")
+    add("--epochs", type=positive_int, metavar="N", help="epochs to train (default: the model's)")
+    add("--steps", type=positive_int, metavar="N", help="stop after N steps")
+    add("--batch-size", type=positive_int, metavar="N", help="samples per batch (default: the model's)")
+    add("--accumulate", type=positive_int, metavar="N", help="accumulate N batches per optimizer step")
     _add_recipe(add)
-    add("--validate-every", type=_positive_int, metavar="N", help="also validate every N steps")
-    add("--validation-batches", type=_positive_int, metavar="N", help="validate on at most N batches")
+    add("--validate-every", type=positive_int, metavar="N", help="also validate every N steps")
+    add("--validation-batches", type=positive_int, metavar="N", help="validate on at most N batches")
     add = train.add_argument_group("precision and device").add_argument
     add("--precision", choices=PRECISIONS, help=_PRECISION_HELP)
     add("--amp-dtype", choices=AMP_PRECISIONS, help="what AMP means (default: fp16 on CUDA, else bf16)")
     _add_device(add)
+    add("--nproc", type=positive_int, metavar="N", help="train with N processes (DDP), one per GPU")
+    add("--fsdp", action="store_true", help="shard the model across the processes (FSDP2) instead of DDP")
+    add(
+        "--max-restarts",
+        type=restarts,
+        metavar="N",
+        help="if a process of --nproc fails, start all again from the last checkpoint, at most N times",
+    )
     _add_speed(add)
     add = train.add_argument_group("files").add_argument
     _add_data(add)
-    add("--run-dir", type=Path, metavar="DIR", help="folder of this run (default: a new one)")
+    add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
     add(
         "--resume",
         nargs="?",
@@ -110,19 +118,19 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     )
     add(
         "--checkpoint-every",
-        type=_positive_int,
+        type=positive_int,
         metavar="N",
         help="also write a checkpoint every N steps (default: after each epoch and at the end)",
     )
     add(
         "--init-weights",
-        type=_file,
+        type=absolute_path,
         metavar="FILE",
         help="start from a state_dict saved with torch.save or, by its suffix, safetensors",
     )
     add(
         "--save-weights",
-        type=_file,
+        type=absolute_path,
         metavar="FILE",
         help="save the state_dict when the run is done or stopped, not if it failed: the model's, or that of "
         "the experiment's AveragedModel",
@@ -138,18 +146,20 @@ def _add_train(train: argparse.ArgumentParser) -> None:
 def _add_script(script: argparse.ArgumentParser) -> None:
     script.usage = "amptui run [options] (SCRIPT | -m MODULE) [ARGUMENT ...]"
     script.description = (
-        "Run a Python script in a fresh process, and show the run that it opens with amptui.observe(). "
-        "Without a terminal, pass the script through."
+        "Run a Python script in a fresh process, and show the run that it opens with amptui.observe(); with "
+        "--observe, any script that trains with torch.optim. Without a terminal, pass the script through."
     )
     script.epilog = "The exit status is the script's, unless the screen is closed before the script ends."
     add = script.add_argument
     add("-m", dest="module", action="store_true", help="run a module, as `python -m MODULE` does")
-    add("--run-dir", type=Path, metavar="DIR", help="folder of this run (default: a new one)")
+    add("--observe", action="store_true", help="observe a script in which nothing calls amptui")
+    add("--run-dir", type=path, metavar="DIR", help="folder of this run (default: a new one)")
     add("--headless", action="store_true", help="pass the script through instead of showing the screen")
     _add_quiet(add)
     _add_fps(add)
-    add("script", metavar="SCRIPT", help="the script's file, or after -m the module's name")
-    add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    add("script", metavar="SCRIPT", help="the script's file, torchrun, or after -m a module")
+    rest = add("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="the script's own arguments")
+    rest.required = False  # argparse says of a missing SCRIPT that both are required
 
 
 def _add_attach(attach: argparse.ArgumentParser) -> None:
@@ -165,25 +175,27 @@ def _add_runs(runs: argparse.ArgumentParser) -> None:
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:
-    bench.description = "Benchmark a model in every precision, in alternating blocks of steps."
+    bench.description = (
+        "Benchmark a model in every precision, in alternating blocks of steps; with --compile, eagerly too."
+    )
     _add_model(bench)
     add = bench.add_argument_group("benchmark").add_argument
     add(
         "--precisions",
-        type=_precisions,
+        type=precisions,
         metavar="A,B,...",
         help="precisions to compare; the first is the baseline (default: all that are useful here)",
     )
     add(
         "--batch-size",
-        type=_positive_ints,
+        type=positive_ints,
         default=(None,),
         metavar="N[,N...]",
         help="samples per step; several sizes run one after the other (default: the model's)",
     )
     add(
         "--rounds",
-        type=_rounds,
+        type=rounds,
         metavar="N",
         help=f"stop after N rounds (default: when ratios are known to 1%%, at most {MAX_ROUNDS})",
     )
@@ -193,7 +205,7 @@ def _add_bench(bench: argparse.ArgumentParser) -> None:
     _add_speed(add)
     add = bench.add_argument_group("files and output").add_argument
     _add_data(add)
-    add("--run-dir", type=Path, metavar="DIR", help="save the runs there (default: none is saved)")
+    add("--run-dir", type=path, metavar="DIR", help="save the runs there (default: none is saved)")
     add("--json", action="store_true", help="write one JSON object to standard output instead of tables")
 
 
@@ -201,7 +213,7 @@ def _add_replay(replay: argparse.ArgumentParser) -> None:
     replay.description = "Play back a recorded run on the screen, without torch or a GPU."
     _add_run(replay)
     replay.add_argument(
-        "--speed", type=_positive_float, default=1.0, metavar="X", help="playback speed (default: 1)"
+        "--speed", type=positive_float, default=1.0, metavar="X", help="playback speed (default: 1)"
     )
 
 
@@ -218,19 +230,21 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         help="a run's folder, journal or name, or a model's name for its newest run; the first is the "
         "baseline",
     )
-    add("--target-loss", type=_finite_float, metavar="X", help="show the training time to a loss of X")
+    add("--target-loss", type=finite_float, metavar="X", help="show the training time to a loss of X")
     how = compare.add_mutually_exclusive_group()
     how.add_argument("--plain", action="store_true", help="write tables instead of showing the screen")
     how.add_argument("--json", action="store_true", help="write one JSON object to standard output")
-    add("--html", type=Path, metavar="FILE", help="write a self-contained page to share")
+    add("--html", type=path, metavar="FILE", help="write a self-contained page to share")
 
 
 def _add_export(export: argparse.ArgumentParser) -> None:
     export.description = "Export a run to one or more formats."
     _add_run(export)
-    export.add_argument("--csv", type=Path, metavar="FILE", help="a table with one row per step")
-    export.add_argument("--tensorboard", type=Path, metavar="DIR", help="event files for TensorBoard")
-    export.add_argument("--html", type=Path, metavar="FILE", help="a self-contained page to share")
+    export.add_argument(
+        "--csv", type=path, metavar="FILE", help="a table with one row per step; one of the ranks beside it"
+    )
+    export.add_argument("--tensorboard", type=path, metavar="DIR", help="event files for TensorBoard")
+    export.add_argument("--html", type=path, metavar="FILE", help="a self-contained page to share")
 
 
 def _add_doctor(doctor: argparse.ArgumentParser) -> None:
@@ -274,21 +288,21 @@ def _add_quiet(add: _Add) -> None:
 def _add_fps(add: _Add) -> None:
     add(
         "--fps",
-        type=_positive_float,
+        type=frames_per_second,
         metavar="X",
         help="frames per second (default: 2 to 4, fewer if drawing takes more than 1%% of the cores)",
     )
 
 
 def _add_recipe(add: _Add) -> None:
-    add("--lr", type=_positive_float, metavar="X", help="learning rate (default: the model's)")
-    add("--clip-norm", type=_positive_float, metavar="X", help="clip the gradient norm, after unscaling")
-    add("--seed", type=_natural_int, metavar="N", help="random seed (default: 0)")
+    add("--lr", type=positive_float, metavar="X", help="learning rate (default: the model's)")
+    add("--clip-norm", type=positive_float, metavar="X", help="clip the gradient norm, after unscaling")
+    add("--seed", type=seed, metavar="N", help="random seed (default: 0)")
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="set any field of the experiment")
 
 
 def _add_device(add: _Add) -> None:
-    add("--device", type=_device, metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add("--device", type=device, metavar="DEVICE", help="auto, cpu, cuda or cuda:N (default: auto)")
 
 
 def _add_speed(add: _Add) -> None:
@@ -316,11 +330,8 @@ def _add_data(add: _Add) -> None:
         choices=("auto", "real", "synthetic"),
         help="auto: real data, or synthetic data if it is not available (default: auto)",
     )
-    add("--workers", type=_natural_int, metavar="N", help="processes that load data (default: the model's)")
-    add("--data-dir", type=Path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
-
-
-# ------------------------------------------------------------------------------------ values
+    add("--workers", type=workers, metavar="N", help="processes that load data (default: the model's)")
+    add("--data-dir", type=path, metavar="DIR", help="folder of data sets (default: ~/.cache/amptui)")
 
 
 def _with_compile_mode(arguments: Sequence[str]) -> list[str]:
@@ -334,64 +345,3 @@ def _with_compile_mode(arguments: Sequence[str]) -> list[str]:
 def _is_compile(word: str) -> bool:
     """Whether it is the option, perhaps shortened as argparse allows."""
     return len(word) >= len("--co") and "--compile".startswith(word)
-
-
-def _positive_int(text: str) -> int:
-    return int(_number(text, int, "a whole number above 0", lambda value: value >= 1))
-
-
-def _positive_ints(text: str) -> tuple[int, ...]:
-    """Without duplicates, in the order given."""
-    return tuple(dict.fromkeys(_positive_int(part.strip()) for part in text.split(",")))
-
-
-def _rounds(text: str) -> int:
-    value = _positive_int(text)
-    if value > MAX_ROUNDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than {MAX_ROUNDS}")
-    return value
-
-
-def _precisions(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
-    for name in names:
-        if name not in PRECISIONS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(PRECISIONS)}")
-    return names
-
-
-def _natural_int(text: str) -> int:
-    return int(_number(text, int, "a whole number, 0 or more", lambda value: value >= 0))
-
-
-def _positive_float(text: str) -> float:
-    return _number(text, float, "a number above 0", lambda value: 0 < value < math.inf)
-
-
-def _finite_float(text: str) -> float:
-    return _number(text, float, "a finite number", math.isfinite)
-
-
-def _number(text: str, kind: type[int] | type[float], wanted: str, allowed: Callable[[float], bool]) -> float:
-    try:
-        value = kind(text)
-    except ValueError:
-        value = math.nan
-    if not allowed(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
-    return value
-
-
-def _file(text: str) -> str:
-    """An absolute path: a resumed run may start in another folder."""
-    try:
-        return str(Path(text).expanduser().absolute())
-    except RuntimeError:
-        raise argparse.ArgumentTypeError(f"{text!r}: no such home folder") from None
-
-
-def _device(text: str) -> str:
-    kind, colon, index = text.partition(":")
-    if text in ("auto", "cpu", "cuda") or (kind == "cuda" and colon and index.isdecimal()):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is not auto, cpu, cuda or cuda:N")

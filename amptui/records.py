@@ -19,6 +19,8 @@ from amptui.findings import (
     StepTimed,
     XRayTaken,
 )
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed, RanksSampled, RanksStarted
 from amptui.samples import DeviceSample
 
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
@@ -27,11 +29,20 @@ PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
 AMP_PRECISIONS = ("fp16", "bf16")
 """The precisions that are automatic mixed precision."""
 
+EAGER_SUFFIX = " eager"
+"""Steps in ``fp32 eager`` ran without the ``torch.compile`` that was asked for, to measure what it gains."""
+
 MIN_SOUND_SCALE = 1.0
 """Below it the loss scale makes gradients smaller, the opposite of its purpose."""
 
 COLLAPSE_SKIPS = 5
 """After so many skips in a row another halving is unlikely to help; from 65,536 the scale is then 2,048."""
+
+
+def base_precision(name: str) -> str:
+    """``fp32`` for ``fp32 eager``; other names are returned unchanged."""
+    return name.removesuffix(EAGER_SUFFIX)
+
 
 Severity = Literal["info", "warning", "error"]
 NonFiniteKind = Literal["nan", "inf"]
@@ -83,6 +94,7 @@ class RunStarted:
     data: DataInfo
     parameters: int
     batch_size: int | None
+    """Samples of one batch, of each rank."""
     steps_per_epoch: int | None
     """None when the data does not know its length."""
     total_epochs: int
@@ -92,7 +104,14 @@ class RunStarted:
     growth_interval: int
     """Applied steps without overflow after which the scaler doubles its scale."""
     observed: bool = False
-    """A script's own loop trains and is only watched: it takes no request."""
+    """A script's own loop trains and is only watched."""
+    refuses: Mapping[str, str] = field(default_factory=dict)
+    """The kinds of request that this run never takes, each with the reason."""
+    world_size: int = 1
+    """Processes that train together, one on each device."""
+    parallel: Literal["", "ddp", "fsdp2"] = ""
+    global_batch_size: int | None = None
+    """Samples of all ranks in one step, its micro-batches included; None in a single process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +140,7 @@ class StepRecord:
     loss: float | None
     """Never multiplied by the loss scale."""
     samples: int
-    """0 where an observed script does not say how many."""
+    """Of all ranks; 0 where an observed script does not say how many."""
     step_seconds: float | None
     """From the end of the step before to the end of this one, on the device's clock."""
     data_seconds: float | None
@@ -197,6 +216,9 @@ class StepSkipped:
     """Skips in a row up to this one."""
     kinds: tuple[NonFiniteKind, ...] = ()
     """What each of ``names`` holds: NaN, or Inf and no NaN."""
+    ranks: tuple[int, ...] = ()
+    """The first 8 ranks whose own gradients were not finite; empty where that is not known, or known of all.
+    A later :class:`~amptui.ranks.RanksOverflowed` tells it too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +235,8 @@ class NonFinite:
     count: int
     kinds: tuple[NonFiniteKind, ...] = ()
     """What each of ``names`` holds."""
+    ranks: tuple[int, ...] = ()
+    """As in :class:`StepSkipped`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,22 +293,6 @@ class Printed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointWritten:
-    """All that training needs to go on after ``step`` is in a file, complete and on the disk."""
-
-    time: float
-    step: int
-    name: str
-    """The file's, in the run's folder of checkpoints."""
-    size_bytes: int
-    reason: Literal["asked", "epoch", "interval", "end"]
-    blocked_seconds: float
-    """How long it blocked training; the rest was written in the background."""
-    seconds: float
-    """From the step boundary until the file was complete."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed:
     """The run goes on after ``step`` from a checkpoint, in a new process."""
 
@@ -302,39 +310,28 @@ class RunResumed:
     """The run's end as of now: it may be longer than at first."""
     lost_steps: int = 0
     """Steps after the checkpoint that the previous process had done; they are repeated."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepingChanged:
-    """A part of the run is no longer saved, or is saved again; training continues either way."""
-
-    time: float
-    what: Literal["journal", "checkpoints"]
-    trouble: str
-    """What is not kept and why, in one line; empty when all is kept again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ViewersChanged:
-    """A screen attached to the run or left it; training continues either way."""
-
-    time: float
-    viewers: int
-    """Screens that watch now."""
-    change: Literal["attached", "detached", "hung up", "lost", "refused"]
-    """``detached`` left on purpose, ``hung up`` had its terminal closed, ``lost`` went without a word."""
-    detail: str = ""
-    """Why one was refused, in one line."""
+    world_size: int | None = None
+    """As of now; None: as before."""
+    parallel: Literal["", "ddp", "fsdp2"] | None = None
+    """As of now, as are the next two; None: as before."""
+    batch_size: int | None = None
+    global_batch_size: int | None = None
+    restarts: int = 0
+    """How often the launcher has started the ranks again; 0 if a person resumed the run."""
+    cause: str = ""
+    """Why it did so, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """The run ended as asked."""
+    """The run ended as asked, or with its script."""
 
     time: float
     steps: int
     seconds: float
-    reason: Literal["done", "stopped"]
+    reason: Literal["done", "stopped", "ended"]
+    """``ended``: an observed script came to its end without an error that can be seen from within. With which
+    exit status is not known: Python tells nobody of a ``sys.exit(1)``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -352,6 +349,11 @@ Record = (
     | PhaseChanged
     | StepRecord
     | DeviceSample
+    | RanksStarted
+    | RanksSampled
+    | RanksDisagree
+    | RanksOverflowed
+    | RankLost
     | PrecisionChanged
     | BlockFinished
     | LossScaleChanged
@@ -371,6 +373,7 @@ Record = (
     | Note
     | Printed
     | CheckpointWritten
+    | WeightsSaved
     | RunResumed
     | KeepingChanged
     | ViewersChanged

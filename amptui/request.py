@@ -9,6 +9,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 """``torch.compile``'s modes."""
 
+SAFETENSORS = ".safetensors"
+"""The suffix of files of weights in that format; all others hold what ``torch.save`` writes."""
+
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""
 
@@ -26,10 +29,18 @@ class TrainRequest:
     device: str = "auto"
     epochs: int | None = None
     steps: int | None = None
+    min_steps: int | None = None
+    """Go on for so many steps even if the epochs have fewer: a benchmark ends with its comparison."""
     batch_size: int | None = None
     learning_rate: float | None = None
     clip_norm: float | None = None
     """Largest L2 norm of all gradients together, unscaled; None does not clip."""
+    nproc: int = 1
+    """Processes that train together, each on a device of its own."""
+    fsdp: bool = False
+    """Divide weights, gradients and optimizer states among these processes (FSDP2) instead of DDP."""
+    max_restarts: int = 0
+    """How often they are all started again after one has failed, at most."""
     accumulate: int = 1
     """Batches whose gradients are accumulated for each optimizer step."""
     seed: int = 0

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from amptui import units
-from amptui.diagnosis.event_words import run_ended
+from amptui.diagnosis.event_words import run_ended, weights_saved
 from amptui.diagnosis.float16_verdicts import window_verdict, xray_verdict
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.diagnosis.loss_scale import scaler_sentence
+from amptui.diagnosis.rank_words import run_words, speed_sentence
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
@@ -28,7 +29,10 @@ def summary_lines(view: SessionView) -> list[str]:
     """The summary as lines of plain text."""
     lines = [f"ended at step {view.step:,}" if view.outcome is None else run_ended(view.outcome)]
     if view.run is not None:
-        lines.append(f"{view.run.model} on {view.run.device_name}, {data_label(view.run.data)}")
+        where = f"{view.run.device_name}, {data_label(view.run.data)}{run_words(view.run)}"
+        lines.append(f"{view.run.model} on {where}")
+    if view.ranks is not None and (sentence := speed_sentence(view.ranks, view.run)):
+        lines.append(sentence)
     if view.validated is not None and view.validated.validation is not None:
         when = f"epoch {view.validated.epoch}"
         if isinstance(view.validated, Validated):
@@ -38,8 +42,10 @@ def summary_lines(view: SessionView) -> list[str]:
         lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
         lines += _verdict(view)
     lines += _numerics(view)
-    lines += ["", f"journal: {view.run_dir}/journal.jsonl"]
-    return lines
+    lines.append("")
+    if view.weights is not None:
+        lines.append(weights_saved(view.weights))
+    return [*lines, f"journal: {view.run_dir}/journal.jsonl"]
 
 
 def _validation(found: Validation) -> str:

@@ -35,10 +35,19 @@ for name in ("LC_CTYPE", "LANG"):
     os.environ.pop(name, None)
 os.environ["LC_ALL"] = "C.UTF-8"
 
+# Hundreds of programs are started: without bytecode each compiles all of amptui again, and pytest every test.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Which warnings end the programs that tests start is not for the shell to say: torch's own would.
+os.environ.pop("PYTHONWARNINGS", None)
+
 # A deadline measures the machine, not the code. The same few examples of a law in every run keep the suite
 # quick and its word the same; `--hypothesis-profile thorough` looks at more of them, `search` at new ones.
-hypothesis.settings.register_profile("quick", deadline=None, max_examples=15, derandomize=True)
-hypothesis.settings.register_profile("thorough", deadline=None, max_examples=200, derandomize=True)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=8, derandomize=True)
+hypothesis.settings.register_profile(
+    "thorough", deadline=None, max_examples=200, derandomize=True, database=None
+)
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("quick")
 
@@ -54,6 +63,8 @@ def pytest_collection_finish() -> None:
     hypothesis.given(st.none())(lambda nothing: None)()
     gc.collect()
     gc.freeze()
+    # A training freezes what there is and at its end thaws all of it: the next would look through that again.
+    gc.freeze = gc.unfreeze = lambda: None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,6 +121,12 @@ def _own_folders(_homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("HOME", str(home))
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def runs() -> Path:
+    """The folder that the runs of a test are in."""
+    return Path.home() / ".local" / "state" / "amptui" / "runs"
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from amptui.keeping import ViewersChanged
 from amptui.records import Record, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.runs.lock import holder
@@ -52,6 +53,11 @@ def steps_of(folder: Path) -> list[StepRecord]:
 def last_step(folder: Path) -> int:
     """The journal's newest step; 0 before the first."""
     return max((record.step for record in steps_of(folder)), default=0)
+
+
+def screens_told(folder: Path) -> list[str]:
+    """How screens came and left, as far as the journal tells of it: a little later than it happened."""
+    return [record.change for record in records_of(folder) if isinstance(record, ViewersChanged)]
 
 
 def outcome(folder: Path) -> type[Record] | None:

@@ -16,12 +16,20 @@ from amptui.findings import (
     PhaseSeconds,
     StepTimed,
 )
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.ranks import (
+    RankLost,
+    RankPlace,
+    RanksDisagree,
+    RanksOverflowed,
+    RanksSampled,
+    RanksStarted,
+    RankValue,
+)
 from amptui.records import (
     BlockFinished,
-    CheckpointWritten,
     DataInfo,
     EpochFinished,
-    KeepingChanged,
     Note,
     PauseChanged,
     PhaseChanged,
@@ -33,7 +41,6 @@ from amptui.records import (
     RunResumed,
     Validated,
     Validation,
-    ViewersChanged,
 )
 from amptui.samples import GpuSample
 from tests.telemetry import record_samples as samples
@@ -183,6 +190,25 @@ def _poisoned(value: Any, hint: Any, texts: Iterator[str], keep: Collection[str]
     return value
 
 
+def _rank_records() -> Iterator[Record]:
+    places = [RankPlace(rank=rank, host="node-1", device=f"cuda:{rank}") for rank in range(2)]
+    yield RanksStarted(time=100.2, ranks=tuple(places))
+    yield RanksSampled(
+        time=100.2,
+        step=120,
+        steps=100,
+        world_size=2,
+        ranks=(0, 1),
+        data_seconds=(0.1, 0.1),
+        sm_clock_mhz=(1980.0, 900.0),
+        throttled={"thermal": (1,)},
+    )
+    differs = RankValue(rank=1, value=3.0)
+    yield RanksDisagree(time=100.2, step=120, what="weights", count=1, most=2.0, others=(differs,))
+    yield RanksOverflowed(time=100.2, step=91, ranks=(1,), count=1)
+    yield RankLost(time=100.2, step=120, rank=1, host="node-1", cause="killed", detail="signal 9")
+
+
 def records() -> Iterator[Record]:
     """A run with a record of every type, nothing in it poisoned yet."""
     yield PhaseChanged(time=99.0, phase="importing", detail="importing torch")
@@ -192,6 +218,8 @@ def records() -> Iterator[Record]:
         versions={"torch": "2.11"},
         hardware={"cpu": "fast"},
         data=DataInfo(name="MNIST", real=False, samples=3),
+        world_size=2,
+        parallel="ddp",
     )
     yield from samples.steps(1, 60, losses={"a": 1.0, "b": 2.0}, grad_max=0.1)
     yield BlockFinished(time=100.1, step=60, precision="fp32", steps=60, peak_allocated_bytes=1 << 30)
@@ -213,7 +241,7 @@ def records() -> Iterator[Record]:
     layers = (samples.layer("a", 0.5), samples.layer("b", 0.99))
     dtypes = {"a": "float16", "b": "float32"}
     yield samples.xray(122, layers=layers, operators=operators, output_dtypes=dtypes)
-    yield samples.compared(122)
+    yield samples.compared(122, pairs=(samples.pair(),))
     for precision in ("fp32", "fp16"):
         phase = PhaseSeconds(name="forward", host_seconds=0.1, device_seconds=None)
         yield StepTimed(time=100.3, step=122, precision=precision, settling=False, phases=(phase,))
@@ -255,6 +283,7 @@ def records() -> Iterator[Record]:
     yield CheckpointWritten(
         time=100.7, step=122, name="a.pt", size_bytes=9, reason="asked", blocked_seconds=0.1, seconds=0.2
     )
+    yield WeightsSaved(time=100.75, step=122, path="/home/me/a.pt", averaged=False)
     yield RunFinished(time=100.8, steps=122, seconds=1.0, reason="stopped")
     yield RunResumed(
         time=100.9,
@@ -266,6 +295,7 @@ def records() -> Iterator[Record]:
         precision="fp16",
         versions={"torch": "2.11"},
     )
+    yield from _rank_records()
     yield samples.step(123, precision="fp16", losses={"a": 1.0, "b": 2.0})
     yield RunFailed(time=101.0, step=123, error="wrong", traceback="Traceback:\n  File\nwrong")
 

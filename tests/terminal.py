@@ -67,7 +67,10 @@ class Terminal:
     @property
     def text(self) -> str:
         """What a person sees."""
-        return "\n".join(line.rstrip() for line in self.screen.display)
+        # Unlike pyte's own display, this takes the second half of a wide character that was overwritten.
+        lines = (self.screen.buffer[row] for row in range(self.screen.lines))
+        columns = range(self.screen.columns)
+        return "\n".join("".join(line[x].data for x in columns).rstrip() for line in lines)
 
     @property
     def modes(self) -> list[object]:
@@ -121,7 +124,7 @@ class Terminal:
                 return found
         return found
 
-    def wait(self, *, seconds: float = 30) -> int:
+    def wait(self, *, seconds: float = 60) -> int:
         """Read until the program has ended; its exit status."""
         limit = time.monotonic() + seconds
         while self.process.poll() is None:

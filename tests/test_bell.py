@@ -126,6 +126,7 @@ def test_a_pipe_hears_no_bell(warm: WarmSource, tmp_path: Path) -> None:
             {"TERM": "tmux-256color", "TMUX": "tmux,1,0", "STY": ""},
             rf"\x1bPtmux;\x1b{DONE[4:]}\x1b\\",
             id="tmux",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"TERM": "screen", "TMUX": "", "STY": "1.a"},

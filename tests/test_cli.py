@@ -47,9 +47,17 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["train", "mnist-deep", "--steps", "0"], "argument --steps: '0' is not a whole number above 0"),
         (["train", "mnist-deep", "--lr", "fast"], "argument --lr: 'fast' is not a number above 0"),
         (["train", "mnist-deep", "--lr", "inf"], "argument --lr: 'inf' is not a number above 0"),
-        (["train", "mnist-deep", "--seed", "-1"], "argument --seed: '-1' is not a whole number, 0 or more"),
+        (["train", "mnist-deep", "--seed", "-1"], "'-1' is not a whole number from 0 to 2^64 - 1"),
+        (["bench", "mnist-deep", "--seed", str(2**64)], "is not a whole number from 0 to 2^64 - 1"),
+        (["train", "mnist-deep", "--steps", "9" * 30], "is more than 9,223,372,036,854,775,807"),
+        (["train", "mnist-deep", "--accumulate", "9" * 30], "is more than 9,223,372,036,854,775,807"),
+        (["train", "mnist-deep", "--workers", "99999"], "argument --workers: '99999' is more than 1,024"),
+        (["train", "~nobody-like-it/x.py"], "no model file ~nobody-like-it/x.py; check the path"),
+        (["run"], "the following arguments are required: SCRIPT; see"),
+        (["run", "no/such.py"], "no script 'no/such.py'; check the path, or use -m MODULE"),
         (["train", "mnist-deep", "--device", "tpu"], "'tpu' is not auto, cpu, cuda or cuda:N"),
         (["train", "mnist-deep", "--set", "width"], "--set width has no value; write --set NAME=VALUE"),
+        (["train", "mnist-deep", "--set", "=3"], "--set =3 has no name; write --set NAME=VALUE"),
         (["train", "mnist-deep", "--nope"], "unrecognized arguments: --nope"),
         (["bench"], "the following arguments are required: MODEL"),
         (["bench", "mnist-dep"], "no model named 'mnist-dep'; did you mean mnist-deep?"),
@@ -62,6 +70,22 @@ def test_models_lists_each_with_what_it_teaches(capsys: pytest.CaptureFixture[st
         (["export", "no/such/run"], "no export format given; use --csv FILE, --tensorboard DIR or --html"),
         (["replay"], "no runs in "),
         (["replay", "nothing", "--speed", "0"], "argument --speed: '0' is not a number above 0"),
+        (["attach", "--fps", "1e-320"], "argument --fps: '1e-320' is not a number from 0.01 to 1,000"),
+        (["train", "mnist-deep", "--fps", "1e9"], "argument --fps: '1e9' is not a number from 0.01 to"),
+        *(
+            (words.split(), f"argument {words.split()[-2]}: '~no-such-user/x': no such home folder")
+            for words in (
+                "train mnist-deep --data-dir ~no-such-user/x",
+                "train mnist-deep --run-dir ~no-such-user/x",
+                "train mnist-deep --save-weights ~no-such-user/x",
+                "run --run-dir ~no-such-user/x",
+                "bench mnist-deep --run-dir ~no-such-user/x",
+                "compare a b --html ~no-such-user/x",
+                "export a --csv ~no-such-user/x",
+                "export a --tensorboard ~no-such-user/x",
+                "export a --html ~no-such-user/x",
+            )
+        ),
         (["doctor", "--loud"], "unrecognized arguments: --loud"),
     ],
 )
@@ -74,6 +98,12 @@ def test_a_usage_error_is_one_line_and_status_2(
     assert captured.err.startswith("amptui: ")
     assert captured.err.count("\n") == 1
     assert captured.out == ""
+
+
+def test_a_path_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    options = build_parser().parse_args(["train", "mnist-deep", "--data-dir=~/sets", "--run-dir", "here"])
+    assert (options.data_dir, options.run_dir) == (Path("/home/me/sets"), Path("here"))
 
 
 def run(tmp_path: Path, *options: str, model: str = KNOBS) -> int:
@@ -227,6 +257,7 @@ def test_a_replay_without_a_terminal_is_refused(tmp_path: Path, capsys: pytest.C
     assert "a replay needs a terminal; `amptui export` writes a run to a file" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_doctor_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["doctor", "--json"])
     *checks, verdict = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

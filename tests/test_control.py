@@ -117,6 +117,8 @@ def test_the_first_reason_to_stop_is_kept() -> None:
         lambda: ComparisonRequest(("fp32",)),
         lambda: ComparisonRequest(("fp32", "fp32")),
         lambda: ComparisonRequest(("fp32", "fp8")),
+        lambda: ComparisonRequest(("fp32", "fp32"), eager=True),
+        lambda: ComparisonRequest(("fp32 eager", "fp32")),
         lambda: StopRequest("x" * 201),
     ],
 )
@@ -124,6 +126,12 @@ def test_what_no_run_can_do_cannot_be_asked(make: object) -> None:
     assert callable(make)
     with pytest.raises(ValueError, match=r"precision|reason"):
         make()
+
+
+def test_a_comparison_with_eager_steps_has_two_sides_of_each_precision() -> None:
+    assert ComparisonRequest(("bf16",), eager=True).sides == ("bf16 eager", "bf16")
+    assert ComparisonRequest(("fp32", "bf16")).sides == ("fp32", "bf16")
+    assert ComparisonRequest(eager=True).sides == ()
 
 
 @pytest.mark.parametrize("request_", ONE_OF_EACH, ids=lambda request: KINDS[type(request)])

@@ -21,7 +21,7 @@ def run(program: str, *arguments: str, terminal: bool = False) -> tuple[str, int
         stdout=subprocess.PIPE,
         stderr=slave if terminal else subprocess.STDOUT,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     os.close(slave)
@@ -30,16 +30,16 @@ def run(program: str, *arguments: str, terminal: bool = False) -> tuple[str, int
 
 
 def test_the_child_s_status_is_what_its_work_returns() -> None:
-    assert run("print(fork(lambda: 7).wait(30))") == ("7", 0)
+    assert run("print(fork(lambda: 7).wait(60))") == ("7", 0)
 
 
 def test_a_child_that_a_signal_ends_has_a_negative_status() -> None:
-    program = "print(fork(lambda: os.kill(os.getpid(), signal.SIGKILL) or 0).wait(30))"
+    program = "print(fork(lambda: os.kill(os.getpid(), signal.SIGKILL) or 0).wait(60))"
     assert run(program) == ("-9", 0)
 
 
 def test_work_that_raises_ends_the_child_and_never_runs_the_parent_s_code() -> None:
-    said, status = run("child = fork(lambda: 1 // 0)\nprint('parent', child.wait(30))")
+    said, status = run("child = fork(lambda: 1 // 0)\nprint('parent', child.wait(60))")
     assert said.splitlines()[-1] == "parent 1"
     assert said.count("parent") == 1
     assert status == 0
@@ -55,7 +55,7 @@ def work():
 child = fork(work)
 print(child.wait(0.0), child.status)
 os.close(writing)
-print(child.wait(30), child.status, child.wait(30))
+print(child.wait(60), child.status, child.wait(60))
 """
     assert run(program) == ("None None\n3 3 3", 0)
 
@@ -69,7 +69,7 @@ def work():
     with open(sys.argv[1], "w") as told:
         print(os.getsid(0) == os.getpid(), *tty, repr(sys.stdin.read()), file=told)
     return 0
-print(fork(work).wait(30))
+print(fork(work).wait(60))
 """
     assert run(program, str(tmp_path / "told"), terminal=True) == ("0", 0)
     assert (tmp_path / "told").read_text().split() == ["True", "False", "False", "False", "''"]
@@ -81,7 +81,7 @@ os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 2)
 def work():
     os.write(2, b"kept")
     return 0
-print(fork(work).wait(30))
+print(fork(work).wait(60))
 """
     assert run(program, str(tmp_path / "errors")) == ("0", 0)
     assert (tmp_path / "errors").read_text() == "kept"
@@ -101,7 +101,7 @@ child = fork(work)
 os.dup2(1, 2)
 print(os.read(reading, 1))
 os.close(keeps)
-print(child.wait(30))
+print(child.wait(60))
 """
     assert run(program) == ("b''\n0", 0)
 
@@ -109,6 +109,6 @@ print(child.wait(30))
 def test_the_end_is_known_where_whoever_started_us_ignores_the_ends_of_children() -> None:
     program = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-print(fork(lambda: 7).wait(30))
+print(fork(lambda: 7).wait(60))
 """
     assert run(program) == ("7", 0)

@@ -81,7 +81,14 @@ def assert_sound(status: int, out: bytes, said: bytes) -> None:
     survived("environments", 1, 1)
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS, ids=lambda found: "+".join(found)[:40])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param(each, marks=pytest.mark.slow if number % 3 else ())
+        for number, each in enumerate(ENVIRONMENTS)
+    ],
+    ids=lambda found: "+".join(found)[:40],
+)
 def test_a_training_in_an_odd_environment(
     environment: Mapping[str, str | None], warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,11 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     "what",
     [
         *("closerange", "closerange and open", "close and open in C", "sys.exit in a thread"),
-        *("fork", "fork in load_data", "fork that exits", "fork that fails", "fork in the validation"),
+        *("fork", "fork that exits"),
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in ("fork in load_data", "fork that fails", "fork in the validation")
+        ),
     ],
 )
 def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(

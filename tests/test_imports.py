@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "torchvision", "textual", "numpy", "pynvml", "psutil")
+HEAVY = ("torch", "torchvision", "textual", "numpy", "pynvml", "psutil", "accelerate", "transformers")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -34,6 +34,25 @@ def test_an_import_brings_in_no_more_than_it_needs(statement: str, allowed: set[
     assert loaded_by(statement) <= allowed
 
 
+_TRAINS_ALONE = """
+import json, sys
+import torch, torch._dynamo, torch.utils.data, torch.nn.parallel, torch.compiler
+def of_several(): return {name for name in sys.modules if "distributed" in name}
+before = of_several()
+from tests.tiny import Log, Tiny, prepare, train
+train(prepare(Tiny(epochs=1)), Log())
+print(json.dumps(sorted(of_several() - before)))
+"""
+
+
+@pytest.mark.slow
+def test_a_single_process_imports_nothing_that_connects_to_others() -> None:
+    """Only which rank it would be and what ranks agree on; torch imports what it will by itself."""
+    done = subprocess.run([sys.executable, "-c", _TRAINS_ALONE], capture_output=True, text=True, check=True)
+    ours = [f"amptui.engine.distributed{name}" for name in ("", ".rank_control", ".rank_rows", ".world")]
+    assert json.loads(done.stdout) == ours
+
+
 def test_the_contracts_between_the_packages_are_kept() -> None:
     program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = subprocess.run(
@@ -48,7 +67,15 @@ def test_public_names_are_what_a_model_file_needs() -> None:
 
     assert {
         *("Experiment", "Data", "DataRequest", "Arrays", "ExperimentError", "__version__"),
-        *("ImageBatches", "Monitor", "observe", "warmup_cosine", "weight_decay_groups"),
+        *(
+            "AmpMonitor",
+            "ImageBatches",
+            "Monitor",
+            "observe",
+            "watch",
+            "warmup_cosine",
+            "weight_decay_groups",
+        ),
         *("cifar10", "image_folder", "mnist", "read_text", "text_data"),
     } == set(amptui.__all__)
     assert all(getattr(amptui, name) is not None for name in amptui.__all__)

@@ -17,47 +17,25 @@ import torch
 from torch import Tensor, nn
 
 import amptui
-from amptui import monitor
 from amptui.answers import RequestRefused
 from amptui.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest
-from amptui.engine import observed_loop
-from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.probes.budget import Cadence
-from amptui.engine.probes.gradients import GradientProbe
 from amptui.records import (
     EpochFinished,
     LossScaleChanged,
     NonFinite,
     Note,
     PrecisionChanged,
-    Record,
     RunFinished,
     RunStarted,
     StepRecord,
     StepSkipped,
 )
 from amptui.runs.client import Client
-from amptui.runs.journal import read
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
-from tests.observed import Loop, same_bits
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of a test are."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path / "amptui" / "runs"
-
-
-def records(runs: Path) -> list[Record]:
-    """Those of the only run."""
-    (run,) = runs.iterdir()
-    return list(read(run / "journal.jsonl"))
-
-
-def of(kind: type[Any], found: list[Record]) -> list[Any]:
-    return [record for record in found if type(record) is kind]
+from tests.observed import FAULTS, Loop, same_bits
+from tests.run_records import of, records
 
 
 def observed(loop: Loop, steps: int = 200) -> Loop:
@@ -213,21 +191,7 @@ def test_another_optimizer_of_the_same_scaler_makes_no_steps(runs: Path) -> None
 # ------------------------------------------------------------------------------ a good guest
 
 
-_FAULTS = {
-    "autocast": (observed_loop.ObservedLoop, "_push_pending"),
-    "scale": (observed_loop.ObservedLoop, "_add_loss"),
-    "backward": (GradientProbe, "measure"),
-    "unscale": (observed_loop.ObservedLoop, "_name_overflow"),
-    "step": (observed_loop, "learning_rates_of"),
-    "before update": (observed_loop, "current_scale"),
-    "after update": (observed_loop, "growth_tracker"),
-    "first step": (monitor, "_describe"),
-    "push": (observed_loop, "StepFacts"),
-    "look": (AllocatorWatch, "look"),
-}
-
-
-@pytest.mark.parametrize("place", sorted(_FAULTS))
+@pytest.mark.parametrize("place", sorted(FAULTS))
 def test_a_fault_in_any_hook_costs_one_warning_and_no_bit(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runs: Path
 ) -> None:
@@ -238,7 +202,7 @@ def test_a_fault_in_any_hook_costs_one_warning_and_no_bit(
 
     ours = Loop("fp16", clip=True)
     with amptui.observe(ours.model, ours.optimizer, ours.scaler), monkeypatch.context() as patch:
-        patch.setattr(*_FAULTS[place], fail)
+        patch.setattr(FAULTS[place], fail)
         ours.run(60)
     assert same_bits(ours, bare)
     said = capsys.readouterr().err.splitlines()
@@ -328,7 +292,7 @@ def followed(runs: Path) -> Iterator[tuple[Loop, Client, Session, threading.Even
         ended = threading.Event()
         client = Client(connect(folder), restore=restore, fold=fold, asked=lambda _: None, ended=ended)
         client.start()
-        assert ready.wait(30)
+        assert ready.wait(60)
         yield loop, client, session, news
         client.leave("detached")
 
@@ -344,10 +308,11 @@ def test_requests_are_refused_with_the_reason_and_the_loop_goes_on(
     loop, client, session, refused = followed
     loop.run(2)
     client.ask(request_)
-    assert refused.wait(30)
+    assert refused.wait(60)
     loop.run(2)
     (answer,) = session.view().answers
     assert isinstance(answer, RequestRefused)
     assert (answer.reason, answer.detail.startswith("this run is only observed")) == ("unavailable", True)
     assert client.stop_reason is None
     assert not session.view().pending
+    assert session.view().accepts == {"stop"}

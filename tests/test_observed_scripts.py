@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,17 +11,13 @@ from pathlib import Path
 import pytest
 
 import amptui
+from amptui.errors import RunFolderError
 from amptui.records import RunFailed, RunFinished
+from amptui.runs import lasting
 from amptui.runs.journal import read
+from amptui.runs.lock import RunLock, holder
+from tests.living import wait_until
 from tests.observed import Loop
-
-
-@pytest.fixture(autouse=True)
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the runs of a test are."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return tmp_path / "amptui" / "runs"
-
 
 SCRIPT = """
 import os, sys
@@ -61,10 +58,8 @@ def _script(tmp_path: Path, kind: str, *, watched: bool) -> subprocess.Completed
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["crash", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("exit", "interrupt", "workers"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["crash", "exit", "interrupt", "workers"])
 def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -> None:
     bare, ours = _script(tmp_path, kind, watched=False), _script(tmp_path, kind, watched=True)
     attach, _, rest = ours.stderr.partition("\n")
@@ -79,7 +74,7 @@ def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -
         assert "train.py" in last.traceback
     else:
         assert isinstance(last, RunFinished)
-        assert (last.reason, last.steps) == ("stopped" if kind == "interrupt" else "done", 3)
+        assert (last.reason, last.steps) == ("stopped" if kind == "interrupt" else "ended", 3)
 
 
 def test_a_second_process_finds_the_run_live(runs: Path) -> None:
@@ -91,3 +86,53 @@ def test_a_second_process_finds_the_run_live(runs: Path) -> None:
     (run,) = map(json.loads, done.stdout.splitlines())
     (folder,) = runs.iterdir()
     assert (run["name"], run["pid"]) == (folder.name, os.getpid())
+
+
+def test_a_run_whose_folder_was_deleted_is_locked_again(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lasting, "_LOOK_SECONDS", 0.0)
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer):
+        loop.run(2)
+        (folder,) = runs.iterdir()
+        shutil.rmtree(folder)
+        assert holder(folder) is None
+
+        def held() -> bool:
+            loop.run(1)
+            return holder(folder) is not None
+
+        wait_until(held, "the lock")
+        with pytest.raises(RunFolderError, match="another run is training"):
+            RunLock.take(folder)
+    assert holder(folder) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SystemExit(3), "the script exited with status 3"),
+        (SystemExit("no data"), "the script exited with status 1: no data"),
+        (SystemExit(-1), "the script exited with status 255"),
+        (SystemExit(0), ""),
+        (SystemExit(), ""),
+    ],
+    ids=repr,
+)
+def test_the_exit_status_of_an_exit_is_a_failure(error: SystemExit, told: str, runs: Path) -> None:
+    loop = Loop("fp32")
+
+    def script() -> None:
+        with amptui.observe(loop.model, loop.optimizer):
+            loop.run(2)
+            raise error
+
+    with pytest.raises(SystemExit):
+        script()
+    (folder,) = runs.iterdir()
+    last = list(read(folder / "journal.jsonl"))[-1]
+    if told:
+        assert isinstance(last, RunFailed)
+        assert last.error == told
+    else:
+        assert isinstance(last, RunFinished)
+        assert last.reason == "done"

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from amptui.process.script import NEVER_CALLED
-from amptui.records import Printed, RunFailed, RunFinished, StepRecord, ViewersChanged
+from amptui.process.script import NEVER_CALLED, script_name
+from amptui.records import Printed, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import read
+from amptui.runs.kept_run import look_at
+from amptui.runs.rundir import RunDir
 from tests.checkout import ROOT
-from tests.living import ended_afterwards, run_pid, wait_for_end, wait_until
+from tests.living import ended_afterwards, run_pid, screens_told, wait_for_end, wait_until
 from tests.terminal import Terminal, amptui_command
 
 TRAINS = """
@@ -57,6 +59,17 @@ raise ValueError("on purpose")
 """
 
 
+EXITS = """
+import sys
+import amptui
+from tests.observed import Loop
+loop = Loop("fp32")
+amptui.observe(loop.model, loop.optimizer)
+loop.run(3)
+sys.exit(int(sys.argv[1]))
+"""
+
+
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -88,6 +101,7 @@ def test_a_script_that_never_calls_amptui_is_passed_through(tmp_path: Path) -> N
     assert not folder.exists()
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = run("--run-dir", str(folder), script(tmp_path, TRAINS), "5", "4")
@@ -98,10 +112,11 @@ def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_
     assert [record.step for record in records if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_the_demo_trains_and_logs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = run("--run-dir", str(folder), str(ROOT / "demo" / "own_loop.py"), "6")
-    assert (done.returncode, done.stdout.startswith("trained 6 steps")) == (0, True)
+    assert (done.returncode, done.stdout.startswith("last loss ")) == (0, True)
     steps = [record for record in read(folder / "journal.jsonl") if isinstance(record, StepRecord)]
     assert [(record.step, record.samples, set(record.losses)) for record in steps] == [
         (step, 128, {"accuracy"}) for step in range(1, 7)
@@ -111,6 +126,39 @@ def test_the_demo_trains_and_logs(tmp_path: Path) -> None:
 def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     done = run("--run-dir", str(tmp_path / "run"), "-m", "json.tool", "--compact", given='{"a": 1}')
     assert (done.returncode, done.stdout) == (0, '{"a":1}\n')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run("--run-dir", str(folder), script(tmp_path, EXITS), str(status))
+    assert done.returncode == status
+    ended, last = list(read(folder / "journal.jsonl"))[-2:]
+    assert isinstance(ended, RunFinished)
+    assert (ended.reason, ended.steps) == ("ended", 3)
+    if status:
+        assert isinstance(last, RunFailed)
+        assert (last.error, last.step) == ("the script exited with status 3", 3)
+        assert look_at(RunDir(folder)).state == "failed"
+        assert "failed at step 3: the script exited with status 3" in done.stderr
+    else:
+        assert isinstance(last, RunFinished)
+        assert (last.reason, last.steps) == ("done", 3)
+        assert look_at(RunDir(folder)).state == "finished"
+        assert "done after 3 steps" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, EXITS), "3")
+    with ended_afterwards(folder), Terminal(command) as terminal:
+        terminal.wait_for("ended")
+        terminal.press("q")
+        assert terminal.wait() == 3
+        assert "failed at step 3: the script exited with status 3" in terminal.text
+    assert isinstance(list(read(folder / "journal.jsonl"))[-1], RunFailed)
 
 
 @pytest.mark.slow
@@ -126,6 +174,7 @@ def test_the_death_of_a_script_is_told_by_its_traceback_and_its_run(tmp_path: Pa
     assert (last.error, last.step) == ("ValueError: on purpose", 19)
 
 
+@pytest.mark.slow
 def test_a_signal_ends_the_script_and_gives_its_number(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
@@ -157,6 +206,7 @@ def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_pat
     assert "interrupted\nTraceback" in log
 
 
+@pytest.mark.slow
 def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")
@@ -171,15 +221,15 @@ def test_a_script_goes_on_without_its_screen_and_can_be_watched_again(tmp_path: 
         with Terminal(amptui_command("attach", str(folder))) as terminal:
             terminal.wait_for("AMP fp16 .*running")
             terminal.hang_up()
-            terminal.process.wait()
+            terminal.wait()
         assert run_pid(folder) == pid
+        wait_until(lambda: "hung up" in screens_told(folder), "that the screen has left")
         os.kill(pid, signal.SIGINT)
         wait_for_end(folder)
-    records = list(read(folder / "journal.jsonl"))
-    changes = [record.change for record in records if isinstance(record, ViewersChanged)]
-    assert changes == ["attached", "detached", "attached", "hung up"]
+    assert screens_told(folder) == ["attached", "detached", "attached", "hung up"]
 
 
+@pytest.mark.slow
 def test_the_end_of_the_script_follows_the_end_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,3 +243,15 @@ def test_the_end_of_the_script_follows_the_end_of_its_run(
         terminal.press("q")
         assert terminal.wait() == 6
         assert "done after" in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["-m", "torch.distributed.run", "--nproc-per-node", "2", "sub/train.py", "x.py"], "train"),
+        (["/usr/bin/torchrun", "--nproc-per-node=2", "-m", "package.train", "--lr", "1"], "train"),
+        (["torchrun", "--no-python", "wrapper.sh"], "torchrun"),
+    ],
+)
+def test_a_run_of_several_ranks_has_its_script_s_name(command: list[str], name: str) -> None:
+    assert script_name(command) == name

@@ -49,7 +49,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("good_frames", [0, 8])
+@pytest.mark.parametrize("good_frames", [0, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_fault_of_the_screen_does_not_cost_the_run(
     good_frames: int, warm: WarmSource, tmp_path: Path
 ) -> None:
@@ -120,7 +120,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize("method", ["view", "fold"])
+@pytest.mark.parametrize("method", ["view", pytest.param("fold", marks=pytest.mark.slow)])
 def test_a_screen_that_cannot_follow_a_run_says_that_it_goes_on(
     method: str, warm: WarmSource, tmp_path: Path
 ) -> None:

@@ -210,6 +210,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_is_called_so_and_can_be_left(warm: WarmSource, tmp_path: Path) -> None:
     run = tmp_path / "run"
     attach = [sys.executable, "-c", HEARING, "attach", str(run)]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from amptui.control import Control
+from amptui.keeping import WeightsSaved
 from amptui.records import RunFinished, Validation
 from amptui.summary import summary_lines
 from amptui.telemetry.flops import flops_now
@@ -14,7 +15,7 @@ from amptui.telemetry.view import EMPTY_VIEW, NumericsView, SessionView
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import window, xray
 from tests.tiny import Log, Tiny, prepare, switching, train
-from tests.tui import views
+from tests.tui import rank_views, views
 
 
 def text(view: SessionView) -> str:
@@ -65,6 +66,15 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
     assert lines[-1] == "journal: runs/mnist-deep/journal.jsonl"
 
 
+def test_it_says_where_the_weights_are() -> None:
+    weights = WeightsSaved(time=views.NOW, step=1204, path="/home/me/mine.pt", averaged=True)
+    lines = summary_lines(replace(views.finished(), weights=weights))
+    assert lines[-2:] == [
+        "averaged weights saved to /home/me/mine.pt",
+        "journal: runs/mnist-deep/journal.jsonl",
+    ]
+
+
 def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
     told = text(replace(views.finished(), compared=record_samples.compared()))
     assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips" in told
@@ -87,7 +97,7 @@ def test_a_precision_that_hardly_ran_is_told_of_and_nothing_is_said_to_be_sure()
     assert lines[header + 1].split()[1:6] == ["0", "~583", "ms", "~54.9/s", "0.0412"]
     assert lines[header + 3 : header + 5] == [
         "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16",
-        "AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps yet: FP32 0 of 20, AMP 0 of 20",
+        "AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps: FP32 0 of 20, AMP 0 of 20",
     ]
 
 
@@ -154,3 +164,9 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
 
 def test_a_scaler_that_never_ran_is_not_judged() -> None:
     assert "loss scaler" not in text(views.no_nvml())
+
+
+def test_a_distributed_run_names_its_ranks_and_the_slow_one() -> None:
+    lines = summary_lines(rank_views.view(8, "compute"))
+    assert lines[1].endswith("MNIST, 8 ranks, DDP, global batch 2,048")
+    assert lines[2].startswith("rank 5 (node-1 cuda:5) is slow: ")

@@ -168,14 +168,15 @@ def train(
     control = control or Control()
     options = {"epoch_budget": math.inf, **options}
     writer = CheckpointWriter(checkpoints, control=control, emit=log.emit, **options) if checkpoints else None
-    return Trainer(
+    trainer = Trainer(
         prepared,
         control,
         log.emit,
         interactive=interactive,
         writer=writer,
         look_interval_seconds=look_interval_seconds,
-    ).run()
+    )
+    return _run(trainer, prepared)
 
 
 def resume(
@@ -198,7 +199,7 @@ def resume(
     prepared = replace(prepared, precision=checkpoint.precision)
     options = {"epoch_budget": math.inf, **options}
     writer = CheckpointWriter(folder, control=control, emit=log.emit, kept=checkpoint.place, **options)
-    return Trainer(
+    trainer = Trainer(
         prepared,
         control,
         log.emit,
@@ -206,7 +207,18 @@ def resume(
         writer=writer,
         start=start,
         look_interval_seconds=0,
-    ).run()
+    )
+    return _run(trainer, prepared)
+
+
+def _run(trainer: Trainer, prepared: setup.Prepared) -> Outcome:
+    """Train, and end the DataLoader's workers: whatever test collects them later waits 5 s for each."""
+    try:
+        return trainer.run()
+    finally:
+        for batches in (prepared.training, prepared.validation):
+            if batches is not None:
+                batches.close()
 
 
 def losses(log: Log) -> list[float | None]:

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, TextIO
 
 from amptui.bench.progress import Progress
 from amptui.bench.results import Bench, Measured, report_json, report_lines
-from amptui.control import ComparisonRequest, Control, StopRequest, XRayRequest
-from amptui.engine.worker import torch_failed
+from amptui.control import ComparisonRequest, Control, StopRequest
+from amptui.engine.ab_test import MAX_ROUNDS
+from amptui.engine.torch_failure import torch_failed
 from amptui.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
+from amptui.findings import ModelCompiled
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
 from amptui.process.training import Training, follow, wire
 from amptui.prompt import complain, put
-from amptui.records import PRECISIONS
+from amptui.records import PRECISIONS, Record
 from amptui.request import BenchRequest, TrainRequest
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir
@@ -33,8 +35,9 @@ from amptui.text import inert_line
 if TYPE_CHECKING:
     import torch
 
-_WITHOUT_END = 1_000_000
-"""Epochs of a training that ends with its comparison."""
+MAX_BLOCK_STEPS = 200
+"""Steps of one block at most: up to 50 for the warm-up, 20 that count, and on a GPU those that were sent
+before the last of these arrived."""
 
 SLOW = 2.0
 """If float16 is slower than float32 by this factor, it is measured only if asked for."""
@@ -90,10 +93,10 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     return status
 
 
-def plan_precisions(asked: Sequence[str] | None, device: "torch.device") -> Plan:
+def plan_precisions(asked: Sequence[str] | None, device: "torch.device", *, compiles: bool = False) -> Plan:
     """The precisions of ``asked``, or all worth measuring, that ``device`` supports; and why not the others.
 
-    Raises ``UsageError`` if fewer than two are left.
+    Raises ``UsageError`` if fewer than two are left; one is enough if it runs eagerly and compiled.
     """
     from amptui.engine.precision import unsupported_precisions
 
@@ -104,9 +107,10 @@ def plan_precisions(asked: Sequence[str] | None, device: "torch.device") -> Plan
         left_out = {"ieee": "the same as FP32 on a CPU"} | left_out | _slow_float16()
     wanted = tuple(dict.fromkeys(PRECISIONS if asked is None else asked))
     precisions = tuple(name for name in wanted if name not in left_out)
-    if len(precisions) < 2:
+    if len(precisions) < (1 if compiles else 2):
         why = "".join(f"; {name}: {reason}" for name, reason in left_out.items())
-        raise UsageError(f"nothing to compare{why}", hint="name two or more with --precisions")
+        hint = f"name {'one' if compiles else 'two'} or more with --precisions"
+        raise UsageError(f"nothing to compare{why}", hint=hint)
     return Plan(precisions=precisions, left_out=left_out)
 
 
@@ -133,7 +137,8 @@ def _make_plan(request: BenchRequest) -> Plan:
         raise torch_failed(error) from error
     from amptui.engine.setup import choose_device
 
-    return plan_precisions(request.precisions, choose_device(request.training.device))
+    device = choose_device(request.training.device)
+    return plan_precisions(request.precisions, device, compiles=request.training.compile_mode is not None)
 
 
 def _slow_float16() -> dict[str, str]:
@@ -156,11 +161,13 @@ def _measure_all(request: BenchRequest, spec: ModelSpec, plan: Plan, watch: "_Wa
             folder = request.run_dir or Path(scratch)
             if len(request.batch_sizes) > 1:
                 folder /= f"batch-{batch_size}"
+            compiles = request.training.compile_mode is not None
+            sides = len(plan.precisions) * (2 if compiles else 1)
             training = replace(
                 request.training,
                 precision=plan.precisions[0],
                 batch_size=batch_size,
-                epochs=_WITHOUT_END,
+                min_steps=(request.rounds or MAX_ROUNDS) * sides * MAX_BLOCK_STEPS,
                 interactive=False,
                 probes=False,
                 max_rounds=request.rounds,
@@ -182,11 +189,10 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
     from amptui.engine.precision import Tf32Flags
 
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
+    compiling = _Compiling()
     with RunLock.take(run_dir.path, new=True) as lock:
-        training = wire(request, spec, run_dir)
-        training.control.ask(ComparisonRequest(plan.precisions))
-        if request.compile_mode is not None:
-            training.control.ask(XRayRequest())  # counts the operations, which compiled code hides
+        training = wire(request, spec, run_dir, listeners=[compiling])
+        training.control.ask(ComparisonRequest(plan.precisions, eager=request.compile_mode is not None))
         watch.progress.begin()
         training.start()
         follow(training, lock.renew, partial(watch.look, training))
@@ -200,8 +206,22 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
         error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
     view = training.session.view()
     batch_size = view.run.batch_size if view.run is not None else request.batch_size
-    measured = Measured(batch_size=batch_size, view=view, error=str(error or ""))
+    measured = Measured(
+        batch_size=batch_size, view=view, error=str(error or ""), compile_seconds=compiling.seconds
+    )
     return _Ended(measured=measured, error=error, hangs=not in_time)
+
+
+class _Compiling:
+    """Adds up what compiling took for each precision."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, told: Sequence[Record]) -> None:
+        for record in told:
+            if isinstance(record, ModelCompiled):
+                self.seconds[record.precision] = self.seconds.get(record.precision, 0.0) + record.seconds
 
 
 @dataclass(frozen=True, slots=True)

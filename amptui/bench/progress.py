@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TextIO
 from unicodedata import east_asian_width
 
-from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.labels import compared_label
 from amptui.diagnosis.speed import ratio_words
 from amptui.process.plain_lines import event_line
 from amptui.telemetry.view import SessionView
@@ -91,9 +91,11 @@ def progress_text(view: SessionView) -> str:
         return ""
     batch = f"batch {view.run.batch_size}" if view.run is not None and view.run.batch_size else ""
     at = min(compared.rounds + 1, compared.most_rounds)
-    parts = [batch, f"round {at} of at most {compared.most_rounds}", precision_label(view.precision or "")]
+    running = compared_label(view.precision or "", compared)
+    parts = [batch, f"round {at} of at most {compared.most_rounds}", running]
     parts += [
-        f"{precision_label(row.precision)} {ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
+        f"{compared_label(row.precision, compared)} "
+        f"{ratio_words(row.speedup, row.speedup_low, row.speedup_high)}"
         for row in compared.rows
         if row.speedup
     ]

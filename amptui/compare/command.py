@@ -4,15 +4,21 @@ import json as json_text
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from signal import SIGHUP, SIGINT
 
+from amptui import units
 from amptui.errors import UsageError
 from amptui.process.stop_signals import StopSignals
-from amptui.prompt import put, say
+from amptui.prompt import complain, put, say
 from amptui.runs.find import find_run
 from amptui.terminal import HeldTerminal, can_show_a_screen
+
+_PATIENCE_SECONDS = 1.0
+"""After that long in silence it is said what is being read."""
 
 MAX_RUNS = 26
 """As many as there are letters to name groups with."""
@@ -38,7 +44,7 @@ def compare(
         return _show(journals, target_loss)
     from amptui.compare.following import read_all
 
-    found = read_all(journals, target=target_loss)
+    found = read_all(journals, target=target_loss, reading=_Announcer())
     if html is not None:
         from amptui.compare.compare_page import write_page
 
@@ -55,6 +61,22 @@ def compare(
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         say(*plain_lines(found, width))
     return 0
+
+
+class _Announcer:
+    """Says on a terminal which journal is being read, once for each, if reading takes its time."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + _PATIENCE_SECONDS
+        self._said: set[Path] = set()
+
+    def __call__(self, journal: Path) -> None:
+        """``journal`` is being read."""
+        if journal in self._said or time.monotonic() < self._due or not sys.stderr.isatty():
+            return
+        self._said.add(journal)
+        with suppress(OSError):
+            complain(f"reading {journal}, {units.number_of_bytes(journal.stat().st_size)}")
 
 
 def _found(runs: Sequence[str]) -> list[Path]:

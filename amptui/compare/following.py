@@ -77,13 +77,22 @@ def follow(journals: Sequence[Path]) -> list[FollowedRun]:
     ]
 
 
-def read_all(journals: Sequence[Path], *, target: float | None) -> Compared:
-    """The comparison of the runs as they are now. Raises ``RunFolderError``."""
+def read_all(
+    journals: Sequence[Path],
+    *,
+    target: float | None,
+    reading: Callable[[Path], object] = lambda _journal: None,
+) -> Compared:
+    """The comparison of the runs as they are now. Raises ``RunFolderError``.
+
+    ``reading`` is called before each piece of a journal, which may have many.
+    """
     runs = follow(journals)
     try:
-        for run in runs:
+        for journal, run in zip(journals, runs, strict=True):
+            reading(journal)
             while run.advance():
-                pass
+                reading(journal)
         return compared([run.figures() for run in runs], target=target)
     finally:
         for run in runs:

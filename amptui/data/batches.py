@@ -5,16 +5,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
+from amptui.data.dealt import DealtOrder, check_shared, is_split, share_of
 from amptui.data.device_copies import DeviceCopies, move
 from amptui.data.loaders import (
     END,
-    SeededIndices,
     SeededSamples,
     delivered,
     draws_on_host,
@@ -24,6 +24,7 @@ from amptui.data.loaders import (
     without_workers,
     worker_count,
 )
+from amptui.data.order import WHOLE, Order, Share
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
 
@@ -77,6 +78,9 @@ class Batches(Protocol):
         Raises DataError if there is none.
         """
 
+    def checksum(self) -> int:
+        """Of the first epoch's order, where ranks might draw different ones; leaves the generators alone."""
+
     def close(self) -> None:
         """End the workers, if any; there is no epoch after this."""
 
@@ -84,7 +88,7 @@ class Batches(Protocol):
         """Start workers that persist across epochs, as an earlier epoch would have done."""
 
 
-def open_batches(
+def open_batches(  # noqa: PLR0913 - each is a choice of its own
     source: Source,
     *,
     device: torch.device,
@@ -93,16 +97,24 @@ def open_batches(
     training: bool,
     workers: int | None = None,
     collate: Collate | None = None,
+    share: Share = WHOLE,
 ) -> Batches:
     """Batches of ``source`` on ``device``: for training shuffled and without a last short one, else in order.
 
-    A :class:`DataLoader` is used as it is, with its own batch size and order. ``Arrays`` are kept on the
-    device if they take at most a quarter of a GPU's free memory. Raises ``DataError`` if there is not one
-    batch.
+    A :class:`DataLoader` is used as it is, with its own batch size and order; several processes take its
+    batches in turn, in an order that they draw for each epoch. ``Arrays`` are kept on the device if they take
+    at most a quarter of a GPU's free memory. Raises ``DataError`` if there is not one batch.
 
     ``workers`` processes load the samples of a map-style ``Dataset``, whose batches do not depend on their
     number; None is 0 on a CPU and up to 4 on a GPU. ``collate`` makes batches of a ``Dataset``'s samples.
+
+    ``batch_size`` is that of one process; ``share`` says which samples this one takes. Raises ``UsageError``
+    for data that several processes cannot share.
     """
+    if share.world_size > 1 and not is_split(source, share):
+        check_shared(source, _role(training), share.world_size)
+        if isinstance(source, DataLoader):
+            return _DealtBatches(source, DealtOrder(source, seed, training=training, share=share), device)
     if isinstance(source, DataLoader):
         batches: Batches = _LoadedBatches(source, device)
         if batches.batches_per_epoch == 0:
@@ -112,7 +124,8 @@ def open_batches(
     if isinstance(source, IterableDataset):
         # No workers: each would deliver the whole stream unless the data set splits it itself.
         return _LoadedBatches(DataLoader(source, batch_size, drop_last=training, collate_fn=collate), device)
-    order = _Order(_samples(source, batch_size, training), batch_size, seed, training=training)
+    samples = _samples(source, batch_size, training, share.world_size)
+    order = Order(samples, batch_size, seed, training=training, share=share)
     if not isinstance(source, Arrays):
         return _DatasetBatches(source, order, device, workers=workers, collate=collate)
     if _fits(source, device):
@@ -135,57 +148,13 @@ def count_samples(batch: Batch) -> int:
     return next((samples for part in batch if (samples := count_samples(part))), 0)
 
 
-class _Order(Sampler[list[int]]):
-    """The sample indices of each batch of an epoch; iterates over the batches of epoch ``self.epoch``."""
-
-    def __init__(self, samples: int, batch_size: int, seed: int, *, training: bool) -> None:
-        self.samples = samples
-        self.batch_size = batch_size
-        self.epoch = 0
-        self.skip = 0
-        """Batches that iteration leaves out at the start."""
-        self.seeds_batches = False
-        """Whether each batch comes with a seed for what is drawn while its samples are loaded."""
-        self._seed = seed
-        self._training = training
-
-    def __len__(self) -> int:
-        full, rest = divmod(self.samples, self.batch_size)
-        return full + (rest > 0 and not self._training)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        batches = torch.split(self.indices(self.epoch), self.batch_size)
-        if not self.seeds_batches:
-            return (batch.tolist() for batch in batches[self.skip :])
-        numbered = enumerate(batches[self.skip :], self.skip)
-        return (
-            SeededIndices(batch.tolist(), self._seed_of(self.epoch, number)) for number, batch in numbered
-        )
-
-    def indices(self, epoch: int) -> Tensor:
-        """The sample indices of an epoch, int64 [samples]; drawn on the CPU, so the same for every device."""
-        if not self._training:
-            return torch.arange(self.samples, device="cpu")
-        generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
-        shuffled = torch.randperm(self.samples, generator=generator, device="cpu")
-        return shuffled[: len(self) * self.batch_size]
-
-    def epoch_seed(self, epoch: int) -> int:
-        """A 64-bit seed from the run's seed and ``epoch``; neighbouring numbers give unrelated seeds."""
-        return self._seed_of(epoch)
-
-    def _seed_of(self, *numbers: int) -> int:
-        entropy = (self._seed % (1 << 64), *numbers)
-        return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])
-
-
 class _ResidentBatches:
     """A data set that is kept on the device; no step waits for host memory."""
 
     generators: tuple[torch.Generator, ...] = ()
     dropped = 0
 
-    def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
+    def __init__(self, arrays: Arrays, order: Order, device: torch.device) -> None:
         self._inputs = arrays.inputs.to(device)
         self._targets = arrays.targets.to(device)
         self._order = order
@@ -195,6 +164,9 @@ class _ResidentBatches:
 
     def first(self) -> Batch:
         return next(self.epoch(1))
+
+    def checksum(self) -> int:
+        return 0
 
     def close(self) -> None:
         """There are no workers."""
@@ -207,7 +179,7 @@ class _ResidentBatches:
         if self._device.type == "cuda":
             # The copy from pinned memory is queued like a kernel; the host would wait for any other.
             indices = indices.pin_memory().to(self._device, non_blocking=True)
-        for batch in torch.split(indices, self._order.batch_size)[skip:]:
+        for batch in self._order.split(indices)[skip:]:
             yield _scaled(self._inputs.index_select(0, batch)), self._targets.index_select(0, batch)
 
 
@@ -236,6 +208,9 @@ class _LoadedBatches:
                 generator.set_state(state)
         raise DataError("the training data has no batches")
 
+    def checksum(self) -> int:
+        return 0
+
     def close(self) -> None:
         # Waits for them, as torch does when the last reference goes: they remove their own files.
         getattr(self._iterator, "_shutdown_workers", lambda: None)()
@@ -246,7 +221,9 @@ class _LoadedBatches:
             # Only the first iterator draws a seed for the workers.
             iter(self._loader)
 
-    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:  # noqa: ARG002
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
+        if isinstance(self._loader.sampler, DistributedSampler):
+            self._loader.sampler.set_epoch(number)
         batches = self._batches()  # the loader's order is its own
         for done in range(skip):
             if next(batches, END) is END:
@@ -293,7 +270,7 @@ class _DatasetBatches(_LoadedBatches):
     def __init__(
         self,
         dataset: Dataset[Any],
-        order: _Order,
+        order: Order,
         device: torch.device,
         *,
         workers: int | None,
@@ -331,10 +308,35 @@ class _DatasetBatches(_LoadedBatches):
         return super().epoch(number)
 
 
+class _DealtBatches(_LoadedBatches):
+    """One rank's part of a DataLoader's batches."""
+
+    def __init__(self, loader: DataLoader[Any], order: DealtOrder, device: torch.device) -> None:
+        super().__init__(share_of(loader, order), device)
+        self.generators = generators_of(loader)
+        self._order = order
+
+    def checksum(self) -> int:
+        states = [generator.get_state() for generator in self.generators]
+        try:
+            return self._order.checksum()
+        finally:
+            for generator, state in zip(self.generators, states, strict=True):
+                generator.set_state(state)
+
+    def first(self) -> Batch:
+        self._order.epoch = 1
+        return super().first()
+
+    def epoch(self, number: int, *, skip: int = 0, passed: Passed = _go_on) -> Iterator[Batch]:
+        self._order.epoch = number
+        return super().epoch(number, skip=skip, passed=passed)  # its workers draw as they did before
+
+
 class _StreamedBatches(_LoadedBatches):
     """Arrays too large for the device: batches are gathered on the host and copied."""
 
-    def __init__(self, arrays: Arrays, order: _Order, device: torch.device) -> None:
+    def __init__(self, arrays: Arrays, order: Order, device: torch.device) -> None:
         self._order = order
         # With a sampler of whole batches and no batch size, one indexing call gathers a batch.
         loader = DataLoader(
@@ -373,8 +375,8 @@ def _fits(arrays: Arrays, device: torch.device) -> bool:
     return arrays.inputs.nbytes + arrays.targets.nbytes <= free_bytes / 4
 
 
-def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> int:
-    """How many samples there are; raises DataError if they do not fill one batch."""
+def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool, world_size: int) -> int:
+    """How many samples there are; raises DataError if they do not fill one batch of every rank."""
     role, samples = _role(training), length_of(source)
     if source is None or isinstance(source, str | bytes):
         what = f"the {role} data is {'None' if source is None else 'a string'}"
@@ -383,9 +385,11 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool) -> 
         raise DataError(f"the {role} set has no length", hint="define __len__, or make it an IterableDataset")
     if samples == 0:
         raise DataError(f"the {role} set is empty")
-    if training and samples < batch_size:
+    if training and samples < batch_size * world_size:
         what = f"the training set has {samples:,} samples, fewer than one batch of {batch_size:,}"
-        raise DataError(what, hint=f"use --batch-size {samples} or less")
+        if world_size > 1:
+            what += f" for each of {world_size:,} ranks"
+        raise DataError(what, hint=f"use --batch-size {max(1, samples // world_size)} or less")
     return samples
 
 

@@ -140,12 +140,12 @@ def _next_item(items: queue.Queue[_Item], deadline: float, trouble: str, request
     while True:
         request.raise_if_stopping()
         remaining = deadline - time.monotonic()
-        if remaining <= 0:
-            raise _MirrorError(trouble)
         try:
-            return items.get(timeout=min(remaining, _STOP_POLL_SECONDS))
+            # What has arrived counts, however late we come: then the disk was slow, not the mirror.
+            return items.get(timeout=max(0.0, min(remaining, _STOP_POLL_SECONDS)))
         except queue.Empty:
-            continue
+            if remaining <= 0:
+                raise _MirrorError(trouble) from None
 
 
 def _read(url: str, timeout_seconds: float, items: queue.Queue[_Item], abandoned: threading.Event) -> None:

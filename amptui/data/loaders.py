@@ -48,7 +48,7 @@ class SeededSamples(Dataset[Any]):
 
     def __getitems__(self, indices: SeededIndices) -> list[Any]:
         """The samples of one batch; torch's DataLoader asks for them so."""
-        with _seeded(indices.seed):
+        with seeded(indices.seed):
             together = getattr(self._dataset, "__getitems__", None)
             if callable(together):
                 return list(together(list(indices)))
@@ -56,7 +56,7 @@ class SeededSamples(Dataset[Any]):
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def seeded(seed: int) -> Iterator[None]:
     """The generators of Python, numpy and torch seeded within; in the training's own process as before after.
 
     A GPU's generators are left alone: ``torch.manual_seed()`` would seed them too.

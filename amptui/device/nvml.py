@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any, Literal, Protocol, TypeVar
 
-from amptui.samples import GpuSample
+from amptui.samples import GpuSample, decode_clocks_event_reasons
 
 _Value = TypeVar("_Value")
 
@@ -54,23 +54,6 @@ _START_FAILURES = {
     28: "no NVIDIA GPU: NVML lists none",
 }
 
-_CLOCKS_EVENT_REASONS = {
-    0x08: "hw slowdown",
-    0x40: "thermal (hw)",
-    0x80: "power brake",
-    0x20: "thermal (sw)",
-    0x04: "power cap",
-    0x400: "reliability",
-    0x200: "board limit",
-    0x10: "sync boost",
-    0x02: "app clocks",
-    0x100: "display clocks",
-}
-"""The bits of ``nvmlClocksEventReasons``, the most severe first."""
-
-_IDLE = 0x01
-"""Clocks are low because nothing runs: not reported, since there is nothing to do."""
-
 
 class Probe(Protocol):
     """A source of GPU data. None of its methods raises: what cannot be measured is None."""
@@ -104,17 +87,11 @@ class NullProbe:
         """Nothing to release."""
 
 
-def decode_clocks_event_reasons(mask: int) -> tuple[str, ...]:
-    """Why clocks are throttled, the most severe reason first; empty if they are not, or only idle."""
-    words = [word for bit, word in _CLOCKS_EVENT_REASONS.items() if mask & bit]
-    unknown = mask & ~(_IDLE | sum(_CLOCKS_EVENT_REASONS))
-    return (*words, *([f"unknown {unknown:#x}"] if unknown else []))
-
-
-def open_probe() -> Probe:
+def open_probe(uuid: str | None = None) -> Probe:
     """NVML's probe, or a `NullProbe` that says why there is none; may block while the driver starts.
 
-    A `NullProbe` is final: nobody installs a driver under a running program.
+    ``uuid``: that of the only GPU, or MIG instance of one, to sample, as torch or NVML tells it. A
+    `NullProbe` is final: nobody installs a driver under a running program.
     """
     try:
         import pynvml
@@ -125,7 +102,7 @@ def open_probe() -> Probe:
     if isinstance(started, _Refusal):
         note = _START_FAILURES.get(started.code, f"no GPU data: NVML: {started.words}")
         return NullProbe(note, "absent" if started.code in _ABSENT else "refused")
-    probe = NvmlProbe(gate)
+    probe = NvmlProbe(gate, uuid)
     if probe.gpu_count == 0:
         probe.close()
         return NullProbe(probe.note or _START_FAILURES[28])
@@ -139,7 +116,7 @@ class NvmlProbe:
     named by its index: ``GPU 0``.
     """
 
-    def __init__(self, gate: "_Gate") -> None:
+    def __init__(self, gate: "_Gate", uuid: str | None = None) -> None:
         self._gate = gate
         self.note = ""
         count = self._gate.ask("nvmlDeviceGetCount")
@@ -150,6 +127,8 @@ class NvmlProbe:
         for index in range(count):
             gpu = _Gpu(f"GPU {index}", self._gate, "nvmlDeviceGetHandleByIndex", index)
             self._gpus += [gpu, *gpu.mig_instances()]
+        if uuid is not None:
+            self._gpus = [gpu for gpu in self._gpus if gpu.has_uuid(uuid)]
 
     @property
     def gpu_count(self) -> int:
@@ -265,6 +244,10 @@ class _Gpu:
         self._uuid = self._uuid or look.read("UUID", str, ("nvmlDeviceGetUUID",))
         self._name = self._name or look.read("name", str, ("nvmlDeviceGetName",))
         return ""
+
+    def has_uuid(self, uuid: str) -> bool:
+        """Whether this is the one of that name; before a MIG instance's torch writes another prefix."""
+        return self._uuid is not None and self._uuid.partition("-")[2] == uuid.partition("-")[2]
 
     def mig_instances(self) -> "list[_Gpu]":
         """The MIG instances that this process may see; most GPUs have none.

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from amptui import units
 from amptui.diagnosis.labels import precision_label
-from amptui.records import AMP_PRECISIONS
+from amptui.records import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
 from amptui.telemetry.view import Comparison, PrecisionTiming
@@ -91,7 +91,7 @@ def limit(timing: PrecisionTiming) -> str:
     shares = shares_of(timing.phases)
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     part = f"{units.percent(amp)} of the step"
-    used = timing.precision in AMP_PRECISIONS
+    used = base_precision(timing.precision) in AMP_PRECISIONS
     if 1 - amp < LITTLE_REST:
         who = "what AMP speeds up is still" if used else "AMP can speed up forward and backward:"
         return f"{who} {part}, little else limits it"

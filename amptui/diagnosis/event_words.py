@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from amptui import units
-from amptui.diagnosis import float16_verdicts, loss_scale, memory_use, nonfinite, speed
+from amptui.diagnosis import float16_verdicts, loss_scale, memory_use, nonfinite, rank_words, speed
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.findings import ModelCompiled, ModulesTraced
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.ranks import RankLost, RanksDisagree
 from amptui.records import (
-    CheckpointWritten,
     EpochFinished,
-    KeepingChanged,
     Note,
     PauseChanged,
     PrecisionChanged,
@@ -20,7 +20,6 @@ from amptui.records import (
     RunStarted,
     Validated,
     Validation,
-    ViewersChanged,
 )
 from amptui.telemetry.events import (
     ComparisonOver,
@@ -32,6 +31,7 @@ from amptui.telemetry.events import (
     XRaySummary,
 )
 from amptui.telemetry.health import least_agreeing
+from amptui.telemetry.stragglers import SlowRankNews
 
 
 def event_text(event: Event) -> str:
@@ -47,9 +47,10 @@ def event_details(event: Event) -> list[str]:
 
 
 def run_started(record: RunStarted) -> str:
-    """``run started: mnist-deep on NVIDIA H200, MNIST, FP32``."""
+    """``run started: mnist-deep on NVIDIA H200, MNIST, FP32``; of several ranks also how many."""
     where = f"{record.device_name}, {data_label(record.data)}"
-    return f"run started: {record.model} on {where}, {precision_label(record.precision)}"
+    ranks = rank_words.run_words(record)
+    return f"run started: {record.model} on {where}, {precision_label(record.precision)}{ranks}"
 
 
 def comparison_over(over: ComparisonOver) -> str:
@@ -95,10 +96,22 @@ def checkpoint_written(record: CheckpointWritten) -> str:
     return f"checkpoint {record.name}: {size} in {_span(record.seconds)}, training blocked for {blocked}"
 
 
+def weights_saved(record: WeightsSaved) -> str:
+    """``averaged weights saved to /home/me/mine.pt``."""
+    return f"{'averaged weights' if record.averaged else 'weights'} saved to {record.path}"
+
+
 def run_resumed(found: Resumption) -> str:
-    """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are repeated``."""
+    """``resumed after step 1,200 from step-000001200.pt on NVIDIA H200; 37 steps are repeated``.
+
+    After a restart by the launcher also how many there were, and why.
+    """
     record = found.record
     text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
+    if not record.checkpoint:
+        text = f"started from the beginning, before the first checkpoint, on {record.device_name}"
+    if record.restarts:
+        text = f"restart {units.count(record.restarts)}, {' '.join(record.cause.split())}: {text}"
     if record.device_name != found.device_before:
         text += f" (was {found.device_before}): the comparison starts over"
     if record.lost_steps:
@@ -135,8 +148,7 @@ def run_ended(outcome: RunFinished | RunFailed) -> str:
     """``done after 2,340 steps in 0:41``; of a failure its error, on one line."""
     if isinstance(outcome, RunFailed):
         return f"failed at step {units.count(outcome.step)}: {' '.join(outcome.error.split())}"
-    word = "done" if outcome.reason == "done" else "stopped"
-    return f"{word} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
+    return f"{outcome.reason} after {units.count(outcome.steps)} steps in {units.duration(outcome.seconds)}"
 
 
 def _xray_details(found: XRaySummary) -> list[str]:
@@ -176,9 +188,13 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     Note: lambda it: _first_line(it.text),
     Printed: lambda it: it.text.rstrip(),
     CheckpointWritten: checkpoint_written,
+    WeightsSaved: weights_saved,
     Resumption: run_resumed,
     KeepingChanged: keeping_changed,
     ViewersChanged: viewers_changed,
+    RanksDisagree: rank_words.ranks_disagree,
+    RankLost: rank_words.rank_lost,
+    SlowRankNews: rank_words.slow_rank,
     RunFinished: run_ended,
     RunFailed: lambda it: f"failed: {_first_line(it.error)}",  # the list has a column for the step
 }

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from amptui.records import DataInfo
+from amptui.findings import PrecisionsCompared
+from amptui.records import EAGER_SUFFIX, DataInfo, base_precision
 
 _LABELS: Mapping[str, str] = {
     "fp32": "FP32",
@@ -18,18 +19,27 @@ _LETTERS: Mapping[str, str] = {"fp32": "F", "ieee": "I", "tf32": "T", "fp16": "A
 
 
 def precision_label(name: str) -> str:
-    """``fp16`` as ``AMP fp16``; an unknown name is returned unchanged."""
-    return _LABELS.get(name, name)
+    """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; an unknown name is its own label."""
+    base = base_precision(name)
+    return _LABELS.get(base, base) + name[len(base) :]
+
+
+def compared_label(name: str, found: PrecisionsCompared) -> str:
+    """The label of a row of ``found``: where others ran eagerly, ``AMP fp16 compiled``."""
+    label = precision_label(name)
+    if name != base_precision(name) or not any(row.precision.endswith(EAGER_SUFFIX) for row in found.rows):
+        return label
+    return f"{label} compiled"
 
 
 def precision_glyph(name: str | None) -> str:
     """The glyph beside a precision's label."""
-    return _GLYPHS.get(name or "", "?")
+    return _GLYPHS.get(base_precision(name or ""), "?")
 
 
 def precision_letter(name: str | None) -> str:
     """The one-cell letter for a precision."""
-    return _LETTERS.get(name or "", "?")
+    return _LETTERS.get(base_precision(name or ""), "?")
 
 
 def signed_label(name: str) -> str:

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from amptui import units
 from amptui.diagnosis.float16_verdicts import module_of, what_overflowed_first
-from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, FORWARD_OVERFLOW_EXPLAINED, by_module, named, span
+from amptui.diagnosis.nonfinite import (
+    FORWARD_OVERFLOW,
+    FORWARD_OVERFLOW_EXPLAINED,
+    by_module,
+    named,
+    on_ranks,
+    span,
+)
 from amptui.findings import ModuleRange
 from amptui.records import COLLAPSE_SKIPS, MIN_SOUND_SCALE, LossScaleChanged, StepSkipped
 from amptui.telemetry.events import ScaleMove, SkipRow
@@ -115,6 +122,7 @@ def skipped(row: SkipRow) -> str:
     if scale_now is None and row.count > 1:
         scale_now = last.loss_scale  # the lowest known one
     where = f", non-finite gradient in {named(last.names, last.count)}" if last.names else ""
+    where += f"{'' if where else ','}{on_ranks(last.ranks)}" if last.ranks else ""
     return f"overflow: {told}, scale {_move(first.loss_scale, scale_now)}{where}; {skip_means(row)}"
 
 
@@ -165,6 +173,7 @@ def _skip_line(skip: StepSkipped) -> str:
     found = by_module(skip.names, skip.kinds, skip.count)
     if not found and skip.count:
         found = f"NaN or Inf in {units.count(skip.count)} gradients"
+    step += f",{on_ranks(skip.ranks)}" if skip.ranks else ""
     return f"{step}: {found}" if found else step
 
 

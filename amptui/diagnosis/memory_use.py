@@ -1,8 +1,9 @@
 """How AMP changes a step's memory, and why it saves much or little, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from amptui import units
+from amptui.answers import RequestKind
 from amptui.diagnosis.labels import precision_label
 from amptui.findings import MemoryBreakdown, XRayTaken
 from amptui.telemetry.memory import MemorySides, other_bytes, sides, size_of
@@ -50,11 +51,16 @@ def saved_for_backward(xray: XRayTaken) -> str:
     return f"saved for backward: {in_amp} in AMP, {in_fp32} in FP32, {rest}"
 
 
-def memory_sentences(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> tuple[str, ...]:
-    """Why AMP saves memory or not, or what to measure to find out; none before the first breakdown."""
+def memory_sentences(
+    memory: Sequence[MemoryBreakdown], xray: XRayTaken | None, accepts: Collection[RequestKind] = ()
+) -> tuple[str, ...]:
+    """Why AMP saves memory or not, or what to measure to find out; none before the first breakdown.
+
+    ``accepts``: what the run can be asked for.
+    """
     if not memory:
         return ()
-    told = [_peak_sentence(sides(memory)), _kept_for_backward(memory, xray)]
+    told = [_peak_sentence(sides(memory)), _kept_for_backward(memory, xray, accepts)]
     return tuple(text for text in told if text)
 
 
@@ -144,7 +150,9 @@ def signed_bytes(change: int) -> str:
 # ---------------------------------------------------------------------- what autograd keeps
 
 
-def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None) -> str:
+def _kept_for_backward(
+    memory: Sequence[MemoryBreakdown], xray: XRayTaken | None, accepts: Collection[RequestKind]
+) -> str:
     """The X-ray's sizes, exact for one batch; without one, how to measure them on a CPU.
 
     In AMP autograd also saves cast copies: a layer's backward pass needs its weights as they were in the
@@ -152,7 +160,8 @@ def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None
     """
     if xray is None:
         unknown = any(each.peak_allocated_bytes is None for each in memory)
-        return _NOT_ON_A_CPU if unknown else ""
+        hint = "; press x for what is saved for backward" if "x-ray" in accepts else ""
+        return f"activations and peak are not measured on a CPU{hint}" if unknown else ""
     full, half = xray.saved_bytes_fp32, xray.saved_bytes_amp
     if full is None or half is None:
         return ""
@@ -163,9 +172,6 @@ def _kept_for_backward(memory: Sequence[MemoryBreakdown], xray: XRayTaken | None
     label = precision_label(xray.precision)
     sizes = f"{units.number_of_bytes(full)} in FP32, {units.number_of_bytes(half)} in {label}{change}"
     return f"saved for backward (X-ray): {sizes}{among}"
-
-
-_NOT_ON_A_CPU = "activations and peak are not measured on a CPU; press x for what is saved for backward"
 
 
 def _signed_percent(fraction: float) -> str:

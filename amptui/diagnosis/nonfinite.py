@@ -13,6 +13,8 @@ WORDS: Mapping[NonFiniteKind, str] = {"nan": "NaN", "inf": "Inf"}
 """How each kind is written."""
 
 
+_NAMED_RANKS = 4
+
 FORWARD_OVERFLOW_EXPLAINED = (
     "The loss itself is NaN or Inf: values exceeded float16's range before any gradient was scaled, so no "
     "scale helps. A trace names the first module: run it in FP32 (with autocast disabled), or use bf16."
@@ -73,9 +75,11 @@ def _meaning(storm: Storm) -> _Meaning:
 
 def storm_text(storm: Storm) -> str:
     """``the loss is NaN, 100 times (612–711); the step was applied: ...``."""
-    text = what_is_not_finite(storm.first)
+    text = what_is_not_finite(storm.first) + on_ranks(storm.first.ranks)
     if storm.times > 1:
         text += f", {units.count(storm.times)} times {span(storm.first.step, storm.last.step)}"
+    if storm.first.ranks and not storm.in_float16:
+        text += "; the average gave it to all ranks"
     return f"{text}; {_meaning(storm).line}"
 
 
@@ -83,6 +87,14 @@ def storm_details(storm: Storm) -> list[str]:
     """An explanation, and what was found first and last."""
     found = (line for line in map(found_line, (storm.first, storm.last)) if line)
     return [_meaning(storm).explanation, *dict.fromkeys(found)]
+
+
+def on_ranks(ranks: Sequence[int]) -> str:
+    """Whose own loss or gradients overflowed, where several ranks train: `` on rank 3``."""
+    if not ranks:
+        return ""
+    more = " and others" if len(ranks) > _NAMED_RANKS else ""
+    return f" on rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks[:_NAMED_RANKS]))}{more}"
 
 
 def span(first_step: int, last_step: int) -> str:

@@ -1,12 +1,14 @@
 """What AMP gained in words: a comparison's result, the running ratio, and why there is little gain."""
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 from amptui import units
-from amptui.diagnosis.labels import precision_label
+from amptui.answers import RequestKind
+from amptui.diagnosis.labels import compared_label, precision_label
 from amptui.diagnosis.memory_use import LITTLE_MEMORY, why_little
-from amptui.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.records import RunStarted
+from amptui.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records import RunStarted, base_precision
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_STEPS
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 
@@ -29,7 +31,12 @@ def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]
     mnist-deep, batch 256, H200``.
     """
     baseline, *others = found.rows
-    return [_card(found, baseline, row, run) for row in others if row.speedup is not None and row.speedup > 0]
+    cards = [
+        _card(found, baseline, row, run) for row in others if row.speedup is not None and row.speedup > 0
+    ]
+    # Those beside the baseline are among them.
+    pairs = [pair for pair in found.pairs if pair.speedup > 0 and pair.than != found.baseline]
+    return cards + [_pair_card(found, pair) for pair in pairs]
 
 
 def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
@@ -106,14 +113,12 @@ def _card(
     found: PrecisionsCompared, baseline: PrecisionMeasured, row: PrecisionMeasured, run: RunStarted | None
 ) -> str:
     assert row.speedup is not None, "a card is of a precision that was measured"
-    than = precision_label(found.baseline)
-    speed = speed_of(row.speedup, row.speedup_low, row.speedup_high, than)
-    words = f"{speed.words} than {than}" if speed.gain else speed.words
-    interval = speed.interval or "(too few blocks for an interval)"
-    parts = [f"{precision_label(row.precision)} {words} {interval}"]
+    than = compared_label(found.baseline, found)
+    gain = _gain_words(row.speedup, row.speedup_low, row.speedup_high, than)
+    parts = [f"{compared_label(row.precision, found)} {gain}"]
     if row.peak_allocated_bytes is not None and baseline.peak_allocated_bytes:
         parts.append(less_memory(1 - row.peak_allocated_bytes / baseline.peak_allocated_bytes))
-    if row.precision == "fp16":
+    if base_precision(row.precision) == "fp16":
         parts.append(f"{units.count(row.skipped)} skip{'' if row.skipped == 1 else 's'}")
     blocks = f"{units.count(row.blocks)} block{'' if row.blocks == 1 else 's'}"
     parts.append(f"{blocks} of {found.block_steps} steps")
@@ -125,25 +130,42 @@ def _card(
     return ", ".join(parts)
 
 
+def _pair_card(found: PrecisionsCompared, pair: PairCompared) -> str:
+    """``AMP bf16 compiled 1.24× faster than AMP bf16 eager (1.20 to 1.28)``."""
+    than = compared_label(pair.than, found)
+    gain = _gain_words(pair.speedup, pair.speedup_low, pair.speedup_high, than)
+    return f"{compared_label(pair.precision, found)} {gain}"
+
+
+def launch_bound_gain(pair: PairCompared, option: str) -> str:
+    """``FP32 eager is launch-bound: --compile reduce-overhead makes it 1.80× faster (1.75 to 1.85)``."""
+    speed = speed_of(pair.speedup, pair.speedup_low, pair.speedup_high, precision_label(pair.than))
+    gain = f"{option} makes it {speed.words}" if speed.gain else f"with {option} it is {speed.words}"
+    interval = speed.interval or "(too few blocks for an interval)"
+    return f"{precision_label(pair.than)} is launch-bound: {gain} {interval}"
+
+
+def _gain_words(speedup: float, low: float | None, high: float | None, than: str) -> str:
+    speed = speed_of(speedup, low, high, than)
+    words = f"{speed.words} than {than}" if speed.gain else speed.words
+    return f"{words} {speed.interval or '(too few blocks for an interval)'}"
+
+
 # ---------------------------------------------------------------------------- the running ratio
 
 
-def why_no_ratio(comparison: Comparison, *, observed: bool = False) -> str:
-    """What a speed-up still needs; empty when there is one. Nobody can switch an ``observed`` run."""
-    if observed and comparison.missing in ("AMP", "baseline"):
-        return "the script has used one precision"
+def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) -> str:
+    """What a speed-up still needs; empty when there is one. ``accepts``: what the run can be asked for."""
     if comparison.missing == "more steps":
         steps = {row.precision: row.steps for row in comparison.rows}
         baseline, amp = comparison.baseline or "", comparison.amp or ""
         sides = ((precision_label(baseline), steps.get(baseline, 0)), ("AMP", steps.get(amp, 0)))
         few = [f"{name} {count} of {MIN_STEPS}" for name, count in sides if count < MIN_STEPS]
-        return f"not enough steps yet: {', '.join(few)}"
-    return {
-        "": "",
-        "steps": "no steps yet",
-        "AMP": "press p to compare with AMP",
-        "baseline": "press p to compare with FP32",
-    }[comparison.missing]
+        return f"not enough steps: {', '.join(few)}"
+    if comparison.missing in ("AMP", "baseline"):
+        other = "AMP" if comparison.missing == "AMP" else "FP32"
+        return f"press p to compare with {other}" if "precision" in accepts else f"no steps in {other}"
+    return {"": "", "steps": "no steps yet"}[comparison.missing]
 
 
 def gain_sentences(comparison: Comparison) -> list[str]:
@@ -189,10 +211,10 @@ def uncounted(view: SessionView) -> list[str]:
 # -------------------------------------------------------------------------------- why little gain
 
 
-def explanations(view: SessionView, *, can_xray: bool = False) -> list[str]:
+def explanations(view: SessionView, accepts: Collection[RequestKind] = ()) -> list[str]:
     """One or two sentences for each gain that AMP did not bring; none for those that it did.
 
-    ``can_xray``: whether an X-ray can still be asked for, which would show where the memory goes.
+    ``accepts``: what the run can be asked for; an X-ray would show where the memory goes.
     """
     comparison = view.comparison
     told = [_held_back(comparison)] if comparison.held_back_by else []
@@ -200,7 +222,7 @@ def explanations(view: SessionView, *, can_xray: bool = False) -> list[str]:
     if saving is not None and saving < LITTLE_MEMORY and not comparison.missing:
         breakdown = why_little(view.memory, view.numerics.xray)
         guess = "probably mostly weights, gradients and optimizer state, which stay FP32"
-        hint = "; press x for the breakdown" if can_xray and not breakdown else ""
+        hint = "; press x for the breakdown" if "x-ray" in accepts and not breakdown else ""
         told.append(f"{less_memory(saving)}: {breakdown or guess}{hint}")
     return told
 

@@ -40,7 +40,12 @@ def flops_line(found: PrecisionFlops) -> str:
 
 
 def flops_hints(all_: Sequence[PrecisionFlops]) -> list[str]:
-    """What keeps AMP's operations from the Tensor Cores' full speed, and what to do; a sentence each."""
+    """What keeps AMP's operations from the Tensor Cores' full speed, and what to do; a sentence each.
+
+    If no count stands for the steps, that instead.
+    """
+    if any(found.counted.shapes_vary for found in all_):
+        return ["no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"]
     hints = []
     for found in all_:
         if found.counted.precision in AMP_PRECISIONS:

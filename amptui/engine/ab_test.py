@@ -7,8 +7,8 @@ from statistics import median
 from typing import Literal
 
 from amptui.estimate import BLOCK_STEPS, Ratio, paired_ratio
-from amptui.findings import PrecisionMeasured, PrecisionsCompared
-from amptui.records import StepRecord
+from amptui.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
+from amptui.records import EAGER_SUFFIX, StepRecord, base_precision
 
 NARROW = 0.01
 """The test ends when half the 95% interval is at most this fraction of the speed-up."""
@@ -139,6 +139,7 @@ class ABTest:
             reason=self._reason,
             failed=dict(self._failed),
             chosen=self.chosen,
+            pairs=tuple(pair for side in self._pairs() if (pair := self._pair(*side))),
         )
 
     def _end_block(self, blocks: _Blocks) -> bool:
@@ -157,17 +158,37 @@ class ABTest:
         return True
 
     def _is_narrow(self) -> bool:
-        widths = [ratio.relative_width for name in self._precisions[1:] if (ratio := self._ratio(name))]
+        sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()
+        widths = [ratio.relative_width for side in sides if (ratio := self._ratio(*side))]
         return self._rounds >= MIN_ROUNDS and all(w is not None and w <= self._narrow for w in widths)
 
-    def _ratio(self, precision: str) -> Ratio | None:
-        baseline, other = self._blocks[self._precisions[0]], self._blocks[precision]
-        pairs = min(len(baseline.medians), len(other.medians))
-        return paired_ratio(baseline.medians[:pairs], other.medians[:pairs])
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Each compiled precision beside itself run eagerly, and beside the first compiled one."""
+        compiled = [name for name in self._precisions if name == base_precision(name)]
+        eager = {name: name + EAGER_SUFFIX for name in compiled if name + EAGER_SUFFIX in self._precisions}
+        return [*eager.items(), *((name, compiled[0]) for name in compiled[1:] if eager)]
+
+    def _ratio(self, precision: str, than: str) -> Ratio | None:
+        before, other = self._blocks[than], self._blocks[precision]
+        pairs = min(len(before.medians), len(other.medians))
+        return paired_ratio(before.medians[:pairs], other.medians[:pairs])
+
+    def _pair(self, precision: str, than: str) -> PairCompared | None:
+        ratio = self._ratio(precision, than)
+        if ratio is None:
+            return None
+        return PairCompared(
+            precision=precision,
+            than=than,
+            speedup=ratio.value,
+            speedup_low=ratio.low,
+            speedup_high=ratio.high,
+        )
 
     def _row(self, precision: str) -> PrecisionMeasured:
         blocks = self._blocks[precision]
-        ratio = self._ratio(precision) if precision != self._precisions[0] else None
+        baseline = self._precisions[0]
+        ratio = self._ratio(precision, baseline) if precision != baseline else None
         return PrecisionMeasured(
             precision=precision,
             blocks=len(blocks.medians),

@@ -9,12 +9,18 @@ from amptui.records import Note, Record, Severity
 
 
 class BatchCount:
-    """Counts the batches of training or validation data; emits notes."""
+    """Counts the batches of training or validation data; emits notes.
 
-    def __init__(self, batches: Batches, emit: Callable[[Record], object], *, training: bool) -> None:
+    ``equal``: other ranks need as many batches, so that one that is None raises DataError.
+    """
+
+    def __init__(
+        self, batches: Batches, emit: Callable[[Record], object], *, training: bool, equal: bool = False
+    ) -> None:
         self._batches = batches
         self._emit = emit
         self._role = "training" if training else "validation"
+        self._equal = equal
         self._reported_none = self._reported_length = False
 
     def watch(self, left: Iterator[Batch], *, epoch: int = 0, passed: int = 0) -> Iterator[Batch]:
@@ -33,6 +39,9 @@ class BatchCount:
         self._report_end(epoch, found)
 
     def _report_none(self) -> None:
+        if self._batches.dropped and self._equal:
+            what = f"a {self._role} batch was None (from collate_fn?): all ranks must have as many batches"
+            raise DataError(what, hint="let collate_fn return a batch")
         if self._batches.dropped and not self._reported_none:
             self._reported_none = True
             self._note("warning", f"a {self._role} batch was None (from collate_fn?): skipped and counted")

@@ -1,14 +1,16 @@
 """``torch.compile`` for a run: whether it works here, the model compiled in place, its compilations timed."""
 
+import copy
 import importlib.util
 import os
 import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -16,9 +18,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import nn
 
+from amptui.engine.precision import Precision
 from amptui.errors import DeviceError
 from amptui.findings import ModelCompiled
-from amptui.records import PhaseChanged, Record
+from amptui.records import EAGER_SUFFIX, PhaseChanged, Record
 
 MAX_VARIANTS = 64
 """Compiled variants of one function. torch's own limit is 8, after which it runs eagerly; the model alone
@@ -115,6 +118,39 @@ class NewIteration(AbstractContextManager[None]):
         self._context.__exit__(kind, error, trace)
 
 
+class EagerForward(AbstractContextManager[None]):
+    """A forward pass's context in which a model that was compiled in place runs eagerly.
+
+    Only this: parts that the model compiles itself stay compiled, as in a run that does not compile.
+    """
+
+    def __init__(self, context: AbstractContextManager[object], model: nn.Module) -> None:
+        self._context = context
+        self._model = model
+        self._compiled: Callable[..., Any] | None = None
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+        self._compiled, self._model._compiled_call_impl = self._model._compiled_call_impl, None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._model._compiled_call_impl = self._compiled
+        self._context.__exit__(kind, error, trace)
+
+
+def eager_precisions(precisions: Mapping[str, Precision], model: nn.Module) -> dict[str, Precision]:
+    """The same precisions for a compiled ``model`` that runs eagerly meanwhile, by names of their own."""
+    found = {}
+    for name, precision in precisions.items():
+        eager = copy.copy(precision)
+        eager.name, eager.eager, eager.replays_graphs = name + EAGER_SUFFIX, True, False
+        eager.wrap_forward(partial(EagerForward, model=model))
+        found[eager.name] = eager
+    return found
+
+
 class Place(NamedTuple):
     """What was being computed when torch compiled for it."""
 
@@ -146,6 +182,8 @@ class CompileWatch:
         """Whether something was compiled since :meth:`tell`."""
         self.busy = False
         """Whether torch is compiling now."""
+        self.told: Callable[[bool], object] = lambda _compiling: None
+        """Told when torch begins to compile, and when it ends."""
         self._where: Callable[[], Place] = lambda: Place(0, "", True)
         self._emit: Callable[[Record], object] = lambda _record: None
         self._began = 0.0
@@ -182,6 +220,7 @@ class CompileWatch:
 
     def _start(self, _args: Any) -> None:
         self.busy, self._began = True, time.perf_counter()
+        self.told(True)
         if not self._announced:
             self._announced = True
             place = self._where()
@@ -193,6 +232,7 @@ class CompileWatch:
 
     def _end(self, args: Any) -> None:
         self.busy, self.pending = False, True
+        self.told(False)
         if sys.exc_info()[0] is not None:
             return  # torch calls back for what failed as well
         found = self._found.setdefault(self._where(), _Found())

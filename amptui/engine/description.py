@@ -11,9 +11,11 @@ from typing import Any
 import torch
 
 import amptui
+from amptui.engine.checkpoint.data_position import Start
+from amptui.engine.distributed.world import refused_requests
 from amptui.engine.setup import Prepared
 from amptui.experiment import Experiment
-from amptui.records import DataInfo, RunStarted
+from amptui.records import DataInfo, RunResumed, RunStarted
 from amptui.request import TrainRequest
 
 
@@ -21,6 +23,11 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
     """The run's first record."""
     source = prepared.data.train
     batch_size = source.batch_size if isinstance(source, torch.utils.data.DataLoader) else None
+    batch_size = batch_size or prepared.experiment.batch_size
+    ranks = 1 if prepared.parallel is None else prepared.parallel.world.size
+    refuses = refused_requests(request) if ranks > 1 else {}
+    if prepared.parallel is not None and prepared.parallel.needs_others:
+        refuses = {"x-ray": prepared.parallel.needs_others} | refuses
     return RunStarted(
         time=time.time(),
         model=model_name,
@@ -35,11 +42,43 @@ def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> 
         hardware=hardware(prepared.device),
         data=DataInfo(name=prepared.data.name, real=prepared.data.real, samples=prepared.training.samples),
         parameters=sum(p.numel() for p in prepared.model.parameters()),
-        batch_size=batch_size or prepared.experiment.batch_size,
+        batch_size=batch_size,
         steps_per_epoch=prepared.schedule.steps_per_epoch,
         total_epochs=prepared.schedule.epochs,
         total_steps=prepared.schedule.steps,
         growth_interval=prepared.scaler.get_growth_interval(),
+        world_size=ranks,
+        refuses=refuses,
+        parallel=("fsdp2" if request.fsdp else "ddp") if ranks > 1 else "",
+        global_batch_size=batch_size * prepared.accumulate * ranks if ranks > 1 else None,
+    )
+
+
+def describe_resumption(
+    started: RunStarted, start: Start | None, *, lost_steps: int, restarts: int = 0, cause: str = ""
+) -> RunResumed:
+    """The record of a run that goes on in a new process as ``started`` describes it.
+
+    Without a ``start`` it goes on from its beginning: ranks were started again before the first checkpoint.
+    """
+    return RunResumed(
+        time=started.time,
+        step=start.step if start is not None else 0,
+        checkpoint=start.checkpoint if start is not None else "",
+        device=started.device,
+        device_name=started.device_name,
+        gpu_uuid=started.gpu_uuid,
+        precision=started.precision,
+        versions=started.versions,
+        total_epochs=started.total_epochs,
+        total_steps=started.total_steps,
+        lost_steps=lost_steps,
+        world_size=started.world_size,
+        parallel=started.parallel,
+        batch_size=started.batch_size,
+        global_batch_size=started.global_batch_size,
+        restarts=restarts,
+        cause=cause,
     )
 
 

@@ -1,7 +1,7 @@
 """Detects a diverged run and ends it, or pauses it and asks the user."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from amptui import units
 from amptui.control import Control, PrecisionRequest
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.precision import Precision
-from amptui.engine.probes.gradients import dense_elements, norm_of_each
+from amptui.engine.probes.gradients import GradientProbe, dense_elements, norm_of_each
 from amptui.engine.readback import Readback
 from amptui.engine.reporting import StepReporter
 from amptui.errors import ExperimentError
@@ -60,6 +60,7 @@ class DivergenceGuard:
         self._writer = writer
         self._interactive = interactive
         self._found = PauseReason()
+        self._gradients = reporter.gradients
         self._parameters = reporter.gradients.parameters
         self._meant_infinite: frozenset[int] = frozenset()
         """Which parameters hold Inf from the start: a mask that is a parameter, say."""
@@ -69,8 +70,10 @@ class DivergenceGuard:
         """How many lost parameters the user was asked about and went on with."""
         self.floor_accepted = False
         """Whether the user was asked about a collapsed loss scale that has not recovered since."""
-        largest = _largest(self._parameters)
-        readback.push([torch.stack(largest)] if largest else [], self._take_start, timed=False)
+        self.ask_for_count: Callable[[], object] = self.count_weights
+        """Has lost parameters counted; of a sharded model all ranks do that, after a step they agree on."""
+        largest = _largest(self._gradients, self._parameters)
+        readback.push([] if largest is None else [largest], self._take_start, timed=False)
 
     def check(self, precision: Precision) -> None:
         """Find a reason to pause, or raise ExperimentError, if training in ``precision`` cannot continue."""
@@ -103,9 +106,12 @@ class DivergenceGuard:
         return found
 
     def _check_weights(self, suspect_step: int) -> None:
-        """Have lost parameters counted: one pass over the weights, with no wait for the device."""
         self._suspect_step, self._reporter.suspect = suspect_step, None
-        row = [_count_lost(self._parameters, self._meant_infinite)]
+        self.ask_for_count()
+
+    def count_weights(self) -> None:
+        """Count lost parameters: one pass over the weights, with no wait for the device."""
+        row = [_count_lost(self._gradients, self._meant_infinite)]
         self._readback.push(row, self._take_count, timed=False)
         self._readback.drain()  # on a CPU the result is there at once
 
@@ -180,29 +186,32 @@ class _Lost(NamedTuple):
 
 
 @torch.no_grad()
-def _largest(parameters: Sequence[Tensor]) -> list[Tensor]:
-    """The largest absolute value of each of ``parameters``, NaN where one holds NaN, on their device."""
+def _largest(gradients: GradientProbe, parameters: Sequence[Tensor]) -> Tensor | None:
+    """[n]: the largest absolute value of each of ``parameters``, NaN where one holds NaN, on their device."""
+    if not parameters:
+        return None
     elements = [dense_elements(p.detach()) for p in parameters]
     present = [each for each in elements if each is not None]
-    if not present:
-        return []
-    found = norm_of_each(present, math.inf)
-    nothing, largest = torch.zeros_like(found[0]), iter(found)
-    return [nothing if each is None else next(largest) for each in elements]
+    found = norm_of_each(present, math.inf) if present else []
+    nothing = torch.zeros_like(found[0]) if found else torch.zeros((), device=parameters[0].device)
+    largest = iter(found)
+    row = torch.stack([nothing if each is None else next(largest) for each in elements])
+    return gradients.largest_anywhere(row)
 
 
-def _count_lost(parameters: Sequence[Tensor], meant_infinite: Collection[int]) -> Tensor:
-    """[2]: how many of ``parameters`` hold NaN or Inf, and how many Inf alone; the host does not wait.
+def _count_lost(gradients: GradientProbe, meant_infinite: Collection[int]) -> Tensor:
+    """[2]: how many parameters hold NaN or Inf, and how many Inf alone; the host does not wait.
 
     Left out are a parameter without a gradient, which has no part in the loss and may never have been
     initialized, and Inf in those of ``meant_infinite``.
     """
-    taught = [(i, p) for i, p in enumerate(parameters) if p.grad is not None]
+    taught = [(i, p) for i, p in enumerate(gradients.parameters) if p.grad is not None]
+    row = _largest(gradients, [p for _, p in taught])
+    if row is None:
+        return torch.zeros(2)
     largest = [
         each.nan_to_num(nan=math.nan, posinf=0.0) if i in meant_infinite else each
-        for (i, _), each in zip(taught, _largest([p for _, p in taught]), strict=False)
+        for (i, _), each in zip(taught, row, strict=True)
     ]
-    if not largest:
-        return torch.zeros(2)
     row = torch.stack(largest)
     return torch.stack([(~row.isfinite()).sum(), row.isinf().sum()])

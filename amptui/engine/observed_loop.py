@@ -4,12 +4,11 @@ It never waits for the device and changes nothing that the loop computes with. A
 off, is told once, and leaves the loop alone.
 """
 
-import functools
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Concatenate, ParamSpec
 
 import torch
 from torch import Tensor, nn
@@ -17,52 +16,20 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.loop_hooks import LoopHooks
+from amptui.engine.loop_hooks import FirstStep, LoopHooks, harmless, with_loss
+from amptui.engine.loop_step import LoopStep
 from amptui.engine.lr_schedule import MAX_GROUPS
 from amptui.engine.optimizer_step import learning_rates_of
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
+from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.readback import open_readback
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
-from amptui.engine.step_row import LearningRates, RowLayout
+from amptui.engine.sharding import is_sharded
+from amptui.engine.step_row import LearningRates
 from amptui.engine.warm_up import WarmUp
 from amptui.fork import in_forks
-from amptui.records import PrecisionChanged, Record, StepRecord
-
-LOOK_INTERVAL_SECONDS = 0.08
-"""Time between two deliveries of numbers: a dozen a second is more than a screen draws."""
-
-MAX_STEPS_BETWEEN_LOOKS = 64
-"""A quarter of the readback's ring: tiny steps are delivered before rows must be dropped."""
-
-_SEARCH_STEPS = 20
-"""The first scaled steps, in which the scaler searches for its scale: their gradients are measured."""
-
-_STEPS_AFTER_TROUBLE = 5
-
-_AUTOCAST_PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
-
-
-_P = ParamSpec("_P")
-
-
-def _harmless(
-    method: "Callable[Concatenate[ObservedLoop, _P], None]",
-) -> "Callable[Concatenate[ObservedLoop, _P], None]":
-    """Call it while the loop is observed; an error there ends the observation, not the training."""
-
-    @functools.wraps(method)
-    def harmless(loop: "ObservedLoop", /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if not loop.active:
-            return
-        try:
-            if not loop.must_not_look:
-                method(loop, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
-            loop.give_up(error)
-
-    return harmless
+from amptui.records import Note, PhaseChanged, PrecisionChanged, Record, StepRecord
 
 
 class ObservedLoop:
@@ -83,144 +50,218 @@ class ObservedLoop:
         begins: Callable[[str], object],
         failed: Callable[[Exception], object],
     ) -> None:
-        self._optimizer = optimizer
+        self._optimizer = weakref.ref(optimizer, self._let_go)
         self._scaler = scaler
         self._emit = emit
         self._samples = samples_per_step or 0
         self._begins = begins
         self._failed = failed
         self.device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        self._on_cuda = self.device.type == "cuda"
+        self.on_cuda = self.device.type == "cuda"
         self._ended = time.perf_counter()
-        self._readback = open_readback(self.device, clock=lambda: self._ended)
+        self._readback = open_readback(self.device, clock=partial(getattr, self, "_ended"))
         self._gradients = GradientProbe(model)
+        self._is_sharded = is_sharded(model)  # ranks measure at times of their own: no collectives
         self._cadence = Cadence(GRADIENTS_BUDGET)
         self._reporter = StepReporter(self._take_reported, self._gradients)
         self._warm_up = WarmUp()
         self.allocator = AllocatorWatch(self.device)
         self.step = 0
-        """Steps that the loop has made."""
+        """Steps that the loop has made; may be set before its first one, if it is resumed."""
         self.epoch = 1
         self._reported_precision = ""
-        self._norms_until = self._known_trouble = self._scaled_steps = 0
-        self._look_step = 0
-        self._look_due = 0.0
+        self._known_trouble = self._scaled_steps = 0
+        self._norms_until = int(self._cadence.due())
+        """Up to which step all gradients are measured."""
+        self._look_step, self._look_due = 0, 0.0
         self._pending: Callable[[], object] | None = None
-        self._logs = False
-        self._forget_step()
+        self._logs = self._begun = False
+        self._validation: dict[str, Tensor] | None = None
+        self._made = LoopStep()
+        """The step that is being made; until its numbers are sent, the one before."""
+        self._lrs = LearningRates(None)
+        self._timed = True
+        self._other_optimizer = ""
         self.active = True
         in_forks(self._become_copy)
-        self._hooks = LoopHooks(optimizer, scaler, self)
+        self.hooks = LoopHooks(optimizer, scaler, self)
 
-    def _forget_step(self) -> None:
-        """Begin to collect what belongs to the next step."""
-        self._loss: Tensor | None = None
-        self._parts: dict[str, Tensor] = {}
-        self._logged_loss: Tensor | None = None
-        self._autocast = "fp32"
-        self._is_scaled = False
-        self._backwards = 0
-        self._norms: Tensor | None = None
-        self._norms_scaled = False
-        self._found_inf: Tensor | None = None
-        self._scale_before: Tensor | None = None
-        self._lrs = LearningRates(None)
+    @property
+    def batches(self) -> int:
+        """Batches loaded for the step that is being made."""
+        return self._made.batches
 
     def _become_copy(self) -> None:
         """In a forked process: the hooks there belong to nobody."""
         self.active = False
+        self.hooks.remove()
+
+    def _let_go(self, _optimizer: object) -> None:
+        """The script has dropped the optimizer: hold none of its memory, and see no other training's losses.
+
+        This may be any thread, at any time.
+        """
+        self._gradients.parameters = ()
+        self.hooks.remove()
+
+    def begin_with(self, first: FirstStep) -> None:
+        """Take over what was seen of the step that is being made; its time is not measured."""
+        made = self._made
+        made.loss, made.backwards, made.is_scaled = first.loss, first.backwards, first.is_scaled
+        made.set_autocast(first.autocast.get(self.device.type))
+        self._timed = False
 
     # ------------------------------------------------------------------- what the hooks call
 
-    @_harmless
-    def after_autocast(self) -> None:
+    def after_autocast(self, _context: object) -> None:
         """Learn the precision; an evaluation's does not count."""
         kind = self.device.type
         if torch.is_grad_enabled() and torch.is_autocast_enabled(kind):
-            self._push_pending()
-            self._autocast = _AUTOCAST_PRECISIONS.get(torch.get_autocast_dtype(kind), "fp32")
+            if self._pending is not None:
+                self._push_pending()
+            self._made.set_autocast(torch.get_autocast_dtype(kind))
 
-    @_harmless
     def scaled(self, loss: object) -> None:
         """A loss on its way to the scaler: unscaled, as it was computed."""
-        self._push_pending()
-        self._is_scaled = True
-        if isinstance(loss, Tensor):
-            self._add_loss(loss)
+        if self._pending is not None:
+            self._push_pending()
+        made = self._made
+        if made.found_inf is None:
+            made.is_scaled = True
+            made.loss = with_loss(made.loss, loss)
+            if self.on_cuda and self._scaled_steps < SEARCH_STEPS:
+                self._norms_until = max(self._norms_until, self.step + 1)
 
-    @_harmless
     def after_backward(self, loss: Tensor) -> None:
         """Gradients are complete, still scaled and not clipped: measure them where that is due."""
-        self._push_pending()
-        self._backwards += 1
-        if not self._is_scaled:
-            self._add_loss(loss)
+        if self._pending is not None:
+            self._push_pending()
+        made = self._made
+        if made.found_inf is not None:
+            return  # the step is made, and waits for its update: another optimizer's loss
+        made.backwards += 1
+        if not made.is_scaled:
+            made.loss = with_loss(made.loss, loss)
         # Of several batches' gradients only the last look is at their sum.
-        if self._norms is not None or self._wants_norms():
-            self._norms, self._norms_scaled = self._measure(), self._is_scaled
+        if self.step < self._norms_until:
+            made.norms, made.norms_scaled = self._measure(), made.is_scaled
 
-    @_harmless
     def after_step(self) -> None:
         """A step without a scaler is complete."""
-        self._lrs = learning_rates_of(self._optimizer.param_groups[:MAX_GROUPS])
+        if self._pending is not None:
+            self._push_pending()
+        self._made.lrs = self._learning_rates()
         self._finish_step(None)
 
-    @_harmless
     def after_unscale(self) -> None:
         """Clipping may follow, which makes NaN of Inf."""
-        if self._scaler is not None:
-            self._name_overflow(found_inf(self._scaler, self._optimizer))
+        found = self._made.unscaled_inf = self._overflow()
+        self._name_overflow(found)
 
-    @_harmless
     def after_scaled_step(self) -> None:
         """The scaler has looked for overflows; its update follows."""
-        assert self._scaler is not None, "its hook"
-        self._lrs = learning_rates_of(self._optimizer.param_groups[:MAX_GROUPS])
-        self._found_inf = found_inf(self._scaler, self._optimizer)
-        self._name_overflow(self._found_inf)
+        if self._pending is not None:
+            self._push_pending()
+        made = self._made
+        made.lrs = self._learning_rates()
+        made.found_inf = made.unscaled_inf
+        if made.found_inf is None:
+            made.found_inf = self._overflow()
+            self._name_overflow(made.found_inf)
 
-    @_harmless
     def before_update(self) -> None:
         """Keep the scale that this step ran with."""
-        if self._found_inf is not None and self._scaler is not None:
-            self._scale_before = current_scale(self._scaler).clone()
+        made = self._made
+        made.unscaled_inf = None
+        if made.found_inf is not None and self._scaler is not None:
+            made.scale_before = current_scale(self._scaler).clone()
 
-    @_harmless
     def after_update(self) -> None:
         """A step with a scaler is complete."""
-        scaler, found, before = self._scaler, self._found_inf, self._scale_before
-        if scaler is None or found is None or before is None:
-            return  # another optimizer's
-        self._scaled_steps += 1
-        self._finish_step(ScalerTensors(before, found, current_scale(scaler), growth_tracker(scaler)))
+        scaler, found, before = self._scaler, self._made.found_inf, self._made.scale_before
+        if scaler is not None and found is not None and before is not None:  # else another optimizer's
+            self._scaled_steps += 1
+            self._finish_step(ScalerTensors(before, found, current_scale(scaler), growth_tracker(scaler)))
+
+    @harmless
+    def before_other_step(self, kind: str) -> None:
+        """An optimizer that is not observed, of class ``kind``, makes a step: with losses of its own."""
+        if not self._other_optimizer:
+            self._other_optimizer = kind
+            ours = "" if (optimizer := self._optimizer()) is None else f" ({type(optimizer).__name__})"
+            text = f"a second optimizer ({kind}) makes steps too: only those of the first{ours} are shown"
+            self._emit(Note(time=time.time(), severity="info", text=text))
+        if self._made.found_inf is None and self.step > 0:
+            self._push_pending()
+            self._made = LoopStep()
 
     # --------------------------------------------------------------------------- the step
 
-    @_harmless
+    @harmless
+    def loaded(self, asked: float, seconds: float, samples: int) -> None:
+        """A batch for the next step took ``seconds`` to load, from ``asked``, by ``perf_counter``."""
+        if self._pending is not None:
+            self._push_pending()
+        made = self._made
+        if made.asked is None:
+            made.asked = asked
+        made.data_seconds += seconds
+        made.samples += samples
+        made.batches += 1
+
+    @harmless
     def log(self, loss: Tensor | None, values: Mapping[str, Tensor]) -> None:
         """Add numbers, each a tensor without dimensions, to the step that is being made.
 
-        Until the next one begins that is the last.
+        Until the next one begins that is the last. Within a validation they are its results.
         """
-        self._logs = True
+        if self._validation is not None:
+            self._validation.update(values if loss is None else {"loss": loss, **values})
+            return
+        self._logs, made = True, self._made
         if loss is not None:
-            self._logged_loss = loss
-        self._parts.update(values)
+            made.logged_loss = loss
+        if values:
+            made.parts = {**(made.parts or {}), **values}
 
-    @_harmless
+    @harmless
+    def begin_validation(self) -> None:
+        """What is logged from here on belongs to a validation."""
+        self._push_pending()
+        self._validation = {}
+        self._emit(PhaseChanged(time=time.time(), phase="validating", detail="validating"))
+
+    @harmless
+    def finish_validation(self) -> None:
+        """Report it after the steps before, and leave its time out of the next step's."""
+        values, self._validation = self._validation or {}, None
+        if values:
+            report = partial(self._reporter.validated_by_script, self.step, self.epoch, tuple(values))
+            self._push_others([*values.values()], report)
+        self._emit(PhaseChanged(time=time.time(), phase="training" if self._begun else "first step"))
+        self._begin_interval()
+
+    @harmless
     def finish_epoch(self) -> None:
         """Report the epoch once its last steps are delivered."""
         self._push_pending()
         report = partial(self._reporter.epoch, step=self.step, epoch=self.epoch, validation=None)
-        self._readback.push([], lambda _row, _seconds: report(), timed=False)
+        self._push_others([], lambda _row, _seconds: report())
+        self._begin_interval()
+        self.epoch += 1
+
+    def _push_others(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
+        self._readback.push(values, deliver, timed=False)
+        self._look_step = self.step
+
+    def _begin_interval(self) -> None:
+        """Leave the time until now out of the next step's."""
         self._ended = time.perf_counter()
         self._readback.begin_interval()
-        self._look_step = self.step
-        self.epoch += 1
 
     def close(self) -> None:
         """Take the hooks off and deliver what is left; waits for the device."""
-        self._hooks.remove()
+        self.hooks.remove()
         if self.active:
             self._push_pending()
             self._readback.flush()
@@ -229,7 +270,7 @@ class ObservedLoop:
     def give_up(self, error: Exception) -> None:
         """Observe nothing more."""
         self.active = False
-        self._hooks.remove()
+        self.hooks.remove()
         with suppress(Exception):
             self._readback.drain()
         self._failed(error)
@@ -237,46 +278,58 @@ class ObservedLoop:
     @property
     def must_not_look(self) -> bool:
         """Whether anything done now would become a part of a CUDA graph."""
-        return self._on_cuda and torch.cuda.is_current_stream_capturing()
+        return self.on_cuda and torch.cuda.is_current_stream_capturing()
 
-    def _add_loss(self, loss: Tensor) -> None:
-        """Losses of one step add up as their gradients do."""
-        if loss.numel() == 1:
-            value = loss.detach().reshape(())
-            self._loss = value if self._loss is None else self._loss + value
+    def _learning_rates(self) -> LearningRates:
+        optimizer = self._optimizer()
+        assert optimizer is not None, "its step"
+        groups = optimizer.param_groups
+        lr = groups[0].get("lr")
+        if type(lr) is float and lr == self._lrs.first and len(groups) == 1:
+            return self._lrs  # the usual case
+        lrs = learning_rates_of(groups[:MAX_GROUPS])
+        if type(lrs.first) is float and not lrs.groups:
+            self._lrs = lrs
+        return lrs
 
-    def _wants_norms(self) -> bool:
-        search = self._on_cuda and self._is_scaled and self._scaled_steps < _SEARCH_STEPS
-        return search or self.step < self._norms_until or self._cadence.due()
+    def _overflow(self) -> Tensor:
+        """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
+        optimizer = self._optimizer()
+        assert self._scaler is not None and optimizer is not None, "its step"  # noqa: PT018
+        return found_inf(self._scaler, optimizer)
 
     def _name_overflow(self, found: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if self._norms is None and not found.is_cuda and found.item():
-            self._norms, self._norms_scaled = self._measure(), False
+        if not self.on_cuda and self._made.norms is None and found.item():
+            self._made.norms, self._made.norms_scaled = self._measure(), False
 
     def _measure(self) -> Tensor | None:
-        began = time.perf_counter()
-        row = None
+        began, row = time.perf_counter(), None
         try:
             with torch.autocast(self.device.type, enabled=False):
-                row = self._gradients.measure()
-        except torch.OutOfMemoryError:
-            pass  # a step without a norm is no reason to see nothing more
+                row = None if self._is_sharded else self._gradients.measure()
+        except torch.OutOfMemoryError:  # a step without a norm is no reason to see nothing more
+            pass
         self._cadence.measured(began)
         return row
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         self.step += 1
-        if self.step == 1:
-            self._begins(self._precision())
+        precision, warming_up = self._precision(), self._begin_step()
+        if first := not self._begun:
+            self._begun = True
+            self._begins(precision)
         self._ended = time.perf_counter()
-        if self._logs or self.step == 1:
-            self._pending = partial(self._push, scaler)
+        if self._logs or first:
+            self._pending = partial(self._push, scaler, precision, warming_up)
         else:
-            self._push(scaler)
-        if self.step >= self._look_step or self._ended >= self._look_due:
+            self._push(scaler, precision, warming_up)
+        if self._look_is_due():
             self._look()
+
+    def _look_is_due(self) -> bool:
+        return self.step >= self._look_step or self._ended >= self._look_due
 
     def _push_pending(self) -> None:
         """Send the numbers of a finished step that waited for what the loop may log."""
@@ -284,34 +337,36 @@ class ObservedLoop:
             push, self._pending = self._pending, None
             push()
 
-    def _push(self, scaler: ScalerTensors | None) -> None:
-        loss = self._loss if self._logged_loss is None else self._logged_loss
-        norms, lrs = self._norms, self._lrs
-        values = [] if loss is None else [loss]
-        values += [*self._parts.values(), *lrs.on_device]
-        if scaler is not None:
-            values += scaler
-        if norms is not None:
-            values.append(norms)
+    def _push(self, scaler: ScalerTensors | None, precision: str, warming_up: bool) -> None:
+        made, self._made = self._made, LoopStep()
+        lrs, asked = made.lrs, made.asked
+        layout, values = made.row(scaler)
         facts = StepFacts(
             self.step,
             self.epoch,
-            self._precision(),
-            self._samples,
-            None,
-            self._ended,
+            precision,
+            self._samples or made.samples,
+            None if asked is None else made.data_seconds,
+            self._ended if asked is None else asked,
             lrs.first,
-            self._warm_up.begin_step(),
-            RowLayout(tuple(self._parts), len(lrs.on_device), scaler is not None, loss=loss is not None),
-            self._norms_scaled,
-            max(1, self._backwards),
+            warming_up,
+            layout,
+            made.norms_scaled,
+            made.backwards or 1,
             lrs.groups,
         )
-        self._forget_step()
-        self._readback.push(values, partial(self._reporter.step, facts), timed=True)
+        self._readback.push(values, partial(self._reporter.step, facts), timed=self._timed)
+        if not self._timed:
+            self._timed = True
+            self._readback.begin_interval()
 
     def _precision(self) -> str:
-        return "fp16" if self._is_scaled and self._autocast == "fp32" else self._autocast
+        made = self._made  # a loop that scales its loss may cast by itself
+        return "fp16" if made.is_scaled and made.autocast == "fp32" else made.autocast
+
+    def _begin_step(self) -> bool:
+        """Count a step; return whether it is a warm-up step."""
+        return self._warm_up.begin_step()
 
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""
@@ -319,24 +374,21 @@ class ObservedLoop:
         reporter = self._reporter
         if reporter.trouble_step > self._known_trouble:
             self._known_trouble = reporter.trouble_step
-            self._norms_until = self.step + _STEPS_AFTER_TROUBLE
-        self.allocator.look(self._reported_precision, settled=False)
+            self._norms_until = self.step + STEPS_AFTER_TROUBLE
+        elif self._cadence.due():
+            self._norms_until = max(self._norms_until, self.step + 1)
+        self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
 
+    def _look_at_memory(self) -> None:
+        self.allocator.look(self._reported_precision, settled=False)
+
     def _take_reported(self, record: Record) -> None:
         if type(record) is StepRecord:
-            before, self._reported_precision = self._reported_precision, record.precision
-            if before and before != record.precision:
-                now, step = record.time, record.step
-                self._emit(PrecisionChanged(time=now, step=step, previous=before, current=record.precision))
+            before, now = self._reported_precision, record.precision
+            self._reported_precision = now
+            if before and before != now:
+                self._emit(PrecisionChanged(time=record.time, step=record.step, previous=before, current=now))
             self._warm_up.add(record.step_seconds)
         self._emit(record)
-
-
-def one_number(name: str, value: Tensor | float) -> Tensor:
-    """A number that was logged, as a tensor wherever it is. Raises ValueError if there are several."""
-    tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value), device="cpu")
-    if tensor.numel() != 1:
-        raise ValueError(f"log({name}=...) takes one number, not a tensor of shape {tuple(tensor.shape)}")
-    return tensor.reshape(())

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from amptui.engine.lr_schedule import MAX_GROUPS, LrSchedule
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.probes.budget import Cadence
+from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
@@ -30,6 +31,8 @@ class MicroBatch(NamedTuple):
 
     compute_loss: ComputeLoss
     samples: int
+    batch: object
+    """What the loss is computed of."""
 
 
 class OptimizerStep:
@@ -83,24 +86,28 @@ class OptimizerStep:
         micro_batches: Sequence[MicroBatch],
         *,
         step: int,
+        inputs: StepInputs | None,
         norms: bool,
+        window: bool | None,
         assumed_scale: float,
     ) -> StepTensors:
         """The same step with timing marks and probes; ``norms`` asks for gradient norms.
 
+        ``window``: whether all ranks measure the float16 window; None if it is measured when due.
+        ``inputs`` are those of a warm-up step, whose operations may be counted; None for other steps.
         ``assumed_scale`` is the loss scale that float16 would start with.
         """
         timeline = self._timeline
         timeline.begin_attempt()
         self._optimizer.zero_grad(set_to_none=True)
         try:
-            with self._probes.around_step(step, precision):
+            with self._probes.around_step(step, precision, inputs):
                 loss, parts = self._forward_backward(precision, micro_batches, timeline.mark)
         except BaseException:
             self._last_loss = None  # its graph takes the memory that another attempt needs
             raise
         gradients = self.measure() if norms else None
-        self._probes.after_backward(step, precision, assumed_scale=assumed_scale)
+        self._probes.after_backward(step, precision, assumed_scale=assumed_scale, window=window)
         timeline.leave_out()
         scaled, norm = precision.scales, None
         if self._clip_norm is not None:
@@ -133,6 +140,7 @@ class OptimizerStep:
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Accumulate the gradients of all batches; return the loss and its parts, means over all samples."""
         sums: dict[str, Tensor] = {}
+        kept: set[nn.Parameter] = set()
         shares = weights([each.samples for each in micro_batches])
         for micro_batch, weigh in zip(micro_batches, shares, strict=True):
             with precision.forward_context():
@@ -141,6 +149,8 @@ class OptimizerStep:
             mark("forward")
             loss = weigh(loss)
             precision.backward(loss)
+            if precision.replays_graphs and len(micro_batches) > 1:
+                self._keep_gradients(kept)
             mark("backward")
             if len(micro_batches) == 1:
                 return loss, parts
@@ -148,6 +158,18 @@ class OptimizerStep:
                 value = part.detach()
                 sums[name] = sums[name] + value if name in sums else value
         return sums.pop("loss"), sums
+
+    def _keep_gradients(self, kept: set[nn.Parameter]) -> None:
+        """Copy new gradients out of the memory of CUDA graphs, which the next replay overwrites.
+
+        autograd takes the output of a graph for a parameter's first gradient, and adds later ones to the copy
+        in place (torch/csrc/autograd/functions/accumulate_grad.h). Tensors that outlive a replay have to be
+        cloned (https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html, "Limitations").
+        """
+        for parameter in self._gradients.parameters:
+            if parameter.grad is not None and parameter not in kept:
+                parameter.grad = parameter.grad.clone()
+                kept.add(parameter)
 
     def _checked(self, result: object) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The loss and its parts; raises ExperimentError for a loss that cannot be trained on."""
@@ -162,7 +184,7 @@ class OptimizerStep:
         """
         precision.unscale(self._optimizer)
         parameters = self._gradients.parameters
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = self._gradients.total_norm()
         found = None
         if not self._on_cuda and not math.isfinite(norm.item()):
             found = self.measure()

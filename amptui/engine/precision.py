@@ -94,6 +94,10 @@ class Precision:
     name = "fp32"
     scales = False
     """Whether gradients are multiplied by the loss scale, and steps may be skipped."""
+    eager = False
+    """Whether a compiled model runs eagerly, to measure what compiling gains."""
+    replays_graphs = False
+    """Whether the model runs in CUDA graphs, of whose memory torch's allocator learns only at recording."""
 
     def __init__(self, *, device: torch.device, scaler: GradScaler, default_flags: Tf32Flags) -> None:
         self.device = device

@@ -6,18 +6,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
-from torch.optim import Optimizer
-
 from amptui.control import Asked, ComparisonRequest, Control, PrecisionRequest
 from amptui.engine.ab_test import MAX_ROUNDS, ABTest
 from amptui.engine.allocator import AllocatorWatch
+from amptui.engine.distributed.rank_control import RankControl, TrialFailedError
 from amptui.engine.failure import explain, is_device_lost, is_out_of_memory
 from amptui.engine.precision import Precision
-from amptui.engine.setup import Prepared
-from amptui.engine.snapshot import Snapshot
+from amptui.engine.snapshot import before_step
+from amptui.engine.trained import Trained
 from amptui.engine.warm_up import WarmUp
-from amptui.records import BlockFinished, Note, PrecisionChanged, Record, Severity, StepRecord
+from amptui.records import (
+    BlockFinished,
+    Note,
+    PrecisionChanged,
+    Record,
+    Severity,
+    StepRecord,
+    base_precision,
+)
 
 T = TypeVar("T")
 
@@ -32,43 +38,8 @@ class _Trial:
     """The first step after a switch: what to return to if it fails."""
 
     previous: str
-    before: Snapshot
-    counters: "_Counters"
-
-
-class _Counters:
-    """Copies of the optimizer's counters, such as Adam's ``step``, which change before any weight does.
-
-    Moments are not copied: they take twice the memory of the weights. If an optimizer that is not fused runs
-    out of memory halfway, some moments contain a gradient twice.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._optimizer = optimizer
-        self._kept = {
-            parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
-            for parameter, state in optimizer.state.items()
-        }
-
-    def restore(self) -> None:
-        """Restore them, and delete states that did not exist."""
-        states = self._optimizer.state
-        for parameter in [parameter for parameter in states if parameter not in self._kept]:
-            del states[parameter]
-        for parameter, kept in self._kept.items():
-            for name, value in kept.items():
-                if isinstance(value, Tensor):
-                    states[parameter][name].copy_(value)
-                else:
-                    states[parameter][name] = value
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
-
-
-def _copied(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
+    restore: Callable[[], object] | None
+    """Undoes what the step has changed; None if it cannot be run again."""
 
 
 class PrecisionSwitch:
@@ -79,23 +50,32 @@ class PrecisionSwitch:
 
     def __init__(
         self,
-        prepared: Prepared,
+        trained: Trained,
         control: Control,
         allocator: AllocatorWatch,
         emit: Callable[[Record], object],
     ) -> None:
-        self._prepared = prepared
+        self._trained = trained
         self._control = control
+        self._ranks = control if isinstance(control, RankControl) else None
+        """With other ranks, all switch after the same step, once they have agreed."""
         self._allocator = allocator
         self._emit = emit
         self._ab_test: ABTest | None = None
         self._trial: _Trial | None = None
         self._trial_requests: list[Asked[PrecisionRequest]] = []
         """The requests that the trial step will answer."""
-        self.precision: Precision = prepared.precisions[prepared.precision]
+        self.precision: Precision = trained.precisions[trained.precision]
         """The precision of the next step."""
         self.held_scale: float | None = None
         """The lower limit of the loss scale in this stretch."""
+        self.can_retry = self._ranks is None
+        """Whether a step that fails can be run again in another precision.
+
+        With other ranks only if each can run the model alone: else a step that failed on one of them leaves
+        the others inside a collective, which nobody can take back. The run then ends, and names the rank."""
+        self.agree: Callable[[str], str] = lambda trouble: trouble
+        """Tells other ranks this one's trouble, or "" if it has none; returns that of any of them."""
         self._first_step = 1
         self._steps = self._counted = 0
         self._warm_up = WarmUp()
@@ -123,7 +103,7 @@ class PrecisionSwitch:
     def validation_precision(self) -> Iterator[Precision]:
         """The precision to validate in: that of the steps so far, since one on trial may fail."""
         entered = self.precision
-        made = entered if self._trial is None else self._prepared.precisions[self._trial.previous]
+        made = entered if self._trial is None else self._trained.precisions[self._trial.previous]
         if made is not entered:
             made.enter()
         try:
@@ -178,6 +158,8 @@ class PrecisionSwitch:
 
     def between_steps(self, step: int) -> None:
         """Handle the requests; ``step`` is the last one sent to the device."""
+        if self._ranks is not None and (turn := self._ranks.take_turn()):
+            self._switch(turn, step)
         asked = self._control.take(PrecisionRequest)
         if asked is not None:
             self._stop_ab_test(step)
@@ -196,18 +178,29 @@ class PrecisionSwitch:
         try:
             made = run(self.precision)
         except Exception as error:
-            if trial is None or is_device_lost(error):
+            if trial is None or trial.restore is None or is_device_lost(error):
                 raise
-            size = self._prepared.experiment.batch_size
+            if self._ranks is not None and not isinstance(error, TrialFailedError):
+                raise  # the others may have made the step
+            restore = trial.restore
+            size = self._trained.batch_size
             why = str(explain(error, doing=doing, batch_size=size, precision=self.precision.name))
         else:
-            if trial is not None and self._trial_requests:
-                self._note_no_scaler(trial.previous)
-            self._answer_trial_requests()
+            self._succeed(trial)
             return made
         # Outside the handler: the traceback would keep the failed pass's tensors alive.
-        self._undo(trial, why, step)
+        self._undo(trial.previous, restore, why, step)
         return run(self.precision)
+
+    def confirm(self) -> None:
+        """End the trial of this precision, if there is one: its first step has succeeded."""
+        trial, self._trial = self._trial, None
+        self._succeed(trial)
+
+    def _succeed(self, trial: _Trial | None) -> None:
+        if trial is not None and self._trial_requests:
+            self._note_no_scaler(trial.previous)
+        self._answer_trial_requests()
 
     def finish(self, step: int) -> None:
         """Report the stretch that the run ends with."""
@@ -224,26 +217,36 @@ class PrecisionSwitch:
         if self._is_unsupported(name, asked):
             return
         previous = self.precision.name
-        try:
-            before = Snapshot(self._prepared.model, self._prepared.device)
-            counters = _Counters(self._prepared.optimizer)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            why = f"not enough memory to try {name} safely; staying in {previous}"
+        restore, why = self._prepare_undo(f"not enough memory to try {name} safely; staying in {previous}")
+        if why:
             self._note("error", why)
             self._control.answer(asked, why)
             self._exclude(name, "not enough memory to try it safely", step)
             return
         self._enter(name, step, first_step=step + 1)
-        self._trial = _Trial(previous, before, counters)
+        self._trial = _Trial(previous, restore)
         for earlier in self._trial_requests:
             self._control.refuse(earlier, "overruled")
         self._trial_requests = [] if asked is None else [asked]
 
+    def _prepare_undo(self, no_memory: str) -> tuple[Callable[[], None] | None, str]:
+        """What undoes the next step if it fails, None if nothing can; and ``no_memory`` if there is none."""
+        if not self.can_retry:
+            return None, ""
+        restore, why = None, ""
+        try:
+            restore = before_step(self._trained.model, self._trained.optimizer, self._trained.device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            why = no_memory
+        return restore, self.agree(why)
+
     def _is_unsupported(self, name: str, asked: Asked[Any] | None) -> bool:
         """Whether the device does not support ``name``; reports it."""
-        why = self._prepared.unsupported.get(name)
+        why = self._trained.unsupported.get(base_precision(name))
+        if why is None and name not in self._trained.precisions:
+            why = "the model is not compiled"
         if why is not None:
             self._note("warning", f"no {name} here: {why}")
             self._control.refuse(asked, "unavailable", why)
@@ -257,7 +260,7 @@ class PrecisionSwitch:
 
     def _enter(self, name: str, step: int, *, first_step: int) -> None:
         self._finish_stretch(step)
-        previous, self.precision = self.precision.name, self._prepared.precisions[name]
+        previous, self.precision = self.precision.name, self._trained.precisions[name]
         self.precision.enter()
         self.hold_scale(None)
         self.precision.restart_collapsed_scale()
@@ -266,23 +269,22 @@ class PrecisionSwitch:
         self._warm_up, self._settled = WarmUp(), False
         self._emit(PrecisionChanged(time=time.time(), step=first_step, previous=previous, current=name))
 
-    def _undo(self, trial: _Trial, why: str, step: int) -> None:
+    def _undo(self, previous: str, restore: Callable[[], object], why: str, step: int) -> None:
         failed = self.precision.name
-        self._prepared.optimizer.zero_grad(set_to_none=True)
+        self._trained.optimizer.zero_grad(set_to_none=True)
         self.precision.abandon_step()
-        trial.before.restore()
-        trial.counters.restore()
+        restore()
         self._allocator.free_unused()
-        trouble = f"{failed} failed in its first step; back to {trial.previous}: {why}"
+        trouble = f"{failed} failed in its first step; back to {previous}: {why}"
         self._note("error", trouble)
         self._answer_trial_requests(trouble)
         self._exclude(failed, why, step)
-        self._enter(trial.previous, step, first_step=step)
+        self._enter(previous, step, first_step=step)
         self.begin_step()
 
     def _start_or_stop_ab_test(self, asked: Asked[ComparisonRequest], step: int) -> None:
         """Start an A/B test of the requested precisions, or stop it if there are none. One runs at a time."""
-        running, precisions = self._ab_test, asked.request.precisions
+        running, precisions = self._ab_test, asked.request.sides
         if running is not None and precisions:
             self._control.refuse(asked, "comparison running")
             return
@@ -290,9 +292,9 @@ class PrecisionSwitch:
             return
         if running is not None:
             self._stop_ab_test(step)
-            self._switch(running.chosen, step)
+            self._turn(running.chosen, step)
         elif precisions:
-            rounds = self._prepared.max_rounds or MAX_ROUNDS
+            rounds = self._trained.max_rounds or MAX_ROUNDS
             self._ab_test = ABTest(precisions, chosen=self.precision.name, max_rounds=rounds)
             self._emit(self._ab_test.record(step))
         self._control.answer(asked)
@@ -300,7 +302,14 @@ class PrecisionSwitch:
     def _continue_ab_test(self, ab_test: ABTest, step: int) -> None:
         if ab_test.over:
             self._stop_ab_test(step)
-        self._switch(ab_test.precision, step)
+        self._turn(ab_test.precision, step)
+
+    def _turn(self, name: str, step: int) -> None:
+        """Switch for the A/B test: at once, or with other ranks as soon as they have agreed."""
+        if self._ranks is None:
+            self._switch(name, step)
+        else:
+            self._ranks.want_turn(name, now=self.precision.name)
 
     def _exclude(self, precision: str, why: str, step: int) -> None:
         """Continue an A/B test without a precision that failed, or end it."""
@@ -315,9 +324,13 @@ class PrecisionSwitch:
         """End the A/B test, if one is running, and report its result."""
         ab_test, self._ab_test = self._ab_test, None
         if ab_test is not None:
-            ab_test.add_peak(self.precision.name, self._allocator.peak_bytes() if self._settled else None)
+            self._add_peak(ab_test, self._allocator.peak_bytes() if self._settled else None)
             ab_test.stop()
             self._emit(ab_test.record(step))
+
+    def _add_peak(self, ab_test: ABTest, peak_bytes: int | None) -> None:
+        """Add a block's peak; replayed graphs allocate nothing, so that theirs would be too low."""
+        ab_test.add_peak(self.precision.name, None if self.precision.replays_graphs else peak_bytes)
 
     def _finish_stretch(self, step: int) -> None:
         """Report the steps since the last switch."""
@@ -325,7 +338,7 @@ class PrecisionSwitch:
             return
         peak = self._allocator.peak_bytes() if self._settled else None
         if self._ab_test is not None:
-            self._ab_test.add_peak(self.precision.name, peak)
+            self._add_peak(self._ab_test, peak)
         self._emit(
             BlockFinished(
                 time=time.time(),
@@ -338,18 +351,20 @@ class PrecisionSwitch:
 
     def _note_no_scaler(self, previous: str) -> None:
         """Explain once, at the first switch to bf16 or away from fp16, what a missing loss scaler means."""
-        name, leaves_scaler = self.precision.name, self._prepared.precisions[previous].scales
+        name, leaves_scaler = self.precision.name, self._trained.precisions[previous].scales
         if self._noted_no_scaler or not (name == "bf16" or leaves_scaler):
             return
         self._noted_no_scaler = True
         text = f"{name} has no loss scaler: an Inf gradient would make weights NaN, and the run would stop"
+        if self._ranks is not None:
+            text = f"{name} has no loss scaler: an Inf gradient on one rank would make all ranks' weights NaN"
         self._note("info", text)
 
     def _note_waits(self) -> None:
         """Explain once why each step waits for the GPU, if it does."""
         self._noted_waits = True
-        optimizer, schedule = self._prepared.optimizer, self._prepared.lr_schedule
-        if self._prepared.device.type != "cuda":
+        optimizer, schedule = self._trained.optimizer, self._trained.lr_schedule
+        if self._trained.device.type != "cuda":
             return
         if getattr(optimizer, "_step_supports_amp_scaling", False):
             if schedule is not None and schedule.reason_to_wait:

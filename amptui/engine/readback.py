@@ -18,6 +18,12 @@ Deliver = Callable[[Sequence[float] | None, float | None], object]
 RING_ROWS = 256
 """Rows in flight before new ones are dropped: how many tiny steps the host may run ahead of a drain."""
 
+LOOK_INTERVAL_SECONDS = 0.08
+"""A dozen looks a second: more than a screen draws."""
+
+MAX_STEPS_BETWEEN_LOOKS = 64
+"""A quarter of the readback's ring: a look comes before rows of tiny steps must be dropped."""
+
 _SPARE_VALUES = 16
 """Extra values per row, so that the ring is not reallocated when a later step adds a few."""
 

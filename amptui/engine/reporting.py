@@ -146,6 +146,8 @@ class StepReporter:
         numbers = facts.layout.read(row)
         loss, scale, scaled = numbers.loss, numbers.scale, facts.layout.scaled
         lr, group_lrs = _learning_rates(numbers.lrs) if numbers.lrs else (facts.lr, facts.group_lrs)
+        if numbers.gradients and numbers.gradients[0] < 0:  # a rank could not measure its part
+            numbers = numbers._replace(gradients=[])
         measured = numbers.gradients or numbers.clip_norm is not None
         health = self._health(facts, numbers) if measured else None
         skipped = numbers.found_inf > 0
@@ -194,6 +196,16 @@ class StepReporter:
         """Emit a validation within an epoch; None if its row was dropped or it had no batches."""
         if validation is not None:
             self.emit(Validated(time=time.time(), step=step, epoch=epoch, validation=validation))
+
+    def validated_by_script(
+        self, step: int, epoch: int, names: Sequence[str], row: Sequence[float] | None, _seconds: float | None
+    ) -> None:
+        """Emit what a script logged in a validation, from its ``row``; not if that was dropped."""
+        if row is not None:
+            metrics = dict(zip(names, row, strict=True))
+            loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
+            found = Validation(loss=loss, accuracy=accuracy, samples=0, metrics=metrics)
+            self.validated(step=step, epoch=epoch, validation=found)
 
     def epoch(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit the epoch's end, after all of its steps."""

@@ -1,41 +1,49 @@
 """Prepares everything before the first step: device, experiment, data, model, optimizer, precisions."""
 
-import inspect
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, IterableDataset
 
-from amptui.data.batches import Batch, Batches, Collate, open_batches
+from amptui.data.batches import Batches, Collate, open_batches
+from amptui.data.dealt import left_out
+from amptui.data.order import WHOLE, Share
 from amptui.data.sources import Arrays, Data, DataRequest
+from amptui.engine.building import build_lr_schedule, build_model, build_optimizer, kind_of
 from amptui.engine.compilation import (
     CompileWatch,
     NewIteration,
     check_compiler,
-    compile_in_place,
+    eager_precisions,
     uses_cuda_graphs,
 )
-from amptui.engine.lazy_layers import initialize_lazy_layers, is_lazy_model
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
-from amptui.engine.weights import check_files, load_weights
-from amptui.errors import DeviceError, ExperimentError, UsageError
+from amptui.engine.weights import load_weights
+from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
 from amptui.records import Phase
 from amptui.request import TrainRequest
 
+if TYPE_CHECKING:
+    from amptui.engine.distributed.data_parallel import DataParallel
+    from amptui.engine.distributed.rank_group import RankGroup
+
 Announce = Callable[[Phase, str, str], object]
 """Takes a phase, its text on the screen, and what to name if it fails."""
+
+Join = Callable[["RankGroup", Experiment, nn.Module], "DataParallel"]
+"""Makes the model, which has its weights but no optimizer yet, one of several that train together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,13 @@ class Prepared:
     max_rounds: int | None
     """The limit on rounds of an A/B test; None uses the default."""
     compilations: CompileWatch = field(default_factory=CompileWatch)
+    parallel: "DataParallel | None" = None
+    """The loss and the other ranks of a run of several; None in a single process."""
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a full batch."""
+        return self.experiment.batch_size
 
 
 def choose_device(name: str) -> torch.device:
@@ -130,6 +145,10 @@ def seed_everything(seed: int) -> None:
 
 def schedule_for(request: TrainRequest, epochs: int, steps_per_epoch: int | None) -> Schedule:
     """The schedule: the smaller of epochs and steps; ``--steps`` alone runs as many epochs as needed."""
+    if request.min_steps is not None:
+        epochs = max(epochs, math.ceil(request.min_steps / (steps_per_epoch or 1)))
+        steps = None if steps_per_epoch is None else epochs * steps_per_epoch
+        return Schedule(epochs=epochs, steps=steps, steps_per_epoch=steps_per_epoch)
     steps = request.steps
     limited = request.epochs is not None or "epochs" in request.settings
     if steps is not None and not limited:
@@ -167,77 +186,6 @@ def experiment_settings(
     return settings
 
 
-def build_model(
-    experiment: Experiment,
-    device: torch.device,
-    *,
-    first_batch: Callable[[], Batch],
-    channels_last: bool = False,
-    compile_mode: str | None = None,
-) -> nn.Module:
-    """The model on the device; raises ExperimentError if it is no module.
-
-    Lazy layers get their shapes from ``first_batch``, which is called only for them. ``channels_last``
-    converts four-dimensional weights; convolutions convert their inputs. ``compile_mode`` compiles the
-    forward pass in place: names of modules and parameters stay.
-    """
-    model = experiment.build_model()
-    owner = type(experiment).__name__
-    if not isinstance(model, nn.Module):
-        raise ExperimentError(
-            f"{owner}.build_model() returned {_kind(model)}", hint="return a torch.nn.Module"
-        )
-    model = model.to(device)
-    if is_lazy_model(model):
-        initialize_lazy_layers(model, experiment, device, first_batch)
-    if channels_last:
-        model.to(memory_format=torch.channels_last)
-    if compile_mode is not None:
-        compile_in_place(model, compile_mode)
-    return model.train()
-
-
-def build_optimizer(experiment: Experiment, model: nn.Module) -> Optimizer:
-    """The optimizer of ``model``; raises ExperimentError if it is none, or needs a closure."""
-    owner = type(experiment).__name__
-    optimizer = experiment.build_optimizer(model)
-    if not isinstance(optimizer, Optimizer):
-        raise ExperimentError(
-            f"{owner}.build_optimizer() returned {_kind(optimizer)}", hint="return a torch.optim.Optimizer"
-        )
-    _refuse_closure(optimizer, owner)
-    return optimizer
-
-
-def build_lr_schedule(
-    experiment: Experiment, optimizer: Optimizer, total_steps: int | None, device: torch.device
-) -> LrSchedule | None:
-    """The schedule that the experiment builds, if any; raises ExperimentError for something else."""
-    scheduler = experiment.build_scheduler(optimizer, total_steps)
-    if scheduler is None:
-        return None
-    owner = type(experiment).__name__
-    if not isinstance(scheduler, LRScheduler):
-        raise ExperimentError(
-            f"{owner}.build_scheduler() returned {_kind(scheduler)}",
-            hint="return a scheduler of torch.optim.lr_scheduler, or None",
-        )
-    on_device = device.type == "cuda"
-    return LrSchedule(scheduler, optimizer, interval=experiment.scheduler_interval, on_device=on_device)
-
-
-def _refuse_closure(optimizer: Optimizer, owner: str) -> None:
-    """Raise ExperimentError for an optimizer that calls a closure for the loss, several times per step."""
-    try:
-        inspect.signature(type(optimizer).step).bind(optimizer)
-    except TypeError:
-        kind = type(optimizer).__name__
-        raise ExperimentError(
-            f"{owner}.build_optimizer() returned {kind}, whose step() needs a closure: not supported",
-            hint="use an optimizer without a closure, such as Adam or SGD",
-        ) from None
-
-
 def open_data(
     data: Data,
     device: torch.device,
@@ -246,10 +194,11 @@ def open_data(
     *,
     workers: int | None = None,
     collate: Collate | None = None,
+    share: Share = WHOLE,
 ) -> tuple[Batches, Batches | None]:
     """Training and validation batches on the device."""
     if not isinstance(data, Data):
-        raise ExperimentError(f"load_data() returned {_kind(data)}", hint="return an amptui.Data")
+        raise ExperimentError(f"load_data() returned {kind_of(data)}", hint="return an amptui.Data")
     for name, kind in (("name", str), ("real", bool)):
         value = getattr(data, name)
         if not isinstance(value, kind):  # it would make the journal's first record unreadable
@@ -258,7 +207,13 @@ def open_data(
                 hint="return Data(name=..., real=True, train=...); real=False for synthetic data",
             )
     opened = partial(
-        open_batches, device=device, batch_size=batch_size, seed=seed, workers=workers, collate=collate
+        open_batches,
+        device=device,
+        batch_size=batch_size,
+        seed=seed,
+        workers=workers,
+        collate=collate,
+        share=share,
     )
     training = opened(data.train, training=True)
     return training, None if data.validation is None else opened(data.validation, training=False)
@@ -282,13 +237,6 @@ def _workers_unused(data: Data, workers: int) -> str:
 def choose(request: TrainRequest) -> Choices:
     """The requested device and precisions; raises DeviceError and UsageError if they are not available."""
     device = choose_device(request.device)
-    check_files(request)
-    if uses_cuda_graphs(request.compile_mode, device) and request.accumulate > 1:
-        # Gradients are in the graphs' memory: the next replay would overwrite them.
-        raise UsageError(
-            f"--accumulate does not work with the CUDA graphs of --compile {request.compile_mode}",
-            hint="use --compile default",
-        )
     if request.compile_mode is not None:
         check_compiler(device)
     unsupported = unsupported_precisions(device)
@@ -308,6 +256,7 @@ def prepare_precisions(
     if uses_cuda_graphs(compile_mode, device):
         for precision in precisions.values():
             precision.wrap_forward(NewIteration)
+            precision.replays_graphs = True
     return scaler, precisions
 
 
@@ -318,13 +267,20 @@ def assemble(
     *,
     data_request: DataRequest,
     announce: Announce = lambda _phase, _detail, _doing: None,
+    group: "RankGroup | None" = None,
+    join: Join | None = None,
 ) -> Prepared:
-    """Load the data and build model, optimizer and precisions; call ``announce`` before long work."""
+    """Load the data and build model, optimizer and precisions; call ``announce`` before long work.
+
+    ``group``: the ranks that train together, each with its share of the data; ``join`` connects the model
+    with theirs.
+    """
     owner, device = type(experiment).__name__, choices.device
     if request.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     announce("data", "loading data", f"in load_data() of {owner}")
-    data = experiment.load_data(data_request)
+    load_data = partial(experiment.load_data, data_request)
+    data = load_data() if group is None else group.in_turn(load_data)
     training, validation = open_data(
         data,
         device,
@@ -332,7 +288,10 @@ def assemble(
         request.seed,
         workers=request.workers,
         collate=_collate_of(experiment),
+        share=WHOLE if group is None else Share(group.world.rank, group.world.size),
     )
+    if group is not None and (what := left_out(data.train, Share(group.world.rank, group.world.size))):
+        data_request.warn(what)
     if request.workers and (why := _workers_unused(data, request.workers)):
         data_request.warn(f"--workers {request.workers} has no effect: {why}")
     announce_model = partial(announce, "model", "building the model")
@@ -348,14 +307,21 @@ def assemble(
     if request.init_weights is not None and not request.resume:
         announce("model", "reading the weights", "while reading the weights")
         load_weights(model, Path(request.init_weights))
+    parallel = None if group is None or join is None else join(group, experiment, model)
     # With the weights in place: an average of them that is made here starts from them.
     announce_model(f"in build_optimizer() of {owner}")
     optimizer = build_optimizer(experiment, model)
     steps = training.batches_per_epoch
     schedule = schedule_for(request, experiment.epochs, steps and math.ceil(steps / request.accumulate))
+    if request.min_steps is not None:
+        experiment.epochs = schedule.epochs  # a schedule per epoch has to last as long
     announce_model(f"in build_scheduler() of {owner}")
     lr_schedule = build_lr_schedule(experiment, optimizer, schedule.steps, device)
     scaler, precisions = prepare_precisions(device, request.compile_mode)
+    if request.compile_mode is not None:
+        precisions |= eager_precisions(precisions, model)
+    if parallel is not None:
+        parallel.join((training, validation), choices.unsupported)
     return Prepared(
         device=device,
         experiment=experiment,
@@ -379,8 +345,5 @@ def assemble(
         seed=request.seed,
         probes=request.probes,
         max_rounds=request.max_rounds,
+        parallel=parallel,
     )
-
-
-def _kind(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

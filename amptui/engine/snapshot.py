@@ -1,7 +1,7 @@
 """Saves what a forward pass changes even without an optimizer step, so that it can be undone."""
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 MAX_FROZEN_BYTES = 2**28
 """More frozen weights are a pretrained base with adapters: forward passes do not change them, and copies
@@ -124,3 +125,49 @@ def _flat(state: Mapping[str, Any]) -> dict[str, Any]:
     """A numpy state without arrays, so that ``==`` compares it."""
     inner = {name: np.asarray(value).tolist() for name, value in state["state"].items()}
     return {**state, "state": inner}
+
+
+def before_step(model: nn.Module, optimizer: Optimizer, device: torch.device) -> Callable[[], None]:
+    """Copy what the next step changes before any weight; returns what undoes a step that failed."""
+    before, counters = Snapshot(model, device), _Counters(optimizer)
+
+    def restore() -> None:
+        before.restore()
+        counters.restore()
+
+    return restore
+
+
+class _Counters:
+    """Copies of the optimizer's counters, such as Adam's ``step``, which change before any weight does.
+
+    Moments are not copied: they take twice the memory of the weights. If an optimizer that is not fused runs
+    out of memory halfway, some moments contain a gradient twice.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._kept = {
+            parameter: {name: _copied(value) for name, value in state.items() if _is_number(value)}
+            for parameter, state in optimizer.state.items()
+        }
+
+    def restore(self) -> None:
+        """Restore them, and delete states that did not exist."""
+        states = self._optimizer.state
+        for parameter in [parameter for parameter in states if parameter not in self._kept]:
+            del states[parameter]
+        for parameter, kept in self._kept.items():
+            for name, value in kept.items():
+                if isinstance(value, Tensor):
+                    states[parameter][name].copy_(value)
+                else:
+                    states[parameter][name] = value
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _copied(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value

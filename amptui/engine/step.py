@@ -15,37 +15,27 @@ import torch
 from torch import Tensor
 
 from amptui.control import Control, TraceRequest, XRayRequest
-from amptui.data.batches import Batch
+from amptui.data.batches import Batch, count_samples
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
+from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.failure import explain
 from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
 from amptui.engine.precision_switch import PrecisionSwitch
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, Cadence
+from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
+from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.probes.xray import take_xray
-from amptui.engine.readback import open_readback
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
 from amptui.engine.setup import Prepared
 from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
-from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, StepRecord
-
-LOOK_INTERVAL_SECONDS = 0.08
-"""A dozen looks a second: more than a screen draws."""
-
-MAX_STEPS_BETWEEN_LOOKS = 64
-"""A quarter of the readback's ring: a look comes before rows of tiny steps must be dropped."""
-
-_SEARCH_STEPS = 20
-"""The first steps with a scaler: its search for a scale starts at 65,536 and takes fewer skips than this."""
-
-_STEPS_AFTER_TROUBLE = 5
-"""After a skip or a growth, another skip follows within these steps or not soon: they measure gradients."""
+from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, StepRecord, base_precision
 
 
 class StepEngine:
@@ -74,13 +64,21 @@ class StepEngine:
         own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
         self._after_step = prepared.experiment.after_step if own_after_step else None
         self._readback = open_readback(prepared.device, clock=time.perf_counter)
-        self._gradients = GradientProbe(prepared.model)
+        parallel = prepared.parallel
+        self._gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
         self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
         self._probes = Probes(prepared, self._gradients, emit)
         self._timeline = StepTimer(prepared.device, emit)
-        self._optimizer_step = OptimizerStep(
+        self._optimizer_step = _optimizer_step(prepared)(
             prepared, self._gradients, self._probes, self._timeline, self._gradients_cadence
         )
+        self._ranks = control if isinstance(control, RankControl) and self._gradients.together else None
+        """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
+        self._agreed = 0
+        """What all ranks measure in the next step."""
+        self._judges = parallel is None or parallel.world.leads
+        """Whether this process decides if training can go on: of several ranks rank 0 does."""
+        self._breaks_down_memory = parallel is None or not parallel.sharded
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
         self._look_step = self._closer_until = self._norms_until = 0
@@ -93,7 +91,11 @@ class StepEngine:
         self.allocator = AllocatorWatch(prepared.device)
         self.reporter = StepReporter(self._take_reported, self._gradients)
         self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
+        if self._ranks is not None:
+            self.guard.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
         self.switch = PrecisionSwitch(prepared, control, self.allocator, emit)
+        if prepared.parallel is not None and not prepared.parallel.needs_others:
+            self.switch.can_retry, self.switch.agree = True, prepared.parallel.group.agree
 
     # ------------------------------------------------------------------------------ one step
 
@@ -108,10 +110,12 @@ class StepEngine:
         self.step += 1
         self.in_step = True
         warming_up = self.switch.begin_step()
-        if self.step > self._closer_until:
+        inputs = _inputs(micro_batches) if warming_up else None
+        counts_flops = inputs is not None and self._probes.flops.is_due(self.switch.precision, inputs)
+        if self.step > self._closer_until and not counts_flops:
             made = self._optimizer_step.make(self.switch.precision, micro_batches)
         else:
-            made = self._make_observed(micro_batches, warming_up, data_seconds)
+            made = self._make_observed(micro_batches, inputs, data_seconds)
         if self._after_step is not None:
             with torch.no_grad():
                 self._after_step(self._prepared.model)
@@ -137,27 +141,40 @@ class StepEngine:
         self.in_step = False
 
     def _make_observed(
-        self, micro_batches: Sequence[MicroBatch], warming_up: bool, data_seconds: float
+        self, micro_batches: Sequence[MicroBatch], inputs: StepInputs | None, data_seconds: float
     ) -> StepTensors:
-        """The same step with what is due: timing marks, probes, gradient norms, a precision on trial."""
+        """The same step with what is due: timing marks, probes, gradient norms, a precision on trial.
+
+        ``inputs`` are those of a warm-up step; None for other steps.
+        """
         timeline, switch = self._timeline, self.switch
-        timeline.begin(self.step, switch.precision.name, warming_up, data_seconds)
+        if inputs is None:
+            self._probes.flops.check(self.step, _inputs(micro_batches))
+        timeline.begin(self.step, switch.precision.name, inputs is not None, data_seconds)
         timeline.mark("input")
         make = partial(
             self._optimizer_step.make_observed,
             micro_batches=micro_batches,
             step=self.step,
+            inputs=inputs,
             norms=self._wants_norms(),
+            window=None if self._ranks is None else bool(self._agreed & WINDOW),
             assumed_scale=self._loss_scale(),
         )
+        self._agreed = 0
+        if self._prepared.parallel is not None:
+            self._prepared.parallel.on_trial = switch.on_trial and switch.can_retry
         made = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
         self._scaled_steps += made.scaler is not None
-        if switch.breakdown_is_due:
+        if switch.breakdown_is_due and self._breaks_down_memory:
             self._break_down_memory(made)
         return made
 
     def _wants_norms(self) -> bool:
+        return self._norms_are_due() if self._ranks is None else bool(self._agreed & NORMS)
+
+    def _norms_are_due(self) -> bool:
         if not self._prepared.probes:
             return False
         likely = self.step <= self._norms_until or not self.reporter.loss_is_finite
@@ -203,13 +220,21 @@ class StepEngine:
         self._control.look(self.step)  # first: requests that arrive later wait for the next look
         self._readback.drain()
         reporter = self.reporter
-        self.guard.check(self.switch.precision)
+        if self._judges:
+            self.guard.check(self.switch.precision)
         self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
         if asked := self._control.take(TraceRequest):
             self._probes.arm_trace(partial(self._control.answer, asked))
         self._probes.between_steps(
             self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
         )
+
+    def check_last(self) -> None:
+        """Check the weights after the last step. Raises ExperimentError if they are lost."""
+        if self._ranks is not None:
+            self.guard.count_weights()
+        if self._judges:
+            self.guard.check_last()
 
     def handle_requests(self) -> None:
         """Switch precisions as requested."""
@@ -219,6 +244,7 @@ class StepEngine:
         """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
         self._timeline.drain()
         self._follow_schedule()
+        self._agree()
         step, switch = self.step, self.switch
         steps = min(MAX_STEPS_BETWEEN_LOOKS, switch.steps_to_next_event, self._plan_norms())
         if self.reporter.in_trouble:
@@ -226,7 +252,19 @@ class StepEngine:
         self._look_step = step + steps if look_by is None else min(step + steps, look_by)
         self._look_due = time.perf_counter() + self._look_interval_seconds
         closer = step == 0 or switch.needs_observation or self._timeline.armed or self._wants_norms()
+        closer = closer or self._agreed > 0
         self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms_until)
+
+    def _agree(self) -> None:
+        """Ask the other ranks to measure what is due here, and learn what all have agreed on."""
+        ranks = self._ranks
+        if ranks is None:
+            return
+        ranks.want_probes(NORMS * self._norms_are_due() | WINDOW * self._probes.window_is_due)
+        agreed = ranks.take_probes()
+        if agreed & WEIGHTS:
+            self.guard.count_weights()
+        self._agreed |= agreed & ~WEIGHTS
 
     def _follow_schedule(self) -> None:
         """Bring the number of applied steps to the host if the device counts them."""
@@ -244,12 +282,12 @@ class StepEngine:
         reporter, step = self.reporter, self.step
         if reporter.trouble_step > self._known_trouble:
             self._known_trouble = reporter.trouble_step
-            self._norms_until = step + _STEPS_AFTER_TROUBLE
+            self._norms_until = step + STEPS_AFTER_TROUBLE
         if not (self._on_cuda and self.switch.precision.scales and self._prepared.probes):
             return MAX_STEPS_BETWEEN_LOOKS
-        self._norms_until = max(self._norms_until, step + _SEARCH_STEPS - self._scaled_steps)
+        self._norms_until = max(self._norms_until, step + SEARCH_STEPS - self._scaled_steps)
         if self._next_growth is not None and self._next_growth <= step:
-            self._norms_until = max(self._norms_until, self._next_growth + _STEPS_AFTER_TROUBLE)
+            self._norms_until = max(self._norms_until, self._next_growth + STEPS_AFTER_TROUBLE)
         self._next_growth = reporter.next_growth(self._prepared.scaler.get_growth_interval(), step)
         return MAX_STEPS_BETWEEN_LOOKS if self._next_growth is None else max(1, self._next_growth - step)
 
@@ -279,22 +317,41 @@ class StepEngine:
         self._timeline.flush()
 
     def xray(self, batches: Sequence[Batch]) -> None:
-        """Run the next step's batches in FP32 and in AMP and apply neither; an error does not end the run."""
-        asked, why = self._control.take(XRayRequest), ""
+        """Run the next step's batches in FP32 and in AMP and apply neither; an error does not end the run.
+
+        With other ranks rank 0 does so alone, with its own batches, while they wait.
+        """
+        asked, parallel = self._control.take(XRayRequest), self._prepared.parallel
         self.flush()
+        if parallel is None:
+            self._control.answer(asked, self._take_xray(batches))
+        elif parallel.needs_others:
+            self._control.refuse(asked, "unavailable", parallel.needs_others)
+        else:
+            take = partial(self._take_xray, batches)
+            why = parallel.on_rank_0(f"the X-ray before step {self.step + 1}", take)
+            self._control.answer(asked, why or "")
+        self._readback.begin_interval()
+
+    def _take_xray(self, batches: Sequence[Batch]) -> str:
+        """Emit an X-ray; return why there is none."""
         prepared, name = self._prepared, self.switch.precision.name
-        precision = name if name in AMP_PRECISIONS else prepared.amp_precision
+        precision = base_precision(name)
+        if precision not in AMP_PRECISIONS:
+            precision = prepared.amp_precision
         scale = self._loss_scale() if prepared.precisions[precision].scales else None
         try:
             with self.allocator.left_out():
-                take = partial(take_xray, prepared, batches, self._emit, step=self.step + 1)
+                inputs = step_inputs([(count_samples(batch), batch) for batch in batches])
+                add = partial(self._probes.flops.add, inputs=inputs)
+                take = partial(take_xray, prepared, batches, add, step=self.step + 1)
                 self._emit(take(precision=precision, loss_scale=scale))
         except Exception as error:  # noqa: BLE001 - a model may raise anything; the run must go on
-            size = prepared.experiment.batch_size
+            size = prepared.batch_size
             why = str(explain(error, doing="in the X-ray", batch_size=size, precision=precision))
             self._emit(Note(time=time.time(), severity="warning", text=f"no X-ray: {why}"))
-        self._control.answer(asked, why)
-        self._readback.begin_interval()
+            return why
+        return ""
 
     def state(self) -> dict[str, Any]:
         """Its counters and the user's decisions, as plain values for a checkpoint."""
@@ -309,3 +366,16 @@ class StepEngine:
         self.reporter.restore(state["reported"])
         self.switch.hold_scale(state["held_scale"])
         self.guard.floor_accepted = state["floor_accepted"]
+
+
+def _inputs(micro_batches: Sequence[MicroBatch]) -> StepInputs:
+    return step_inputs([(each.samples, each.batch) for each in micro_batches])
+
+
+def _optimizer_step(prepared: Prepared) -> type[OptimizerStep]:
+    """What makes the steps of this run."""
+    if prepared.parallel is None:
+        return OptimizerStep
+    from amptui.engine.distributed.data_parallel import ParallelStep
+
+    return ParallelStep

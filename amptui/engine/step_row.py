@@ -58,6 +58,8 @@ class RowLayout(NamedTuple):
 
     def read(self, row: Sequence[float]) -> StepNumbers:
         """The numbers of a row that :meth:`StepTensors.row` wrote in this layout."""
+        if len(row) == 1 and self.loss:  # the usual case of a loop that is only watched
+            return StepNumbers(row[0], {}, (), *_UNSCALED, None, [])
         values = iter(row)
         loss = next(values) if self.loss else None
         parts = dict(zip(self.parts, values, strict=False)) if self.parts else {}
@@ -67,7 +69,7 @@ class RowLayout(NamedTuple):
         return StepNumbers(loss, parts, lrs, scale, found_inf, next_scale, tracker, clip_norm, list(values))
 
 
-_layout = lru_cache(maxsize=64)(RowLayout)
+row_layout = lru_cache(maxsize=64)(RowLayout)
 """Steps have the layout of earlier ones: looking it up is faster than building it."""
 
 
@@ -102,5 +104,7 @@ class StepTensors(NamedTuple):
             values.append(self.clip_norm)
         if self.gradients is not None:
             values.append(self.gradients)
-        layout = _layout(names, len(self.lrs.on_device), self.scaler is not None, self.clip_norm is not None)
+        layout = row_layout(
+            names, len(self.lrs.on_device), self.scaler is not None, self.clip_norm is not None
+        )
         return layout, values

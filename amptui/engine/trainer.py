@@ -4,7 +4,7 @@ The loop never waits: not for a screen, not for a file, not for the device.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Literal
 
 from amptui.control import Asked, Control, PauseRequest, XRayRequest
-from amptui.data.batches import count_samples
+from amptui.data.batches import Batch, count_samples
 from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import capture
@@ -20,8 +20,9 @@ from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import Place
 from amptui.engine.failure import is_device_lost, never_free
 from amptui.engine.optimizer_step import MicroBatch
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.setup import Prepared
-from amptui.engine.step import LOOK_INTERVAL_SECONDS, StepEngine
+from amptui.engine.step import StepEngine
 from amptui.engine.validation import MetricSums, Validator
 from amptui.records import PauseChanged, Phase, PhaseChanged, Record
 from amptui.samples import AllocatorSample
@@ -61,6 +62,12 @@ class Trainer:
         )
         self._validator = Validator(prepared, control, emit)
         self._position = DataPosition(prepared, start, control, emit, keeps=self._writer.keeps)
+        self._compute_loss: Callable[[Batch], object] = partial(prepared.experiment.loss, prepared.model)
+        self._micro_batches, self._look_is_due = self._own_micro_batches, self._engine.look_is_due
+        if prepared.parallel is not None:
+            self._micro_batches = prepared.parallel.micro_batches
+            prepared.compilations.told = prepared.parallel.tell_compiling
+            self._look_is_due = self._agreed_look_is_due
         self._began = time.monotonic() - (start.seconds if start else 0.0)
         self._phase: Phase | None = None
         self._xray_wanted = False
@@ -68,7 +75,7 @@ class Trainer:
         self._validated_in = ""
         self._doing = ""
         self.saving = False
-        """Whether only a checkpoint remains to be written."""
+        """Whether only a checkpoint remains to be written, or weights to be gathered."""
         if start is not None:
             self._engine.restore(start.loop)
             self._validated_step = int(start.loop.get("validated_step", 0))
@@ -102,6 +109,10 @@ class Trainer:
             with suppress(IndexError):  # this thread may go on after all and deliver the last ones
                 self._engine.drain()
 
+    def deliver_steps(self) -> None:
+        """Emit the steps whose numbers have arrived; for this thread."""
+        self._engine.drain()
+
     def run(self) -> Outcome:
         """Train until done or asked to stop."""
         engine = self._engine
@@ -113,23 +124,37 @@ class Trainer:
             outcome = self._epochs()
             if outcome == "done":
                 engine.flush()
-                engine.guard.check_last()
+                engine.check_last()
         except BaseException as error:
-            if is_device_lost(error):
-                never_free(self)
-            # Emit the steps before the error; after a device fault nothing can be read.
-            with suppress(RuntimeError):
-                engine.flush()
+            self._emit_steps_before(error)
             self.saving = True
+            self._writer.give_up()
             self._writer.wait()
             self.saving = False
             raise
         finally:
             self._prepared.compilations.end()
         engine.flush()
+        if self._prepared.parallel is not None:
+            self._control.finish()
+            self.saving, self._doing = True, "while collecting what all ranks keep"
+            self._writer.part(self._position.states())
+            self._prepared.parallel.leave(self._prepared.optimizer, keeps_checkpoints=self._writer.keeps)
+            self.saving = False
         self._write_last_checkpoint()
         engine.switch.finish(self.step)
         return outcome
+
+    def _emit_steps_before(self, error: BaseException) -> None:
+        """Emit the steps before ``error``; after a device fault nothing can be read.
+
+        On a GPU a step may wait for ranks that have ended: the device is not waited for then.
+        """
+        waits = self._prepared.parallel is not None and self._prepared.device.type == "cuda"
+        if is_device_lost(error):
+            never_free(self)
+        with suppress(RuntimeError):
+            self._engine.drain() if waits else self._engine.flush()
 
     def _epochs(self) -> Outcome:
         while not self._position.run_ends:
@@ -141,9 +166,9 @@ class Trainer:
     def _epoch(self, epoch: int) -> Outcome | None:
         """Run the rest of an epoch and its validation; return an outcome if the run ended in it."""
         engine, position, prepared = self._engine, self._position, self._prepared
-        compute, model, limit = prepared.experiment.loss, prepared.model, prepared.schedule.asked_steps
-        accumulate, batches = prepared.accumulate, position.open_epoch()
-        while not engine.look_is_due() or self._look():
+        accumulate, limit = prepared.accumulate, prepared.schedule.asked_steps
+        batches = position.open_epoch()
+        while not self._look_is_due() or self._look():
             ends = limit is not None and engine.step >= limit
             if ends:
                 position.save_random_states()
@@ -159,15 +184,19 @@ class Trainer:
                 self._xray_wanted = False
                 engine.xray(drawn)
             position.count_step(len(drawn))
-            engine.train_step(
-                [MicroBatch(partial(compute, model, batch), count_samples(batch)) for batch in drawn],
-                epoch=epoch,
-                asked=asked,
-                data_seconds=data_seconds,
-            )
+            engine.train_step(self._micro_batches(drawn), epoch=epoch, asked=asked, data_seconds=data_seconds)
         return "stopped"
 
+    def _own_micro_batches(self, drawn: Sequence[Batch]) -> list[MicroBatch]:
+        compute = self._compute_loss
+        return [MicroBatch(partial(compute, batch), count_samples(batch), batch) for batch in drawn]
+
     # -------------------------------------------------------------------------- the look
+
+    def _agreed_look_is_due(self) -> bool:
+        """Whether to look before the next step; all ranks come here equally often."""
+        self._control.at_boundary()
+        return self._engine.look_is_due()
 
     def _look(self) -> bool:
         """Between two steps: report what arrived and handle requests; return False to end the run."""
@@ -183,7 +212,7 @@ class Trainer:
         if asked is not None and not asked.request.paused:
             control.answer(asked)  # it is not paused
             asked = None
-        if (asked is not None or engine.guard.wants_pause) and not control.stop_reason:
+        if (asked is not None or engine.guard.wants_pause) and not control.stopping:
             self._pause(asked)
         if self._validation_is_due():
             self._validate_within_epoch()
@@ -191,7 +220,7 @@ class Trainer:
         engine.handle_requests()
         self._xray_wanted = control.newest(XRayRequest) is not None
         engine.plan(look_by=self._next_boundary())
-        return control.stop_reason is None
+        return not control.stopping
 
     def _next_boundary(self) -> int | None:
         """The next step after which a checkpoint or a validation is due."""
@@ -226,20 +255,14 @@ class Trainer:
             # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
             engine.switch.hold_scale(engine.reporter.loss_scale)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, **asdict(found)))
-        control.answer(asked)
-        paused = True
-        while paused and not control.stop_reason:
-            control.wait()
-            engine.handle_requests()
-            self._write_checkpoint_if_due()
-            asked = control.take(PauseRequest)
-            paused = asked is None or asked.request.paused
-            if paused:
-                control.answer(asked)
+        resumed = control.wait_until_resumed(asked, self._handle_while_paused)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
-        control.answer(asked)
-        control.wake()  # requests that need a step still wait
+        control.answer(resumed)
         engine.begin_interval()
+
+    def _handle_while_paused(self) -> None:
+        self._engine.handle_requests()
+        self._write_checkpoint_if_due()
 
     def _validate(self) -> MetricSums | None:
         """Validate in the precision of the steps so far; None if asked to stop meanwhile."""
@@ -291,6 +314,12 @@ class Trainer:
 
     def _write_checkpoint(self, reason: Reason) -> None:
         """Capture a checkpoint for the thread that writes it."""
+        if self._writer.follows:
+            self._writer.send_states(self._position.states())
+            parallel = self._prepared.parallel
+            if parallel is not None and parallel.sharded:
+                parallel.whole_states(self._prepared.optimizer)  # rank 0 gathers them
+            return
         began = time.perf_counter()
         self._engine.flush()
         self._writer.keep(self._checkpoint, reason, began=began)
@@ -299,7 +328,7 @@ class Trainer:
     def _write_last_checkpoint(self) -> None:
         """Write the run's last checkpoint, unless it is there already, and wait for it."""
         writer, place = self._writer, self._position.place(self._engine.switch.chosen)
-        if not writer.writing and not writer.lacks(place):
+        if writer.follows or not (writer.writing or writer.lacks(place)):
             return
         self.saving, self._doing = True, f"while writing the checkpoint of step {self.step}"
         self._enter_phase("stopping", "writing the checkpoint")

@@ -1,6 +1,5 @@
 """Files of plain weights: read into a new model with ``--init-weights``, written with ``--save-weights``."""
 
-import importlib.util
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
@@ -16,33 +15,13 @@ from torch.optim.swa_utils import AveragedModel
 from amptui.engine.checkpoint.file import save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
-from amptui.request import TrainRequest
-
-SAFETENSORS = ".safetensors"
-"""The suffix of files in that format; all others hold what ``torch.save`` writes."""
+from amptui.request import SAFETENSORS
 
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
 
 _MAX_NAMES = 3
 """Names in an error's line at most."""
-
-
-def check_files(request: TrainRequest) -> None:
-    """Raise UsageError where a file of weights cannot be read or written, before anything takes time."""
-    initial = None if request.resume else request.init_weights  # the checkpoint holds newer ones
-    for option, text in (("--init-weights", initial), ("--save-weights", request.save_weights)):
-        if text is not None and text.endswith(SAFETENSORS) and not importlib.util.find_spec("safetensors"):
-            raise UsageError(f"{option} {text} needs safetensors", hint="pip install safetensors")
-    if initial is not None and not Path(initial).is_file():
-        raise UsageError(f"--init-weights {initial}: no such file", hint="check the path")
-    if request.save_weights is not None:
-        path = Path(request.save_weights)
-        if path.is_dir():
-            raise UsageError(f"--save-weights {path} is a folder", hint="name a file in it")
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            what = "no such folder" if not path.parent.exists() else "its folder cannot be written"
-            raise UsageError(f"--save-weights {path}: {what}", hint="choose another folder")
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -65,14 +44,19 @@ def load_weights(model: nn.Module, path: Path) -> None:
     model.load_state_dict(OrderedDict((names[plain], value) for plain, value in given.items()))
 
 
-def save_weights(model: nn.Module, experiment: Experiment, path: Path) -> bool:
+def save_weights(
+    model: nn.Module, experiment: Experiment, path: Path, *, state: Mapping[str, Any] | None = None
+) -> bool:
     """Write the model's ``state_dict`` to ``path``, whole or not at all; whether it is of averaged weights.
 
     Those are of the experiment's ``torch.optim.swa_utils.AveragedModel``, if it has one. Names are those of
-    the model before it was compiled. Raises OutputError.
+    the model before it was compiled. ``state`` is the model's, if it no longer has it whole itself. Raises
+    OutputError.
     """
     averaged = next((each for each in vars(experiment).values() if isinstance(each, AveragedModel)), None)
-    state = _plain_state(model if averaged is None else averaged.module)
+    if averaged is not None or state is None:
+        state = (model if averaged is None else averaged.module).state_dict()
+    state = _plain_state(state)
     unfinished = path.with_name(f".{path.name}.writing")
     try:
         if path.suffix == SAFETENSORS:
@@ -124,8 +108,7 @@ def _write_safetensors(state: Mapping[str, Any], path: Path) -> None:
         os.fsync(file)
 
 
-def _plain_state(model: nn.Module) -> "OrderedDict[str, Any]":
-    state = model.state_dict()
+def _plain_state(state: Mapping[str, Any]) -> "OrderedDict[str, Any]":
     plain = OrderedDict(
         (_plain_name(name), value.detach().cpu() if isinstance(value, Tensor) else value)
         for name, value in state.items()

@@ -10,16 +10,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amptui.control import Control, StopRequest
 from amptui.engine.exit_guard import guarded
 from amptui.engine.phase_progress import PhaseProgress
-from amptui.errors import AmptuiError, DeviceError, ExperimentError
+from amptui.engine.torch_failure import torch_failed
+from amptui.errors import AmptuiError, ExperimentError
 from amptui.fork import in_forks
+from amptui.keeping import WeightsSaved
 from amptui.modelspec import ModelSpec
 from amptui.prompt import complain
-from amptui.records import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records import (
+    Note,
+    Phase,
+    PhaseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from amptui.request import TrainRequest
 from amptui.samples import AllocatorSample
 
@@ -28,7 +38,8 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.data_position import Start
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.checkpoint.writer import CheckpointWriter
-    from amptui.engine.setup import Prepared
+    from amptui.engine.distributed.rank_group import RankGroup
+    from amptui.engine.setup import Choices, Join, Prepared
     from amptui.engine.trainer import Trainer
 
 
@@ -71,8 +82,14 @@ class TrainingThread:
         self._cut = cut
         self._resume_command = resume_command
         self._steps_before = 0
+        self._rank, self._world_size = 0, 1
+        self._rank_change = ""
+        """What is different if the run had another number of ranks before."""
         self._thread = threading.Thread(target=self._run, name="amptui-trainer", daemon=True)
         self._prepared: Prepared | None = None
+        self._group: RankGroup | None = None
+        """The ranks that train together, once they have met."""
+        self._join: Join | None = None
         self._trainer: Trainer | None = None
         self._doing = "while importing torch"
         self._saving = False
@@ -147,7 +164,7 @@ class TrainingThread:
         self._prepared = prepared
         if self._control.is_copy:
             return
-        if self._control.stop_reason:
+        if self._control.stopping:
             self._finish_before_training()
             return
         self._doing = "while describing the run"
@@ -164,7 +181,7 @@ class TrainingThread:
         )
         with _frozen_garbage_collection():
             reason = self._trainer.run()
-        self._save_weights(prepared)
+        self._save_weights(prepared, self._trainer.step)
         now = time.time()
         seconds = now - started.time + (start.seconds if start else 0.0)
         self._finish(RunFinished(time=now, steps=self._trainer.step, seconds=seconds, reason=reason))
@@ -172,13 +189,19 @@ class TrainingThread:
     def _prepare(self) -> "tuple[Prepared, Start | None]":
         """Prepare for the first step, and announce long work."""
         from amptui.engine import setup
+        from amptui.engine.checkpoint.rank_share import request_with_rank_batch, with_rank_batch
         from amptui.engine.loading import build_experiment, load_class
 
         request = self._request
-        choices = setup.choose(request)
+        choices = self._choose()
         setup.enter_device(choices.device)
         setup.seed_everything(request.seed)
         checkpoint = self._read_checkpoint() if request.resume else None
+        if checkpoint is None:
+            request = replace(request, resume=False)  # also ranks that start over
+        else:
+            request = request_with_rank_batch(request, checkpoint, self._world_size)
+            checkpoint = with_rank_batch(checkpoint, self._world_size)
         self._doing = f"while importing {self._spec.text}"
         chosen = load_class(self._spec)
         batch_size = checkpoint.identity.get("batch_size") if checkpoint else None
@@ -186,14 +209,25 @@ class TrainingThread:
         experiment = build_experiment(chosen, settings)
         self._batch_size = experiment.batch_size
         prepared = setup.assemble(
-            request, experiment, choices, data_request=self._data_request(), announce=self._announce
+            request,
+            experiment,
+            choices,
+            data_request=self._data_request(),
+            announce=self._announce,
+            group=self._group,
+            join=self._join,
         )
         if checkpoint is not None:
             return self._restore(checkpoint, prepared)
         self._note_choices(chosen.cpu_batch_size, choices.device.type)
         return prepared, None
 
-    def _read_checkpoint(self) -> "Checkpoint":
+    def _choose(self) -> "Choices":
+        from amptui.engine.setup import choose
+
+        return choose(self._request)
+
+    def _read_checkpoint(self) -> "Checkpoint | None":
         from amptui.engine.checkpoint.resume import newest_checkpoint
 
         folder = self._request.checkpoint_dir
@@ -204,49 +238,37 @@ class TrainingThread:
         return checkpoint
 
     def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
-        from amptui.engine.checkpoint.resume import restore
+        from amptui.engine.checkpoint.rank_share import rank_change, restore_rank
 
         self._doing = "while restoring the checkpoint"
-        start = restore(checkpoint, prepared, self._warn)
-        precision = checkpoint.precision
-        if precision in prepared.unsupported:
-            why = prepared.unsupported[precision]
-            self._warn(f"{precision} is not supported here: {why}; continuing in {prepared.precision}")
-            precision = prepared.precision
-        return replace(prepared, precision=precision), start
+        self._rank_change = rank_change(checkpoint, self._world_size)
+        return restore_rank(checkpoint, self._rank, self._world_size, prepared, self._warn)
 
     def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
         """Emit that the run starts or resumes; both if no record of the run is left."""
+        from amptui.engine.description import describe_resumption
+
         lost_steps: int | None = None
-        if start is not None:
+        if self._request.resume:
             self._doing = "while cutting the journal"
-            lost_steps = self._cut(start.step)
+            lost_steps = self._cut(start.step if start is not None else 0)
         if lost_steps is None:
             self._emit(started)
-        if start is None:
+        if not self._request.resume:
             return
-        self._emit(
-            RunResumed(
-                time=started.time,
-                step=start.step,
-                checkpoint=start.checkpoint,
-                device=started.device,
-                device_name=started.device_name,
-                gpu_uuid=started.gpu_uuid,
-                precision=started.precision,
-                versions=started.versions,
-                total_epochs=started.total_epochs,
-                total_steps=started.total_steps,
-                lost_steps=lost_steps or 0,
-            )
-        )
+        self._emit(describe_resumption(started, start, lost_steps=lost_steps or 0, **self._restart()))
+        if self._rank_change:
+            self._emit(Note(time=time.time(), severity="info", text=self._rank_change))
+
+    def _restart(self) -> dict[str, Any]:
+        """How often ranks were started again, and why, as fields of a record."""
+        return {}
 
     def _checkpoint_writer(self, prepared: "Prepared", start: "Start | None") -> "CheckpointWriter":
-        from amptui.engine.checkpoint.writer import CheckpointWriter
-
         request = self._request
         newest = (start.step, start.epoch, start.batches, prepared.precision) if start is not None else None
-        writer = CheckpointWriter(
+        writer = self._make_writer(
+            prepared,
             request.checkpoint_dir,
             control=self._control,
             emit=self._emit,
@@ -257,7 +279,17 @@ class TrainingThread:
         writer.resume_command = self._resume_command
         return writer
 
-    def _save_weights(self, prepared: "Prepared") -> None:
+    def _make_writer(
+        self,
+        prepared: "Prepared",  # noqa: ARG002 - a rank's writer needs it
+        folder: Path | None,
+        **options: Any,
+    ) -> "CheckpointWriter":
+        from amptui.engine.checkpoint.writer import CheckpointWriter
+
+        return CheckpointWriter(folder, **options)
+
+    def _save_weights(self, prepared: "Prepared", step: int) -> None:
         if self._request.save_weights is None or self._control.is_copy:
             return
         from amptui.engine.weights import save_weights
@@ -265,10 +297,10 @@ class TrainingThread:
         path = Path(self._request.save_weights)
         self._saving, self._doing = True, f"while writing {path}"
         self._enter_phase("stopping", "writing the weights")
-        averaged = save_weights(prepared.model, prepared.experiment, path)
+        state = None if prepared.parallel is None else prepared.parallel.state
+        averaged = save_weights(prepared.model, prepared.experiment, path, state=state)
         self._saving = False
-        text = f"{'averaged weights' if averaged else 'weights'} saved to {path}"
-        self._emit(Note(time=time.time(), severity="info", text=text))
+        self._emit(WeightsSaved(time=time.time(), step=step, path=str(path), averaged=averaged))
 
     def _announce(self, phase: Phase, detail: str, doing: str) -> None:
         if detail != self._announced:
@@ -321,13 +353,17 @@ class TrainingThread:
             self._control.ask(StopRequest(what))
 
     def _fail(self, error: BaseException) -> None:
-        step = self._trainer.step if self._trainer else self._steps_before
         if self._fault is not None:
             error = self._fault
         elif self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError):
             # Long preparations raise when asked to stop.
             self._finish_before_training()
             return
+        self._tell_failure(error)
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Emit the last record of a run that failed."""
+        step = self._trainer.step if self._trainer else self._steps_before
         trace = "".join(traceback.format_exception(error))
         self.error = self._explained(error)
         self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=trace))
@@ -357,14 +393,3 @@ def _frozen_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()  # some libraries complain at exit about objects that were never collected
-
-
-def torch_failed(error: BaseException) -> DeviceError:
-    """Why torch cannot be imported: ``error`` comes from the first attempt; later ones hide the reason."""
-    if isinstance(error, ModuleNotFoundError):
-        return DeviceError(f"{error} (while importing torch)", hint="install torch for this Python")
-    what = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}".removesuffix(": ")
-    return DeviceError(
-        f"{what} (while importing torch)",
-        hint="check that `python -c 'import torch'` works, and `ulimit -v`",
-    )

@@ -11,7 +11,8 @@ from typing import Protocol
 from amptui.errors import AmptuiError, RunFolderError
 from amptui.export.page import page
 from amptui.export.recording import Recording
-from amptui.export.table import StepTable
+from amptui.export.table import RankTable, StepTable
+from amptui.ranks import RanksSampled, RanksStarted
 from amptui.records import Record
 from amptui.runs import journal
 from amptui.runs.find import journal_of, name_of
@@ -29,6 +30,8 @@ class Exported:
     """Steps in the journal; a step that was repeated after a resume counts twice."""
     passed_over: str
     """What could not be read, in one line; empty if everything was read."""
+    ranks_csv: Path | None = None
+    """The table of the ranks, beside the one of the steps; None for a single process."""
 
 
 class _Sink(Protocol):
@@ -44,16 +47,20 @@ def export(
 ) -> Exported:
     """Export ``run``, a run's folder or its journal, to each path that was given.
 
-    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. Existing
-    files are replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
+    ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. A
+    distributed run's ``run.csv`` has a table of the ranks beside it, ``run.ranks.csv``. Existing files are
+    replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
     and ``AmptuiError`` if a file cannot be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
+    ranks: _RanksBeside | None = None
     recording = Recording(name_of(path), str(path.parent))
     with ExitStack() as stack:
         sinks: dict[Path, _Sink] = {}
         if csv is not None:
             sinks[csv] = stack.enter_context(_opened(csv, StepTable))
+            ranks = _RanksBeside(csv, stack)
+            sinks[ranks.path] = ranks
         if tensorboard is not None:
             from amptui.export.tensorboard import FILE_NAME, EventFile
 
@@ -67,7 +74,39 @@ def export(
         if html is not None and new_page is not None:
             with _writing(html):
                 new_page.write_text(page(recording), encoding="utf-8", errors="replace")
-    return Exported(steps=recording.steps, passed_over=recording.passed_over)
+    beside = ranks.path if ranks is not None and ranks.is_needed else None
+    return Exported(steps=recording.steps, passed_over=recording.passed_over, ranks_csv=beside)
+
+
+class _RanksBeside:
+    """Writes the table of the ranks beside the one of the steps, if there is anything to write."""
+
+    def __init__(self, steps_csv: Path, stack: ExitStack) -> None:
+        self.path = steps_csv.with_name(f"{steps_csv.stem}.ranks{steps_csv.suffix}")
+        self._stack = stack
+        self._started: list[Record] = []
+        self._table: _Sink | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        return self._table is not None
+
+    def add(self, records: Sequence[Record]) -> None:
+        if self._table is None:
+            if any(isinstance(record, RanksSampled) for record in records):
+                self._table = self._stack.enter_context(_opened(self.path, RankTable))
+                self._table.add(self._started)
+            self._started += [record for record in records if isinstance(record, RanksStarted)]
+        if self._table is not None:
+            self._table.add(records)
+
+    def finish(self, recording: Recording) -> None:
+        if self._table is not None:
+            self._table.finish(recording)
+
+    def close(self) -> None:
+        if self._table is not None:
+            self._table.close()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib import resources
 
 from amptui.diagnosis.labels import signed_label
-from amptui.records import PRECISIONS, Severity
+from amptui.records import PRECISIONS, Severity, base_precision
 from amptui.text import printable
 from amptui.units import SEVERITY_SIGNS
 
@@ -115,7 +115,8 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
 
 def css_class(precision: str | None) -> str:
     """The CSS class with a precision's colour; ``other`` for unknown names in a journal."""
-    return precision if precision in PRECISIONS else "other"
+    base = base_precision(precision or "")
+    return base if base in PRECISIONS else "other"
 
 
 def chip(precision: str) -> Markup:

@@ -8,6 +8,7 @@ from amptui.export import run_details, safety, sections
 from amptui.export.chart import draw
 from amptui.export.curves import charts
 from amptui.export.markup import Markup, card, chip, document, element
+from amptui.export.ranks_card import ranks_card
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
 from amptui.telemetry.view import SessionView
@@ -30,6 +31,7 @@ def _main(recording: Recording) -> Markup:
         sections.figures(recording),
         card("training", *loss, _legend(view)),
         sections.comparison(view),
+        ranks_card(view),
         sections.time_spent(view),
         sections.memory_spent(view),
         safety.conclusions(view),

@@ -8,6 +8,7 @@ from typing import Any
 from amptui import strictjson, units
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
+from amptui.diagnosis.rank_words import size_words
 from amptui.export.markup import Markup, card, details, element, facts, paragraph
 from amptui.export.recording import Recording
 from amptui.records import DataInfo, RunStarted
@@ -72,10 +73,19 @@ def _run(recording: Recording, run: RunStarted) -> list[tuple[str, str]]:
         ("model", f"{run.model}, {units.count(run.parameters)} parameters"),
         ("data", _data(run.data)),
         ("device", f"{run.device_name} ({run.device})"),
+        ("ranks", size_words(run.world_size, run) if run.world_size > 1 else ""),
         ("batch", "" if run.batch_size is None else f"{units.count(run.batch_size)} samples"),
+        (
+            "global batch",
+            "" if run.global_batch_size is None else f"{units.count(run.global_batch_size)} samples",
+        ),
         ("epochs", _epochs(run)),
         *((f"no {name}", reason) for name, reason in run.unsupported.items()),
     ]
+
+
+def _samples(size: int | None) -> str:
+    return "" if size is None else f"{units.count(size)} samples"
 
 
 def _epochs(run: RunStarted) -> str:

@@ -1,14 +1,15 @@
-"""Steps as a CSV table: one row per step, one column per field."""
+"""CSV tables: one of the steps, a row for each; and one of the ranks, a row for each and each sample."""
 
 import csv
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
+from amptui import ranks
 from amptui.export.recording import Recording
 from amptui.records import Record, StepRecord
 from amptui.text import printable
@@ -89,6 +90,43 @@ class StepTable:
                 writer.writerows([*row, *[""] * (len(head) - len(row))] for row in reader)
         finally:
             older.unlink()
+
+
+class RankTable:
+    """Rows of the ranks in each sample; numbers as in :class:`StepTable`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _opened(path)
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._writer.writerow(
+            ["time", "step", "steps", "rank", "host", "device", *ranks.COLUMNS, "throttled"]
+        )
+        self._places: dict[int, ranks.RankPlace] = {}
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Write the rows of the samples among ``records``."""
+        for record in records:
+            if isinstance(record, ranks.RanksStarted):
+                self._places = {place.rank: place for place in record.ranks}
+            elif isinstance(record, ranks.RanksSampled):
+                self._writer.writerows(self._rows(record))
+
+    def finish(self, _recording: Recording) -> None:
+        """Complete the file."""
+        self._file.close()
+
+    def close(self) -> None:
+        """Close the file as it is."""
+        self._file.close()
+
+    def _rows(self, sample: ranks.RanksSampled) -> Iterator[list[object]]:
+        columns = [dict(zip(sample.ranks, getattr(sample, name), strict=False)) for name in ranks.COLUMNS]
+        for rank in sample.ranks:
+            place = self._places.get(rank)
+            where = ("", "") if place is None else (_text(place.host), _text(place.device))
+            held = ", ".join(reason for reason, all_held in sample.throttled.items() if rank in all_held)
+            numbers = [column.get(rank) for column in columns]
+            yield [sample.time, sample.step, sample.steps, rank, *where, *numbers, _text(held)]
 
 
 def _text(text: str) -> str:

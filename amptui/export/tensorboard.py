@@ -18,6 +18,7 @@ from amptui.records import (
     RunStarted,
     StepRecord,
     Validated,
+    base_precision,
 )
 from amptui.samples import DeviceSample
 from amptui.telemetry.events import Event
@@ -175,7 +176,7 @@ def _steady_scalars(record: StepRecord) -> Scalars:
     return {
         "learning_rate": record.lr,
         **{f"learning_rate/group_{index}": lr for index, lr in enumerate(record.group_lrs)},
-        "amp/on": float(record.precision in AMP_PRECISIONS),
+        "amp/on": float(base_precision(record.precision) in AMP_PRECISIONS),
         "amp/skipped": float(record.skipped),
         "amp/loss_scale": record.loss_scale,
     }

@@ -3,14 +3,18 @@
 A run forks before anything heavy is imported: its process imports torch while this one draws the screen.
 """
 
+import importlib.util
+import os
 import shlex
 import signal
 import socket
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amptui.engine.distributed.world import refuse_unsupported
 from amptui.errors import OutputError, RunFolderError, UsageError
 from amptui.fork import Offspring, fork, how_ended
 from amptui.models import CATALOGUE
@@ -18,7 +22,7 @@ from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.prompt import complain, say
 from amptui.records import RunFailed
-from amptui.request import TrainRequest
+from amptui.request import SAFETENSORS, TrainRequest
 from amptui.runs.find import is_own, live_run, resumable, resume_command
 from amptui.runs.lock import RunLock, holder
 from amptui.runs.rundir import (
@@ -27,12 +31,14 @@ from amptui.runs.rundir import (
     expanded,
     folder_name,
     read_run_json,
+    reason,
     run_argument,
     xdg_folder,
 )
 from amptui.terminal import HeldTerminal, can_show_a_screen
 
 if TYPE_CHECKING:
+    from amptui.process.rank_process import RankPlan
     from amptui.process.watch import Watched
 
 _ENDING_SECONDS = 20.0
@@ -40,9 +46,9 @@ _ENDING_SECONDS = 20.0
 
 _MAY_CHANGE = (
     *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
-    *("cudnn_benchmark", "compile_mode", "save_weights", "workers"),
+    *("cudnn_benchmark", "compile_mode", "save_weights", "workers", "nproc", "max_restarts"),
 )
-"""What may change when a run is resumed: its length, device and files, who watches, what speeds it up."""
+"""What may change when a run is resumed: its length, devices and files, who watches, what speeds it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,10 @@ class Plan:
 def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
     """A new run; creates its folder. Raises UsageError and RunFolderError."""
     spec = parse_model(request.model)
+    refuse_unsupported(request, request.nproc)
+    if request.nproc == 1 and request.max_restarts:
+        raise UsageError("--max-restarts is for the ranks of --nproc", hint="leave out --max-restarts")
+    _check_weights(request, run_dir)
     folder = create_run_dir(run_dir, spec.name)
     kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
     return Plan(kept, spec, folder)
@@ -71,6 +81,7 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     """
     folder = resumable(text)
     asked = _asked_at_first(folder)
+    asked = _with_rank_batch(asked, given.get("nproc", asked.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
     elif asked.model not in CATALOGUE and not is_own(folder.path):
@@ -84,7 +95,75 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
             raise UsageError(what, hint="leave out that option, or start a new run without --resume")
     changed = {name: value for name, value in given.items() if name in _MAY_CHANGE}
     request = replace(asked, **changed, checkpoint_dir=folder.checkpoints_path, resume=True)
+    if request.nproc > 1:
+        refuse_unsupported(request, request.nproc)
+    _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
+
+
+def _with_rank_batch(asked: TrainRequest, ranks: int, run: str) -> TrainRequest:
+    """``asked`` with the batch size of each of ``ranks``, if it names one: the global batch stays.
+
+    Raises UsageError if they cannot have equal parts of it.
+    """
+    if ranks == asked.nproc:
+        return asked
+
+    def part(batch_size: int) -> int:
+        whole = batch_size * asked.nproc
+        if whole % ranks:
+            what = (
+                f"--nproc {ranks}: {run} has a global batch of {whole:,} samples, which {ranks} ranks cannot"
+            )
+            raise UsageError(f"{what} share equally", hint="use another number of ranks")
+        return whole // ranks
+
+    settings = dict(asked.settings)
+    if settings.get("batch_size", "").isdecimal():
+        settings["batch_size"] = str(part(int(settings["batch_size"])))
+    batch_size = None if asked.batch_size is None else part(asked.batch_size)
+    return replace(asked, batch_size=batch_size, settings=settings)
+
+
+def _check_weights(request: TrainRequest, run_dir: Path | None) -> None:
+    """Raise UsageError where a file of weights cannot be read or written, before the run leaves any trace.
+
+    The folder of the run itself may be missing: it is created next.
+    """
+    initial = None if request.resume else request.init_weights  # the checkpoint holds newer ones
+    for option, text in (("--init-weights", initial), ("--save-weights", request.save_weights)):
+        if text is not None and text.endswith(SAFETENSORS) and not importlib.util.find_spec("safetensors"):
+            raise UsageError(f"{option} {text} needs safetensors", hint="pip install safetensors")
+    if initial is not None and (trouble := _why_unreadable(Path(initial))):
+        raise UsageError(f"--init-weights {initial}: {trouble}", hint="check the path")
+    if request.save_weights is not None and (trouble := _why_unwritable(Path(request.save_weights), run_dir)):
+        raise UsageError(f"--save-weights {request.save_weights}: {trouble}", hint="name another file")
+
+
+def _why_unreadable(path: Path) -> str:
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "not a file"
+        path.open("rb").close()
+    except OSError as error:
+        return reason(error)
+    return ""
+
+
+def _why_unwritable(path: Path, run_dir: Path | None) -> str:
+    """Why no file can take the place of ``path``; empty if one can, as far as that is known now."""
+    for each in (path, path.parent / f".{path.name}.writing"):
+        try:
+            if not stat.S_ISREG(each.stat().st_mode):
+                return "not a file"  # the new file would replace a device
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            return reason(error)
+    if path.parent.is_dir():
+        return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
+    next_created = expanded(run_dir).absolute() if run_dir is not None else Path("/")
+    return "" if path.parent in (next_created, *next_created.parents) else "no such folder"
 
 
 def _asked_at_first(folder: RunDir) -> TrainRequest:
@@ -123,6 +202,10 @@ def train(
     """
     # A signal without a handler would end this process and leave the run unattended.
     with blocked_stop_signals():
+        if plan.request.nproc > 1 and not plan.request.interactive:
+            from amptui.process.elastic import run_ranks
+
+            return run_ranks(rank_plan(plan, json=json, quiet=quiet), plan.request.nproc)
         if detach or plan.request.interactive:
             return _train_in_a_process(plan, detach=detach, frames_per_second=frames_per_second, quiet=quiet)
         from amptui.process.training import run_plainly
@@ -134,9 +217,13 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
     ours, theirs = socket.socketpair()
 
     def work() -> int:
+        ours.close()
+        if plan.request.nproc > 1:
+            from amptui.process.elastic import run_ranks
+
+            return run_ranks(rank_plan(plan), plan.request.nproc, theirs)
         from amptui.process.training import run_for_viewers
 
-        ours.close()
         return run_for_viewers(plan.request, plan.spec, plan.run_dir, theirs)
 
     offspring = fork(work)
@@ -148,6 +235,14 @@ def _train_in_a_process(plan: Plan, *, detach: bool, frames_per_second: float | 
         return _conclude(follow_until_first_step(ours, folder), folder, offspring)
     watched = watch_run(ours, folder, frames_per_second, attached=False, quiet=quiet)
     return _conclude(watched, folder, offspring)
+
+
+def rank_plan(plan: Plan, *, json: bool = False, quiet: bool = False) -> "RankPlan":
+    """What each rank of ``plan`` has to know."""
+    from amptui.process.rank_process import RankPlan
+
+    shown = plan.request.interactive
+    return RankPlan(request=plan.request, run_dir=plan.run_dir, shown=shown, json=json, quiet=quiet)
 
 
 def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -> int:

@@ -11,6 +11,7 @@ from amptui import codec, units
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.rank_words import slow_in_short
 from amptui.notification import notify
 from amptui.prompt import complain
 from amptui.records import Record
@@ -126,7 +127,7 @@ def status_line(view: SessionView) -> str:
             parts.append(f"headroom {units.doublings(view.numerics.headroom)}")
     if last is not None and last.grad_norm is not None:
         parts.append(f"grad norm {units.loss(last.grad_norm)}")
-    parts += _memory_parts(view)
+    parts += [*_memory_parts(view), *_rank_parts(view)]
     if view.eta_seconds is not None:
         parts.append(f"ETA {units.duration(view.eta_seconds)}")
     if run is not None and not run.data.real:
@@ -145,6 +146,17 @@ def _memory_parts(view: SessionView) -> list[str]:
         parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
     if not view.device.gpus:
         parts.append(f"process {units.number_of_bytes(view.device.host.process_rss_bytes)}")
+    return parts
+
+
+def _rank_parts(view: SessionView) -> list[str]:
+    parts: list[str] = []
+    if view.ranks is None:
+        return parts
+    if view.samples_per_second is not None:
+        parts.append(f"each rank {units.rate(view.samples_per_second / view.ranks.world_size, 'samples')}")
+    if view.ranks.straggler is not None:
+        parts.append(slow_in_short(view.ranks.straggler))
     return parts
 
 

@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 from amptui import codec
 from amptui.answers import RequestMade
 from amptui.errors import RunFolderError
-from amptui.records import KeepingChanged, Note, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.keeping import KeepingChanged
+from amptui.records import (
+    Note,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from amptui.runfiles import open_file
 from amptui.runs.journal import Journal, read
 from amptui.runs.repair import cut_after

@@ -1,7 +1,8 @@
 """The command `run`: starts a script of the user's in a fresh process and shows the run that it opens.
 
 On a terminal, the script leads a session of its own, its output goes to a file, and the screen opens once the
-script calls ``amptui.observe()``. Without a screen, the script has this process's streams and terminal.
+script calls ``amptui.observe()`` or, with ``--observe``, makes its first step. Without a screen, the script
+has this process's streams and terminal.
 """
 
 import math
@@ -9,21 +10,24 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO
 
-from amptui.errors import RunFolderError, TerminalClosedError
-from amptui.fork import Offspring
+from amptui.errors import RunFolderError, TerminalClosedError, UsageError
+from amptui.fork import Offspring, how_ended
+from amptui.handover import environment
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, HEEDED, blocked_stop_signals
 from amptui.prompt import complain
-from amptui.records import RunFailed
+from amptui.records import RunFailed, RunFinished
 from amptui.runfiles import open_file
-from amptui.runs.rundir import RUN_DIR_VARIABLE, RunDir, create_run_dir, folder_name
+from amptui.runs.rundir import RunDir, create_run_dir, folder_name
 from amptui.runs.socket_place import connect
 from amptui.text import write_line
 
@@ -34,42 +38,85 @@ _PIECE_BYTES = 65536
 _PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
 """Signals to this process that are meant for the script; Ctrl+C reaches both by itself."""
 
-NEVER_CALLED = "the script never called amptui, so nothing was recorded; see amptui.observe()"
+_TORCHRUN = "torch.distributed.run"
+"""The module that ``torchrun`` runs."""
+
+NEVER_CALLED = "the script never called amptui, so nothing was recorded; see amptui.observe() or --observe"
+
+NO_STEP = "the script's process made no step with an optimizer of torch.optim, so nothing was recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """What is run, and where its run is kept."""
+
+    command: Sequence[str]
+    folder: RunDir
+    observe: bool
+    """Whether the script itself says nothing of amptui."""
+    launches: bool
+    """Whether it is torchrun, which starts the script."""
 
 
 def run_script(
     command: Sequence[str],
     *,
     run_dir: Path | None,
+    observe: bool,
     screen: bool,
     frames_per_second: float | None,
     quiet: bool,
 ) -> int:
     """Run ``python command``, on the ``screen`` or passed through; return the exit status.
 
-    That of the script if this process stays to its end; 128 + N where signal N ended it. Raises
-    RunFolderError.
+    ``observe``: also if it never calls amptui. A command that begins with ``torchrun`` starts its ranks.
+
+    That of the script if this process stays to its end; 128 + N where signal N ended it. Raises UsageError
+    and RunFolderError.
     """
+    if command[0] == "torchrun" and not os.path.exists("torchrun"):  # noqa: PTH110 - as below
+        command = ("-m", _TORCHRUN, *command[1:])
+    if command[0] not in ("-m", "-") and not os.path.exists(command[0]):  # noqa: PTH110 - a path may be too long
+        raise UsageError(f"no script {command[0]!r}", hint="check the path, or use -m MODULE")
     folder = create_run_dir(run_dir, script_name(command))
+    script = _Script(command, folder, observe, launches=_launched(command) is not None)
     if not screen:
-        return _pass_through(command, folder)
+        return _pass_through(script)
     # A signal without a handler would end this process and leave the script unattended.
     with blocked_stop_signals():
-        return _show(command, folder, frames_per_second, quiet=quiet)
+        return _show(script, frames_per_second, quiet=quiet)
 
 
 def script_name(command: Sequence[str]) -> str:
     """What the run is called: the script's file without its suffix, or the last part of a module's name."""
+    if launched := _launched(command):
+        command = launched
     if command[0] == "-m":
         return folder_name(command[1].rpartition(".")[2])
     return folder_name(Path(command[0]).stem)
 
 
-def _pass_through(command: Sequence[str], folder: RunDir) -> int:
+def _launched(command: Sequence[str]) -> Sequence[str] | None:
+    """What torchrun starts, from the script on, as far as a look at its options tells; else None."""
+    if command[0] == "-m" and command[1] == _TORCHRUN:
+        given = command[2:]
+    elif Path(command[0]).name == "torchrun":
+        given = command[1:]
+    else:
+        return None
+    for index, each in enumerate(given):
+        if each.endswith(".py"):
+            return given[index:]
+        if each in ("-m", "--module") and index + 1 < len(given):
+            return "-m", *given[index + 1 :]
+    return "torchrun", *given
+
+
+def _pass_through(script: _Script) -> int:
     """Run the script with the streams, terminal and session of this process."""
-    complain(f"recording {folder.path}")
+    complain(f"recording {script.folder.path}")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_PASSED_ON)}
-    offspring = Offspring(_spawn(command, folder))
+    offspring = Offspring(_spawn(script))
     try:
         for number in (number for number, handler in before.items() if handler is not signal.SIG_IGN):
             # A terminal sends Ctrl+C to both.
@@ -79,7 +126,7 @@ def _pass_through(command: Sequence[str], folder: RunDir) -> int:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    _report(folder)
+    _report(script, status)
     return _exit_status(status)
 
 
@@ -88,21 +135,22 @@ def _pass_on(pid: int, number: int, _frame: FrameType | None) -> None:
         os.kill(pid, number)
 
 
-def _show(command: Sequence[str], folder: RunDir, frames_per_second: float | None, *, quiet: bool) -> int:
+def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> int:
     """Run the script behind the screen; until it opens, and once it is closed, show the script's output."""
-    log = folder.path / "output.log"
+    path = script.folder.path
+    log = path / "output.log"
     output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        offspring = Offspring(_spawn(command, folder, output=output))
+        offspring = Offspring(_spawn(script, output=output))
     finally:
         os.close(output)
     with log.open("rb") as written:
-        connection = _follow_output(offspring, written, folder.path)
+        connection = _follow_output(offspring, written, path)
         if connection is None:
-            _report(folder)
+            _report(script, offspring.status)
             return _exit_status(offspring.status)
-        watched = watch_run(connection, folder.path, frames_per_second, attached=False, quiet=quiet)
-        status = left_running(watched, folder.path)
+        watched = watch_run(connection, path, frames_per_second, attached=False, quiet=quiet)
+        view, status = watched.view, left_running(watched, path)
         if status is not None:
             return status
         if not watched.over:
@@ -110,23 +158,28 @@ def _show(command: Sequence[str], folder: RunDir, frames_per_second: float | Non
             return 128 + (watched.signal or signal.SIGINT)
         from amptui.summary import summary_lines
 
-        if watched.view.run is None:  # it was over before the screen could ask
-            _report(folder)
-        else:
-            tell("", *summary_lines(watched.view))
-        if isinstance(watched.view.outcome, RunFailed):
-            complain(f"{watched.view.outcome.error} (all output: {log})")
         written.seek(0, os.SEEK_END)
+        is_known = view.run is not None  # not if it was over before the screen could ask
+        if not is_known or _has_ended(view.outcome):
+            _follow_output(offspring, written, None)
+        if is_known:
+            view = replace(view, outcome=_with_status(view.outcome, script.folder, offspring.status))
+            tell("", *summary_lines(view))
+        else:
+            _report(script, offspring.status)
+        if isinstance(view.outcome, RunFailed):
+            complain(f"{view.outcome.error} (all output: {log})")
         _follow_output(offspring, written, None)
         return _exit_status(offspring.status)
 
 
-def _spawn(command: Sequence[str], folder: RunDir, *, output: int | None = None) -> int:
-    """Start ``python command``; with ``output`` in a session of its own, reading nothing. Returns its pid."""
-    environment = {**os.environ, RUN_DIR_VARIABLE: str(folder.path.absolute())}
+def _spawn(script: _Script, *, output: int | None = None) -> int:
+    """Start it; with ``output`` in a session of its own, reading nothing. Returns its pid."""
+    how = {"observe": script.observe, "launches": script.launches}
+    variables = environment(os.environ, str(script.folder.path.absolute()), **how)
     files: list[Any] = []
     if output is not None:
-        environment |= {"PYTHONUNBUFFERED": "1"}  # a file gets lines in blocks otherwise
+        variables |= {"PYTHONUNBUFFERED": "1"}  # a file gets lines in blocks otherwise
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             *((os.POSIX_SPAWN_DUP2, output, descriptor) for descriptor in (1, 2)),
@@ -136,8 +189,8 @@ def _spawn(command: Sequence[str], folder: RunDir, *, output: int | None = None)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the kernel would discard how the script ended
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, *command],
-        environment,
+        [sys.executable, *script.command],
+        variables,
         file_actions=files,
         setsid=output is not None,
         setsigmask=(),
@@ -171,10 +224,40 @@ def _copy(written: BinaryIO) -> None:
         sys.stdout.flush()
 
 
-def _report(folder: RunDir) -> None:
+def _has_ended(outcome: RunFinished | RunFailed | None) -> bool:
+    """Whether the run ended with its script, so that the exit status is known soon."""
+    return isinstance(outcome, RunFinished) and outcome.reason == "ended"
+
+
+def _with_status(
+    outcome: RunFinished | RunFailed | None, folder: RunDir, status: int | None
+) -> RunFinished | RunFailed | None:
+    """The outcome with the script's exit status, the journal's last record: 0 is done, any other a failure.
+
+    The script itself cannot record that: Python tells it nothing of a ``sys.exit(1)``.
+    """
+    if not (isinstance(outcome, RunFinished) and _has_ended(outcome)) or status is None:
+        return outcome
+    from amptui.runs.journal import Journal
+
+    last: RunFinished | RunFailed = replace(outcome, reason="done")
+    if status:
+        error = f"the script {how_ended(status)}"
+        last = RunFailed(time=time.time(), step=outcome.steps, error=error, traceback="")
+    try:
+        journal = Journal(folder.journal_path)
+        journal.append([last])
+        journal.close()
+    except RunFolderError as trouble:
+        complain(str(trouble))
+    return last
+
+
+def _report(script: _Script, status: int | None) -> None:
     """After the script's own output: what was recorded, on standard error, or that nothing was."""
+    folder = script.folder
     if not folder.journal_path.exists():
-        complain(NEVER_CALLED)
+        complain(NO_STEP if script.observe else NEVER_CALLED)
         with suppress(OSError):
             (folder.path / "output.log").unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
@@ -185,7 +268,8 @@ def _report(folder: RunDir) -> None:
 
     session = Session(str(folder.path))
     session.fold(list(read(folder.journal_path)))
-    for line in summary_lines(session.view()):
+    view = session.view()
+    for line in summary_lines(replace(view, outcome=_with_status(view.outcome, folder, status))):
         write_line(sys.stderr, line)
 
 

@@ -129,7 +129,7 @@ class StopSignals:
         if not self._is_ours(number):
             return
         if self._urged:
-            self._leave()
+            self._leave(number)
         self._urged = True
         self._ask(number, frame)
         self._leave_in_time()
@@ -154,10 +154,11 @@ class StopSignals:
         else:
             self._leave()
 
-    def _leave(self) -> None:
+    def _leave(self, number: int = 0) -> None:
         if self._terminal is not None:
             self._terminal.give_up()
-        _leave_at_once(128 + (self.received or 0))
+        # A second signal may interrupt the handler of the first before that has noted its own.
+        _leave_at_once(128 + (self.received or number))
 
 
 def _die_of(number: int) -> None:

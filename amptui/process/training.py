@@ -10,11 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from amptui import __version__
 from amptui.control import Control
+from amptui.device.nvml import open_probe
 from amptui.device.sampler import Sampler
 from amptui.diagnosis.alerts import Alerts
+from amptui.engine.distributed.rank_control import RankControl
+from amptui.engine.distributed.world import World
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, DeviceLostError
 from amptui.fork import end_workers
@@ -24,7 +28,7 @@ from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, s
 from amptui.process.recorder import Listener, Recorder
 from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain
-from amptui.records import Note, RunFailed
+from amptui.records import Note, Record, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
 from amptui.runs import protocol
@@ -36,6 +40,10 @@ from amptui.telemetry.session import Session
 
 STOP_PATIENCE_SECONDS = 5.0
 """How long a trainer may take to stop when asked; after that the process reports it and leaves anyway."""
+
+RANKS_PATIENCE_SECONDS = 12.0
+"""The same with other ranks: they agree first, and the reason why one ended has to be found. It is less than
+the time after which a signal ends a process without a word."""
 
 _CLOSING_SECONDS = 5.0
 
@@ -58,6 +66,7 @@ class Training:
     sampler: Sampler
     run_dir: RunDir
     server: Server
+    patience_seconds: float = STOP_PATIENCE_SECONDS
 
     def start(self) -> None:
         """Start every thread."""
@@ -75,7 +84,7 @@ class Training:
 
         No limit applies while ``patient`` returns True.
         """
-        while not self.thread.join(STOP_PATIENCE_SECONDS):
+        while not self.thread.join(self.patience_seconds):
             if not (self.thread.saving or patient()):
                 return False
         return True
@@ -90,14 +99,22 @@ class Training:
 
 
 def wire(
-    request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, listeners: Sequence[Listener] = ()
+    request: TrainRequest,
+    spec: ModelSpec,
+    run_dir: RunDir,
+    *,
+    listeners: Sequence[Listener] = (),
+    world: World | None = None,
 ) -> Training:
-    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start."""
+    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start.
+
+    ``world``: this process is rank 0 of several.
+    """
     session = Session(str(run_dir.path))
     recorder = Recorder(
         session, run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume
     )
-    control = Control(recorder.emit)
+    control = Control(recorder.emit) if world is None else RankControl(world, recorder.emit)
     server = Server(
         run_dir.path,
         hello={"version": __version__, "pid": os.getpid(), "run_dir": str(run_dir.path)},
@@ -105,35 +122,72 @@ def wire(
         changed=recorder.emit,
     )
     recorder.show_to(server)
-    thread = TrainingThread(
+    thread = _thread(
         request,
         spec,
         control,
         recorder.emit,
+        world,
         cut=recorder.cut_after,
         journaled=recorder.wait_until_kept,
         resume_command=partial(resume_command, run_dir.path),
     )
     sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
-    return Training(session, control, thread, recorder, sampler, run_dir, server)
+    patience = STOP_PATIENCE_SECONDS if world is None else RANKS_PATIENCE_SECONDS
+    return Training(session, control, thread, recorder, sampler, run_dir, server, patience)
 
 
-def run_for_viewers(request: TrainRequest, spec: ModelSpec, run_dir: RunDir, viewer: socket.socket) -> int:
-    """Train in a process without a terminal, watched by ``viewer`` and others; return the exit status."""
+def _thread(
+    request: TrainRequest,
+    spec: ModelSpec,
+    control: Control,
+    emit: Callable[[Record], object],
+    world: World | None,
+    **files: Any,
+) -> TrainingThread:
+    if world is None:
+        return TrainingThread(request, spec, control, emit, **files)
+    from amptui.engine.distributed.rank_thread import RankThread
+
+    assert isinstance(control, RankControl), "made above"
+    return RankThread(request, spec, control, emit, world, watch_gpu=watch_gpu, **files)
+
+
+def watch_gpu(uuid: str, take: Callable[[Record], object]) -> Callable[[], object]:
+    """Sample one GPU about once a second, in threads, until the returned function is called."""
+    sampler = Sampler(take, open_probe=partial(open_probe, uuid))
+    sampler.start()
+    return sampler.stop
+
+
+def run_for_viewers(
+    request: TrainRequest,
+    spec: ModelSpec,
+    run_dir: RunDir,
+    viewer: socket.socket | None,
+    *,
+    world: World | None = None,
+) -> int:
+    """Train in a process without a terminal, watched by ``viewer``, if given, and others.
+
+    Returns the exit status.     ``world``: this process is rank 0 of several.
+    """
     try:
         with RunLock.take(run_dir.path, new=not request.resume) as lock:
-            return _run_for_viewers(wire(request, spec, run_dir), lock, viewer)
+            return _run_for_viewers(wire(request, spec, run_dir, world=world), lock, viewer)
     except Exception as error:
         # This process has no terminal: its viewers report what it cannot do.
-        with suppress(OSError):
-            viewer.sendall(protocol.error_line(str(error)))
+        if viewer is not None:
+            with suppress(OSError):
+                viewer.sendall(protocol.error_line(str(error)))
         if isinstance(error, AmptuiError):
             return error.exit_status
         raise
 
 
-def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -> int:
-    training.server.adopt(viewer)
+def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket | None) -> int:
+    if viewer is not None:
+        training.server.adopt(viewer)
     log = training.run_dir.path / "output.log"
     with _stop_signals(training) as signals, OutputCapture(training.recorder.emit, log):
         training.start()
@@ -142,15 +196,21 @@ def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket) -
 
 
 def run_plainly(
-    request: TrainRequest, spec: ModelSpec, run_dir: RunDir, *, json: bool, quiet: bool = False
+    request: TrainRequest,
+    spec: ModelSpec,
+    run_dir: RunDir,
+    *,
+    json: bool,
+    quiet: bool = False,
+    world: World | None = None,
 ) -> int:
     """Train in this process, in plain lines or with every record as JSON on standard output.
 
-    ``quiet``: plain lines on a terminal ring no bell.
+    ``quiet``: plain lines on a terminal ring no bell. ``world``: this process is rank 0 of several.
     """
     with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
         listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
-        training = wire(request, spec, run_dir, listeners=listeners)
+        training = wire(request, spec, run_dir, listeners=listeners, world=world)
         with _stop_signals(training) as signals:
             training.start()
             if json:
@@ -201,7 +261,7 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
     if not ended:
         training.thread.emit_finished_steps()
         doing, step = training.thread.doing, training.session.view().step
-        text = f"the trainer did not stop within {STOP_PATIENCE_SECONDS:g} s ({doing}); leaving anyway"
+        text = f"the trainer did not stop within {training.patience_seconds:g} s ({doing}); leaving anyway"
         training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
     training.close()
     tell()

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 from amptui import units
 from amptui.control import Asker, StopRequest
 from amptui.diagnosis.alerts import Alerts
+from amptui.errors import RunFolderError
 from amptui.process.capture import OutputCapture
 from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain
 from amptui.runs.client import Client
 from amptui.runs.lock import holder
+from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
 
@@ -41,6 +44,11 @@ _ENDING_SECONDS = 1.0
 
 _SILENT_SECONDS = 5.0
 """A run samples its device every second; during a long call it may miss some."""
+
+_RESTART_SECONDS = 120.0
+"""How long a screen waits for ranks to be started again. The launcher gives the old ones 30 s to end."""
+
+_RECONNECT_SECONDS = 0.2
 
 _Received = TypeVar("_Received")
 
@@ -81,12 +89,14 @@ def watch(
     from amptui.tui.panels.phase import is_stopping
 
     session, ended, last_heard = Session(str(run_dir)), threading.Event(), _LastHeard(run_dir)
+    restarts = _Restarts(session, run_dir)
     client = Client(
         connection,
         restore=last_heard.first(session.restore),
         fold=last_heard.first(session.fold),
         asked=lambda made: session.fold([made]),
         ended=ended,
+        reconnect=lambda: restarts.connect(lambda: client.left),
     )
     error = ""
     alerts = None if quiet else Alerts(time.time())
@@ -107,7 +117,7 @@ def watch(
         frames_per_second=frames_per_second,
         attached=attached,
         why_ended=lambda: client.error and _lost_words(client.error, run_dir),
-        why_silent=last_heard.silence,
+        why_silent=lambda: restarts.waiting or last_heard.silence(),
         opening=opening,
         alerts=alerts,
     )
@@ -166,6 +176,35 @@ def _last_view(session: Session) -> SessionView:
         return session.view()
     except Exception:  # noqa: BLE001 - reported before, when the screen failed
         return EMPTY_VIEW
+
+
+class _Restarts:
+    """Waits for ranks that their launcher starts again, and connects to them."""
+
+    def __init__(self, session: Session, run_dir: Path) -> None:
+        self._session = session
+        self._run_dir = run_dir
+        self._max_restarts = 0
+        self.waiting = ""
+        """What to say meanwhile, in one line."""
+
+    def connect(self, left: Callable[[], bool]) -> socket.socket | None:
+        """A connection to the ranks that follow; None if none do, or the screen has ``left``."""
+        view = self._session.view()
+        restarts = 0 if view.ranks is None else view.ranks.restarts
+        self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
+        if view.outcome is not None or restarts >= self._max_restarts:
+            return None
+        self.waiting = "the ranks start again from the newest checkpoint"
+        limit = time.monotonic() + _RESTART_SECONDS
+        try:
+            while not left() and time.monotonic() < limit:
+                with suppress(RunFolderError):
+                    return connect(self._run_dir)
+                time.sleep(_RECONNECT_SECONDS)
+        finally:
+            self.waiting = ""
+        return None
 
 
 class _LastHeard:

@@ -1,15 +1,16 @@
 """The screen of a replay and its keys: that of a training run, with a clock instead of a trainer."""
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 from amptui import units
+from amptui.answers import RequestKind
 from amptui.control import Control
 from amptui.replay.player import Player, Position
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas_app import Left
-from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key, footer_hints
+from amptui.tui.keys import ACTIONS, VIEW_KEYS, Key
 from amptui.tui.opening import Opening
 from amptui.tui.overlays.menus import Help
 
@@ -41,8 +42,6 @@ _ALLOWED = frozenset(press for key in REPLAY_KEYS for press in key.presses)
 class ReplayApp(WatchApp):
     """Shows what ``player`` plays; keys control the player, not the recorded run."""
 
-    hints: ClassVar[tuple[tuple[str, str], ...]] = footer_hints(REPLAY_KEYS)
-
     def __init__(self, player: Player, control: Control, opening: Opening | None = None) -> None:
         super().__init__(
             look=player.look,
@@ -72,6 +71,12 @@ class ReplayApp(WatchApp):
         # While an overlay is open, the footer shows its keys instead of the position.
         words = "" if self._overlay is not None else position_words(self._player.position)
         self._state = replace(self._state, now=self._player.now, waiting=words)
+
+    def _accepts(self) -> frozenset[RequestKind]:
+        return frozenset()  # whatever the recorded run took
+
+    def _keys(self) -> Sequence[Key]:
+        return REPLAY_KEYS
 
     def _is_told_over(self) -> bool:
         return False  # a replay can go back
@@ -109,7 +114,7 @@ class ReplayApp(WatchApp):
 
     def action_show_help(self) -> None:
         """Open the help."""
-        self._overlay = Help("replay keys", REPLAY_KEYS)
+        self._overlay = Help("replay keys", self._keys())
 
     def action_ask_quit(self) -> None:
         self._leave("")

@@ -23,7 +23,8 @@ class Client:
     ``restore`` gets a history's state, ``fold`` the records after it. ``asked`` gets the record of each
     request made here, in the requesting thread: the run's own arrives with its next batch. ``ended`` is set
     once the run, or the connection to it, has ended and everything received is folded; not if the screen
-    leaves.
+    leaves. ``reconnect`` is called in that thread when the connection is lost: it returns a new one to a run
+    that has been started again, or None.
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class Client:
         fold: Callable[[Sequence[Record]], None],
         asked: Callable[[RequestMade], object],
         ended: threading.Event,
+        reconnect: Callable[[], socket.socket | None] = lambda: None,
     ) -> None:
         self._connection = connection
         self._restore = restore
         self._fold = fold
         self._asked = asked
         self._ended = ended
+        self._reconnect = reconnect
         self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
         self._left = False
         self._finished = False
@@ -53,6 +56,11 @@ class Client:
         A last record may have arrived inside a history, which is opaque here: ask the session first.
         """
         self.send(protocol.encode(Hello()))
+
+    @property
+    def left(self) -> bool:
+        """Whether the screen has left the run."""
+        return self._left
 
     @property
     def started(self) -> bool:
@@ -102,6 +110,15 @@ class Client:
     def _run(self) -> None:
         try:
             self._follow()
+            while self._is_lost and (again := self._reconnect()) is not None:
+                self._go_on_with(again)
+                self._follow()
+            if self._is_lost:
+                self.error = (
+                    "the training process exited unexpectedly"
+                    if self.hello is not None
+                    else "the run ended before it sent anything"
+                )
         except ProtocolError as error:
             self.error = str(error)
         except Exception as error:  # noqa: BLE001 - a screen with nothing to show says why
@@ -114,12 +131,21 @@ class Client:
     def _follow(self) -> None:
         while not self.error and (piece := self._receive()):
             self._take(self._lines.take(piece))
-        if not (self._finished or self._left or self.error):
-            self.error = (
-                "the training process exited unexpectedly"
-                if self.hello is not None
-                else "the run ended before it sent anything"
-            )
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether the connection ended without a word."""
+        return not (self._finished or self._left or self.error)
+
+    def _go_on_with(self, connection: socket.socket) -> None:
+        self._connection.close()
+        self._connection, self.hello = connection, None
+        self._lines = protocol.Lines(protocol.MAX_LINE_BYTES)
+        self.send(protocol.encode(Hello()))
+        if self._stop_reason is not None:  # the run that was asked is gone
+            self.ask(StopRequest(self._stop_reason))
+        if self._left:  # meanwhile
+            connection.close()
 
     def _receive(self) -> bytes:
         """What has arrived; empty at the end of the connection."""

@@ -23,7 +23,9 @@ from amptui.runfiles import open_to_read
 from amptui.runs.lock import Holder, holder
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
 
-State = Literal["starting", "running", "paused", "finished", "stopped", "failed", "died", "unreadable"]
+State = Literal[
+    "starting", "running", "paused", "finished", "stopped", "ended", "failed", "died", "unreadable"
+]
 """``died``: no process trains it and it has no last record. ``unreadable``: its journal cannot be
 opened."""
 
@@ -170,7 +172,7 @@ def _state(trains: Holder | None, newest: _Newest, *, has_begun: bool, is_readab
     if word is not None and not going_on:
         if isinstance(word, RunFailed):
             return "failed"
-        return "stopped" if word.reason == "stopped" else "finished"
+        return "finished" if word.reason == "done" else word.reason
     if trains is None:
         return "died" if is_readable else "unreadable"
     if going_on or not has_begun:

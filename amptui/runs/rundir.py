@@ -15,9 +15,6 @@ from amptui import strictjson
 from amptui.errors import RunFolderError
 from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
 
-RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
-"""The environment variable by which `amptui run` tells a script where to keep its run."""
-
 
 @dataclass(frozen=True, slots=True)
 class RunDir:

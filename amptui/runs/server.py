@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 from amptui.control import Request
 from amptui.errors import RunFolderError
 from amptui.fork import in_forks
-from amptui.records import ViewersChanged
+from amptui.keeping import ViewersChanged
 from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Hello, Leave, ProtocolError
 from amptui.runs.viewer import Viewer

@@ -4,7 +4,8 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from itertools import compress
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -75,9 +76,24 @@ class PrecisionLedger:
             self._comparison = compare(rows)
         return self._comparison
 
+    def steps_of(self, precision: str, samples: int | None) -> "StepsOfSize":
+        """The newest counted steps of so many samples, or all of them for None."""
+        account = self._accounts.get(precision)
+        return StepsOfSize(0, False, None) if account is None else account.steps_of(samples)
+
     def _account(self, precision: str) -> "_Account":
         self._comparison = None
         return self._accounts.setdefault(precision, _Account(precision))
+
+
+class StepsOfSize(NamedTuple):
+    """Steps of one size among those that count."""
+
+    steps: int
+    others: bool
+    """Whether steps of other sizes count too."""
+    median_seconds: float | None
+    """None without such steps, or before enough steps of any size count."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,9 +162,11 @@ class _Account:
     _energy: EnergySum = field(default_factory=EnergySum)
     _warm_up: WarmUpSteps = field(default_factory=WarmUpSteps)
     _stats: PrecisionStats | None = field(default=None, init=False)
+    _of_size: dict[int | None, StepsOfSize] = field(default_factory=dict, init=False)
 
     def add(self, stretch: Stretch) -> None:
         self._stats = None
+        self._of_size.clear()
         self.used = True
         self._skipped += stretch.skipped
         if stretch.settling:
@@ -174,6 +192,20 @@ class _Account:
     def add_energy(self, spent: EnergySpent) -> None:
         self._stats = None
         self._energy.add(spent)
+
+    def steps_of(self, samples: int | None) -> StepsOfSize:
+        if samples not in self._of_size:
+            self._of_size[samples] = self._measure(samples)
+        return self._of_size[samples]
+
+    def _measure(self, samples: int | None) -> StepsOfSize:
+        count = len(self._samples)
+        if self._steps < MIN_PROVISIONAL_STEPS:
+            return StepsOfSize(0, False, None)
+        if samples is None or self._samples.count(samples) == count:
+            return StepsOfSize(count, False, median(self._seconds))
+        seconds = deque(compress(self._seconds, [each == samples for each in self._samples]))
+        return StepsOfSize(len(seconds), True, median(seconds))
 
     def stats(self) -> PrecisionStats:
         if self._stats is None:

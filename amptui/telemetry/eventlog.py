@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from amptui.findings import ModulesTraced
+from amptui.ranks import RanksOverflowed
 from amptui.records import LossScaleChanged, NonFinite, Printed, Severity, StepSkipped
 from amptui.telemetry.events import (
     Event,
@@ -130,6 +131,12 @@ class EventLog:
         else:
             self._append(_StormLine(record, precision == "fp16", record))
 
+    def add_overflow(self, record: RanksOverflowed) -> None:
+        """Add to the line of a step's trouble which ranks it came from."""
+        for line in (self._skips, *self._storms.values()):
+            if line is not None and line.add_ranks(record):
+                self._events = None
+
     def _append(self, line: "_AnyLine") -> None:
         self._sequence += 1
         line.sequence = self._sequence
@@ -254,6 +261,16 @@ class _SkipLine(_Line):
         self._trace, self._event = trace, None
         return True
 
+    def add_ranks(self, record: RanksOverflowed) -> bool:
+        """Add the ranks to the skip of that step, if it is kept."""
+        for skips in (self._first, self._last):
+            for index, skip in enumerate(skips):
+                if skip.step == record.step:
+                    skips[index] = replace(skip, ranks=record.ranks)
+                    self._event = None
+                    return True
+        return False
+
     def _judge(self) -> None:
         self._event = None
         self._meaning, self._severity = judge_skip(
@@ -300,6 +317,17 @@ class _StormLine(_Line):
         self._last = found
         self._times += 1
         self._event = None
+
+    def add_ranks(self, record: RanksOverflowed) -> bool:
+        """Add the ranks to what was found in that step, if it is kept."""
+        if record.step not in (self._first.step, self._last.step):
+            return False
+        if self._first.step == record.step:
+            self._first = replace(self._first, ranks=record.ranks)
+        if self._last.step == record.step:
+            self._last = replace(self._last, ranks=record.ranks)
+        self._event = None
+        return True
 
     def _made(self) -> Event:
         storm = Storm(first=self._first, last=self._last, times=self._times, in_float16=self._in_float16)

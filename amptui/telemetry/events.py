@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from amptui.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.ranks import RankLost, RanksDisagree
 from amptui.records import (
     MIN_SOUND_SCALE,
-    CheckpointWritten,
     EpochFinished,
-    KeepingChanged,
     LossScaleChanged,
     NonFinite,
     Note,
@@ -23,10 +23,10 @@ from amptui.records import (
     Severity,
     StepSkipped,
     Validated,
-    ViewersChanged,
 )
 from amptui.telemetry.health import XRayVerdict, judge_trace, judge_xray, least_agreeing
 from amptui.telemetry.scaling import SkipMeaning
+from amptui.telemetry.stragglers import SlowRankNews
 
 XRAY_WORST_LAYERS = 8
 """The event of an X-ray keeps so many layers, those that agree least."""
@@ -124,9 +124,13 @@ Happening = (
     | Note
     | Printed
     | CheckpointWritten
+    | WeightsSaved
     | Resumption
     | KeepingChanged
     | ViewersChanged
+    | RanksDisagree
+    | RankLost
+    | SlowRankNews
     | RunFinished
     | RunFailed
 )
@@ -202,13 +206,21 @@ def severity_of(about: Happening) -> Severity:
         return judge_trace(about).severity
     if isinstance(about, XRaySummary):
         return about.verdict.severity
+    if isinstance(about, SlowRankNews):
+        return "info" if about.verdict is None else "warning"
+    if isinstance(about, Resumption) and about.record.restarts:
+        return "warning"
     return "error" if _is_error(about) else "info"
 
 
 def _is_error(about: Happening) -> bool:
-    """A pause by the trainer itself, what is no longer saved, a scale that sank too low, and a failed run."""
+    """What ends or stops training, what is no longer saved, and what makes the result doubtful."""
     if isinstance(about, ScaleMove):
         return about.record.reason == "backoff" and about.record.current < MIN_SOUND_SCALE
     if isinstance(about, PauseChanged):
         return bool(about.reason)
-    return bool(about.trouble) if isinstance(about, KeepingChanged) else isinstance(about, RunFailed)
+    if isinstance(about, RanksDisagree):
+        return about.count > 0
+    if isinstance(about, KeepingChanged):
+        return bool(about.trouble)
+    return isinstance(about, (RankLost, RunFailed))

@@ -22,14 +22,14 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("NVIDIA H100 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
     # NVIDIA H200 Tensor Core GPU datasheet; half of the values with sparsity.
     ("NVIDIA H200", Peak(67.0, 494.5, 989.5, 989.5)),
-    ("NVIDIA H200 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
     # NVIDIA HGX platform, HGX B200: an eighth of the system's, half of the values with sparsity.
     ("NVIDIA B200", Peak(75.0, 1125.0, 2250.0, 2250.0)),
     # NVIDIA A100 Tensor Core GPU datasheet; the same for SXM and PCIe.
     (r"NVIDIA A100(-SXM4|-PCIE)-(40|80)GB", Peak(19.5, 156.0, 312.0, 312.0)),
     ("NVIDIA A100 80GB PCIe", Peak(19.5, 156.0, 312.0, 312.0)),
-    # Datasheets of A30, A10 and A40.
+    # NVIDIA A30 datasheet. GA100 with 56 SMs at 1.44 GHz: 128, 1024 and 2048 operations per SM and clock.
     ("NVIDIA A30", Peak(10.3, 82.0, 165.0, 165.0)),
+    # Datasheets of A10 and A40.
     ("NVIDIA A10", Peak(31.2, 62.5, 125.0, 125.0)),
     ("NVIDIA A40", Peak(37.4, 74.8, 149.7, 149.7)),
     # Datasheets of L4, L40 and L40S; half of the values with sparsity.
@@ -42,7 +42,9 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     (r"(NVIDIA |Tesla )V100-SXM[23]-(16|32)GB(-LS)?", Peak(15.7, None, 125.0, None)),
     (r"(NVIDIA |Tesla )V100-PCIE-(16|32)GB", Peak(14.0, None, 112.0, None)),
     (r"(NVIDIA |Tesla )V100S-PCIE-32GB", Peak(16.4, None, 130.0, None)),
-    # NVIDIA Ampere GA102 GPU Architecture, appendices A and C: FP16 with FP32 accumulate.
+    # NVIDIA Ampere GA102 GPU Architecture, appendices A and C: FP16 with FP32 accumulate. There a GeForce (82
+    # SMs at 1.695 GHz) has half the Tensor Core rate of an RTX A6000 (84 SMs at 1.8 GHz): 512 operations per
+    # SM and clock in FP16 and 256 in TF32, as many as in FP32.
     ("NVIDIA GeForce RTX 3090", Peak(35.6, 35.6, 71.0, 71.0)),
     ("NVIDIA RTX A6000", Peak(38.7, 77.4, 154.8, 154.8)),
     # NVIDIA Ada GPU Architecture, appendix A: FP16 with FP32 accumulate.

@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from itertools import islice
 from typing import Any, Literal
 
-from amptui import answers, findings, records, samples
+from amptui import answers, findings, ranks, records, samples
 from amptui.codec import Codec
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.strictjson import JsonError
 from amptui.telemetry import flops
 from amptui.telemetry.comparison import PrecisionLedger
@@ -17,8 +18,9 @@ from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
 from amptui.telemetry.gpu_use import INTERRUPTIONS, EnergyWatch, UtilizationWatch
 from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
 from amptui.telemetry.pace import EpochPlace, Pace, RunningTime
+from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.scaler import ScalerWatch
-from amptui.telemetry.status import Keeping, RequestWatch
+from amptui.telemetry.status import Keeping, Kept, RequestWatch, as_resumed
 from amptui.telemetry.stretch import stretches
 from amptui.telemetry.timing import TimingWatch
 from amptui.telemetry.tracks import LossSummary, SwitchList, Tracks
@@ -74,6 +76,7 @@ class Session:
     _numerics: NumericsWatch = field(default_factory=NumericsWatch)
     _memory: dict[str, findings.MemoryBreakdown] = field(default_factory=dict)
     """The newest of each precision."""
+    _ranks: RankWatch = field(default_factory=RankWatch)
     _switches: SwitchList = field(default_factory=SwitchList)
     _requests: RequestWatch = field(default_factory=RequestWatch)
     _log: EventLog = field(default_factory=EventLog)
@@ -185,6 +188,7 @@ class Session:
         if self._compared is not None and not self._compared.over:
             self._compared = None
         self._tracks.expect_resume()
+        self._ranks.restart()
 
     def _change_phase(self, record: records.PhaseChanged) -> None:
         self._phase = record
@@ -223,9 +227,6 @@ class Session:
         self._numerics.add_xray(record)
         self._log.add(summary_of_xray(record))
 
-    def _break_down_memory(self, record: findings.MemoryBreakdown) -> None:
-        self._memory[record.precision] = record
-
     def _compare(self, record: findings.PrecisionsCompared) -> None:
         self._compared = record
         if record.over:
@@ -235,6 +236,10 @@ class Session:
         pending = self._pending[-1].precision if self._pending else None
         precision = self._switches.at(record.step) or self._precision() or pending
         self._log.add_nonfinite(record, precision)
+
+    def _take_ranks(self, record: RankRecord) -> None:
+        if (news := self._ranks.take(record)) is not None:
+            self._log.add(news)
 
     def _validate(self, record: records.EpochFinished | records.Validated) -> None:
         if record.validation is not None:
@@ -247,8 +252,8 @@ class Session:
             self._pause = record if record.paused else None
         self._log.add(record)
 
-    def _write_checkpoint(self, record: records.CheckpointWritten) -> None:
-        self._keeping.checkpoint = record
+    def _keep(self, record: Kept) -> None:
+        self._keeping.add(record)
         self._log.add(record)
 
     def _resume(self, record: records.RunResumed) -> None:
@@ -256,14 +261,7 @@ class Session:
         before = self._run.device_name if self._run is not None else record.device_name
         self._begin()
         if self._run is not None:
-            self._run = replace(
-                self._run,
-                device=record.device,
-                device_name=record.device_name,
-                gpu_uuid=record.gpu_uuid,
-                total_epochs=record.total_epochs or self._run.total_epochs,
-                total_steps=record.total_steps or self._run.total_steps,
-            )
+            self._run = as_resumed(self._run, record)
         self._phase, self._pace, self._utilization = None, Pace(), UtilizationWatch()
         self._keeping.resume_after(record.step)
         self._forget_steps_after(record.step)
@@ -281,14 +279,6 @@ class Session:
             self._last = None
         if self._validated is not None and self._validated.step > step:
             self._validated = None
-
-    def _change_keeping(self, record: records.KeepingChanged) -> None:
-        self._keeping.change(record)
-        self._log.add(record)
-
-    def _change_viewers(self, record: records.ViewersChanged) -> None:
-        self._keeping.change_viewers(record)
-        self._log.add(record)
 
     def _end(self, record: records.RunFinished | records.RunFailed) -> None:
         self._outcome, self._pause = record, None
@@ -331,12 +321,13 @@ class Session:
             compared=self._compared,
             memory=tuple(self._memory[name] for name in records.PRECISIONS if name in self._memory),
             timings=self._timing.timings(self._ledger.comparison()),
-            flops=self._flops.flops(self._ledger.comparison(), self._run),
+            flops=self._flops.flops(self._ledger, self._run),
             scaler=self._scaler.view(),
             numerics=self._numerics.view(self._scaler, self._tracks.headrooms, self._precision()),
             pause_reason="" if self._pause is None else self._pause.reason,
             pause_cause="" if self._pause is None else self._pause.cause,
             device=self._device,
+            ranks=self._ranks.view(self._run.world_size if self._run else 1),
             allocator=self._allocator,
             events=self._log.events(),
             warnings=self._log.warnings,
@@ -344,6 +335,7 @@ class Session:
             unmeasured_steps=self._losses.unmeasured_steps,
             run_dir=self._run_dir,
             checkpoint=self._keeping.checkpoint,
+            weights=self._keeping.weights,
             not_kept=self._keeping.not_kept,
             viewers=self._keeping.viewers,
             pending=self._requests.pending if self._outcome is None else (),
@@ -356,6 +348,11 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.RunStarted: Session._start,
     records.PhaseChanged: Session._change_phase,
     samples.DeviceSample: Session._sample_device,
+    ranks.RanksStarted: Session._take_ranks,
+    ranks.RanksSampled: Session._take_ranks,
+    ranks.RanksDisagree: Session._take_ranks,
+    ranks.RanksOverflowed: lambda session, record: session._log.add_overflow(record),
+    ranks.RankLost: Session._take_ranks,
     records.PrecisionChanged: Session._change_precision,
     records.BlockFinished: lambda session, record: session._ledger.add_peak(
         record.precision, record.peak_allocated_bytes
@@ -368,7 +365,7 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     findings.PrecisionsCompared: Session._compare,
     findings.StepTimed: lambda session, record: session._timing.add(record),
     findings.ModelCompiled: lambda session, record: session._log.add(record),
-    findings.MemoryBreakdown: Session._break_down_memory,
+    findings.MemoryBreakdown: lambda session, record: session._memory.update({record.precision: record}),
     findings.FlopsCounted: lambda session, record: session._flops.add(record),
     records.NonFinite: Session._find_nonfinite,
     records.EpochFinished: Session._validate,
@@ -376,10 +373,11 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     records.PauseChanged: Session._change_pause,
     records.Note: lambda session, record: session._log.add(record),
     records.Printed: lambda session, record: session._log.add(record),
-    records.CheckpointWritten: Session._write_checkpoint,
+    CheckpointWritten: Session._keep,
+    WeightsSaved: Session._keep,
     records.RunResumed: Session._resume,
-    records.KeepingChanged: Session._change_keeping,
-    records.ViewersChanged: Session._change_viewers,
+    KeepingChanged: Session._keep,
+    ViewersChanged: Session._keep,
     answers.RequestMade: lambda session, record: session._requests.make(record),
     answers.RequestTaken: lambda session, record: session._requests.answer(record),
     answers.RequestRefused: lambda session, record: session._requests.answer(record),

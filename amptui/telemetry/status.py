@@ -1,11 +1,15 @@
 """What of a run is saved, who watches it, and what was requested of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from amptui.answers import Answer, RequestMade
-from amptui.records import CheckpointWritten, KeepingChanged, ViewersChanged
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.records import RunResumed, RunStarted
 
 MAX_KEPT = 64
+
+Kept = CheckpointWritten | WeightsSaved | KeepingChanged | ViewersChanged
 
 
 @dataclass(slots=True, eq=False)
@@ -35,23 +39,52 @@ class RequestWatch:
 
 @dataclass(slots=True, eq=False)
 class Keeping:
-    """The newest checkpoint, what is currently not saved, and the number of screens."""
+    """The newest checkpoint, the weights, what is currently not saved, and the number of screens."""
 
     checkpoint: CheckpointWritten | None = None
+    weights: WeightsSaved | None = None
     not_kept: tuple[str, ...] = ()
     viewers: int = 0
 
-    def change(self, record: KeepingChanged) -> None:
-        """Something is no longer saved, or is saved again."""
-        others = tuple(what for what in self.not_kept if what != record.what)
-        self.not_kept = (*others, record.what) if record.trouble else others
-
-    def change_viewers(self, record: ViewersChanged) -> None:
-        """A screen attached or detached."""
-        self.viewers = record.viewers
+    def add(self, record: Kept) -> None:
+        """Something was saved, is no longer saved or is saved again; or a screen attached or detached."""
+        if isinstance(record, CheckpointWritten):
+            self.checkpoint = record
+        elif isinstance(record, WeightsSaved):
+            self.weights = record
+        elif isinstance(record, ViewersChanged):
+            self.viewers = record.viewers
+        else:
+            others = tuple(what for what in self.not_kept if what != record.what)
+            self.not_kept = (*others, record.what) if record.trouble else others
 
     def resume_after(self, step: int) -> None:
         """Another process continues after ``step``: no save has failed yet, and nobody watches."""
-        self.not_kept, self.viewers = (), 0
+        self.weights, self.not_kept, self.viewers = None, (), 0
         if self.checkpoint is not None and self.checkpoint.step > step:
             self.checkpoint = None
+
+
+def as_resumed(run: RunStarted, resumed: RunResumed) -> RunStarted:
+    """``run`` as it goes on in a new process: perhaps longer, on another device, or with other ranks."""
+    changed: dict[str, Any] = {
+        name: value
+        for name in (
+            "total_epochs",
+            "total_steps",
+            "world_size",
+            "parallel",
+            "batch_size",
+            "global_batch_size",
+        )
+        if (value := getattr(resumed, name)) or value == ""
+    }
+    if resumed.world_size == 1:
+        changed["global_batch_size"] = None
+    return replace(
+        run,
+        device=resumed.device,
+        device_name=resumed.device_name,
+        gpu_uuid=resumed.gpu_uuid,
+        **changed,
+    )

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from amptui.answers import Answer, RequestMade
+from amptui.answers import REQUEST_KINDS, Answer, RequestKind, RequestMade
 from amptui.findings import (
     Float16Window,
     FlopsCounted,
@@ -16,8 +16,8 @@ from amptui.findings import (
     PrecisionsCompared,
     XRayTaken,
 )
+from amptui.keeping import CheckpointWritten, WeightsSaved
 from amptui.records import (
-    CheckpointWritten,
     EpochFinished,
     LossScaleChanged,
     PauseCause,
@@ -30,6 +30,7 @@ from amptui.records import (
 )
 from amptui.samples import AllocatorSample, DeviceSample, GpuSample
 from amptui.telemetry.events import Event
+from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerVerdict
 
 Floats = npt.NDArray[np.float64]
@@ -161,9 +162,11 @@ class PrecisionFlops:
     counted: FlopsCounted
     on_gpu: bool
     flops_per_second: float | None
-    """By the median step after warm-up; None while there is none."""
+    """By the median step of the counted size after warm-up; None while there is none, or if shapes vary."""
     peak_flops_per_second: float | None
     """The GPU's dense peak for that kind of number; None where it is not known."""
+    other_sizes: bool = False
+    """Whether steps of other sizes than the counted one ran too, which the speed leaves out."""
 
     @property
     def mfu(self) -> float | None:
@@ -282,6 +285,8 @@ class SessionView:
     """Why the trainer paused by itself; empty while it runs or if a person paused it."""
     pause_cause: PauseCause = ""
     device: DeviceSample | None = None
+    ranks: RanksView | None = None
+    """None for a single process."""
     allocator: AllocatorSample | None = None
     """The newest sample of torch's allocator, if there is one."""
     events: tuple[Event, ...] = ()
@@ -293,6 +298,8 @@ class SessionView:
     run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
     """The newest complete one; checkpoints never contain lost weights."""
+    weights: WeightsSaved | None = None
+    """Where the run saved its weights at its end."""
     not_kept: tuple[str, ...] = ()
     """What is currently not saved: the journal, checkpoints."""
     viewers: int = 0
@@ -302,6 +309,13 @@ class SessionView:
     answers: tuple[Answer, ...] = ()
     """The newest 64, the newest last."""
     outcome: RunFinished | RunFailed | None = None
+
+    @property
+    def accepts(self) -> frozenset[RequestKind]:
+        """The kinds of request that the run takes, as far as it has said; none after its end."""
+        if self.outcome is not None:
+            return frozenset()
+        return REQUEST_KINDS if self.run is None else REQUEST_KINDS.difference(self.run.refuses)
 
     @property
     def training_gpu(self) -> GpuSample | None:

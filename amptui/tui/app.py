@@ -21,7 +21,7 @@ from amptui.records import AMP_PRECISIONS, Severity
 from amptui.telemetry.events import ComparisonOver
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
-from amptui.tui.layout import PANELS
+from amptui.tui.layout import PANELS, RANKED_PANELS
 from amptui.tui.panels import ab_comparison, pending_requests
 from amptui.tui.panels.phase import is_stopping
 from amptui.tui.screen import Parts, RunScreen
@@ -263,8 +263,9 @@ class WatchApp(RunScreen):
 
     def action_next_panel(self) -> None:
         """Enlarge the next panel to the whole screen; after the last, show all."""
-        order = (None, *PANELS)
-        focus = order[(order.index(self._state.focus) + 1) % len(order)]
+        order = (None, *(PANELS if self._view.ranks is None else RANKED_PANELS))
+        place = order.index(self._state.focus) if self._state.focus in order else 0
+        focus = order[(place + 1) % len(order)]
         self._state = replace(self._state, focus=focus)
 
     def action_focus_numerics(self) -> None:
@@ -286,7 +287,7 @@ class WatchApp(RunScreen):
         """Open the help."""
         from amptui.tui.overlays.menus import Help
 
-        self._overlay = Help()
+        self._overlay = Help("keys", self._keys())
 
     # ------------------------------------------------------------------------------- leaving
 

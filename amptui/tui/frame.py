@@ -17,6 +17,7 @@ from amptui.tui.panels import (
     numerics_panel,
     oneliners,
     precision_table,
+    rank_table,
     scale,
     throughput,
 )
@@ -83,6 +84,7 @@ class Frame:
             "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
             "memory": _Framed(memory_panel.headline, memory_panel.draw),
             "comparison": _Framed(precision_table.headline, precision_table.draw),
+            "ranks": _Framed(rank_table.headline, rank_table.draw),
             "events": _Framed(event_list.headline, event_list.draw),
         }
         self._unframed: dict[str, Draw] = {
@@ -95,6 +97,7 @@ class Frame:
             "scale": oneliners.scale,
             "memory": oneliners.memory,
             "comparison": oneliners.comparison,
+            "ranks": oneliners.ranks,
             "events": _draw_event_lines,
         }
         self._last_backdrop: tuple[tuple[Layout, bool], Canvas] | None = None
@@ -102,7 +105,10 @@ class Frame:
     def draw(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Draw ``view`` over the whole of ``canvas``."""
         banner_lines = len(_banner(view, canvas.width))
-        layout = arrange(canvas.width, canvas.height, screen.focus, banner_lines=banner_lines)
+        ranks = rank_table.wanted_height(view)
+        layout = arrange(
+            canvas.width, canvas.height, screen.focus, banner_lines=banner_lines, rank_lines=ranks
+        )
         canvas.put(self._backdrop(layout, canvas))
         for place in layout:
             part = canvas.part(place.rect)

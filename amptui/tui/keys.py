@@ -1,7 +1,10 @@
 """The table of keys: dispatch, footer, help and replay read it, and a test holds the README to it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+
+from amptui.answers import RequestKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,5 +64,23 @@ def footer_hints(keys: Iterable[Key]) -> tuple[tuple[str, str], ...]:
 
 
 FOOTER_HINTS = footer_hints(KEYS)
-ENDED_HINTS = footer_hints((*VIEW_KEYS, *QUIT_KEYS))
-"""The footer's hints once the run has ended."""
+
+ENDED_KEYS = (*VIEW_KEYS, *QUIT_KEYS)
+"""What still works once the run has ended."""
+
+_REQUESTS: Mapping[str, RequestKind] = {
+    "toggle_precision": "precision",
+    "choose_precision": "precision",
+    "toggle_pause": "pause",
+    "write_checkpoint": "checkpoint",
+    "compare": "comparison",
+    "take_xray": "x-ray",
+    "trace_modules": "trace",
+}
+"""What an action asks of the run; stopping and detaching are choices of their own."""
+
+
+@cache
+def keys_of(accepts: frozenset[RequestKind]) -> tuple[Key, ...]:
+    """The keys that work in a live run that takes these kinds of request."""
+    return tuple(key for key in KEYS if key.action not in _REQUESTS or _REQUESTS[key.action] in accepts)

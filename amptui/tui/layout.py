@@ -1,5 +1,6 @@
 """The place of each panel on a screen of any size, and the boxes and titles drawn there."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -9,13 +10,19 @@ from amptui.tui.style import Style
 PANELS = ("loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
 """The panels, in the order in which ``tab`` enlarges them."""
 
-TITLES = {name: name for name in PANELS} | {"scale": "loss scale", "numerics": "float16"}
+RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
+"""The same of a distributed run."""
+
+TITLES = {name: name for name in RANKED_PANELS} | {"scale": "loss scale", "numerics": "float16"}
 
 SMALLEST = (40, 12)
 """Columns and lines. A smaller terminal shows only a notice."""
 
 _TWO_COLUMNS = 34
 """Width of the comparison with two precisions."""
+
+_MIN_RANK_LINES = 6
+"""Of a framed panel of ranks: a sentence, titles and two rows."""
 
 _EVENT_LINES = 3
 """Events shown where panels are folded to one line each."""
@@ -26,7 +33,7 @@ class Place:
     """The place of a panel; one without a frame is folded to the lines of ``rect``."""
 
     name: str
-    """One of ``PANELS``, or ``header``, ``banner``, ``footer``, ``notice``."""
+    """One of ``RANKED_PANELS``, or ``header``, ``banner``, ``footer``, ``notice``."""
     rect: Rect
     framed: bool
 
@@ -35,13 +42,15 @@ Layout: TypeAlias = tuple[Place, ...]
 """The places of one screen. They do not overlap and lie within the screen."""
 
 
-def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0) -> Layout:
+def arrange(
+    width: int, height: int, focus: str | None, *, banner_lines: int = 0, rank_lines: int = 0
+) -> Layout:
     """Return the place of each panel on a screen of ``width`` columns by ``height`` lines.
 
-    ``focus``, one of ``PANELS``, fills the screen between header and footer. ``banner_lines`` stay free
-    below the header. Large screens frame every panel; smaller ones fold panels to one line each, the loss
-    last. Only the largest show the numerics beside the other panels. Below ``SMALLEST`` there is only a
-    notice.
+    ``focus``, one of ``RANKED_PANELS``, fills the screen between header and footer. ``banner_lines`` stay
+    free below the header. Large screens frame every panel; smaller ones fold panels to one line each, the
+    loss last. Only the largest show the numerics beside the other panels. A distributed run has a panel of
+    its ranks above the events, of ``rank_lines`` at most. Below ``SMALLEST`` there is only a notice.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return (Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),)
@@ -50,23 +59,27 @@ def arrange(width: int, height: int, focus: str | None, *, banner_lines: int = 0
     header = Place("header", Rect(0, 0, width, 1), framed=False)
     footer = Place("footer", Rect(0, height - 1, width, 1), framed=False)
     above = (header, Place("banner", banner, framed=False)) if banner.height else (header,)
-    middle = _middle(width, height, body) if focus is None else (Place(focus, body, framed=True),)
-    return (*above, *middle, footer)
+    middle: Layout = (Place(focus, body, framed=True),) if focus is not None else ()
+    return (*above, *(middle or _middle(width, height, body, rank_lines)), footer)
 
 
-def _middle(width: int, height: int, body: Rect) -> Layout:
+def _middle(width: int, height: int, body: Rect, rank_lines: int) -> Layout:
     """Choose the layout for a screen of this size and apply it to ``body``."""
-    if width >= 150 and height >= 50:
-        return _large(body)
-    if width >= 100 and height >= 30:
-        return _wide(body)
-    if width >= 60 and height >= 36:
-        return _tall(body)
-    if width >= 100 and height >= 16:
-        return _short(body)
-    if width >= 60 and height >= 16:
-        return _compact(body)
-    return _lines(body)
+    for least_width, least_height, least_body, lay_out in _LAYOUTS:
+        if width >= least_width and height >= least_height:
+            return _with_ranks(lay_out, body, least_body, rank_lines) if rank_lines else lay_out(body)
+    return _with_ranks(_lines, body, body.height, rank_lines) if rank_lines else _lines(body)
+
+
+def _with_ranks(lay_out: Callable[[Rect], Layout], body: Rect, least_body: int, rank_lines: int) -> Layout:
+    """The ranks above the events, framed if ``least_body`` stays for all others; else in one line."""
+    room = min(rank_lines, body.height - least_body)
+    lines = room if room >= _MIN_RANK_LINES else 1
+    *others, events = lay_out(Rect(body.x, body.y, body.width, body.height - lines))
+    top = events.rect.y
+    ranks = Place("ranks", Rect(body.x, top, body.width, lines), framed=lines > 1)
+    below = Rect(body.x, top + lines, body.width, events.rect.height)
+    return (*others, ranks, Place("events", below, framed=events.framed))
 
 
 def _large(body: Rect) -> Layout:
@@ -153,6 +166,16 @@ def _folded(area: Rect, *names: str) -> Layout:
     )
     rest = Rect(area.x, area.y + len(names), area.width, area.height - len(names))
     return (*lines, Place("events", rest, framed=False))
+
+
+_LAYOUTS: tuple[tuple[int, int, int, Callable[[Rect], Layout]], ...] = (
+    (150, 50, 43, _large),
+    (100, 30, 22, _wide),
+    (60, 36, 33, _tall),
+    (100, 16, 80, _short),
+    (60, 16, 80, _compact),
+)
+"""For screens of at least so many columns and lines; the lines of its body that a panel of ranks leaves."""
 
 
 def _rows(area: Rect, *heights: int) -> list[Rect]:

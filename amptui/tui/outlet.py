@@ -4,7 +4,8 @@ import os
 import select
 import threading
 import time
-from collections import deque
+from itertools import count
+from queue import SimpleQueue
 
 _CHUNK_BYTES = 4096
 """About the size of a terminal's buffer: progress is known in steps of this."""
@@ -17,17 +18,20 @@ _HURRIED_SECONDS = 0.5
 
 
 class Outlet:
-    """Writes to ``descriptor`` from a thread of its own; ``write`` never waits and never raises."""
+    """Writes to ``descriptor`` from a thread of its own; ``write`` never waits and never raises.
+
+    A signal handler may write too, also in the middle of another ``write``: Textual draws again at SIGCONT.
+    """
 
     def __init__(self, descriptor: int, encoding: str) -> None:
         # A copy: the caller may close its own while a write still hangs.
         self._descriptor = os.dup(descriptor)
         self._encoding = encoding
-        self._texts: deque[str] = deque()
+        self._texts: SimpleQueue[str] = SimpleQueue()  # put() may interrupt itself, unlike Event.set()
+        self._writes = count(1)
         self._written = 0
         self._accepted = 0
         self._sent_bytes = 0
-        self._woken = threading.Event()
         self._closing = False
         self._abandoned = False
         self._patience_seconds = _LEAVING_SECONDS
@@ -42,9 +46,8 @@ class Outlet:
     def write(self, text: str) -> None:
         """Queue ``text``."""
         if not self.broken:
-            self._written += 1
-            self._texts.append(text)
-            self._woken.set()
+            self._written = next(self._writes)
+            self._texts.put(text)
 
     @property
     def waiting(self) -> int:
@@ -58,7 +61,7 @@ class Outlet:
     def close(self) -> None:
         """Return once everything is written, or the terminal has accepted nothing for too long."""
         self._closing = True
-        self._woken.set()
+        self.write("")  # wakes the thread
         sent, since = self._sent_bytes, time.monotonic()
         while self._thread.is_alive():
             if self._sent_bytes != sent:
@@ -70,13 +73,11 @@ class Outlet:
 
     def _run(self) -> None:
         try:
-            while self._texts or not self._closing:
-                self._woken.wait()
-                self._woken.clear()
-                while self._texts:
-                    texts = [self._texts.popleft() for _ in range(len(self._texts))]
-                    self._send("".join(texts).encode(self._encoding, "replace"))
-                    self._accepted += len(texts)
+            while not (self._closing and self._texts.empty()):
+                texts = [self._texts.get()]
+                texts += [self._texts.get() for _ in range(self._texts.qsize())]
+                self._send("".join(texts).encode(self._encoding, "replace"))
+                self._accepted += len(texts)
         except OSError:
             self.broken = True  # the terminal was closed
         finally:

@@ -3,11 +3,12 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
+from amptui.answers import RequestKind
 from amptui.control import Asker
 from amptui.cores import read_cores, read_limits
 from amptui.diagnosis.alerts import Alerts
@@ -17,7 +18,7 @@ from amptui.telemetry.view import EMPTY_VIEW, SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.canvas_app import CanvasApp, Left
 from amptui.tui.frame import Frame
-from amptui.tui.keys import ENDED_HINTS, FOOTER_HINTS
+from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, Key, footer_hints, keys_of
 from amptui.tui.opening import Opening
 from amptui.tui.panels.phase import is_stopping
 from amptui.tui.panels.screen_state import ScreenState
@@ -107,9 +108,6 @@ class RunScreen(CanvasApp):
 
     TITLE = "amptui"
 
-    hints: ClassVar[tuple[tuple[str, str], ...]] = FOOTER_HINTS
-    """Keys in the footer while the run goes on."""
-
     def __init__(self, **parts: Unpack[Parts]) -> None:
         self._opening = parts.get("opening")
         super().__init__(self._opening.terminal if self._opening is not None else None)
@@ -125,7 +123,7 @@ class RunScreen(CanvasApp):
         self._frame = Frame()
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
-        self._state = ScreenState(hints=self.hints)
+        self._state = ScreenState(hints=FOOTER_HINTS)
         self._message_until = 0.0
         self._over = False
         self._patient_since: float | None = None
@@ -178,11 +176,20 @@ class RunScreen(CanvasApp):
             now=now,
             steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, self._view.step_seconds),
             stopping=self._control.stop_reason is not None and not self._over,
-            hints=ENDED_HINTS if self._over else self.hints,
+            accepts=self._accepts(),
+            hints=footer_hints(self._keys()),
             lost=self._state.lost or self._lost_words(),
             silence="" if self._over else self._why_silent(),
             message=self._state.message if now < self._message_until else "",
         )
+
+    def _accepts(self) -> frozenset[RequestKind]:
+        """The kinds of request that the run takes from this screen now."""
+        return frozenset() if self._over else self._view.accepts
+
+    def _keys(self) -> Sequence[Key]:
+        """The keys that work now, for the footer and the help."""
+        return ENDED_KEYS if self._over else keys_of(self._accepts())
 
     def _lost_words(self) -> str:
         """What to say about a run that ended without its last record."""

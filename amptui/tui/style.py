@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from rich.style import Style as RichStyle
 
-from amptui.records import Severity
+from amptui.records import Severity, base_precision
 from amptui.units import SEVERITY_SIGNS
 
 
@@ -73,7 +73,7 @@ _PRECISION_STYLES = {
 
 def precision_style(precision: str | None) -> Style:
     """The style of a precision wherever it is shown; plain for an unknown one."""
-    return _PRECISION_STYLES.get(precision or "", Style.TEXT)
+    return _PRECISION_STYLES.get(base_precision(precision or ""), Style.TEXT)
 
 
 VERDICT_SIGNS: Mapping[Severity, tuple[str, Style]] = {

@@ -22,10 +22,11 @@ from amptui.bench.measure import float16_slowdown
 from amptui.bench.progress import Progress, progress_text
 from amptui.cli import main
 from amptui.data.mnist import MNIST
-from amptui.engine import setup
+from amptui.engine import building
+from amptui.engine.compilation import missing_for_compile
 from amptui.engine.precision import Tf32Flags
 from amptui.errors import UsageError
-from amptui.findings import Float16Window, ModulesTraced, PrecisionsCompared
+from amptui.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
 from amptui.records import EpochFinished, PhaseChanged, RunStarted, StepRecord
 from amptui.runs.journal import read
 from amptui.telemetry.view import SessionView
@@ -190,6 +191,24 @@ def test_a_kept_run_was_looked_at_by_no_probe(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "run.sock").exists()
 
 
+def test_a_schedule_is_as_long_as_the_benchmark_and_not_longer(tmp_path: Path) -> None:
+    model = tmp_path / "cycled.py"
+    model.write_text(
+        "from torch.optim.lr_scheduler import OneCycleLR\n"
+        "from tests.recipes.limits import Limits\n\nclass Cycled(Limits):\n"
+        "    def build_scheduler(self, optimizer, total_steps):\n"
+        "        return OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps)\n"
+    )
+    assert (
+        bench("--run-dir", str(tmp_path / "run"), "--rounds", "1", "--set", "epochs=1", model=str(model)) == 0
+    )
+    records = list(read(tmp_path / "run" / "journal.jsonl"))
+    (started,) = [record for record in records if isinstance(record, RunStarted)]
+    assert started.total_steps == 400
+    lrs = [record.lr for record in records if isinstance(record, StepRecord) if record.lr is not None]
+    assert max(lrs) > 5 * lrs[0], "it passes through its warm-up"
+
+
 def test_several_sizes_are_kept_in_a_folder_each(tmp_path: Path) -> None:
     bench("--run-dir", str(tmp_path / "run"), "--batch-size", "4,8", "--rounds", "1")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["batch-4", "batch-8"]
@@ -256,15 +275,15 @@ def test_channels_last_and_compiled_models_keep_the_names_of_their_parameters() 
         def build_model(self) -> torch.nn.Module:
             return torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), super().build_model())
 
-    plain = setup.build_model(Convolving(), CPU, first_batch=tuple)
-    other = setup.build_model(
+    plain = building.build_model(Convolving(), CPU, first_batch=tuple)
+    other = building.build_model(
         Convolving(), CPU, first_batch=tuple, channels_last=True, compile_mode="default"
     )
     names = [name for name, _ in plain.named_parameters()]
     assert [name for name, _ in other.named_parameters()] == names
     assert other.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
     assert not plain.get_parameter("0.weight").is_contiguous(memory_format=torch.channels_last)
-    optimizer = setup.build_optimizer(Convolving(), other)
+    optimizer = building.build_optimizer(Convolving(), other)
     assert optimizer.param_groups[0]["params"][0] is other.get_parameter("0.weight")
     assert other._compiled_call_impl is not None
 
@@ -291,6 +310,47 @@ def test_before_the_first_step_progress_is_the_wait() -> None:
 
 def loading(detail: str) -> SessionView:
     return SessionView(phase=PhaseChanged(time=0.0, phase="data", detail=detail))
+
+
+needs_compiler = pytest.mark.skipif(
+    missing_for_compile(CPU) is not None, reason="torch.compile finds no compiler here"
+)
+
+
+@pytest.mark.slow  # it compiles C++ for each precision
+@needs_compiler
+def test_with_compile_each_precision_runs_eagerly_and_compiled(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert bench("--json", "--compile", "--rounds", "3", "--run-dir", str(folder)) == 0
+    found = json.loads(capfd.readouterr().out)
+    (measured,) = found["measured"]
+    assert (found["compile_mode"], measured["baseline"], measured["rounds"]) == ("default", "fp32 eager", 3)
+    names = [row["precision"] for row in measured["rows"]]
+    assert names == ["fp32 eager", "fp32", "bf16 eager", "bf16"]
+    assert all(row["steps"] == 60 for row in measured["rows"])
+    assert [(pair["precision"], pair["than"]) for pair in measured["pairs"]] == [
+        ("fp32", "fp32 eager"),
+        ("bf16", "bf16 eager"),
+        ("bf16", "fp32"),
+    ]
+    assert all(pair["speedup_low"] < pair["speedup"] < pair["speedup_high"] for pair in measured["pairs"])
+    assert set(measured["compile_seconds"]) == {"fp32", "bf16"}
+    per_step = {each["precision"]: each["flops_per_step"] for each in measured["flops"]}
+    assert set(per_step) == set(names)
+    assert len(set(per_step.values())) == 1
+    made = [each for each in read(folder / "journal.jsonl") if isinstance(each, ModelCompiled)]
+    seconds = sum(each.seconds for each in made)
+    assert sum(measured["compile_seconds"].values()) == pytest.approx(seconds)
+
+
+def test_one_precision_is_enough_to_compare_eager_and_compiled() -> None:
+    assert plan_precisions(("bf16",), CPU, compiles=True).precisions == ("bf16",)
+    with pytest.raises(UsageError, match="nothing to compare"):
+        plan_precisions(("bf16",), CPU)
+    with pytest.raises(UsageError, match="name one or more"):
+        plan_precisions(("tf32",), CPU, compiles=True)
 
 
 @pytest.mark.skipif(not MNIST_FOLDER.exists(), reason="the real MNIST is not on this machine")

@@ -11,86 +11,13 @@ from rich.cells import cell_len
 
 from amptui.bench.measure import _print
 from amptui.bench.progress import Progress, progress_text
-from amptui.bench.results import Bench, Measured, report_json, report_lines
-from amptui.findings import PhaseSeconds, PrecisionMeasured, PrecisionsCompared
-from amptui.records import DataInfo, PhaseChanged, RunStarted
-from amptui.request import BenchRequest, TrainRequest
+from amptui.bench.results import Measured, report_json, report_lines
+from amptui.records import PhaseChanged
 from amptui.telemetry.flops import flops_now
-from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
+from amptui.telemetry.view import Comparison, SessionView
 from tests import poison
+from tests.bench.measurements import RUN, amp, bench, measured, timing
 from tests.telemetry import record_samples as samples
-
-RUN = RunStarted(
-    time=0.0,
-    model="mnist-deep",
-    device="cuda:0",
-    device_name="NVIDIA H200",
-    gpu_uuid=None,
-    precision="fp32",
-    amp_precision="fp16",
-    unsupported={},
-    config={},
-    versions={"torch": "2.11.0"},
-    hardware={"cores": 16},
-    data=DataInfo(name="MNIST", real=True, samples=60_000),
-    parameters=14_740_522,
-    batch_size=256,
-    steps_per_epoch=234,
-    total_epochs=1,
-    total_steps=None,
-    growth_interval=2000,
-)
-
-BASELINE = PrecisionMeasured(
-    precision="fp32",
-    blocks=12,
-    steps=240,
-    step_seconds=0.02,
-    samples_per_second=12_800.0,
-    speedup=None,
-    speedup_low=None,
-    speedup_high=None,
-    peak_allocated_bytes=2**30,
-    skipped=0,
-    first_loss=2.3,
-    last_loss=0.1,
-)
-
-
-def amp(speedup: float = 1.6, **changes: Any) -> PrecisionMeasured:
-    row = replace(
-        BASELINE,
-        precision="fp16",
-        step_seconds=0.02 / speedup,
-        samples_per_second=12_800 * speedup,
-        speedup=speedup,
-        speedup_low=speedup - 0.02,
-        speedup_high=speedup + 0.02,
-        peak_allocated_bytes=2**29,
-        skipped=2,
-    )
-    return replace(row, **changes)
-
-
-def measured(*rows: PrecisionMeasured, batch_size: int = 256, error: str = "", **view: Any) -> Measured:
-    compared = PrecisionsCompared(
-        time=0.0,
-        step=900,
-        baseline="fp32",
-        block_steps=20,
-        rounds=12,
-        most_rounds=24,
-        rows=(BASELINE, *rows),
-        over=True,
-        reason="narrow",
-    )
-    shown = SessionView(run=replace(RUN, batch_size=batch_size), step=900, compared=compared)
-    return Measured(batch_size=batch_size, view=replace(shown, **view), error=error)
-
-
-def bench(*sizes: Measured, model: str = "mnist-deep", **training: Any) -> Bench:
-    asked = BenchRequest(training=TrainRequest(model=model, **training))
-    return Bench(model=model, asked=asked, left_out={}, sizes=sizes, interrupted=False)
 
 
 def lines(*sizes: Measured, **options: Any) -> list[str]:
@@ -126,6 +53,22 @@ def test_what_was_counted_is_told_at_the_speed_of_the_comparison() -> None:
     assert [each["lower_bound"] for each in told] == [False, True]
 
 
+def test_where_sizes_are_mixed_the_speed_is_that_of_the_counted_size() -> None:
+    found = replace(flops_now(samples.flops("fp32", flops=10**12), 0.05, RUN), other_sizes=True)
+    (told,) = report_json(bench(measured(amp(), flops=(found,))))["measured"][0]["flops"]
+    assert told["flops_per_second"] == pytest.approx(20e12)
+
+
+def test_where_shapes_vary_no_number_is_told() -> None:
+    varied = flops_now(samples.flops("fp32", shapes_vary=True), 0.05, RUN)
+    size = measured(amp(), flops=(varied,))
+    (told,) = report_json(bench(size))["measured"][0]["flops"]
+    assert (told["flops_per_step"], told["flops_per_second"], told["mfu"]) == (None, None, None)
+    shown = lines(size)
+    assert not any("achieved" in line for line in shown)
+    assert sum(line.startswith("hint: no FLOP/s: ") for line in shown) == 1
+
+
 def test_on_a_cpu_nothing_is_told_of_a_peak() -> None:
     run = replace(RUN, device="cpu", device_name="NVIDIA H200")
     flops = tuple(flops_now(samples.flops(name), 9.0, run) for name in ("fp32", "fp16"))
@@ -141,19 +84,6 @@ def test_a_gain_is_quoted_and_not_explained_away() -> None:
         "12 blocks of 20 steps, mnist-deep, batch 256, H200"
     ) in told
     assert not [line for line in told if line.startswith("why:")]
-
-
-def timing(precision: str, forward: float, **changes: Any) -> PrecisionTiming:
-    return PrecisionTiming(
-        precision=precision,
-        steps=40,
-        phases=(
-            PhaseSeconds(name="input", host_seconds=0.001, device_seconds=0.0),
-            PhaseSeconds(name="forward", host_seconds=0.009, device_seconds=forward),
-            PhaseSeconds(name="backward", host_seconds=0.009, device_seconds=2 * forward),
-        ),
-        **{"bound": "compute", **changes},
-    )
 
 
 def test_where_amp_gives_nothing_the_report_says_what_was_measured_about_it() -> None:

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 
 from amptui import units
-from tests.benchmarks.figures import Figure, columns, median_interval, rounded
+from amptui.estimate import MIN_PAIRS
+from tests.benchmarks.figures import Figure, columns, mean_interval, mean_ratio, rounded
 from tests.benchmarks.turns import APP, QUIET_CORES, Turn
 from tests.benchmarks.workloads import Workload
 
 PLAIN = "plain"
+
+AGAIN = "plain-again"
+"""The plain loop a second time: its rate is 1, and 19 of 20 intervals should hold that."""
 
 MIN_QUIET_PAIRS = 6
 """With fewer pairs of undisturbed turns, all are counted, and nothing is judged by them."""
@@ -49,27 +53,38 @@ def speedup(name: str, slow: Sequence[Turn], fast: Sequence[Turn], *, aim: float
     found = ratios(pairs, "mean")
     return Figure(
         name=name,
-        value=median(found),
+        value=mean_ratio(found),
         unit="times",
         aim=aim,
         more_is_better=True,
-        interval=median_interval(found),
+        interval=mean_interval(found),
         caveat="" if quiet else _disturbance({"slow": slow, "fast": fast}),
         detail={"counted_pairs": len(pairs), "step_seconds": [_times(slow), _times(fast)]},
     )
 
 
 def quiet_pairs(plain: Sequence[Turn], other: Sequence[Turn]) -> tuple[list[Pair], bool]:
-    """The pairs in which nothing else took the processor, and true; all pairs and false if those are few."""
+    """The pairs in which nothing else took the processor, and true; all pairs and false if those are few.
+
+    They are few, too, if they are of fewer restarts than an interval needs.
+    """
     pairs = list(zip(plain, other, strict=True))
     quiet = [pair for pair in pairs if all(turn.is_quiet for turn in pair)]
-    return (quiet, True) if len(quiet) >= MIN_QUIET_PAIRS else (pairs, False)
+    enough = len(quiet) >= MIN_QUIET_PAIRS and len({turn.restart for turn, _ in quiet}) >= MIN_PAIRS
+    return (quiet, True) if enough else (pairs, False)
 
 
 def ratios(pairs: Sequence[Pair], statistic: str) -> list[float]:
-    """The plain loop's step time by the other's, pair by pair: 0.98 is a rate of 98%."""
+    """The plain loop's step time by the other's, of each restart: 0.98 is a rate of 98%.
+
+    The median of the restart's pairs. Pairs of the same processes are not independent of each other,
+    restarts are.
+    """
     tell = STATISTICS[statistic]
-    return [tell(plain) / tell(other) for plain, other in pairs]
+    of_restart: dict[int, list[float]] = {}
+    for plain, other in pairs:
+        of_restart.setdefault(plain.restart, []).append(tell(plain) / tell(other))
+    return [median(each) for each in of_restart.values()]
 
 
 def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]]) -> list[Figure]:
@@ -79,6 +94,7 @@ def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]])
         **_conditions(workload, turns),
         "pairs": len(turns[name]),
         "counted_pairs": len(pairs),
+        "restarts": len({turn.restart for turn in turns[name]}),
         "ratios": {statistic: _summary(values) for statistic, values in found.items()},
         "step_seconds": {side: _times(turns[side]) for side in (PLAIN, name)},
         "shares_of_a_core": {side: _shares(turns[side]) for side in (PLAIN, name)},
@@ -88,11 +104,11 @@ def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]])
     }
     rate = Figure(
         name=f"{workload.name}.{workload.precision}.{name}.rate",
-        value=median(found["mean"]),
+        value=mean_ratio(found["mean"]),
         unit="fraction",
         aim=workload.min_rate_ratio if name == APP else None,
         more_is_better=True,
-        interval=median_interval(found["mean"]),
+        interval=mean_interval(found["mean"]),
         caveat="" if quiet else _disturbance(turns),
         detail=detail,
     )
@@ -101,8 +117,8 @@ def _figures(workload: Workload, name: str, turns: Mapping[str, Sequence[Turn]])
     p10 = replace(
         rate,
         name=f"{workload.name}.{workload.precision}.{name}.p10",
-        value=median(found["p10"]),
-        interval=median_interval(found["p10"]),
+        value=mean_ratio(found["p10"]),
+        interval=mean_interval(found["p10"]),
         caveat="" if _times(turns[PLAIN])["p10"] < SLICE_SECONDS else rate.caveat,
         detail={},
     )
@@ -122,7 +138,7 @@ def _conditions(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> dict
 def _disturbance(turns: Mapping[str, Sequence[Turn]]) -> str:
     cores = len(os.sched_getaffinity(0))
     if _other_cores(turns) <= QUIET_CORES:
-        return f"no verdict: fewer than {MIN_QUIET_PAIRS} undisturbed pairs"
+        return f"no verdict: fewer than {MIN_QUIET_PAIRS} undisturbed pairs of {MIN_PAIRS} restarts"
     return f"no verdict: other programs used {_other_cores(turns):.2f} of {cores} cores"
 
 
@@ -131,7 +147,12 @@ def _other_cores(turns: Mapping[str, Sequence[Turn]]) -> float:
 
 
 def _summary(values: Sequence[float]) -> dict[str, Any]:
-    return {"median": rounded([median(values)])[0], "interval_95": rounded(median_interval(values))}
+    interval = mean_interval(values)
+    return {
+        "mean": rounded([mean_ratio(values)])[0],
+        "interval_95": rounded(interval) if interval else None,
+        "of_restarts": rounded(values),
+    }
 
 
 def _times(turns: Sequence[Turn]) -> dict[str, float]:
@@ -155,14 +176,15 @@ def _times_table(workload: Workload, turns: Mapping[str, Sequence[Turn]]) -> str
         rates = [_rate(ratios(pairs, name)) for name in STATISTICS]
         rows.append([side, *times, *rates, f"{len(pairs)} of {len(of)}"])
     title = (
-        f"{workload.name} in {workload.precision}, {len(turns[PLAIN])} turns of {workload.turn_seconds:g} s"
+        f"{workload.name} in {workload.precision}, {len(turns[PLAIN])} turns of {workload.turn_seconds:g} s "
+        f"in {len({turn.restart for turn in turns[PLAIN]})} restarts"
     )
     return f"{title}\n{columns(rows)}"
 
 
 def _rate(values: Sequence[float]) -> str:
-    low, high = median_interval(values)
-    return f"{median(values):.3f} ({low:.3f} to {high:.3f})"
+    interval = mean_interval(values)
+    return f"{mean_ratio(values):.3f}" + (f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
 
 
 def _shares_table(turns: Mapping[str, Sequence[Turn]]) -> str:

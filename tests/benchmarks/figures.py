@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from amptui import units
+from amptui.estimate import MIN_PAIRS, t_975
 
 Unit = Literal["number", "fraction", "times", "seconds", "bytes", "bytes per second"]
 
@@ -18,8 +19,6 @@ _FORMATS: Mapping[Unit, Callable[[float], str]] = {
     "bytes": units.number_of_bytes,
     "bytes per second": lambda value: f"{units.number_of_bytes(value)}/s",
 }
-
-_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,11 +94,22 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% interval of the median of ``values``, by the percentile bootstrap (Efron 1979)."""
-    picks = np.random.default_rng(0).integers(len(values), size=(_RESAMPLES, len(values)))
-    low, high = np.percentile(np.median(np.asarray(values)[picks], axis=1), (2.5, 97.5))
-    return float(low), float(high)
+def mean_ratio(ratios: Sequence[float]) -> float:
+    """The geometric mean: twice as fast and half as fast cancel."""
+    return float(np.exp(np.log(ratios).mean()))
+
+
+def mean_interval(ratios: Sequence[float]) -> tuple[float, float] | None:
+    """95% interval of the geometric mean of independent ratios, by Student's t of their logarithms.
+
+    None with fewer than :data:`amptui.estimate.MIN_PAIRS`.
+    """
+    if len(ratios) < MIN_PAIRS:
+        return None
+    logarithms = np.log(ratios)
+    reach = t_975(len(ratios) - 1) * logarithms.std(ddof=1) / np.sqrt(len(ratios))
+    mean = logarithms.mean()
+    return float(np.exp(mean - reach)), float(np.exp(mean + reach))
 
 
 def rounded(values: Sequence[float], digits: int = 4) -> list[float]:

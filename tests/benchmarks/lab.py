@@ -1,17 +1,24 @@
-"""Where a benchmark's children run, and how long they may."""
+"""Where a benchmark's children run, how long they may, and that none of them outlives it."""
 
 import os
+import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
+
+import psutil
 
 from tests.checkout import ROOT, child_environment
 
 LONGEST_CHILD_SECONDS = 150.0
+
+VARIABLE = "AMPTUI_BENCHMARK_LAB"
+"""The environment variable by which all children of a lab are known: its folder."""
 
 
 class OutOfTimeError(Exception):
@@ -72,10 +79,37 @@ class Lab:
 
 @contextmanager
 def open_lab(longest_seconds: float) -> Iterator[Lab]:
-    """A lab whose measurements end after ``longest_seconds`` at the latest, and its folder with it."""
+    """A lab whose measurements end after ``longest_seconds`` at the latest.
+
+    Its folder and all its children, detached ones too, end with it or with this process, also by SIGKILL.
+    """
     deadline = time.monotonic() + longest_seconds
-    with child_environment() as environment, TemporaryDirectory(prefix="amptui-lab-") as folder:
-        yield Lab(Path(folder), environment, deadline)
+    folder = mkdtemp(prefix="amptui-lab-")
+    # It sees the end of its input when this process is gone; a session of its own keeps signals to ours away.
+    command = [sys.executable, "-m", "tests.benchmarks.lab", folder]
+    with (
+        child_environment() as environment,
+        subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, start_new_session=True),
+    ):
+        yield Lab(Path(folder), {**environment, VARIABLE: folder}, deadline)
+
+
+def close(folder: str) -> None:
+    """Kill all that still runs in the lab of that folder, and remove the folder."""
+    while _kill_children(folder):
+        time.sleep(0.02)  # until they are gone: they write there
+    shutil.rmtree(folder)
+
+
+def _kill_children(folder: str) -> int:
+    """How many there were."""
+    killed = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone, or somebody else's
+            if process.environ().get(VARIABLE) == folder:
+                process.kill()
+                killed += 1
+    return killed
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:
@@ -84,3 +118,8 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
         told = (done.stderr or done.stdout).strip()[-2000:]
         raise RuntimeError(f"exit status {done.returncode} of {done.args}: {told}")
     return done.stdout.strip().splitlines()[-1]
+
+
+if __name__ == "__main__":
+    sys.stdin.read()
+    close(sys.argv[1])

@@ -45,10 +45,12 @@ class Plan:
     lab: Lab
     workloads: Mapping[str, Workload]
     quick: bool
+    restarts: int
+    """How often all sides are started anew, at least once."""
     rounds: int
-    """Turns of each side at most, at least one."""
+    """Turns of each process at most, at least one."""
     sides: Sequence[str] = (beside.PLAIN, APP)
-    """Of :data:`tests.benchmarks.turns.ALL_SIDES`; the first is the plain loop."""
+    """Of :data:`tests.benchmarks.turns.ALL_SIDES`, and the plain loop again; the first is the plain loop."""
     precisions: Sequence[str] = ("fp32",)
 
 
@@ -60,8 +62,14 @@ def beside_plain_loop(plan: Plan, name: str) -> list[Figure]:
     found = []
     for precision in plan.precisions:
         workload = replace(plan.workloads[name], precision=precision)
-        entrants = {side: (side, workload) for side in plan.sides}
-        turns = take_turns(plan.lab, entrants, rounds=plan.rounds, longest_seconds=LONGEST_TURNS_SECONDS)
+        entrants = {side: (beside.PLAIN if side == beside.AGAIN else side, workload) for side in plan.sides}
+        turns = take_turns(
+            plan.lab,
+            entrants,
+            restarts=plan.restarts,
+            rounds=plan.rounds,
+            longest_seconds=LONGEST_TURNS_SECONDS,
+        )
         found += beside.figures(workload, turns)
     return found
 

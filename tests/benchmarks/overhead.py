@@ -1,15 +1,18 @@
 """What amptui costs the training and the terminal, each figure beside its aim.
 
-    python -m tests.benchmarks.overhead [--quick] [--only NAME ...] [--rounds N] [--sides SIDE ...]
-                                        [--precisions P ...] [--device D] [--json FILE] [--judge]
+    python -m tests.benchmarks.overhead [--quick] [--only NAME ...] [--restarts N] [--rounds N]
+                                        [--sides SIDE ...] [--precisions P ...] [--device D] [--json FILE]
+                                        [--judge]
 
 Prints a table and then one JSON object. Ends by itself within twelve minutes, with 0 if all that was asked
 for could be measured, with 1 if not, and with ``--judge`` with 1 also if an aim was missed.
 
 Step times are taken in turns of seconds, the plain loop's beside those of the app, or of each of ``--sides``:
-``plain trainer no-probes recorder app``. A busy machine is told by its counters and gets no verdict; on one,
-``nice -n -10`` before the command helps. On a GPU the host's clock sees when steps are sent off: there only
-the mean says what they take.
+``plain-again trainer no-probes recorder app``. Two processes of one program differ by a few percent, so all
+sides are started anew several times, and intervals are over restarts; ``plain-again`` shows whether they hold
+what they say. A busy machine is told by its counters and gets no verdict; on one, ``nice -n -10`` before the
+command helps. On a GPU the host's clock sees when steps are sent off: there only the mean says what they
+take.
 """
 
 import argparse
@@ -25,7 +28,7 @@ from typing import Any
 import torch
 
 from amptui.engine.description import device_name
-from tests.benchmarks.beside import PLAIN
+from tests.benchmarks.beside import AGAIN, PLAIN
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import open_lab
 from tests.benchmarks.measures import MEASURES, Plan
@@ -34,10 +37,13 @@ from tests.benchmarks.workloads import workloads
 
 LONGEST_SECONDS = 690.0
 
-OF_AMPTUI = ALL_SIDES[ALL_SIDES.index(PLAIN) + 1 :]
+BESIDE_PLAIN = (AGAIN, *ALL_SIDES[ALL_SIDES.index(PLAIN) + 1 :])
 """Those that are told beside the plain loop."""
 
-ROUNDS, QUICK_ROUNDS = 40, 2
+RESTARTS, QUICK_RESTARTS = 8, 2
+
+ROUNDS, QUICK_ROUNDS = 2, 1
+"""Few: processes differ more than turns of one do, and restarts narrow the interval."""
 
 
 def main() -> int:
@@ -49,6 +55,7 @@ def main() -> int:
             lab=lab,
             workloads=workloads(on_gpu=options.device == "cuda", quick=options.quick),
             quick=options.quick,
+            restarts=options.restarts or (QUICK_RESTARTS if options.quick else RESTARTS),
             rounds=options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS),
             sides=in_order(options.sides),
             precisions=options.precisions,
@@ -80,8 +87,13 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what amptui costs.")
     parser.add_argument("--quick", action="store_true", help="show that everything runs; says little")
     parser.add_argument("--only", action="append", choices=MEASURES, help="measure this; may be repeated")
-    parser.add_argument("--rounds", type=int, help=f"turns a side (default: {ROUNDS}, quick {QUICK_ROUNDS})")
-    parser.add_argument("--sides", nargs="+", choices=OF_AMPTUI, default=[APP], help="beside the plain loop")
+    starts = f"sets of processes (default: {RESTARTS}, quick {QUICK_RESTARTS})"
+    parser.add_argument("--restarts", type=int, help=starts)
+    turns = f"turns of each process (default: {ROUNDS}, quick {QUICK_ROUNDS})"
+    parser.add_argument("--rounds", type=int, help=turns)
+    parser.add_argument(
+        "--sides", nargs="+", choices=BESIDE_PLAIN, default=[APP], help="beside the plain loop"
+    )
     parser.add_argument("--precisions", nargs="+", choices=("fp32", "fp16", "bf16"), default=["fp32"])
     found = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=found)
@@ -92,7 +104,7 @@ def parse_options() -> argparse.Namespace:
 
 def in_order(sides: Sequence[str]) -> list[str]:
     """The plain loop first, then the more of amptui the later."""
-    return [PLAIN, *(side for side in OF_AMPTUI if side in sides)]
+    return [PLAIN, *(side for side in BESIDE_PLAIN if side in sides)]
 
 
 def measure(plan: Plan, names: Sequence[str]) -> tuple[list[Figure], dict[str, str]]:

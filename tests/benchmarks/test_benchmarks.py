@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -12,19 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from amptui.engine.compilation import missing_for_compile
+from amptui.engine.distributed.rank_rows import ROW_VALUES
+from amptui.estimate import MIN_PAIRS
 from amptui.records import PhaseChanged, Record, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import Journal
 from amptui.telemetry.session import Session
-from tests.benchmarks import compiled
-from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures
-from tests.benchmarks.figures import Figure, median_interval, table
+from tests.benchmarks import many_ranks
+from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures, ratios
+from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, table
 from tests.benchmarks.fold_many import STRETCH, fold
-from tests.benchmarks.lab import OutOfTimeError, last_line, open_lab
+from tests.benchmarks.lab import last_line, open_lab
 from tests.benchmarks.load import busy, running_seconds, threads_of
 from tests.benchmarks.measures import run_watched
 from tests.benchmarks.stamps import StampReader, StampWriter
@@ -32,22 +29,6 @@ from tests.benchmarks.turns import APP, MIN_STEPS, Turn, hold_to_the_same_traini
 from tests.benchmarks.watched import Look, Shown, Watched, finished_run
 from tests.benchmarks.workloads import WARM_UP_STEPS, Workload, workloads
 from tests.checkout import ROOT
-
-
-@pytest.mark.slow  # it compiles C++
-@pytest.mark.skipif(
-    missing_for_compile(torch.device("cpu")) is not None, reason="torch.compile finds no compiler here"
-)
-def test_eager_and_compiled_steps_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    model = str(ROOT / "tests" / "recipes" / "knobs.py")
-    few = ["--steps", "2", "--rounds", "3", "--batch-size", "8", "--device", "cpu", "--precisions", "fp32"]
-    assert compiled.main(["--models", model, *few]) == 0
-    eager, fast = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (eager["mode"], fast["mode"]) == ("eager", "default")
-    assert eager["speedup"] == 1
-    assert fast["first_step_seconds"] > fast["step_seconds"] >= fast["fastest_seconds"] > 0
-    assert fast["low"] <= fast["speedup"] <= fast["high"]
-
 
 TINY = Workload(
     name="tiny",
@@ -117,14 +98,13 @@ def test_a_step_is_on_the_glass_once_it_or_a_later_one_is_shown() -> None:
     assert watched(steps, shown=shown).glass_seconds() == pytest.approx([0.7, 0.2, 0.4])
 
 
-@given(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=12))
-def test_the_interval_lies_within_the_values(values: list[float]) -> None:
-    low, high = median_interval(values)
-    assert min(values) <= low <= high <= max(values)
-
-
-def test_equal_values_leave_no_doubt() -> None:
-    assert median_interval([0.99] * 6) == (0.99, 0.99)
+def test_twice_as_fast_and_half_as_fast_cancel() -> None:
+    assert mean_ratio([0.5, 2.0]) == pytest.approx(1)
+    assert mean_interval([0.5, 2.0]) is None  # of two, an interval is uselessly wide
+    assert mean_interval([0.99] * 6) == pytest.approx((0.99, 0.99))
+    low, high = mean_interval([0.98, 1.0, 1.02]) or (0, 0)
+    assert low < mean_ratio([0.98, 1.0, 1.02]) < high
+    assert low * high == pytest.approx(mean_ratio([0.98, 1.0, 1.02]) ** 2)
 
 
 def test_a_figure_stands_beside_its_aim() -> None:
@@ -153,7 +133,9 @@ def test_a_figure_stands_beside_its_aim() -> None:
 def test_every_side_trains_the_same_in_turns() -> None:
     with open_lab(300) as lab:
         entrants = {side: (side, TINY) for side in SIDES}
-        turns = take_turns(lab, entrants, rounds=2, longest_seconds=200)
+        turns = take_turns(lab, entrants, restarts=1, rounds=2, longest_seconds=200)
+        anew = take_turns(lab, {"plain": ("plain", TINY)}, restarts=2, rounds=2, longest_seconds=200)
+    assert [turn.restart for turn in anew["plain"]] == [0, 0, 1, 1]
     assert list(turns) == list(SIDES)
     for side, of in turns.items():
         assert len(of) == 2
@@ -166,13 +148,12 @@ def test_every_side_trains_the_same_in_turns() -> None:
 
 @pytest.mark.slow
 def test_a_side_that_does_not_train_says_why() -> None:
+    entrants = {"plain": ("plain", replace(TINY, timed_class="NoSuchClass"))}
     with (
         open_lab(300) as lab,
         pytest.raises(RuntimeError, match=r"(?s)plain of tiny does not train.*NoSuchClass"),
     ):
-        take_turns(
-            lab, {"plain": ("plain", replace(TINY, timed_class="NoSuchClass"))}, rounds=1, longest_seconds=9
-        )
+        take_turns(lab, entrants, restarts=1, rounds=1, longest_seconds=9)
 
 
 @pytest.mark.slow
@@ -211,7 +192,7 @@ def test_stamps_are_read_while_they_grow(tmp_path: Path) -> None:
     assert threads.names[threads.training] == threading.current_thread().name
 
 
-def turn(seconds: float, *, other_cores: float = 0.0, spikes: int = 0) -> Turn:
+def turn(seconds: float, *, other_cores: float = 0.0, spikes: int = 0, restart: int = 0) -> Turn:
     """A hundred steps of that length, some of them ten times as long."""
     steps = np.full(100, seconds)
     steps[:spikes] *= 10
@@ -221,7 +202,17 @@ def turn(seconds: float, *, other_cores: float = 0.0, spikes: int = 0) -> Turn:
         shares={"trainer": 1.0},
         waited=0.0,
         other_cores=other_cores,
+        restart=restart,
     )
+
+
+def restarted(seconds: float, *, rounds: int = 2, other_cores: float = 0.0, spikes: int = 0) -> list[Turn]:
+    """Alike in four restarts."""
+    return [
+        turn(seconds, other_cores=other_cores, spikes=spikes, restart=restart)
+        for restart in range(4)
+        for _ in range(rounds)
+    ]
 
 
 def by_name(turns: dict[str, list[Turn]]) -> dict[str, Figure]:
@@ -230,7 +221,7 @@ def by_name(turns: dict[str, list[Turn]]) -> dict[str, Figure]:
 
 @pytest.mark.parametrize(("app_seconds", "met"), [(0.00201, True), (0.00210, False)])
 def test_the_aim_decides(app_seconds: float, met: bool) -> None:
-    found = by_name({PLAIN: [turn(0.002)] * 8, APP: [turn(app_seconds)] * 8})
+    found = by_name({PLAIN: restarted(0.002), APP: restarted(app_seconds)})
     assert {name: (figure.met, figure.is_sure) for name, figure in found.items()} == {
         "rate": (met, True),
         "p10": (met, True),
@@ -239,24 +230,46 @@ def test_the_aim_decides(app_seconds: float, met: bool) -> None:
 
 
 def test_what_hits_one_step_in_twenty_counts() -> None:
-    found = by_name({PLAIN: [turn(0.002)] * 8, APP: [turn(0.002, spikes=5)] * 8})
+    found = by_name({PLAIN: restarted(0.002), APP: restarted(0.002, spikes=5)})
     assert (found["rate"].met, found["p10"].met) == (False, True)
 
 
 def test_undisturbed_pairs_are_enough() -> None:
-    plain = [turn(0.002)] * 8
-    app = [turn(0.002)] * MIN_QUIET_PAIRS + [turn(0.004, other_cores=1.0)] * (8 - MIN_QUIET_PAIRS)
+    plain, app = restarted(0.002), restarted(0.002)
+    app[MIN_QUIET_PAIRS:] = [turn(0.004, other_cores=1.0, restart=3)] * (8 - MIN_QUIET_PAIRS)
     found = by_name({PLAIN: plain, APP: app})
     assert found["rate"].met
     assert found["rate"].detail["counted_pairs"] == MIN_QUIET_PAIRS
 
 
+def test_undisturbed_pairs_of_two_restarts_are_not() -> None:
+    plain = restarted(0.002, rounds=MIN_QUIET_PAIRS)[: 2 * MIN_QUIET_PAIRS]
+    found = by_name({PLAIN: plain, APP: plain})
+    assert (found["rate"].met, found["rate"].interval) == (None, None)
+    assert f"of {MIN_PAIRS} restarts" in found["rate"].caveat
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says() -> None:
+    """Processes of one program differ by 2% from each other, and turns of one process by 1%."""
+    rng, restarts, rounds, trials = np.random.default_rng(0), 8, 2, 400
+    held = 0
+    for _ in range(trials):
+        luck = np.repeat(np.exp(rng.normal(0, 0.02, (2, restarts))), rounds, axis=1)
+        seconds = 0.002 * luck * np.exp(rng.normal(0, 0.01, (2, restarts * rounds)))
+        plain, same = (
+            [turn(each, restart=number // rounds) for number, each in enumerate(side)] for side in seconds
+        )
+        low, high = mean_interval(ratios(list(zip(plain, same, strict=True)), "mean")) or (0, 0)
+        held += low <= 1 <= high
+    assert 0.95 * trials == pytest.approx(held, abs=0.03 * trials)  # three standard errors
+
+
 def test_a_busy_machine_gets_no_verdict_but_for_steps_too_short_to_be_hit() -> None:
-    busy = [turn(0.002, other_cores=0.7)] * 8
+    busy = restarted(0.002, other_cores=0.7)
     found = by_name({PLAIN: busy, APP: busy})
     assert (found["rate"].met, found["p10"].met) == (None, True)
     assert "0.70 of" in found["rate"].caveat
-    slow = [turn(0.2, other_cores=0.7)] * 8
+    slow = restarted(0.2, other_cores=0.7)
     assert by_name({PLAIN: slow, APP: slow})["p10"].met is None
 
 
@@ -288,18 +301,6 @@ def test_only_a_run_that_ended_as_asked_counts(tmp_path: Path) -> None:
         finished_run(tmp_path / "cut")
 
 
-def test_a_lab_has_an_end_and_tells_what_failed() -> None:
-    with open_lab(0) as lab, pytest.raises(OutOfTimeError):
-        lab.limit_seconds()
-    with open_lab(60) as lab:
-        done = lab.run([sys.executable, "-c", "import sys; print(1); sys.exit('no kernel image')"])
-        with pytest.raises(RuntimeError, match=r"exit status 1 .*no kernel image"):
-            last_line(done)
-        assert last_line(lab.run([sys.executable, "-c", "print(1); print(2)"])) == "2"
-        with pytest.raises(subprocess.TimeoutExpired):
-            replace(lab, deadline=time.monotonic() + 0.2).run(["sleep", "60"])
-
-
 def test_what_is_folded_for_memory_switches_and_skips() -> None:
     session = Session()
     fold(session, 1, 2000)
@@ -307,6 +308,17 @@ def test_what_is_folded_for_memory_switches_and_skips() -> None:
     assert view.step == 2000
     assert len(view.switches) == 2000 // STRETCH
     assert [(row.precision, row.skipped) for row in view.comparison.rows] == [("fp32", 0), ("fp16", 20)]
+
+
+@pytest.mark.slow  # a real recorder, which looks ten times a second
+def test_what_ranks_cost_is_measured(tmp_path: Path) -> None:
+    cost = many_ranks.measure(tmp_path, 80, 13)
+    assert cost.found
+    assert 0 < cost.journal_bytes < 6000
+    assert min(cost.condense_cpu, cost.screen_cpu, cost.painted_bytes, cost.state_bytes) > 0
+    assert cost.exchange_cpu > 0
+    assert cost.row_bytes == 80 * 8 * ROW_VALUES
+    assert many_ranks.table([cost]).splitlines()[1].startswith("80 ")
 
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:

@@ -3,8 +3,12 @@
 What drifts over minutes (clocks, heat, other users) then falls on neighbouring turns alike. Turns go A B B A,
 so that what drifts evenly cancels. The first part of each turn is not counted: caches are cold, a screen that
 was stopped draws itself anew, a queue of the device fills.
+
+Two processes that run the same program differ by a few percent for as long as they live: where memory lies
+and how dictionaries hash is drawn once per process. So all sides are started anew several times.
 """
 
+import math
 import os
 import signal
 import sys
@@ -42,6 +46,9 @@ MIN_STEPS = 3
 
 MAX_TURN_SECONDS = 60.0
 
+WARM_UP_SECONDS = 2.0
+"""A process's first seconds do not count: a run is described, samplers begin, a screen is drawn whole."""
+
 QUIET_CORES = 0.1
 """So much of one core others may use while a turn counts as undisturbed: the kernel's own threads do."""
 
@@ -70,6 +77,8 @@ class Turn:
     """Part of the time in which the training thread could have run and no core was free."""
     other_cores: float
     """Cores that other programs and other virtual machines used meanwhile."""
+    restart: int
+    """How many times all sides had been started anew before: turns of one restart share their processes."""
 
     @property
     def is_quiet(self) -> bool:
@@ -144,10 +153,12 @@ def open_side(lab: Lab, workload: Workload, name: str) -> Iterator[Side]:
 
 
 def _wait_for_warm_up(side: Side, what: str, seconds: float) -> None:
-    limit = time.monotonic() + seconds
-    while side.reader.count <= WARM_UP_STEPS + MIN_STEPS:
+    limit, warm = time.monotonic() + seconds, math.inf
+    while time.monotonic() < warm:
         if side.has_ended() or time.monotonic() > limit:
             raise RuntimeError(f"{what} does not train: {side.said()[-2000:]}")
+        if warm == math.inf and side.reader.count > WARM_UP_STEPS + MIN_STEPS:
+            warm = time.monotonic() + WARM_UP_SECONDS
         time.sleep(_TAKE_INTERVAL_SECONDS)
 
 
@@ -213,13 +224,34 @@ def _taking(terminal: Terminal) -> Iterator[None]:
 
 
 def take_turns(
-    lab: Lab, entrants: Mapping[str, tuple[str, Workload]], *, rounds: int, longest_seconds: float
+    lab: Lab,
+    entrants: Mapping[str, tuple[str, Workload]],
+    *,
+    restarts: int,
+    rounds: int,
+    longest_seconds: float,
 ) -> dict[str, list[Turn]]:
-    """Turns of each entrant, the same number of all; fewer than ``rounds`` where time runs out.
+    """Turns of each entrant: ``rounds`` with each of ``restarts`` sets of processes.
 
+    The same number of all; fewer rounds, and in the end fewer restarts, where time runs out.
     An entrant is a side, one of :data:`ALL_SIDES`, and what it trains, by any name.
     Raises RuntimeError where two sides do not train the same, AssertionError where one stands still.
     """
+    turns: dict[str, list[Turn]] = {name: [] for name in entrants}
+    began = time.monotonic()
+    for restart in range(restarts):
+        limit = min(began + longest_seconds * (restart + 1) / restarts, lab.deadline)
+        if restart and time.monotonic() > limit:
+            break
+        for name, of in _take_turns_once(lab, entrants, restart, rounds, limit).items():
+            turns[name] += of
+    return turns
+
+
+def _take_turns_once(
+    lab: Lab, entrants: Mapping[str, tuple[str, Workload]], restart: int, rounds: int, limit: float
+) -> dict[str, list[Turn]]:
+    """Turns of processes that live as long as this; no round but the first begins after ``limit``."""
     turns: dict[str, list[Turn]] = {name: [] for name in entrants}
     with ExitStack() as stack:
         sides = {
@@ -234,17 +266,17 @@ def take_turns(
                     if side != TUTORIAL and workload.precision == precision
                 }
             )
-        limit = time.monotonic() + longest_seconds
         for number in range(rounds):
-            for name in sides if number % 2 == 0 else reversed(sides):
-                turns[name].append(take_turn(sides[name], [*sides.values()], entrants[name][1]))
-            print(f"round {number + 1}/{rounds} of {', '.join(sides)}", file=sys.stderr, flush=True)
-            if time.monotonic() > min(limit, lab.deadline):
+            for name in sides if (restart + number) % 2 == 0 else reversed(sides):
+                turns[name].append(take_turn(sides[name], [*sides.values()], entrants[name][1], restart))
+            told = f"start {restart + 1}, round {number + 1}/{rounds} of {', '.join(sides)}"
+            print(told, file=sys.stderr, flush=True)
+            if time.monotonic() > limit:
                 break
     return turns
 
 
-def take_turn(side: Side, sides: Sequence[Side], workload: Workload) -> Turn:
+def take_turn(side: Side, sides: Sequence[Side], workload: Workload, restart: int) -> Turn:
     """Let one side train for a turn and stop it again."""
     every = tuple(pid for each in sides for pid in each.pids)
     side.go_on()
@@ -259,7 +291,7 @@ def take_turn(side: Side, sides: Sequence[Side], workload: Workload) -> Turn:
     )
     after = _look(every)
     side.stand_still()
-    return _turn(side, before, after)
+    return _turn(side, before, after, restart)
 
 
 def hold_to_the_same_training(losses: Mapping[str, float]) -> None:
@@ -275,7 +307,7 @@ def _look(every: Sequence[int]) -> _Look:
     return _Look(time.perf_counter(), threads, busy())
 
 
-def _turn(side: Side, before: _Look, after: _Look) -> Turn:
+def _turn(side: Side, before: _Look, after: _Look, restart: int) -> Turn:
     seconds = after.time - before.time
     found = side.reader.between(before.time, after.time)
     step_seconds, thread_seconds = np.diff(found, axis=0).T
@@ -297,4 +329,5 @@ def _turn(side: Side, before: _Look, after: _Look) -> Turn:
         shares=shares,
         waited=waited,
         other_cores=max(0.0, others + stolen) / seconds,
+        restart=restart,
     )

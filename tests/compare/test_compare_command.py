@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from amptui.cli import main
+from amptui.compare import command
 from amptui.compare.command import MAX_RUNS
 from amptui.compare.tables import SEVERAL
 from tests.compare.compared_runs import BF16, FP32, folder, whole_run
 from tests.terminal import Terminal, amptui_command
+from tests.warm import WarmSource
 
 RUNS = [str(path) for path in (*FP32, *BF16)]
 
@@ -31,6 +33,29 @@ def test_on_a_terminal_the_table_of_runs_fits() -> None:
         (head,) = [line for line in terminal.text.splitlines() if line.startswith("run ")]
         assert "final training loss" in head
         assert "training time" not in head
+
+
+class Clock:
+    """A second passes at each look."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_told_which_journal_takes_so_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(command, "time", Clock())
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    assert main(["compare", *RUNS[:2]]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == (2 if is_terminal else 0)
+    assert all(f"reading {run}" in line and "KiB" in line for run, line in zip(RUNS, told, strict=False))
 
 
 def test_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,25 +146,27 @@ def test_on_a_terminal_it_is_a_screen() -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_leaves_the_terminal_as_it_was(number: signal.Signals, status: int) -> None:
-    with Terminal(amptui_command("compare", *RUNS)) as terminal:
+def test_a_signal_leaves_the_terminal_as_it_was(
+    warm: WarmSource, number: signal.Signals, status: int
+) -> None:
+    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
         terminal.wait_for("B AMP bf16 against A FP32")
         terminal.process.send_signal(number)
         assert terminal.wait() == status
         assert terminal.modes == terminal.modes_before
 
 
-def test_a_terminal_that_is_closed_ends_it() -> None:
-    with Terminal(amptui_command("compare", *RUNS)) as terminal:
+def test_a_terminal_that_is_closed_ends_it(warm: WarmSource) -> None:
+    with Terminal(amptui_command("compare", *RUNS), warm=warm) as terminal:
         terminal.wait_for("B AMP bf16 against A FP32")
         terminal.hang_up()
         assert terminal.wait() == 128 + signal.SIGHUP
 
 
-def test_an_unreadable_run_gives_the_terminal_back(tmp_path: Path) -> None:
+def test_an_unreadable_run_gives_the_terminal_back(warm: WarmSource, tmp_path: Path) -> None:
     empty = tmp_path / "empty.jsonl"
     empty.write_text("nothing\n")
-    with Terminal(amptui_command("compare", RUNS[0], str(empty))) as terminal:
+    with Terminal(amptui_command("compare", RUNS[0], str(empty)), warm=warm) as terminal:
         assert terminal.wait() == 1
         assert "holds no records" in terminal.text
         assert terminal.modes == terminal.modes_before

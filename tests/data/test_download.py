@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +72,30 @@ def test_a_file_that_is_not_the_one_wanted_is_refused(
     assert "\n" not in str(raised.value)
 
 
-def test_a_second_mirror_makes_up_for_a_bad_first(web: Any, watch: Watch, tmp_path: Path) -> None:
-    bad = [web.url + "nowhere", web.serve("wrong", b"wrong"), web.stall("slow")]
+def test_a_good_mirror_makes_up_for_bad_ones(web: Any, watch: Watch, tmp_path: Path) -> None:
+    bad = [web.url + "nowhere", web.serve("wrong", b"wrong"), web.serve("short", b"s", length=2)]
     good = web.serve("good", CONTENT)
-    patience = Patience(answer_seconds=2.0)
+    patience = Patience(answer_seconds=4 * ENOUGH_SECONDS)  # for all four: none of them is slow
     download([*bad, good], tmp_path / "file", md5=MD5, request=watch().request, patience=patience)
     assert (tmp_path / "file").read_bytes() == CONTENT
-    assert web.asked == ["nowhere", "wrong", "slow", "good"]
+    assert web.asked == ["nowhere", "wrong", "short", "good"]
+
+
+def test_a_slow_disk_is_not_blamed_on_the_mirror(web: Any, watch: Watch, tmp_path: Path) -> None:
+    watched = watch()
+    report = watched.request.report
+    slow = threading.Event()
+
+    def take_long(progress: Progress) -> None:
+        report(progress)
+        slow.wait(0.4 if progress.done else 0.0)  # longer than a mirror may send nothing
+
+    request = replace(watched.request, report=take_long)
+    patience = Patience(answer_seconds=ENOUGH_SECONDS, stall_seconds=0.2, stall_bytes=len(CONTENT) + 1)
+    content = CONTENT[:3]  # in one piece, and its end right behind it
+    md5 = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    download([web.serve("file", content)], tmp_path / "file", md5=md5, request=request, patience=patience)
+    assert (tmp_path / "file").read_bytes() == content
 
 
 def test_a_folder_is_made_only_when_there_is_something_to_put_in_it(

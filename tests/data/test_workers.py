@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from amptui.data.batches import Batches, open_batches
 from amptui.engine.failure import explain
@@ -116,7 +117,7 @@ def opened(how: str, **options: Any) -> Batches:
     [
         ("SIGTERM", "was killed by SIGTERM"),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)  # torch looks every five seconds
+            pytest.param(*each, marks=pytest.mark.slow)
             for each in (
                 ("SIGKILL", "was killed by SIGKILL; if the machine ran out of memory"),
                 ("SIGUSR1", "was killed by SIGUSR1"),
@@ -127,8 +128,10 @@ def opened(how: str, **options: Any) -> Batches:
     ],
 )
 def test_a_worker_that_dies_is_named_with_how_it_ended(
-    how: str, said: str, trainer: ThreadPoolExecutor
+    how: str, said: str, trainer: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # torch looks after its workers every five seconds.
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))
     batches = opened(how)
     with pytest.raises(DataError, match=f"DataLoader worker 1 of 2 {said}"):
         trainer.submit(lambda: list(batches.epoch(1))).result()

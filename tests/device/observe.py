@@ -1,4 +1,7 @@
-"""Prints what the probe says of this machine's GPUs, one look for each argument: the faults it meets."""
+"""Prints what the probe says of this machine's GPUs, one look for each argument: the faults it meets.
+
+``FAKE_NVML_OBSERVED`` names the only one to look at.
+"""
 
 import json
 import os
@@ -7,7 +10,7 @@ from dataclasses import asdict
 
 from amptui.device.nvml import open_probe
 
-probe = open_probe()
+probe = open_probe(os.environ.get("FAKE_NVML_OBSERVED"))
 looks = []
 for faults in sys.argv[1:]:
     os.environ["FAKE_NVML_FAULTS"] = faults

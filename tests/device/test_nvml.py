@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.device.nvml import NullProbe, NvmlProbe, decode_clocks_event_reasons, open_probe
+from amptui.device.nvml import NullProbe, NvmlProbe, open_probe
+from amptui.samples import decode_clocks_event_reasons, encode_clocks_event_reasons
 from tests.device.conftest import Observe
 
 GIB = 2**30
@@ -33,6 +34,18 @@ MISMATCH = "NVIDIA driver and library versions differ"
 def test_every_gpu_is_sampled_with_every_figure(observe: Observe, fake_nvml_dir: Path) -> None:
     (look,) = observe(fake_nvml_dir, "")
     assert look == {"probe": "NvmlProbe", "gpus": [HEALTHY_0, HEALTHY_1], "note": ""}
+
+
+@pytest.mark.parametrize("prefix", ["GPU", "MIG"])
+def test_a_rank_samples_its_own_gpu_alone(observe: Observe, fake_nvml_dir: Path, prefix: str) -> None:
+    named = GPU_1["uuid"].replace("GPU", prefix)
+    looks = observe(fake_nvml_dir, "", "*@1=15", "", observed=named)
+    assert [look["gpus"] for look in looks] == [[HEALTHY_1], [GPU_1 | NO_FIGURES], [HEALTHY_1]]
+
+
+def test_a_gpu_that_nvml_does_not_list_is_not_sampled(observe: Observe, fake_nvml_dir: Path) -> None:
+    (look,) = observe(fake_nvml_dir, "", observed="GPU-7")
+    assert (look["probe"], look["gpus"]) == ("NullProbe", [])
 
 
 def test_a_lost_gpu_stays_listed_and_is_sampled_again_when_it_is_back(
@@ -290,6 +303,11 @@ def test_the_reasons_of_two_masks_are_those_of_both(one: int, other: int) -> Non
     both = decode_clocks_event_reasons(one | other)
     assert set(both) == set(decode_clocks_event_reasons(one)) | set(decode_clocks_event_reasons(other))
     assert len(set(both)) == len(both)
+
+
+@given(st.integers(0, 2**20 - 1).map(lambda mask: mask & ~1))
+def test_reasons_travel_as_a_mask(mask: int) -> None:
+    assert encode_clocks_event_reasons(decode_clocks_event_reasons(mask)) == mask
 
 
 def test_a_null_probe_has_its_note_and_nothing_else() -> None:

@@ -325,6 +325,24 @@ def test_a_driver_that_begins_to_hang_in_mid_run_is_seen(
     assert said == "False [('Fake GPU', None), ('Fake GPU', None)]\n"
 
 
+WATCH_ONE = """
+import queue
+from amptui.process.training import watch_gpu
+
+records = queue.Queue()
+stop = watch_gpu("GPU-00000000-0000-0000-0000-000000000001", records.put)
+while not (sample := records.get(timeout=60)).gpus:
+    pass
+stop()
+print([(gpu.uuid[-1], gpu.sm_clock_mhz, gpu.clocks_event_reasons) for gpu in sample.gpus])
+"""
+
+
+def test_a_rank_watches_its_own_gpu(run_python: Callable[..., str], fake_nvml_dir: Path) -> None:
+    said = run_python(["-c", WATCH_ONE], fake_nvml_dir, reasons="0x40")
+    assert said == "[('1', 1980.0, ('thermal (hw)',))]\n"
+
+
 def test_importing_the_sampler_brings_no_heavy_module() -> None:
     program = "import sys, amptui.device.sampler; print(*{'torch', 'textual', 'pynvml'} & set(sys.modules))"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text
+from amptui.ranks import RankLost, RankPlace, RanksDisagree, RanksOverflowed, RankValue
 from amptui.records import (
     DataInfo,
     EpochFinished,
@@ -19,8 +20,10 @@ from amptui.records import (
     RunFinished,
     Validation,
 )
+from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
+from amptui.telemetry.stragglers import RankVerdict, SlowRankNews
 from amptui.telemetry.view import SessionView
 from tests.telemetry.record_samples import backoff, growth, nonfinite, run, skip, skip_row
 
@@ -46,6 +49,16 @@ def epoch(**changes: Any) -> EpochFinished:
         validation=Validation(loss=0.0351, accuracy=0.991, samples=10_000),
     )
     return replace(record, **changes)
+
+
+def disagreement(what: Any, most: float, *values: float, count: int | None = None) -> RanksDisagree:
+    others = tuple(RankValue(rank=3 + i, value=value) for i, value in enumerate(values))
+    count = len(values) if count is None else count
+    return RanksDisagree(time=1.0, step=7, what=what, count=count, most=most, others=others)
+
+
+def lost(cause: Any, detail: str = "") -> RankLost:
+    return RankLost(time=1.0, step=7, rank=5, host="node-2", cause=cause, detail=detail)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +87,47 @@ def epoch(**changes: Any) -> EpochFinished:
             RunFinished(time=1.0, steps=2340, seconds=41.0, reason="done"),
             "done after 2,340 steps in 0:41",
         ),
+        (
+            disagreement("loss scale", 65536.0, 32768.0),
+            "replicas disagree: rank 3 has loss scale 32,768, the others 65,536",
+        ),
+        (
+            disagreement("loss scale", 65536.0, 32768.0, 16384.0),
+            "replicas disagree: ranks 3, 4 have other loss scales, the others 65,536",
+        ),
+        (
+            disagreement("found_inf", 0.0, 1.0),
+            "replicas disagree: rank 3 found Inf and skipped a step that the others applied",
+        ),
+        (
+            disagreement("found_inf", 1.0, 0.0),
+            "replicas disagree: rank 3 found no Inf and applied a step that the others skipped",
+        ),
+        (
+            disagreement("weights", 1.0, *[2.0] * 8, count=12),
+            "replicas disagree: the weights of 12 ranks (3, 4, 5, 6, ...) differ from the others'",
+        ),
+        (disagreement("weights", 1.0), "replicas agree again: the weights' hash"),
+        (lost("killed", "signal 9"), "rank 5 on node-2 was killed: signal 9"),
+        (lost("hung"), "rank 5 on node-2 hung"),
+        (replace(lost("failed"), host=""), "rank 5 failed"),
+        (lost("out of memory"), "rank 5 on node-2 ran out of memory"),
     ],
 )
 def test_each_record_has_its_line(record: Record, text: str) -> None:
     assert event_text(the_event(record)) == text
+
+
+def test_a_slow_rank_is_told_with_what_its_numbers_show() -> None:
+    found = RankVerdict(rank=5, cause="input", seconds=0.00305, others_seconds=0.00024)
+    place = RankPlace(rank=5, host="node-1", device="cuda:5")
+    news = SlowRankNews(time=1.0, step=7, verdict=found, place=place)
+    log = EventLog()
+    log.add(news)
+    log.add(replace(news, verdict=None, place=None))
+    over, slow = map(event_text, log.events())
+    assert slow == "rank 5 (node-1 cuda:5) is slow: it waits 3.05 ms for data, the others 0.240 ms"
+    assert over == "no rank is slower than the others any more"
 
 
 def test_a_failure_keeps_its_traceback_for_who_opens_it() -> None:
@@ -102,6 +152,29 @@ def test_a_skip_and_its_backoff_are_one_line() -> None:
 def test_a_skip_whose_backoff_has_not_come_tells_the_scale_it_had() -> None:
     event = the_event(skip(612, names=()))
     assert event_text(event) == "overflow: step skipped, scale 131,072; calibration, normal"
+
+
+@pytest.mark.parametrize(("ranks", "where"), [((3,), "on rank 3"), ((1, 2), "on ranks 1, 2")])
+def test_a_skip_names_the_ranks_whose_gradients_overflowed(ranks: tuple[int, ...], where: str) -> None:
+    event = the_event(skip(612, ranks=ranks))
+    assert f"non-finite gradient in features.13.conv.weight (+2) {where};" in event_text(event)
+    nameless = the_event(skip(612, ranks=ranks, names=()))
+    assert f"scale 131,072, {where};" in event_text(nameless)
+    assert f"step 612, scale 131,072, loss 0.500, {where}" in event_details(event)[1]
+
+
+def test_many_ranks_are_not_all_named() -> None:
+    event = the_event(skip(612, ranks=tuple(range(8)), names=()))
+    assert "scale 131,072, on ranks 0, 1, 2, 3 and others;" in event_text(event)
+
+
+def test_ranks_that_are_told_later_are_named_in_the_same_line() -> None:
+    at_fault = RanksOverflowed(time=2.0, step=612, ranks=(3,), count=1)
+    assert "(+2) on rank 3;" in event_text(the_event(skip(612), at_fault))
+    storm = the_event(nonfinite(612, kind="inf"), at_fault)
+    assert event_text(storm).startswith(
+        "the loss is Inf on rank 3; the average gave it to all ranks; the step"
+    )
 
 
 def test_the_first_skips_of_a_run_are_one_calm_line() -> None:

@@ -57,7 +57,7 @@ def test_memory_that_amp_does_not_lower_is_probably_the_weights() -> None:
     assert text == (
         "1% less peak memory: probably mostly weights, gradients and optimizer state, which stay FP32"
     )
-    assert explanations(with_peaks(990), can_xray=True) == [f"{text}; press x for the breakdown"]
+    assert explanations(with_peaks(990), {"x-ray"}) == [f"{text}; press x for the breakdown"]
     assert explanations(with_peaks(1100))[0].startswith("10% more peak memory: ")
     assert explanations(with_peaks(1000))[0].startswith("the same peak memory: ")
     assert explanations(with_peaks(950)) == []
@@ -65,7 +65,7 @@ def test_memory_that_amp_does_not_lower_is_probably_the_weights() -> None:
 
 def test_an_xray_says_where_the_memory_is() -> None:
     found = xray(saved_bytes_fp32=12 * 2**20, saved_bytes_amp=6 * 2**20)
-    (text,) = explanations(with_peaks(990, found), can_xray=True)
+    (text,) = explanations(with_peaks(990, found), {"x-ray"})
     assert text.startswith("1% less peak memory: AMP cannot save much memory: 236 MiB of 248 MiB")
     assert not text.endswith("press x for the breakdown")
 
@@ -79,12 +79,12 @@ def test_before_there_are_enough_steps_nothing_is_explained() -> None:
     ("batches", "words"),
     [
         ([], "no steps yet"),
-        ([steps(1, 30)], "press p to compare with AMP"),
-        ([steps(1, 30, precision="bf16")], "press p to compare with FP32"),
-        ([steps(1, 30), steps(31, 42, precision="fp16")], "not enough steps yet: AMP 12 of 20"),
+        ([steps(1, 30)], "no steps in AMP"),
+        ([steps(1, 30, precision="bf16")], "no steps in FP32"),
+        ([steps(1, 30), steps(31, 42, precision="fp16")], "not enough steps: AMP 12 of 20"),
         (
             [steps(1, 3, precision="tf32"), steps(4, 15, precision="bf16")],
-            "not enough steps yet: TF32 3 of 20, AMP 12 of 20",
+            "not enough steps: TF32 3 of 20, AMP 12 of 20",
         ),
         ([steps(1, 30), steps(31, 60, precision="fp16")], ""),
     ],
@@ -92,6 +92,13 @@ def test_before_there_are_enough_steps_nothing_is_explained() -> None:
 def test_a_ratio_that_is_missing_says_what_it_needs(batches: list[list[StepRecord]], words: str) -> None:
     view = view_of(*(record for batch in batches for record in batch))
     assert why_no_ratio(view.comparison) == words
+
+
+@pytest.mark.parametrize(("precision", "other"), [("fp32", "AMP"), ("bf16", "FP32")])
+def test_the_key_that_gets_a_ratio_is_named_where_it_works(precision: str, other: str) -> None:
+    comparison = view_of(*steps(1, 30, precision=precision)).comparison
+    assert why_no_ratio(comparison, {"precision"}) == f"press p to compare with {other}"
+    assert why_no_ratio(comparison, {"stop"}) == f"no steps in {other}"
 
 
 def test_gain_and_loss_have_the_same_words() -> None:

@@ -89,7 +89,8 @@ def test_on_a_cpu_it_is_said_what_is_not_measured() -> None:
         "weights, gradients, optimizer state, buffers (224 MiB) stay float32; "
         "cast copies of weights +28.0 MiB"
     )
-    assert missing == (
+    assert missing == "activations and peak are not measured on a CPU"
+    assert memory_sentences(ON_A_CPU, None, {"x-ray"})[1] == (
         "activations and peak are not measured on a CPU; press x for what is saved for backward"
     )
 

@@ -1,5 +1,6 @@
 """A comparison's result as it may be quoted."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.speed import result_cards
 from amptui.telemetry.session import Session
-from tests.telemetry.record_samples import compared, faster, measured, run
+from tests.telemetry.record_samples import compared, faster, measured, pair, run
 
 
 def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
@@ -57,6 +58,23 @@ def test_memory_is_said_as_it_was_measured(peak_bytes: int | None, words: str) -
     rows = (measured("fp32"), faster(peak_allocated_bytes=peak_bytes))
     (card,) = result_cards(compared(rows=rows), None)
     assert card.partition("), ")[2].startswith(words)
+
+
+def test_what_compiling_gained_has_a_card_beside_those_of_the_baseline() -> None:
+    rows = (
+        measured("fp32 eager"),
+        *(replace(faster(), precision=name) for name in ("fp32", "fp16 eager", "fp16")),
+    )
+    pairs = (pair("fp32", "fp32 eager", 1.71), pair(), pair(than="fp32", speedup=0.8), pair(speedup=0.0))
+    cards = result_cards(compared(baseline="fp32 eager", rows=rows, pairs=pairs), None)
+    assert [card.partition(" 1.71× faster than ")[0] for card in cards[:3]] == [
+        "FP32 compiled",
+        "AMP fp16 eager",
+        "AMP fp16 compiled",
+    ]
+    assert all("faster than FP32 eager (1.68 to 1.74)" in card for card in cards[:3])
+    assert cards[3] == "AMP fp16 compiled 1.25× faster than AMP fp16 eager (1.20 to 1.30)"
+    assert len(cards) == 5
 
 
 def test_a_result_is_an_event_and_its_progress_none() -> None:

@@ -27,7 +27,7 @@ STEP = StepRecord(
     nonfinite_gradients=None,
     settling=False,
 )
-SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004}
+SECONDS = {"fp32": 0.003, "bf16": 0.002, "fp16": 0.004, "fp32 eager": 0.006, "bf16 eager": 0.0025}
 
 
 def played(ab_test: ABTest, *, noise: float = 0.0, steps: int = 10_000) -> list[str]:
@@ -101,6 +101,40 @@ def test_wherever_it_stops_the_interval_covers_the_truth_as_often_as_it_says(
         covered += row.speedup_low <= SECONDS["fp32"] / SECONDS["bf16"] <= row.speedup_high
     # Were it right 95% of the time, fewer than 925 of 1,000 would cover less than once in a thousand tests.
     assert covered / INTERVALS >= 0.925
+
+
+def test_eager_and_compiled_blocks_of_a_precision_make_pairs_of_their_own() -> None:
+    sides = ("fp32 eager", "fp32", "bf16 eager", "bf16")
+    ab_test = ABTest(sides, chosen="fp32", block_steps=5)
+    played(ab_test, noise=0.005)
+    found = ab_test.record(1)
+    assert (found.reason, found.baseline) == ("narrow", "fp32 eager")
+    speedups = {(pair.precision, pair.than): pair.speedup for pair in found.pairs}
+    assert speedups == {
+        ("fp32", "fp32 eager"): pytest.approx(2.0, rel=0.02),
+        ("bf16", "bf16 eager"): pytest.approx(1.25, rel=0.02),
+        ("bf16", "fp32"): pytest.approx(1.5, rel=0.02),
+    }
+    assert all(pair.speedup_low and pair.speedup_high for pair in found.pairs)
+    assert [row.speedup for row in found.rows][1:] == pytest.approx([2.0, 2.4, 3.0], rel=0.02)
+
+
+def test_without_eager_blocks_there_are_no_pairs() -> None:
+    ab_test = ABTest(("fp32", "bf16"), chosen="fp32", block_steps=2, max_rounds=2)
+    played(ab_test)
+    assert ab_test.record(1).pairs == ()
+
+
+def test_a_pair_that_is_not_narrow_takes_more_rounds() -> None:
+    """Both are as far from the baseline in each round, but not from each other."""
+    ab_test = ABTest(("fp32", "bf16 eager", "bf16"), chosen="fp32", block_steps=1, max_rounds=10)
+    for number in range(30):
+        name, round_number = ab_test.precision, number // 3
+        sign = 1 if name == "bf16" else -1 if name == "bf16 eager" else 0
+        seconds = 0.003 * math.exp(0.01 * sign * (-1) ** round_number)
+        ab_test.add(replace(STEP, precision=name, step_seconds=seconds))
+    found = ab_test.record(1)
+    assert (found.reason, found.rounds) == ("limit", 10)
 
 
 def test_noise_takes_more_rounds_and_the_limit_ends_it() -> None:

@@ -25,7 +25,8 @@ from amptui.control import (
 )
 from amptui.engine.checkpoint.file import write
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.records import CheckpointWritten, Note, PauseChanged, PrecisionChanged, Record, StepRecord
+from amptui.keeping import CheckpointWritten
+from amptui.records import Note, PauseChanged, PrecisionChanged, Record, StepRecord
 from tests.tiny import Log, Tiny, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))

@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,6 @@ from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.compilation import (
     MAX_VARIANTS,
     NewIteration,
-    compile_in_place,
     missing_for_compile,
     uses_cuda_graphs,
 )
@@ -31,6 +32,7 @@ from amptui.engine.setup import Prepared
 from amptui.errors import DeviceError
 from amptui.findings import ModelCompiled, ModulesTraced, XRayTaken
 from amptui.records import PhaseChanged, PrecisionChanged, RunFinished, RunStarted, StepRecord
+from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.engine.working import Worker
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
@@ -43,21 +45,8 @@ SETTLED_BY = 52
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    """Nothing compiled before, and no limit that this test raised stays."""
-    import torch._dynamo
-
-    config: Any = torch._dynamo.config
-    limit = config.recompile_limit
-    torch.compiler.reset()
-    yield
-    config.recompile_limit = limit
-    torch.compiler.reset()
-
-
-def compiled(prepared: Prepared, backend: str | Callable[..., Any] = "aot_eager") -> Prepared:
-    compile_in_place(prepared.model, "default")
-    prepared.model.compile(backend=backend)
-    return prepared
+    with nothing_compiled():
+        yield
 
 
 class Uneven(Tiny):
@@ -120,6 +109,7 @@ def test_a_recompilation_has_torch_s_reason_and_its_step_does_not_count() -> Non
     assert not settling[2 * (SETTLED_BY + 1)], "what is compiled already costs no step"
 
 
+@pytest.mark.slow
 def test_no_number_of_precisions_makes_torch_give_up_compiling() -> None:
     variants: list[int] = []
     ran: list[int] = []
@@ -183,6 +173,7 @@ def test_a_precision_that_does_not_compile_is_left_and_a_run_that_does_not_says_
     assert told.hint == "torch.compile failed: train without --compile, or resume with --compile off"
 
 
+@pytest.mark.slow
 def test_checkpoints_fit_the_eager_and_the_compiled_model(tmp_path: Path) -> None:
     whole = Log()
     train(prepare(Tiny(epochs=2)), whole, checkpoints=tmp_path / "whole")
@@ -260,6 +251,60 @@ def test_a_marked_forward_pass_begins_an_iteration_and_runs_in_its_own_context()
             assert torch.is_autocast_enabled("cpu")
         assert not torch.is_autocast_enabled("cpu")
     assert counts[0] != counts[1]
+
+
+class InPool(torch.autograd.Function):
+    """A product whose gradients are always in the same memory, as those of a CUDA graph are.
+
+    ``pool`` maps a size to that memory.
+    """
+
+    pool: ClassVar[dict[torch.Size, npt.NDArray[np.float32]]] = {}
+
+    @staticmethod
+    def forward(context: Any, inputs: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(inputs, weight)
+        return inputs @ weight.T
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, weight = context.saved_tensors
+        memory = InPool.pool.setdefault(weight.shape, np.empty(tuple(weight.shape), np.float32))
+        memory[:] = (gradients[0].T @ inputs).numpy()
+        return gradients[0] @ weight, torch.from_numpy(memory)
+
+
+class Pooled(Tiny):
+    """``other``: a layer that only every other batch uses."""
+
+    in_pool: bool = True
+
+    def build_model(self) -> nn.Module:
+        model = nn.Module()
+        model.first, model.other = nn.Linear(16, 4, bias=False), nn.Linear(16, 4, bias=False)
+        return model
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets = batch
+        layers: list[Any] = [model.first, model.other] if targets[0] % 2 else [model.first]
+        multiply: Any = InPool.apply if self.in_pool else nn.functional.linear
+        rows = inputs.flatten(1)
+        return nn.functional.cross_entropy(sum(multiply(rows, layer.weight) for layer in layers), targets)
+
+
+def accumulated(*, in_pool: bool, replays: bool) -> list[float | None]:
+    log, prepared = Log(), prepare(Pooled(in_pool=in_pool, epochs=3), accumulate=3, validation=False)
+    prepared.precisions["fp32"].replays_graphs = replays
+    train(prepared, log)
+    return losses(log)
+
+
+def test_accumulated_gradients_leave_the_memory_that_a_replay_overwrites() -> None:
+    expected = accumulated(in_pool=False, replays=False)
+    assert accumulated(in_pool=True, replays=True) == pytest.approx(expected, rel=1e-5)
+    assert accumulated(in_pool=True, replays=False) != pytest.approx(expected, rel=1e-2), (
+        "autograd takes them"
+    )
 
 
 # --------------------------------------------------------------- with the real compiler

@@ -15,7 +15,8 @@ from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.divergence_guard import HOPELESS_STEPS, SUSPECT_STEPS
 from amptui.errors import ExperimentError
 from amptui.findings import ModulesTraced
-from amptui.records import CheckpointWritten, NonFinite, PauseChanged, Record, StepRecord
+from amptui.keeping import CheckpointWritten
+from amptui.records import NonFinite, PauseChanged, Record, StepRecord
 from tests.survival import survived
 from tests.tiny import Log, Tiny, losses, prepare, resume, train
 
@@ -44,7 +45,7 @@ def spoiled_params(prepared: Any) -> int:
     return sum(bool(parameter.isnan().any()) for parameter in prepared.model.parameters())
 
 
-@pytest.mark.parametrize("precision", ["fp32", "ieee", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("ieee", marks=pytest.mark.slow), "bf16"])
 @settings(max_examples=8)
 @given(at=st.integers(2, 40))
 def test_a_non_interactive_run_fails_within_ten_steps_and_names_the_checkpoint(

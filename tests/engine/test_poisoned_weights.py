@@ -12,7 +12,8 @@ from torch.nn import functional
 from amptui.control import Control, PauseRequest
 from amptui.engine.checkpoint.file import checkpoints, read
 from amptui.errors import ExperimentError
-from amptui.records import CheckpointWritten, NonFinite, Note, PauseChanged, Record
+from amptui.keeping import CheckpointWritten
+from amptui.records import NonFinite, Note, PauseChanged, Record
 from tests.tiny import Log, Tiny, losses, prepare, resume, switching, train
 
 WITHIN_STEPS = 10

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from amptui.control import Control
-from amptui.errors import UsageError
+from amptui.engine.compilation import missing_for_compile
 from amptui.records import Record, StepRecord
 from tests.engine.recipes import Recipe
-from tests.tiny import Log, prepare, resume, stopping, switching, train
+from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
 
 pytestmark = [
     pytest.mark.gpu,
@@ -47,15 +48,29 @@ def test_a_skipped_step_does_not_advance_the_schedule(accumulate: int) -> None:
         assert record.group_lrs == pytest.approx((record.lr or 0.0, 2 * (record.lr or 0.0)), rel=1e-6)
 
 
-class WithoutAverage(Recipe):
-    """torch's own AveragedModel waits for the device in every step."""
+class WithoutWaits(Recipe):
+    """As the guide says: ``update_parameters`` waits for the device in every step."""
 
     def after_step(self, model: nn.Module) -> None:
-        pass
+        average = get_ema_multi_avg_fn(0.9)
+        average(list(self.ema.module.parameters()), list(model.parameters()), 0)
+
+
+def test_torch_s_own_average_waits_for_the_device() -> None:
+    """Once it does not, the guide should say so."""
+    model = nn.Linear(2, 2, device="cuda")
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    averaged.update_parameters(model)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            averaged.update_parameters(model)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_no_step_waits_for_the_device() -> None:
-    prepared = prepare(WithoutAverage(epochs=4, spoilt="9"), device="cuda", precision="fp16")
+    prepared = prepare(WithoutWaits(epochs=4, spoilt="9"), device="cuda", precision="fp16")
     modes: list[int] = []
 
     def strict(record: Record) -> None:
@@ -97,10 +112,14 @@ def test_switches_do_not_disturb_the_schedule() -> None:
     assert all(before > after for before, after in pairwise(by_step[4:]))
 
 
-@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
-def test_accumulation_in_cuda_graphs_is_refused(mode: str) -> None:
-    with pytest.raises(UsageError, match="use --compile default"):
-        prepare(recipe(), device="cuda", compile_mode=mode, accumulate=2)
+@pytest.mark.real_gpu("kernels that Triton compiles, and CUDA graphs")
+def test_gradients_accumulate_over_replays_of_cuda_graphs() -> None:
+    if missing_for_compile(torch.device("cuda", 0)) is not None:
+        pytest.skip("torch.compile finds no compiler here")
+    eager, graphs = Log(), Log()
+    for log, mode in ((eager, None), (graphs, "reduce-overhead")):
+        train(prepare(recipe(), device="cuda", compile_mode=mode, accumulate=3), log)
+    assert losses(graphs) == pytest.approx(losses(eager), rel=1e-3)
 
 
 def test_groups_may_have_a_tensor_and_a_number_for_a_learning_rate() -> None:

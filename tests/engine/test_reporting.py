@@ -69,6 +69,14 @@ def test_gradients_that_were_not_measured_are_not_told() -> None:
     assert (skip.names, skip.count) == ((), None)
 
 
+def test_gradients_that_another_rank_could_not_measure_are_not_told() -> None:
+    report, log = reporter()
+    report.step(FACTS, [0.5, -1.0, -1.0, -1.0], 0.25)
+    (record,) = log
+    assert isinstance(record, StepRecord)
+    assert (record.grad_norm, record.nonfinite_gradients) == (None, None)
+
+
 def test_a_plain_step_is_one_record() -> None:
     report, log = reporter()
     report.step(FACTS, [0.5, *measured(3.0, 4.0)], 0.25)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from amptui import Data, DataRequest, codec
-from amptui.engine import description, setup
+from amptui.engine import building, description, setup
 from amptui.errors import DeviceError, ExperimentError, UsageError
 from amptui.request import TrainRequest
 from tests.tiny import Log, Tiny, prepare, train
@@ -61,6 +61,35 @@ def test_data_without_a_length_end_by_epochs_or_steps(
     assert schedule.steps_per_epoch is None
     # Epochs may have one step only: enough of them for all steps, unless epochs limit the run.
     assert schedule.epochs >= (asked_epochs or steps or default_epochs)
+
+
+@pytest.mark.parametrize(("epochs", "length", "steps"), [(2, 8, 104), (50, 8, 400), (2, None, None)])
+def test_a_benchmark_lasts_as_long_as_its_comparison_may_take(
+    epochs: int, length: int | None, steps: int | None
+) -> None:
+    schedule = setup.schedule_for(request(min_steps=100, settings={"epochs": str(epochs)}), epochs, length)
+    assert schedule.steps == steps
+    assert schedule.epochs * (length or 1) >= max(100, steps or 0)
+    assert (schedule.asked_steps, schedule.asked_epochs) == (None, True)
+
+
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_its_schedule_is_as_long_per_step_and_per_epoch(interval: str) -> None:
+    class Cycled(Tiny):
+        scheduler_interval = interval  # type: ignore[assignment]
+
+        def build_scheduler(
+            self, optimizer: torch.optim.Optimizer, total_steps: int | None
+        ) -> torch.optim.lr_scheduler.LRScheduler:
+            lengths.append((total_steps, self.epochs))
+            length = total_steps if interval == "step" else self.epochs
+            return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=length)
+
+    lengths: list[tuple[int | None, int]] = []
+    log = Log()
+    train(prepare(Cycled(epochs=1), min_steps=20, validation=False), log)
+    assert lengths == [(24, 3)]
+    assert max(getattr(record, "step", 0) for record in log) == 24
 
 
 def test_epochs_by_set_limit_a_run_as_those_of_their_own_option_do() -> None:
@@ -126,7 +155,7 @@ def test_gpus_are_counted_from_zero() -> None:
 def test_what_is_no_model_or_optimizer_is_told(method: str, value: object, said: str) -> None:
     bad = type("Bad", (Tiny,), {method: lambda *_: value})
     with pytest.raises(ExperimentError, match=said):
-        setup.build_optimizer(bad(), setup.build_model(bad(), CPU, first_batch=tuple))
+        building.build_optimizer(bad(), building.build_model(bad(), CPU, first_batch=tuple))
 
 
 @pytest.mark.parametrize("method", ["build_model", "build_optimizer", "build_scheduler"])
@@ -152,7 +181,7 @@ def test_a_model_is_in_training_mode_whatever_its_code_left_it_in() -> None:
         def build_model(self) -> nn.Module:
             return super().build_model().eval()
 
-    model = setup.build_model(Evaluating(), CPU, first_batch=tuple)
+    model = building.build_model(Evaluating(), CPU, first_batch=tuple)
     assert all(module.training for module in model.modules())
 
 

@@ -17,7 +17,8 @@ from torch.amp.grad_scaler import GradScaler
 import amptui
 from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.engine import setup
-from amptui.records import CheckpointWritten, PrecisionChanged, Record, StepRecord
+from amptui.keeping import CheckpointWritten
+from amptui.records import PrecisionChanged, Record, StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, train
 
 NEVER = 1e9

@@ -18,7 +18,11 @@ pytestmark = pytest.mark.usefixtures("no_trace_of_imports")
 
 MODEL = str(Path(__file__).parents[1] / "recipes" / "twisted.py")
 
-ONE_TWIST = [{part: way} for part, ways in WAYS.items() for way in ways]
+ONE_TWIST = [
+    pytest.param({part: way}, marks=pytest.mark.slow if number % 4 else ())
+    for part, ways in WAYS.items()
+    for number, way in enumerate(ways)
+]
 
 TWISTS = st.fixed_dictionaries({}, optional={part: st.sampled_from(ways) for part, ways in WAYS.items()})
 """Several parts at once, the others as they should be."""

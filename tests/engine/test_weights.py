@@ -12,10 +12,10 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from amptui.cli import main
-from amptui.engine.weights import check_files, load_weights, save_weights
+from amptui.engine.weights import load_weights, save_weights
 from amptui.errors import DataError, OutputError, UsageError
-from amptui.records import Note, RunFailed, RunFinished, StepRecord
-from amptui.request import TrainRequest
+from amptui.keeping import WeightsSaved
+from amptui.records import RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import read
 from tests.engine.recipes import Recipe
 from tests.engine.working import Worker
@@ -157,7 +157,9 @@ def test_a_stopped_run_saves_its_weights_and_a_failed_one_leaves_the_old_file(tm
     assert isinstance(end, RunFinished)
     assert end.reason == "stopped"
     assert "1.weight" in torch.load(file, weights_only=True)
-    assert [note.text for note in stopped.log.of(Note)] == [f"weights saved to {file}"]
+    (saved,) = stopped.log.of(WeightsSaved)
+    assert (saved.step, saved.path, saved.averaged) == (end.steps, str(file), False)
+    assert not failed.log.of(WeightsSaved)
 
 
 @pytest.mark.parametrize(
@@ -216,25 +218,6 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     with pytest.raises(OutputError, match="Is a directory"):
         save_weights(built(), Tiny(), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_files_are_checked_before_anything_takes_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def check(**options: Any) -> None:
-        check_files(TrainRequest(model="tiny", **options))
-
-    check(save_weights=str(tmp_path / "weights.pt"))
-    with pytest.raises(UsageError, match=r"--init-weights .*weights\.pt: no such file"):
-        check(init_weights=str(tmp_path / "weights.pt"))
-    check(init_weights=str(tmp_path / "weights.pt"), resume=True)
-    with pytest.raises(UsageError, match="is a folder; name a file in it"):
-        check(save_weights=str(tmp_path))
-    with pytest.raises(UsageError, match="no such folder"):
-        check(save_weights=str(tmp_path / "gone" / "weights.pt"))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
-        check(save_weights=str(tmp_path / "x.safetensors"))
 
 
 def test_a_resumed_run_goes_on_from_its_checkpoint_not_from_the_first_weights(tmp_path: Path) -> None:

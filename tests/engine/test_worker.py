@@ -205,6 +205,21 @@ def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
     assert {f"while importing {path}", "in load_data() of Hooked", "in step 2"} <= set(at)
 
 
+FREEZES = """
+import gc
+from amptui.engine.worker import _frozen_garbage_collection
+before = gc.get_freeze_count()
+with _frozen_garbage_collection():
+    print(gc.get_freeze_count() > before + 1000)
+print(gc.get_freeze_count())
+"""
+
+
+def test_what_lives_as_long_as_the_run_is_no_matter_of_the_garbage_collector() -> None:
+    done = subprocess.run([sys.executable, "-c", FREEZES], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "0"]
+
+
 BROKEN_TORCH = """
 import builtins
 if hasattr(builtins, "tried"):
@@ -224,7 +239,7 @@ raise {error}
         ("ModuleNotFoundError('No module named numpy')", "No module named numpy"),
     ],
 )
-@pytest.mark.parametrize("command", ["train", "bench"])
+@pytest.mark.parametrize("command", ["train", pytest.param("bench", marks=pytest.mark.slow)])
 def test_of_a_torch_that_cannot_be_imported_the_first_error_is_told(
     command: str, error: str, said: str, tmp_path: Path
 ) -> None:

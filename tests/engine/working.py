@@ -12,7 +12,7 @@ from amptui.request import TrainRequest
 from tests.terminal import KNOBS
 from tests.tiny import Log
 
-ENOUGH_SECONDS = 30.0
+ENOUGH_SECONDS = 60.0
 
 
 class Worker:

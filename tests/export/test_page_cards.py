@@ -8,12 +8,13 @@ import pytest
 
 from amptui.export import float16_histogram_svg, run_details, safety, sections
 from amptui.export.markup import Markup, card, facts, paragraph
+from amptui.export.ranks_card import ranks_card
 from amptui.findings import MemoryBreakdown, MemoryKind, PhaseSeconds
 from amptui.telemetry.events import Event
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import Comparison, PrecisionTiming, SessionView
 from tests.telemetry import record_samples
-from tests.tui import numerics_views, views
+from tests.tui import numerics_views, rank_views, views
 from tests.tui.view_parts import note
 
 
@@ -67,14 +68,14 @@ def test_a_missing_comparison_has_a_reason() -> None:
     found = replace(views.compared().comparison, speedup=None, memory_saving=None, missing="more steps")
     few = tuple(replace(row, steps=12) for row in found.rows)
     view = replace(views.compared(), comparison=replace(found, rows=few))
-    assert "|not enough steps yet: FP32 12 of 20, AMP 12 of 20|" in words(sections.comparison(view))
+    assert "|not enough steps: FP32 12 of 20, AMP 12 of 20|" in words(sections.comparison(view))
     assert sections.comparison(SessionView(comparison=Comparison())) is None
 
 
 def test_a_first_impression_is_called_one() -> None:
     said = words(sections.comparison(views.first_impression()))
     assert "|median step|~583 ms|~316 ms|" in said
-    assert "|AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps yet" in said
+    assert "|AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps" in said
     assert "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16" in said
     assert "left out" not in said
 
@@ -185,3 +186,28 @@ def test_an_empty_card_is_none() -> None:
     assert card("title", None, None) is None
     assert facts([("a", ""), ("b", "")]) is None
     assert paragraph("") is None
+
+
+def test_the_ranks_have_a_row_each_and_the_slow_one_a_sentence() -> None:
+    said = words(ranks_card(rank_views.view(8, "input")))
+    assert said.startswith("|8 ranks, DDP|⚠| |speed| rank 5 (node-1 cuda:5) is slow: it waits 3.")
+    assert (
+        "|rank|device|data wait|compute|step|peak|GPU memory|grad norm|skipped|own Inf|clock|"
+        in said.replace("||", "|rank|", 1)
+    )
+    assert [f"|{rank}|node-1 cuda:{rank}|" in said for rank in range(8)] == [True] * 8
+    assert "Times are medians of the last 20 samples" in said
+    assert ranks_card(views.compared()) is None
+
+
+def test_of_many_ranks_a_page_has_percentiles_and_those_that_stand_out() -> None:
+    said = words(ranks_card(rank_views.view(1024, "compute")))
+    assert "|all ranks|least|10%|median|90%|most|step|" in said
+    assert "Of 1,024 ranks those that stand out have a row." in said
+    assert "|682|node-86 cuda:2|" in said
+
+
+def test_ranks_in_trouble_are_on_the_page() -> None:
+    said = words(ranks_card(rank_views.ALL["8 ranks in trouble"]()))
+    assert "|✖| |ranks| rank 6 on node-1 was killed: signal 9|" in said
+    assert "no numbers of the ranks in the journal" in words(ranks_card(rank_views.unsampled()))

@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.export import export
+from amptui.ranks import RanksSampled
 from amptui.records import Record, StepRecord
 from tests.export.recorded import write
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import step, steps
+from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -101,3 +103,31 @@ def test_every_number_comes_back_as_it_was(
     assert repr(float(row["loss"])) == repr(loss)
     assert (row["loss_scale"] == "") == (scale is None)
     assert repr(float(list(row.values())[-1])) == repr(part)
+
+
+def test_a_distributed_run_has_a_table_of_its_ranks_beside_the_steps(tmp_path: Path) -> None:
+    simulated = SimulatedRanks(4, 1, slow="clocks", slow_rank=2)
+    records = list(run_of(simulated, 3))
+    found = export(write(tmp_path / "run", records), csv=tmp_path / "steps.csv")
+    assert found.ranks_csv == tmp_path / "steps.ranks.csv"
+    table = rows(found.ranks_csv)
+    samples = [record for record in records if isinstance(record, RanksSampled)]
+    assert [int(row["rank"]) for row in table] == [0, 1, 2, 3] * 3
+    assert [int(row["step"]) for row in table] == [sample.step for sample in samples for _ in range(4)]
+    assert [float(row["compute_seconds"]) for row in table[:4]] == list(samples[0].compute_seconds)
+    assert [row["throttled"] for row in table[:4]] == ["", "", "thermal (hw)", ""]
+    assert {row["host"] for row in table} == {"node-1"}
+
+
+def test_numbers_that_no_rank_measured_are_empty_cells(tmp_path: Path) -> None:
+    sample = RanksSampled(time=1.0, step=3, steps=3, world_size=2, ranks=(0, 1), grad_norm=(math.nan, None))
+    export(write(tmp_path / "run", [sample]), csv=tmp_path / "steps.csv")
+    table = rows(tmp_path / "steps.ranks.csv")
+    assert [row["grad_norm"] for row in table] == ["nan", ""]
+    assert {row["compute_seconds"] + row["host"] + row["sm_clock_mhz"] for row in table} == {""}
+
+
+def test_a_single_process_has_no_table_of_ranks(tmp_path: Path) -> None:
+    found = export(write(tmp_path / "run", [record_samples.run(), *steps(1, 3)]), csv=tmp_path / "steps.csv")
+    assert found.ranks_csv is None
+    assert not (tmp_path / "steps.ranks.csv").exists()

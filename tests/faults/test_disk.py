@@ -12,6 +12,7 @@ from tests.faults.watched import Lives, headless_run, lost, stop
 from tests.living import last_step, records_of, run_pid, wait_until
 from tests.survival import cost
 from tests.terminal import FRAMES, Terminal, amptui_command
+from tests.warm import WarmSource
 
 DISK_BYTES = 4 * 2**20
 
@@ -40,9 +41,11 @@ def fill(file: Path) -> None:
     assert file.stat().st_size < 2 * DISK_BYTES
 
 
-def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(lives: Lives, tmp_path: Path) -> None:
+def test_a_disk_that_fills_stops_the_keeping_and_not_the_training(
+    lives: Lives, warm: WarmSource, tmp_path: Path
+) -> None:
     with small_disk(tmp_path / "disk") as disk, headless_run(lives, disk / "run") as run:
-        with Terminal(amptui_command("attach", str(run), *FRAMES)) as screen:
+        with Terminal(amptui_command("attach", str(run), *FRAMES), warm=warm) as screen:
             screen.wait_for(r"step\s+[\d,]+")
             fill(disk / "junk")
             screen.wait_for("journal.* not saved")

@@ -9,7 +9,8 @@ from statistics import median
 from typing import Any
 
 from amptui.findings import Float16Window, FlopsCounted, ModelCompiled, ModulesTraced, XRayTaken
-from amptui.records import CheckpointWritten, EpochFinished, KeepingChanged, Note, PrecisionChanged, Record
+from amptui.keeping import CheckpointWritten, KeepingChanged
+from amptui.records import EpochFinished, Note, PrecisionChanged, Record
 from tests.benchmarks.lab import last_line
 from tests.benchmarks.watched import finished_run
 from tests.checkout import ROOT
@@ -151,10 +152,16 @@ def goes_on(bench: Bench) -> Found:
 
 
 def cuda_graphs(bench: Bench) -> Found:
-    """Train in CUDA graphs (``--compile reduce-overhead``) and compare with the losses of an eager run."""
+    """Train in CUDA graphs (``--compile reduce-overhead``) and compare with the losses of an eager run.
+
+    Both also with accumulated gradients.
+    """
     found: Found = {}
     losses = {}
-    for name, options in (("eager", ()), ("graphs", ("--compile", "reduce-overhead"))):
+    graphs, accumulate = ("--compile", "reduce-overhead"), ("--accumulate", "2")
+    sides: dict[str, tuple[str, ...]] = {"eager": (), "graphs": graphs}
+    sides |= {f"{name}_accumulated": (*options, *accumulate) for name, options in sides.items()}
+    for name, options in sides.items():
         run_dir = bench.lab.folder / f"cuda_graphs_{name}"
         model = ("char-gpt", "--set", "dropout=0", "--set", "warmup_steps=20", "--batch-size", "64")
         asked = (*model, "--steps", "120", "--precision", bench.amp, "--run-dir", str(run_dir), *options)
@@ -171,7 +178,11 @@ def cuda_graphs(bench: Bench) -> Found:
             "flops": counted[-1].flops if counted else None,
             "compiled": [[record.what, record.seconds, record.reason] for record in compiled],
         }
-    apart = max(abs(a - b) for a, b in zip(losses["eager"], losses["graphs"], strict=True))
+    apart = max(
+        abs(a - b)
+        for suffix in ("", "_accumulated")
+        for a, b in zip(losses[f"eager{suffix}"], losses[f"graphs{suffix}"], strict=True)
+    )
     return {"ok": apart < MAX_LOSS_APART, "largest_difference_of_losses": apart, **found}
 
 

@@ -16,9 +16,9 @@ from tests.benchmarks.workloads import workloads
 from tests.gpu_check.bench import Bench, Found, judged, steps_of, unmeasured
 from tests.terminal import amptui_command
 
-ROUNDS, QUICK_ROUNDS = 16, 8
+RESTARTS, ROUNDS, QUICK_ROUNDS = 4, 4, 2
 
-CPU_ROUNDS = 2
+CPU_RESTARTS, CPU_ROUNDS = 1, 1
 """To show that it runs."""
 
 LONGEST_TURNS_SECONDS = 240.0
@@ -50,6 +50,7 @@ def overhead(bench: Bench) -> Found:
         lab=bench.lab,
         workloads=workloads(on_gpu=bench.on_gpu, quick=bench.quick),
         quick=bench.quick,
+        restarts=_restarts(bench),
         rounds=_rounds(bench),
         precisions=("fp32", bench.amp),
     )
@@ -73,7 +74,13 @@ def tutorial_loop(bench: Bench) -> Found:
         for precision in ("fp32", bench.amp)
         for side in (TUTORIAL, APP)
     }
-    turns = take_turns(bench.lab, entrants, rounds=_rounds(bench), longest_seconds=LONGEST_TURNS_SECONDS)
+    turns = take_turns(
+        bench.lab,
+        entrants,
+        restarts=_restarts(bench),
+        rounds=_rounds(bench),
+        longest_seconds=LONGEST_TURNS_SECONDS,
+    )
     aim = MIN_TUTORIAL_SPEEDUP if bench.on_gpu else None
     same = [
         beside.speedup(f"app.{p}", turns[f"{TUTORIAL} {p}"], turns[f"{APP} {p}"], aim=aim)
@@ -132,6 +139,10 @@ def probes(bench: Bench) -> Found:
         precision: json.loads(last_line(bench.lab.run([*command, precision, "--steps", "300"])))
         for precision in ("fp32", "fp16")
     }
+
+
+def _restarts(bench: Bench) -> int:
+    return RESTARTS if bench.on_gpu else CPU_RESTARTS
 
 
 def _rounds(bench: Bench) -> int:

@@ -9,7 +9,9 @@ from tests.models.on_digits import learned, on_digits
 from tests.tiny import Log, train
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16", "fp16"])
+@pytest.fixture(
+    scope="module", params=["fp32", *(pytest.param(p, marks=pytest.mark.slow) for p in ("bf16", "fp16"))]
+)
 def log(request: pytest.FixtureRequest) -> Log:
     """What 60 steps told."""
     log = Log()

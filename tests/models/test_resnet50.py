@@ -51,7 +51,7 @@ def test_bytes_and_fractions_are_normalised_alike() -> None:
     assert normalize(mean.expand(1, 3, 8, 8)).abs().max() < 0.01
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, folder: Path) -> None:
     log = Log()
     experiment = ResNet50(**TINY, learning_rate=3e-3, label_smoothing=0.0, epochs=1)
@@ -62,7 +62,7 @@ def test_it_tells_bright_images_from_dark_ones_after_an_epoch(precision: str, fo
     assert epoch.validation.samples == 8
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_random_images_are_trained_on_as_they_are(precision: str) -> None:
     log = Log()
     experiment = ResNet50(**TINY | {"batch_size": 2})

@@ -68,7 +68,7 @@ def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) 
     ) as process:
         os.close(slave)
         terminal = _read_to_end(master)
-        assert process.wait(timeout=30) == 0, terminal.decode(errors="replace")
+        assert process.wait(timeout=60) == 0, terminal.decode(errors="replace")
     return Captured(folder, terminal)
 
 
@@ -144,7 +144,7 @@ except KeyError as error:
     ) as process:
         os.close(slave)
         assert b"told: 'the screen failed' True" in _read_to_end(master)
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=60) == 0
     assert (tmp_path / "output.log").read_text() == "before\n"
 
 

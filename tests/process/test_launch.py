@@ -1,5 +1,6 @@
 """How one training is put together and ended, in this process, and which front it gets."""
 
+import importlib.util
 import json
 import os
 import re
@@ -77,6 +78,56 @@ def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no model named"):
         train(tmp_path / "run", asked)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"init_weights": "gone.pt"}, "--init-weights {}: no such file or directory; check the path"),
+        ({"init_weights": "."}, "--init-weights {}: not a file; check the path"),
+        ({"save_weights": "."}, "--save-weights {}: not a file; name another file"),
+        ({"save_weights": "gone/w.pt"}, "--save-weights {}: no such folder; name another file"),
+        ({"save_weights": "file/w.pt"}, "--save-weights {}: not a directory; name another file"),
+        ({"save_weights": "w" * 250}, "--save-weights {}: file name too long; name another file"),
+        ({"save_weights": "/dev/null"}, "--save-weights {}: not a file; name another file"),
+    ],
+)
+def test_weights_that_cannot_be_read_or_written_leave_no_folder(
+    options: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    options = {name: str(tmp_path / path) for name, path in options.items()}
+    with pytest.raises(UsageError) as raised:
+        train(tmp_path / "run", request(**options))
+    assert str(raised.value) == told.format(*options.values())
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_need_what_reads_and_writes_their_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(UsageError, match=r"x.safetensors needs safetensors; pip install safetensors"):
+        launch.plan_new(request(save_weights=str(tmp_path / "x.safetensors")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_may_be_saved_in_the_folder_of_the_run_that_is_created_next(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", request(steps=1, save_weights=str(tmp_path / "run" / "w.pt"))) == 0
+    assert (tmp_path / "run" / "w.pt").is_file()
+
+
+def test_a_resumed_run_is_told_at_once_that_its_weights_cannot_be_saved(tmp_path: Path) -> None:
+    folder, weights = tmp_path / "run", tmp_path / "there" / "w.pt"
+    weights.parent.mkdir()
+    assert train(folder, request(steps=1, save_weights=str(weights))) == 0
+    weights.unlink()
+    weights.parent.rmdir()
+    before = (folder / "journal.jsonl").read_bytes()
+    with pytest.raises(UsageError, match="no such folder"):
+        launch.plan_resumed({"model": KNOBS, "steps": 2}, str(folder))
+    assert (folder / "journal.jsonl").read_bytes() == before
+    launch.plan_resumed({"model": KNOBS, "save_weights": str(tmp_path / "w.pt")}, str(folder))
 
 
 def test_a_run_folder_that_cannot_be_had_starts_nothing(tmp_path: Path) -> None:

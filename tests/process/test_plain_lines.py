@@ -4,6 +4,7 @@ import io
 import json
 import math
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 from amptui import codec
 from amptui.process.plain_lines import JsonLines, PlainFront, event_line, status_line
+from amptui.ranks import RankLost
 from amptui.records import NonFinite, Note, PauseChanged, Record, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView
+from tests.telemetry import record_samples
 from tests.terminal import KNOBS, amptui_command
-from tests.tui import views
+from tests.tui import rank_views, views
 from tests.warm import WarmSource
 
 
@@ -207,3 +210,15 @@ def test_json_is_every_record_of_the_journal_and_nothing_else(warm: WarmSource, 
     for said in ("print from step 40", "printf from C 40", "red stderr 40"):
         assert said in done.stderr.decode()
         assert said not in done.stdout.decode()
+
+
+def test_plain_lines_tell_of_the_ranks() -> None:
+    line = status_line(rank_views.view(8, "input"))
+    assert re.search(r"  each rank \d+\.\d k samples/s  ", line)
+    assert re.search(r"  rank 5 slow: data wait 3\.\d+ ms, others 0\.\d+ ms(  |$)", line)
+    assert "rank" not in status_line(views.compared())
+    front = Looks()
+    started, *_ = front.look(record_samples.run(world_size=8, parallel="ddp", global_batch_size=2048))
+    assert started.endswith("FP32, 8 ranks, DDP, global batch 2,048")
+    lost = RankLost(time=1.0, step=7, rank=5, host="node-2", cause="killed", detail="signal 9")
+    assert front.look(lost) == ["x step 7: rank 5 on node-2 was killed: signal 9"]

@@ -12,6 +12,7 @@ from tests.export.recorded import write
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
 from tests.terminal import Terminal
+from tests.warm import WarmSource
 
 PROGRAM = """
 import sys
@@ -31,16 +32,17 @@ def run(tmp_path: Path) -> Path:
     return folder
 
 
-def playing(run: Path, speed: float) -> Terminal:
-    return Terminal([sys.executable, "-c", PROGRAM, str(run), str(speed)])
+def playing(run: Path, speed: float, warm: WarmSource | None = None, *, patch: str = "") -> Terminal:
+    return Terminal([sys.executable, "-c", patch + PROGRAM, str(run), str(speed)], warm=warm)
 
 
 def test_a_run_is_played_moved_and_left(run: Path) -> None:
-    with playing(run, 50) as terminal:
+    with playing(run, 1000) as terminal:
         terminal.wait_for("replay ended 1:40 of 1:40")
         terminal.wait_for(r"step\s+100/")
-        terminal.press("\x1b[H")
-        terminal.wait_for(r"replay ×50 0:\d\d of 1:40")
+        # At that speed its next end would come before anybody sees it play.
+        terminal.press(",,,,,,,,,\x1b[H")
+        terminal.wait_for(r"replay ×1\.95312 [01]:\d\d of 1:40")
         terminal.press("\x1b[F")
         terminal.wait_for("replay ended 1:40 of 1:40")
         terminal.press("q")
@@ -51,8 +53,10 @@ def test_a_run_is_played_moved_and_left(run: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_leaves_the_terminal_as_it_was(run: Path, number: signal.Signals, status: int) -> None:
-    with playing(run, 1) as terminal:
+def test_a_signal_leaves_the_terminal_as_it_was(
+    run: Path, warm: WarmSource, number: signal.Signals, status: int
+) -> None:
+    with playing(run, 1, warm) as terminal:
         terminal.wait_for("replay ×1")
         terminal.process.send_signal(number)
         assert terminal.wait() == status
@@ -72,11 +76,17 @@ Session.fold = endless
 """
 
 
-@pytest.mark.parametrize(("way_out", "status"), [("q", 0), ("\x03", 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("way_out", "status"),
+    [
+        ("\x03", 130),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in (("q", 0), (signal.SIGTERM, 143))),
+    ],
+)
 def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
-    run: Path, way_out: str | signal.Signals, status: int
+    run: Path, warm: WarmSource, way_out: str | signal.Signals, status: int
 ) -> None:
-    with Terminal([sys.executable, "-c", ENDLESS + PROGRAM, str(run), "1000"]) as terminal:
+    with playing(run, 1000, warm, patch=ENDLESS) as terminal:
         terminal.wait_for("replay ×1000")
         if isinstance(way_out, str):
             terminal.press(way_out)
@@ -87,11 +97,11 @@ def test_a_replay_that_comes_to_no_end_of_a_batch_can_be_left(
         assert b"\x1b[?1049l" in terminal.written
 
 
-def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path) -> None:
-    with playing(run, 1) as terminal:
+def test_a_replay_that_is_killed_leaves_a_whole_terminal(run: Path, warm: WarmSource) -> None:
+    with playing(run, 1, warm) as terminal:
         terminal.wait_for("replay ×1")
         terminal.process.kill()
-        assert terminal.process.wait(30) == -signal.SIGKILL
+        assert terminal.process.wait(60) == -signal.SIGKILL
         while b"\x1b[?1049l" not in terminal.written:
             terminal.read(0.1)
         assert terminal.modes == terminal.modes_before
@@ -108,7 +118,8 @@ def test_a_screen_is_as_large_as_the_terminal_whatever_the_environment_claims(ru
 
 def test_a_fault_of_the_screen_is_a_failure(run: Path) -> None:
     broken = "from amptui.tui.frame import Frame\nFrame.draw = None\n"
-    with Terminal([sys.executable, "-c", broken + PROGRAM, str(run), "1"]) as terminal:
+    # A traceback's frames hold much more where torch is loaded, and are all written out.
+    with playing(run, 1, patch=broken) as terminal:
         assert terminal.wait() == 1
         assert terminal.modes == terminal.modes_before
 

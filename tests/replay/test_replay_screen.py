@@ -172,6 +172,15 @@ async def test_a_run_that_failed_or_paused_to_ask_is_only_looked_at(tmp_path: Pa
 
 
 @awaited
+async def test_nothing_tells_to_press_a_key_of_a_training(tmp_path: Path) -> None:
+    async with replaying(tmp_path, size=(200, 60)) as screen:
+        await screen.press("end")
+        await screen.until(lambda: "replay ended" in screen.footer)
+        assert "no steps in AMP" in screen.text
+        assert "press " not in screen.text
+
+
+@awaited
 async def test_samples_are_as_old_as_they_were_then(tmp_path: Path) -> None:
     async with replaying(tmp_path, device(200.5, "fp32", 5)) as screen:
         await screen.press("end")

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amptui import codec
-from amptui.records import Note, ViewersChanged
+from amptui.records import Note
 from amptui.runs.server import Server
 from amptui.runs.socket_place import connect
 
 if TYPE_CHECKING:
     from amptui.control import Request
+    from amptui.keeping import ViewersChanged
 
 ENOUGH_SECONDS = 60.0
 

@@ -3,7 +3,7 @@
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +35,21 @@ def line(record: Record) -> bytes:
 class Watching:
     """A client, and all that its session would know."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self, connection: socket.socket, reconnect: Callable[[], socket.socket | None] = lambda: None
+    ) -> None:
         self.known: list[int] = []
         self.told: list[Record] = []
         self.folds = self.histories = 0
         self.ended = threading.Event()
         self.asked: list[RequestMade] = []
         self.client = Client(
-            connection, restore=self.restore, fold=self.fold, asked=self.asked.append, ended=self.ended
+            connection,
+            restore=self.restore,
+            fold=self.fold,
+            asked=self.asked.append,
+            ended=self.ended,
+            reconnect=reconnect,
         )
 
     def restore(self, state: Any) -> None:
@@ -110,6 +117,28 @@ def test_a_client_knows_what_was_and_what_comes(run: Run, watching: Watching) ->
     assert watching.client.error == ""
     assert not watching.ended.is_set()
     assert watching.client.hello == protocol.RunHello(2, "1.2", 7, str(run.folder))
+
+
+def test_a_lost_connection_is_followed_by_one_to_the_run_that_was_started_again() -> None:
+    first, of_first = socket.socketpair()
+    second, of_second = socket.socketpair()
+    following = [of_second]
+    watching = Watching(of_first, lambda: following.pop() if following else None)
+    with first, second:
+        first.sendall(RUN_HELLO + protocol.history_line("[1, 2]"))
+        second.sendall(RUN_HELLO + protocol.history_line("[1, 2, 3]") + line(note(4)))
+        watching.client.ask(StopRequest("SIGTERM"))
+        watching.client.start()
+        until(lambda: watching.known == [1, 2])
+        first.close()
+        until(lambda: watching.known == [1, 2, 3, 4])
+        assert not watching.ended.is_set()
+        said = [protocol.parse(each) for each in second.recv(1 << 16).splitlines()]
+        assert [type(each) for each in said] == [protocol.Hello, protocol.Ask]
+        second.close()
+        assert watching.ended.wait(ENOUGH_SECONDS)
+    watching.client.leave("detached", ENOUGH_SECONDS)
+    assert (watching.histories, watching.client.error) == (2, UNEXPECTED_EXIT)
 
 
 def test_a_flood_is_folded_in_large_pieces(scripted: Scripted) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,9 +192,10 @@ def test_the_command_to_go_on_has_the_model_where_resume_asks_for_it(tmp_path: P
     run_dir = with_checkpoints("mnist-1")
     assert resume_command(run_dir.path) == "amptui train --resume mnist-1"
     elsewhere = RunDir(tmp_path)
-    assert resume_command(tmp_path) == f"amptui train --resume {tmp_path}", "it does not say which"
+    where = shlex.quote(str(tmp_path))
+    assert resume_command(tmp_path) == f"amptui train --resume {where}", "it does not say which"
     elsewhere.write_run_json({"asked": {"model": "a b.py"}})
-    assert resume_command(tmp_path) == f"amptui train 'a b.py' --resume {tmp_path}"
+    assert resume_command(tmp_path) == f"amptui train 'a b.py' --resume {where}"
 
 
 # What attach shows.

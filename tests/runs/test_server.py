@@ -157,7 +157,8 @@ def test_a_history_that_cannot_be_told_ends_who_waits_for_it(run: Run) -> None:
 
     screen = run.adopt_screen()
     until(lambda: run.server.viewers == 1)
-    run.server.publish(b"", broken)
+    # It waits for a history once the hello has been sent to it.
+    until(lambda: run.server.viewers == 0, meanwhile=lambda: run.server.publish(b"", broken))
     told = {"error": "cannot send the history: TypeError: no way"}
     assert screen.read_to_the_end()[1:] == [told]
     assert attached(run).histories == 1
@@ -267,6 +268,7 @@ def test_closing_lets_screens_have_the_last_word(tmp_path: Path) -> None:
         run.publish(5000, size=400)
         closing = threading.Thread(target=run.server.close, args=(ENOUGH_SECONDS,))
         closing.start()
+        until(run.server._closing.is_set)
         for screen in (*screens, late):
             if screen is late:
                 late.say(HELLO)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import CheckpointWritten, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.keeping import CheckpointWritten
+from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.samples import DeviceSample
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
@@ -97,6 +98,7 @@ def train(
     )
 
 
+@pytest.mark.slow
 def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     done = train(machine, run_dir, "Small", "--precision", "fp16", "--epochs", "2", "--clip-norm", "1")
@@ -117,6 +119,7 @@ def test_the_app_trains_with_nvml_beside_it(machine: dict[str, str], tmp_path: P
     assert "engine/step.py" not in said, "a step waited"
 
 
+@pytest.mark.slow
 def test_a_kernel_that_fails_ends_the_app_with_one_line_and_no_abort(
     machine: dict[str, str], tmp_path: Path
 ) -> None:

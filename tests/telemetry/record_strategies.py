@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 from amptui import strictjson
 from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
 from amptui.findings import ModelCompiled, PhaseSeconds, StepTimed
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.ranks import (
+    RankLost,
+    RankPlace,
+    RanksDisagree,
+    RanksOverflowed,
+    RanksSampled,
+    RanksStarted,
+    RankValue,
+)
 from amptui.records import (
     BlockFinished,
-    CheckpointWritten,
     EpochFinished,
-    KeepingChanged,
     Note,
     PauseChanged,
     PhaseChanged,
@@ -20,7 +28,6 @@ from amptui.records import (
     Printed,
     RunFailed,
     RunFinished,
-    ViewersChanged,
 )
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (
@@ -34,6 +41,7 @@ from tests.telemetry.record_samples import (
     measured,
     module,
     nonfinite,
+    pair,
     parameter,
     product,
     resumed,
@@ -78,7 +86,79 @@ REQUESTS = st.builds(
     reason=st.text(max_size=3),
 )
 
+RANKS = st.integers(0, 9)
+
+COLUMNS = st.lists(st.none() | st.floats(), max_size=4).map(tuple)
+
+COUNTS = st.lists(st.none() | st.integers(0, 10**6), max_size=4).map(tuple)
+
+RANK_RECORDS = st.one_of(
+    st.builds(
+        RanksStarted,
+        time=TIMES,
+        ranks=st.lists(
+            st.builds(
+                RankPlace,
+                rank=RANKS,
+                host=st.text(max_size=3),
+                device=st.sampled_from(["cuda:0", "cpu"]),
+                memory_total_bytes=st.none() | st.integers(0, 10**12),
+            ),
+            max_size=4,
+        ).map(tuple),
+    ),
+    st.builds(
+        RanksSampled,
+        time=TIMES,
+        step=st.integers(0, 60),
+        steps=st.integers(0, 60),
+        world_size=RANKS,
+        ranks=st.lists(RANKS, max_size=4).map(tuple),
+        step_seconds=COLUMNS,
+        data_seconds=COLUMNS,
+        compute_seconds=COLUMNS,
+        peak_allocated_bytes=COUNTS,
+        memory_used_bytes=COUNTS,
+        grad_norm=COLUMNS,
+        skipped=COUNTS,
+        overflowed=COUNTS,
+        sm_clock_mhz=st.lists(st.none() | st.floats(0, 5000), max_size=4).map(tuple),
+        throttled=st.dictionaries(
+            st.sampled_from(["power cap", "thermal (hw)"]), st.lists(RANKS, max_size=2).map(tuple)
+        ),
+        step_percentiles=st.lists(st.floats(), max_size=6).map(tuple),
+        data_percentiles=st.lists(st.floats(), max_size=6).map(tuple),
+        compute_percentiles=st.lists(st.floats(), max_size=6).map(tuple),
+    ),
+    st.builds(
+        RanksDisagree,
+        time=TIMES,
+        step=st.integers(0, 60),
+        what=st.sampled_from(["loss scale", "found_inf", "weights"]),
+        count=RANKS,
+        most=st.floats(),
+        others=st.lists(st.builds(RankValue, rank=RANKS, value=st.floats()), max_size=3).map(tuple),
+    ),
+    st.builds(
+        RanksOverflowed,
+        time=TIMES,
+        step=st.integers(0, 60),
+        ranks=st.lists(RANKS, max_size=3).map(tuple),
+        count=RANKS,
+    ),
+    st.builds(
+        RankLost,
+        time=TIMES,
+        step=st.integers(0, 60),
+        rank=RANKS,
+        host=st.text(max_size=3),
+        cause=st.sampled_from(["killed", "hung", "out of memory", "failed"]),
+        detail=st.text(max_size=3),
+    ),
+)
+
 RECORDS = st.one_of(
+    RANK_RECORDS,
     st.builds(
         step,
         st.integers(0, 60),
@@ -98,6 +178,7 @@ RECORDS = st.one_of(
     ),
     st.builds(
         run,
+        world_size=RANKS,
         total_steps=st.none() | st.integers(0, 100),
         steps_per_epoch=st.none() | st.integers(0, 30),
         time=TIMES,
@@ -167,6 +248,7 @@ RECORDS = st.one_of(
                 peak_allocated_bytes=st.none() | st.integers(0, 10**9),
             ),
         ),
+        pairs=st.lists(st.builds(pair, speedup=st.floats()), max_size=2).map(tuple),
         over=st.booleans(),
         reason=st.sampled_from(["limit", "stopped"]),
     ),
@@ -210,6 +292,8 @@ RECORDS = st.one_of(
         flops,
         st.sampled_from(["fp32", "fp16", "fp8"]),
         flops=st.integers(0, 10**18),
+        samples=st.none() | st.sampled_from([0, 4, 256]),
+        shapes_vary=st.booleans(),
         unaligned_flops=st.integers(0, 10**18),
         nchw_flops=st.integers(0, 10**18),
         unaligned=st.just((product(),)),
@@ -265,6 +349,13 @@ RECORDS = st.one_of(
         reason=st.sampled_from(["asked", "epoch", "interval", "end"]),
         blocked_seconds=st.floats(),
         seconds=st.floats(),
+    ),
+    st.builds(
+        WeightsSaved,
+        time=TIMES,
+        step=st.integers(0, 60),
+        path=st.just("/home/me/mine.pt"),
+        averaged=st.booleans(),
     ),
     st.builds(
         resumed,

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from amptui.findings import ModelCompiled
+from amptui.keeping import KeepingChanged
+from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed
 from amptui.records import (
     EpochFinished,
-    KeepingChanged,
     Note,
     PauseChanged,
     PrecisionChanged,
@@ -70,6 +71,10 @@ def compilation(**changes: Any) -> ModelCompiled:
     return replace(record, **changes)
 
 
+def disagreement(count: int) -> RanksDisagree:
+    return RanksDisagree(time=1.0, step=7, what="weights", count=count, most=1.0, others=())
+
+
 @pytest.mark.parametrize(
     ("record", "kind", "severity"),
     [
@@ -95,6 +100,9 @@ def compilation(**changes: Any) -> ModelCompiled:
         (skip(612), "skip", "info"),
         (nonfinite(612), "nonfinite", "error"),
         (compared(), "compared", "info"),
+        (disagreement(1), "note", "error"),
+        (disagreement(0), "note", "info"),
+        (RankLost(time=1.0, step=7, rank=3, host="node-1", cause="hung"), "note", "error"),
     ],
 )
 def test_each_record_has_its_kind_and_its_severity(record: Record, kind: str, severity: str) -> None:
@@ -141,6 +149,21 @@ def test_a_collapsing_scale_grows_from_calm_to_error_in_one_line() -> None:
     # The fifth in a row is the alarm; 2^16 falls below 1 at the 17th halving.
     assert seen == ["info"] * 8 + ["error"] * 40
     assert (row_of(event).count, row_of(event).meaning) == (24, "collapsed")
+
+
+def test_the_ranks_of_a_skip_come_later_and_stay_with_it() -> None:
+    session = Session()
+    session.fold(skip_row(100, 20, 65536.0))
+    for number in (103, 110, 118, 119, 200):
+        session.fold([RanksOverflowed(time=1.0, step=number, ranks=(number % 7,), count=1)])
+    (event,) = session.view().events
+    assert isinstance(event.about, SkipRow)
+    kept = {each.step: each.ranks for each in (*event.about.first, *event.about.last)}
+    assert {at: ranks for at, ranks in kept.items() if ranks} == {103: (5,), 118: (6,), 119: (0,)}
+    session.fold([nonfinite(300), nonfinite(301), RanksOverflowed(time=1.0, step=300, ranks=(2,), count=1)])
+    storm = session.view().events[0].about
+    assert isinstance(storm, Storm)
+    assert (storm.first.ranks, storm.last.ranks, storm.times) == ((2,), (), 2)
 
 
 def test_skips_apart_are_lines_apart() -> None:

@@ -1,13 +1,14 @@
 """Operations a second beside a GPU's peak: no percentage without a known peak, no speed without steps."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line, mfu_words, rate_words
 from amptui.findings import FlopsCounted
-from amptui.records import Record
+from amptui.records import Record, StepRecord
 from amptui.telemetry.flops import flops_now
 from amptui.telemetry.peak_flops import peak_flops
 from amptui.telemetry.session import Session
@@ -45,18 +46,38 @@ def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) 
 
 
 @pytest.mark.parametrize(
+    ("name", "sms", "gigahertz", "operations"),
+    [
+        ("NVIDIA A30", 56, 1.44, (128, 1024, 2048, 2048)),
+        ("NVIDIA A40", 84, 1.74, (256, 512, 1024, 1024)),
+        ("NVIDIA RTX A6000", 84, 1.8, (256, 512, 1024, 1024)),
+        ("NVIDIA GeForce RTX 3090", 82, 1.695, (256, 256, 512, 512)),
+        ("NVIDIA GeForce RTX 4090", 128, 2.52, (256, 256, 512, 512)),
+        ("NVIDIA A100-SXM4-40GB", 108, 1.41, (128, 1024, 2048, 2048)),
+    ],
+)
+def test_a_peak_is_that_of_the_units_at_boost_clock(
+    name: str, sms: int, gigahertz: float, operations: tuple[int, ...]
+) -> None:
+    for number_type, each in zip(("float32", "tf32", "float16", "bfloat16"), operations, strict=True):
+        peak = peak_flops(name, {number_type: 1})
+        assert peak == pytest.approx(sms * each * gigahertz * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA GeForce RTX 4090 D",
         "NVIDIA A10G",
+        "NVIDIA H200 NVL",
         "NVIDIA H20",
         "AMD EPYC",
         "",
     ],
 )
-def test_a_gpu_of_a_similar_name_has_no_known_peak(name: str) -> None:
+def test_a_gpu_of_a_similar_name_or_of_unconfirmed_figures_has_no_known_peak(name: str) -> None:
     assert peak_flops(name, {"float16": 1}) is None
 
 
@@ -128,6 +149,57 @@ def test_a_compiled_model_counted_once_has_a_speed_in_each_precision() -> None:
     assert full.mfu is None, "torch's flags may let FP32 multiply TF32"
     full, half = folded(samples.flops(flops=TERA), *STEPS)
     assert half.mfu == pytest.approx(500 / 989.5)
+
+
+MIXED = [
+    *samples.steps(1, 10, settling=True),
+    *samples.steps(11, 50, samples=256, step_seconds=0.004),
+    *samples.steps(51, 60, samples=64, step_seconds=0.001),
+]
+
+
+@pytest.mark.parametrize(("size", "operations"), [(256, 2 * TERA), (64, TERA // 2)])
+def test_a_count_is_of_the_steps_of_its_size(size: int, operations: int) -> None:
+    (found,) = folded(samples.flops(flops=operations, samples=size), *MIXED)
+    assert found.flops_per_second == pytest.approx(500 * TERA)
+    assert found.other_sizes
+    (alone,) = folded(samples.flops(flops=operations, samples=256), *MIXED[:50])
+    assert not alone.other_sizes
+
+
+def test_the_count_that_stands_for_the_most_steps_is_shown() -> None:
+    small, full = samples.flops(flops=TERA // 2, samples=64), samples.flops(flops=2 * TERA, samples=256)
+    for order in ((small, full), (full, small)):
+        (found,) = folded(*order, *MIXED)
+        assert found.counted.samples == 256
+
+
+def test_a_size_that_no_counted_step_had_has_no_speed() -> None:
+    (found,) = folded(samples.flops(samples=100), *MIXED)
+    assert found.flops_per_second is None
+
+
+def test_where_shapes_vary_there_is_no_number_and_a_reason() -> None:
+    varied = samples.flops("fp16", samples=256, shapes_vary=True, **TROUBLED)
+    found = folded(samples.flops(samples=256), varied, *STEPS)
+    assert [each.flops_per_second for each in found] == [None, None]
+    assert [mfu_words(each) for each in found] == ["n/a", "n/a"]
+    assert flops_hints(found) == [
+        "no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"
+    ]
+
+
+def after(steps: list[StepRecord], count: int) -> list[StepRecord]:
+    return [replace(each, step=each.step + count) for each in steps]
+
+
+def test_eager_steps_beside_a_compiled_model_are_counted_for_it() -> None:
+    steps = [replace(each, precision=f"{each.precision} eager") for each in STEPS]
+    counts = samples.flops("fp32 eager", flops=TERA), samples.flops("fp16 eager", flops=2 * TERA)
+    found = {each.counted.precision: each for each in folded(*counts, *steps, *after(STEPS, 80))}
+    assert found["fp16"].counted.flops_by_type == counts[1].flops_by_type
+    assert found["fp16"].flops_per_second == found["fp16 eager"].flops_per_second == 1000 * TERA
+    assert found["fp32"].flops_per_second == 250 * TERA
 
 
 def test_another_device_starts_over() -> None:

@@ -8,17 +8,15 @@ import pytest
 
 from amptui.diagnosis.event_words import event_text
 from amptui.findings import PhaseSeconds, StepTimed
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.records import (
-    CheckpointWritten,
     EpochFinished,
-    KeepingChanged,
     PauseChanged,
     PhaseChanged,
     Record,
     RunFailed,
     RunFinished,
     Validation,
-    ViewersChanged,
 )
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, PrecisionSwitch, SessionView
@@ -77,6 +75,10 @@ FAILED = RunFailed(time=105.0, step=50, error="out of memory", traceback="...")
             checkpoint(1200, seconds=83.0),
             "checkpoint step-000001200.pt: 12.0 MiB in 1:23, training blocked for 12.0 ms",
         ),
+        (
+            WeightsSaved(time=101.0, step=1200, path="mine.pt", averaged=True),
+            "averaged weights saved to mine.pt",
+        ),
         (resumed(1200), "resumed after step 1,200 from step-000001200.pt on NVIDIA H200"),
         (
             resumed(12, lost_steps=1),
@@ -104,8 +106,36 @@ def test_another_device_is_named_with_what_follows_from_it() -> None:
     assert text.endswith("on CPU (was NVIDIA H200): the comparison starts over; 2 steps are repeated")
 
 
+def test_a_restart_by_the_launcher_is_a_warning_with_its_number_and_cause() -> None:
+    cause = "rank 1 was killed: pid 7 is gone"
+    event = view_of(run(), resumed(12, restarts=2, cause=cause)).events[0]
+    assert event.severity == "warning"
+    assert event_text(event).startswith(f"restart 2, {cause}: resumed after step 12 from ")
+    assert "started from the beginning" in newest_text(run(), resumed(0, checkpoint="", restarts=1))
+
+
+def test_another_number_of_ranks_is_known_after_a_resume() -> None:
+    known = run(world_size=4, parallel="ddp", batch_size=8, global_batch_size=32)
+    alone = resumed(12, world_size=1, parallel="", batch_size=32)
+    two = resumed(14, world_size=2, parallel="ddp", batch_size=16, global_batch_size=32)
+    for records, expected in (
+        ((known, resumed(12)), (4, "ddp", 8, 32)),
+        ((known, alone), (1, "", 32, None)),
+        ((known, alone, two), (2, "ddp", 16, 32)),
+    ):
+        found = view_of(*records).run
+        assert found is not None
+        assert (found.world_size, found.parallel, found.batch_size, found.global_batch_size) == expected
+
+
 def test_a_journal_that_begins_with_a_resume_knows_of_no_other_device() -> None:
     assert newest_text(resumed(12)) == "resumed after step 12 from step-000000012.pt on NVIDIA H200"
+
+
+def test_weights_are_those_of_this_end_of_the_run() -> None:
+    weights = WeightsSaved(time=102.0, step=20, path="/home/me/mine.pt", averaged=False)
+    assert view_of(run(), weights).weights == weights
+    assert view_of(run(), weights, resumed(20)).weights is None
 
 
 def test_the_newest_checkpoint_and_the_screens_are_known() -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from amptui.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.findings import ModelCompiled, OperatorCount, PhaseSeconds, StepTimed
+from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.ranks import RankLost, RanksDisagree, RankValue
 from amptui.records import (
-    CheckpointWritten,
     EpochFinished,
-    KeepingChanged,
     Note,
     PauseChanged,
     PhaseChanged,
@@ -21,7 +21,6 @@ from amptui.records import (
     RunResumed,
     Validated,
     Validation,
-    ViewersChanged,
 )
 from amptui.samples import HostSample
 from amptui.telemetry.session import Session
@@ -33,6 +32,7 @@ from tests.telemetry.record_samples import (
     growth,
     module,
     nonfinite,
+    pair,
     parameter,
     product,
     run,
@@ -43,6 +43,7 @@ from tests.telemetry.record_samples import (
     xray,
 )
 from tests.telemetry.record_strategies import switch
+from tests.telemetry.simulated_ranks import SimulatedRanks
 
 TRACED = traced(613, first=module("features.12", largest=math.inf))
 
@@ -62,6 +63,8 @@ ASKED = (
     RequestMade(time=104.0, number=8, kind="x-ray"),
     RequestMade(time=104.0, number=9, kind="comparison", precisions=("fp32", "fp16")),
 )
+
+RANKS = SimulatedRanks(2, 1, slow="compute", slow_rank=1)
 
 EVERYTHING: tuple[Record, ...] = (
     PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
@@ -97,7 +100,7 @@ EVERYTHING: tuple[Record, ...] = (
         105, operators=(OperatorCount(name="mm", dtype="float16", count=3),), output_dtypes={"a": "float16"}
     ),
     memory("fp16", copies=10**6, peak=10**9),
-    compared(106),
+    compared(106, pairs=(pair(),)),
     Printed(time=101.0, stream="stderr", text="slow\n"),
     Note(time=101.0, severity="warning", text="something\nmore of it"),
     *(Note(time=101.0 + number, severity="info", text="again") for number in range(3)),
@@ -110,6 +113,7 @@ EVERYTHING: tuple[Record, ...] = (
         blocked_seconds=0.01,
         seconds=0.4,
     ),
+    WeightsSaved(time=102.4, step=102, path="/home/me/mine.pt", averaged=False),
     ModelCompiled(time=102.5, step=101, precision="fp16", training=True, seconds=2.0, what="first"),
     Validated(time=102.7, step=102, epoch=1, validation=Validation(loss=0.5, accuracy=None, samples=10)),
     EpochFinished(
@@ -121,6 +125,12 @@ EVERYTHING: tuple[Record, ...] = (
         validation=Validation(loss=0.4, accuracy=0.99, samples=100, metrics={"f1": 0.5}),
     ),
     ViewersChanged(time=104.0, viewers=2, change="attached"),
+    RANKS.started(),
+    *RANKS.samples(12),
+    RanksDisagree(
+        time=104.0, step=102, what="loss scale", count=1, most=65536.0, others=(RankValue(rank=1, value=1.0),)
+    ),
+    RankLost(time=104.0, step=102, rank=1, host="node-1", cause="killed"),
     KeepingChanged(time=104.0, what="checkpoints", trouble="the disk is full"),
     *ASKED,
     RequestTaken(time=104.0, step=102, request=ASKED[0]),

@@ -9,8 +9,8 @@ from amptui.control import REQUESTS, PauseRequest, PrecisionRequest
 from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, RunFinished
 from amptui.tui import screen as screen_module
 from amptui.tui.app import MAX_ZOOM
-from amptui.tui.keys import KEYS
-from amptui.tui.layout import PANELS
+from amptui.tui.keys import ENDED_KEYS, KEYS, RUN_KEYS
+from amptui.tui.layout import PANELS, RANKED_PANELS
 from tests.tui.watching import awaited, started, step, steps, watching
 
 
@@ -271,6 +271,20 @@ async def test_tab_goes_through_the_panels_and_escape_shows_all() -> None:
 
 
 @awaited
+async def test_tab_goes_to_the_ranks_of_a_distributed_run() -> None:
+    async with watching(started(world_size=8), *steps(20)) as screen:
+        walked = []
+        for _ in RANKED_PANELS:
+            await screen.press("tab")
+            walked.append(screen.state.focus)
+        assert tuple(walked) == RANKED_PANELS
+        screen.app._state = replace(screen.state, focus="ranks")
+        screen.session.fold([started(world_size=1)])
+        await screen.press("tab")
+        assert screen.state.focus == PANELS[0]
+
+
+@awaited
 async def test_e_opens_all_events_while_training_continues() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("e")
@@ -291,6 +305,31 @@ async def test_help_opens_and_any_key_closes_it() -> None:
         await screen.press("p")
         assert KEYS[0].meaning not in screen.text
         assert screen.wanted is None
+
+
+@awaited
+async def test_a_run_that_is_only_observed_shows_the_keys_that_work() -> None:
+    why = "this run is only observed"
+    refuses = {kind: why for kind in REQUESTS if kind != "stop"}
+    async with watching(started(observed=True, refuses=refuses), *steps(5), size=(200, 60)) as screen:
+        assert "no steps in AMP" in screen.text
+        assert "press p" not in screen.text
+        words = {f" {key.label} {key.hint}" for key in KEYS if key.hint}
+        assert {each.split()[0] for each in words if each in screen.footer} == {*"dfle?q"}
+        await screen.press("question_mark")
+        shown = {key.label for key in KEYS if key.meaning in screen.text}
+        assert shown == {key.label for key in KEYS} - {*"psmcxn", "space"}
+
+
+@awaited
+async def test_the_help_after_the_end_lists_what_still_works() -> None:
+    async with watching(started(), *steps(5)) as screen:
+        assert "press p to compare with AMP" in screen.text
+        await screen.end(RunFinished(time=time.time(), steps=5, seconds=1.0, reason="done"))
+        assert "press p" not in screen.text
+        await screen.press("question_mark")
+        assert [key.label for key in RUN_KEYS if key.meaning in screen.text] == []
+        assert all(key.meaning in screen.text for key in ENDED_KEYS)
 
 
 @awaited

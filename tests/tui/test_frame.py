@@ -1,6 +1,7 @@
 """The whole screen: what it shows of each kind of run, and what a frame costs."""
 
 import math
+import re
 import time
 import timeit
 from collections.abc import Iterator
@@ -16,14 +17,14 @@ from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.frame import Frame
-from amptui.tui.layout import PANELS, TITLES
+from amptui.tui.layout import PANELS, RANKED_PANELS, TITLES
 from amptui.tui.painter import Painter
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
 from amptui.tui.style import BOLD, Style
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_samples import step
-from tests.tui import numerics_views, views
+from tests.tui import numerics_views, rank_views, views
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 HINTS = (("p", "precision"), ("space", "pause"), ("tab", "panels"), ("?", "help"), ("q", "quit"))
@@ -33,7 +34,9 @@ sizes = pytest.mark.parametrize(("width", "height"), SIZES)
 
 def drawn(view: SessionView, width: int, height: int, screen: ScreenState | None = None) -> Canvas:
     canvas = Canvas(width, height)
-    default = ScreenState(now=views.NOW, hints=HINTS, frames_per_second=4.0, frame_cpu_percent=0.6)
+    default = ScreenState(
+        now=views.NOW, accepts=view.accepts, hints=HINTS, frames_per_second=4.0, frame_cpu_percent=0.6
+    )
     Frame().draw(canvas, view, screen or default)
     return canvas
 
@@ -273,6 +276,15 @@ def test_a_scaler_in_trouble_is_visible_on_the_main_screen(width: int, height: i
     assert "healthy" not in text_of(drawn(numerics_views.healthy(), width, height))
 
 
+@sizes
+@pytest.mark.parametrize("world_size", [2, 8, 64, 1024])
+def test_a_slow_rank_is_visible_at_every_size(world_size: int, width: int, height: int) -> None:
+    canvas = drawn(rank_views.view(world_size, "input"), width, height)
+    text = text_of(canvas)
+    assert re.search(rf"⚠ rank {rank_views.SLOW_RANK[world_size]} .*slow", text)
+    assert text.count("╭") == {80: 1, 120: 7, 200: 8}[width]
+
+
 def test_values_change_in_place() -> None:
     """From one step to the next, of the frame outside the curves only digits change."""
     view = views.compared()
@@ -302,21 +314,21 @@ def test_the_same_view_twice_changes_no_cell() -> None:
 
 
 def test_an_ascii_terminal_gets_only_ascii() -> None:
-    for build in (views.ALL | numerics_views.ALL).values():
+    for build in (views.ALL | numerics_views.ALL | rank_views.ALL).values():
         for focus in (None, "numerics"):
             canvas = Canvas(120, 40, ascii_only=True)
             Frame().draw(canvas, build(), ScreenState(now=views.NOW, hints=HINTS, focus=focus))
             assert text_of(canvas).isascii()
 
 
-VIEWS = {name: build() for name, build in (views.ALL | numerics_views.ALL).items()}
+VIEWS = {name: build() for name, build in (views.ALL | numerics_views.ALL | rank_views.ALL).items()}
 
 
 @given(
     st.integers(0, 200),
     st.integers(0, 200),
     st.sampled_from(sorted(VIEWS)),
-    st.none() | st.sampled_from(PANELS),
+    st.none() | st.sampled_from(RANKED_PANELS),
     st.booleans(),
     st.integers(0, 12),
 )

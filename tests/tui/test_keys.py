@@ -3,9 +3,10 @@
 import pytest
 from textual.binding import Binding
 
+from amptui.answers import REQUEST_KINDS
 from amptui.tui.app import WatchApp
 from amptui.tui.canvas import text_width
-from amptui.tui.keys import ACTIONS, ENDED_HINTS, FOOTER_HINTS, KEYS, RUN_KEYS, Key
+from amptui.tui.keys import ACTIONS, ENDED_KEYS, FOOTER_HINTS, KEYS, RUN_KEYS, Key, footer_hints, keys_of
 
 
 def test_no_press_is_bound_to_two_actions() -> None:
@@ -32,8 +33,15 @@ def test_the_footer_shows_keys_of_the_table_with_help_and_quit_last() -> None:
 
 
 def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
-    assert set(FOOTER_HINTS) - set(ENDED_HINTS) == {(key.label, key.hint) for key in RUN_KEYS if key.hint}
-    assert set(ENDED_HINTS) <= set(FOOTER_HINTS)
+    assert set(KEYS) - set(ENDED_KEYS) == set(RUN_KEYS)
+    assert set(footer_hints(ENDED_KEYS)) <= set(FOOTER_HINTS)
+
+
+def test_a_run_has_the_keys_of_what_it_takes() -> None:
+    assert keys_of(REQUEST_KINDS) == KEYS
+    left_out = {key.label for key in KEYS} - {key.label for key in keys_of(frozenset({"stop"}))}
+    assert left_out == {"p", "space", "s", "m", "c", "x", "n"}
+    assert {key.label for key in keys_of(frozenset({"precision"}))} >= {"p", "m", "d", "q"}
 
 
 def test_every_meaning_fits_in_the_help() -> None:

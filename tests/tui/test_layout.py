@@ -7,11 +7,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Rect
-from amptui.tui.layout import PANELS, SMALLEST, Layout, arrange
+from amptui.tui.layout import PANELS, RANKED_PANELS, SMALLEST, Layout, arrange
 
 widths, heights = st.integers(1, 250), st.integers(1, 80)
-focuses = st.none() | st.sampled_from(PANELS)
+focuses = st.none() | st.sampled_from(RANKED_PANELS)
 banners = st.integers(0, 3)
+ranks = st.just(0) | st.integers(5, 20)
 
 ALWAYS_SEEN = set(PANELS) - {"numerics"}
 LARGE = (150, 50)
@@ -33,11 +34,11 @@ def overlap(a: Rect, b: Rect) -> bool:
     return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
 
 
-@given(widths, heights, focuses, banners)
+@given(widths, heights, focuses, banners, ranks)
 def test_places_do_not_overlap_and_lie_within_the_screen(
-    width: int, height: int, focus: str | None, banner_lines: int
+    width: int, height: int, focus: str | None, banner_lines: int, rank_lines: int
 ) -> None:
-    places = arrange(width, height, focus, banner_lines=banner_lines)
+    places = arrange(width, height, focus, banner_lines=banner_lines, rank_lines=rank_lines)
     for place in places:
         assert place.rect.width >= 1
         assert place.rect.height >= 1
@@ -49,9 +50,11 @@ def test_places_do_not_overlap_and_lie_within_the_screen(
         assert not overlap(one.rect, other.rect)
 
 
-@given(widths, heights, focuses, banners)
-def test_no_cell_is_wasted(width: int, height: int, focus: str | None, banner_lines: int) -> None:
-    places = arrange(width, height, focus, banner_lines=banner_lines)
+@given(widths, heights, focuses, banners, ranks)
+def test_no_cell_is_wasted(
+    width: int, height: int, focus: str | None, banner_lines: int, rank_lines: int
+) -> None:
+    places = arrange(width, height, focus, banner_lines=banner_lines, rank_lines=rank_lines)
     assert sum(place.rect.width * place.rect.height for place in places) == width * height
 
 
@@ -67,7 +70,28 @@ def test_every_large_enough_screen_shows_every_panel_but_the_numerics(
     assert set(names) >= ALWAYS_SEEN
 
 
-@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), st.sampled_from(PANELS))
+@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), banners, st.integers(5, 20))
+def test_a_distributed_run_shows_its_ranks_beside_all_others(
+    width: int, height: int, banner_lines: int, rank_lines: int
+) -> None:
+    alone = arrange(width, height, None, banner_lines=banner_lines)
+    layout = arrange(width, height, None, banner_lines=banner_lines, rank_lines=rank_lines)
+    assert {place.name for place in layout} == {place.name for place in alone} | {"ranks"}
+    assert framed(layout) - {"ranks"} == framed(alone)
+    found = rect_of(layout, "ranks")
+    assert found.height == 1 or ("ranks" in framed(layout) and found.height <= rank_lines)
+
+
+@pytest.mark.parametrize(
+    ("size", "height"), [((200, 60), 12), ((120, 40), 12), ((100, 30), 6), ((80, 24), 1)]
+)
+def test_the_ranks_have_a_frame_where_the_others_keep_theirs(size: tuple[int, int], height: int) -> None:
+    layout = arrange(*size, None, rank_lines=12)
+    assert rect_of(layout, "ranks").height == height
+    assert rect_of(layout, "events").y == rect_of(layout, "ranks").y + height
+
+
+@given(st.integers(SMALLEST[0], 250), st.integers(SMALLEST[1], 80), st.sampled_from(RANKED_PANELS))
 def test_an_enlarged_panel_fills_the_screen_between_header_and_footer(
     width: int, height: int, focus: str
 ) -> None:

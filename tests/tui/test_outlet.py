@@ -3,6 +3,8 @@
 import os
 import pty
 import select
+import subprocess
+import sys
 import termios
 import threading
 import time
@@ -16,7 +18,7 @@ import pytest
 from amptui.tui import outlet as outlet_module
 from amptui.tui.outlet import Outlet
 
-ENOUGH_SECONDS = 30.0
+ENOUGH_SECONDS = 60.0
 MUCH = "frame " * 50_000
 """Many times what a terminal's own buffer takes."""
 
@@ -171,3 +173,38 @@ def test_the_descriptor_may_be_closed_and_used_for_something_else(line: Line, tm
     assert line.read(5) == "frame"
     outlet.close()
     assert (tmp_path / "journal").read_bytes() == b""
+
+
+WRITES_IN_A_HANDLER = """
+import os, signal, sys
+from amptui.tui.outlet import Outlet
+reading, writing = os.pipe()
+outlet = Outlet(writing, "utf-8")
+outlet.start()
+handled = 0
+def handle(*_):
+    global handled
+    handled += 1
+    outlet.write("h")
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+read = b""
+written = 0
+while handled < 300:
+    for _ in range(100):
+        outlet.write("w")
+    written += 100
+    read += os.read(reading, 65536)
+signal.setitimer(signal.ITIMER_REAL, 0)
+outlet.close()
+os.close(writing)
+while data := os.read(reading, 65536):
+    read += data
+print(read.count(b"w") == written, read.count(b"h") == handled, outlet.waiting)
+"""
+
+
+def test_a_signal_handler_may_write_in_the_middle_of_a_write() -> None:
+    command = [sys.executable, "-c", WRITES_IN_A_HANDLER]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=ENOUGH_SECONDS, check=True)
+    assert ended.stdout.split() == ["True", "True", "0"]

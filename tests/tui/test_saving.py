@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from amptui.control import CheckpointRequest
-from amptui.records import CheckpointWritten, PauseChanged, PhaseChanged, RunFinished
+from amptui.keeping import CheckpointWritten
+from amptui.records import PauseChanged, PhaseChanged, RunFinished
 from tests.tui.watching import Screen, awaited, started, step, steps, watching
 
 WAITING = "checkpoint after this step …"

@@ -80,7 +80,7 @@ class DataPosition:
         self._start = start
         self._control = control
         self._progress = PhaseProgress(emit, "data")
-        self._count = BatchCount(prepared.training, emit, training=True)
+        self._count = BatchCount(prepared.training, emit, training=True, equal=prepared.parallel is not None)
         self._keeps = keeps
         self._saved: RandomStates | None = None
         self._epoch_draws: RandomStates | None = None
@@ -110,6 +110,14 @@ class DataPosition:
             return True
         over = limit is not None and self.step >= limit
         return over and length is not None and self.batches < length
+
+    def states(self) -> dict[str, Any]:
+        """The position and the random states of this process, as plain values and tensors."""
+        return {
+            "batches": self.batches,
+            "draws": RandomStates.current(self._prepared).plain(),
+            "epoch_draws": self.epoch_draws.plain(),
+        }
 
     def place(self, precision: str) -> Place:
         """The place of a checkpoint in this precision."""

@@ -6,7 +6,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,14 @@ class Checkpoint:
     """Every random generator before the epoch's first batch."""
     loop: dict[str, Any]
     """The state of the training loop."""
+    ranks: list[dict[str, Any]] = field(default_factory=list)
+    """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
+    their ``gpu``; empty for a single process, whose file then has no such entry."""
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks wrote it."""
+        return 1 + len(self.ranks)
 
     @property
     def place(self) -> Place:
@@ -152,6 +160,7 @@ def read(path: Path) -> Checkpoint:
     if found != FORMAT:
         raise DamagedError(f"its format is {found}, but this amptui reads {FORMAT}")
     names = {each.name for each in fields(Checkpoint)}
+    content.setdefault("ranks", [])
     if content.keys() != names:
         different = ", ".join(sorted(map(str, content.keys() ^ names)))
         raise DamagedError(f"unexpected or missing entries: {different}")
@@ -199,6 +208,8 @@ class _File:
 def _write(checkpoint: Checkpoint, descriptor: int) -> int:
     """Write to ``descriptor``, close it, and return the size in bytes."""
     content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
+    if not checkpoint.ranks:
+        del content["ranks"]
     return save_whole({"format": FORMAT, **content}, descriptor)
 
 

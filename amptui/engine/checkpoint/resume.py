@@ -49,14 +49,16 @@ def capture(
     if schedule is not None:
         schedule.synchronize()
     with nullcontext() if schedule is None else schedule.as_numbers():
-        model, optimizer = prepared.model.state_dict(), prepared.optimizer.state_dict()
+        if prepared.parallel is None:
+            model, optimizer = prepared.model.state_dict(), prepared.optimizer.state_dict()
+        else:
+            model, optimizer = prepared.parallel.whole_states(prepared.optimizer)
     extras = {name: value.state_dict() for name, value in _extras(prepared)}
     scaler = _scaler_state(prepared.scaler)
     copy = HostCopy((model, optimizer, extras, scaler))
     checkpoint = Checkpoint(
         step=position.step,
         epoch=position.epoch,
-        batches=position.batches,
         seconds=seconds,
         precision=precision,
         identity=identify(prepared),
@@ -65,9 +67,8 @@ def capture(
         optimizer=copy.of(optimizer, "the optimizer's state"),
         scaler=copy.of(scaler, "the scaler's state"),
         extras=dict(_kept_extras(extras, copy, warn)),
-        draws=RandomStates.current(prepared).plain(),
-        epoch_draws=position.epoch_draws.plain(),
         loop=dict(loop),
+        **position.states(),
     )
     copy.wait()
     return replace(checkpoint, scaler=_as_numbers(checkpoint.scaler))
@@ -136,8 +137,11 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
     try:
         model = OrderedDict(checkpoint.model)
         model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
-        prepared.model.load_state_dict(model)
-        prepared.optimizer.load_state_dict(own(checkpoint.optimizer))
+        if prepared.parallel is None:
+            prepared.model.load_state_dict(model)
+            prepared.optimizer.load_state_dict(own(checkpoint.optimizer))
+        else:
+            prepared.parallel.load_states(model, own(checkpoint.optimizer), prepared.optimizer)
         prepared.scaler.load_state_dict(checkpoint.scaler)
         _restore_extras(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from amptui.control import Asked, CheckpointRequest, Control
 from amptui.engine.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
-from amptui.records import CheckpointWritten, KeepingChanged, Note, Record, Severity
+from amptui.keeping import CheckpointWritten, KeepingChanged
+from amptui.records import Note, Record, Severity
 
 Reason = Literal["asked", "epoch", "interval", "end"]
 
@@ -73,7 +74,9 @@ class CheckpointWriter:
         self._writing = False
         self._thread: threading.Thread | None = None
         self.resume_command: Callable[[], str] = lambda: "amptui train --resume"
-        """The command that resumes the run."""
+        """The command that resumes the run; "" if nothing does."""
+        self.follows = False
+        """Whether another process writes the file, and this one only sends its own states."""
         self.finite_names: Collection[str] = ()
         """Parameters in which Inf means that the model is lost."""
         self._job: _Job | None = None
@@ -96,7 +99,8 @@ class CheckpointWriter:
         """How to resume from the newest checkpoint, whose weights are sound; empty if there is none."""
         if self._folder is None or self._kept is None:
             return ""
-        return f"go back to checkpoint {checkpoint_name(self._kept[0])}: {self.resume_command()}"
+        name, command = checkpoint_name(self._kept[0]), self.resume_command()
+        return f"go back to checkpoint {name}: {command}" if command else f"the weights of {name} are sound"
 
     def lacks(self, place: Place) -> bool:
         """Whether ``place``, if a step led to it, differs from that of the last written checkpoint."""
@@ -104,11 +108,8 @@ class CheckpointWriter:
 
     def want_epoch(self) -> None:
         """An epoch ended: a checkpoint is due, if ``epoch_budget`` has covered the last one."""
-        earned_seconds = self._epoch_budget * (time.perf_counter() - self._last_end)
-        if earned_seconds < self._last_blocked_seconds:
-            return
-        with self._lock:
-            self._wanted = "asked" if self._wanted == "asked" else "epoch"
+        if self._affords_epoch():
+            self._want_epoch()
 
     def next_step(self, step: int) -> int | None:
         """The next step that is a multiple of ``every``; None without ``every``."""
@@ -135,7 +136,7 @@ class CheckpointWriter:
                 self._wanted = "asked"
             elif interval:
                 self._wanted = self._wanted or "interval"
-            waits = self._writing or (only_asked and self._wanted != "asked")
+            waits = self._busy or (only_asked and self._wanted != "asked")
             return None if waits else self._wanted
 
     def keep(self, take: Callable[[], Checkpoint], reason: Reason, *, began: float) -> None:
@@ -164,6 +165,15 @@ class CheckpointWriter:
         )
         self._thread.start()
 
+    def send_states(self, states: dict[str, Any]) -> None:
+        """Send this process's :meth:`DataPosition.states` to the one that writes the file."""
+
+    def part(self, states: dict[str, Any]) -> None:
+        """The other ranks leave: send what a last checkpoint needs of this one."""
+
+    def give_up(self) -> None:
+        """Training failed: do not wait for other ranks."""
+
     def wait(self) -> None:
         """Wait until nothing is being written."""
         if self._thread is not None:
@@ -181,6 +191,23 @@ class CheckpointWriter:
             self._warned.add(text)
             self._say("warning", text)
 
+    @property
+    def _busy(self) -> bool:
+        """Whether the next checkpoint has to wait."""
+        return self._writing
+
+    def _affords_epoch(self) -> bool:
+        earned_seconds = self._epoch_budget * (time.perf_counter() - self._last_end)
+        return earned_seconds >= self._last_blocked_seconds
+
+    def _want_epoch(self) -> None:
+        with self._lock:
+            self._wanted = "asked" if self._wanted == "asked" else "epoch"
+
+    def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
+        """``checkpoint`` with what other ranks add to it; called in the writing thread."""
+        return checkpoint
+
     def _write(self, job: _Job) -> None:
         try:
             self._write_job(job)
@@ -194,7 +221,7 @@ class CheckpointWriter:
 
     def _write_job(self, job: _Job) -> None:
         assert self._folder is not None, "nothing is taken without a folder"
-        checkpoint = job.checkpoint
+        checkpoint = self._complete(job.checkpoint)
         _refuse_lost(checkpoint.model, self.finite_names)
         write_file = partial(
             write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)

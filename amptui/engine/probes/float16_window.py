@@ -7,6 +7,7 @@ element into its bin. There is a bin for each exponent, split where a limit of f
 import math
 import struct
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,7 @@ class Float16WindowProbe:
     """
 
     def __init__(self, gradients: GradientProbe) -> None:
+        self._gradients = gradients
         self._names = gradients.names
         numbered = list(enumerate(gradients.parameters))
         small: dict[torch.device, list[tuple[int, nn.Parameter]]] = {}
@@ -104,8 +106,12 @@ class Float16WindowProbe:
     def measure(self, factor: float) -> Tensor:
         """One float32 row on the device: counts of the gradients times ``factor``.
 
-        ``factor`` is the loss scale, or 1.0 if the gradients are scaled already.
+        ``factor`` is the loss scale, or 1.0 if the gradients are scaled already. Of a sharded model the row
+        is summed over all ranks; its values are negative if one of them could not count.
         """
+        return self._gradients.sum_of_counts(partial(self._count, factor), len(self._owners) * _BINS)
+
+    def _count(self, factor: float) -> Tensor:
         rows = [self._count_group(group, factor) for group in self._groups]
         for _, parameter in self._large:
             rows += self._count_large(parameter, factor)

@@ -1,5 +1,6 @@
 """Counts the floating-point operations of one step: matrix products, convolutions and attention."""
 
+import logging
 import math
 import time
 from collections import Counter
@@ -21,7 +22,7 @@ MAX_PRODUCTS = 3
 MAX_NAMES = 8
 """Operators without a formula that are named: one of them makes the count a lower bound."""
 
-_OF_TORCH = ("aten", "prim", "prims")
+_OF_TORCH = ("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler")
 
 ALIGNMENT = 8
 """Tensor Cores take float16 and bfloat16 in pieces of 16 bytes. Source: NVIDIA, Matrix Multiplication
@@ -52,9 +53,7 @@ class FlopCounter(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        from torch.utils.flop_counter import flop_registry  # imports triton, where there is one
-
-        self._formulas: Mapping[Any, Callable[..., int]] = flop_registry
+        self._formulas = _formulas_of_torch()
         self._names = _names_by_shape(model)
         self._tf32 = Tf32Flags.current()
         self._in_threads = any(isinstance(module, nn.DataParallel) for module in model.modules())
@@ -177,16 +176,30 @@ def _is_channels_last(tensor: Tensor) -> bool:
     return wanted is not None and tensor.is_contiguous(memory_format=wanted) and math.prod(tensor.shape) > 0
 
 
+def _formulas_of_torch() -> Mapping[Any, Callable[..., int]]:
+    log = logging.getLogger("torch.utils.flop_counter")
+    level = log.level
+    log.setLevel(logging.ERROR)  # where there is no triton it warns of kernels that we look for ourselves
+    try:
+        from torch.utils.flop_counter import flop_registry  # imports triton, where there is one
+    finally:
+        log.setLevel(level)
+    return flop_registry
+
+
 def _own_function() -> str:
     """The autograd function of somebody's own whose backward pass runs now: its kernels may be unseen."""
     node = torch._C._current_autograd_node()
     function = getattr(node, "_forward_cls", None)
-    if function is None or function.__module__.startswith("torch."):
+    if function is None or function.__module__.startswith(("torch.", "amptui.engine.")):
         return ""
     return str(function.__name__)
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether ``torch.compile`` runs a part of it: that hides its operators, and takes its time once."""
-    modules = list(model.modules())
+def is_compiled(model: nn.Module, *, inside: bool = False) -> bool:
+    """Whether ``torch.compile`` runs a part of it: that hides its operators, and takes its time once.
+
+    ``inside``: a part other than the whole.
+    """
+    modules = list(model.modules())[inside:]
     return any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in modules)

@@ -6,8 +6,9 @@ gradient is measured only if that pass finds NaN or Inf.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,9 @@ class GradientProbe:
     all are finite, one for all. A value beyond float32's range counts as Inf.
     """
 
+    together: ClassVar[bool] = False
+    """Whether several processes, each with a part of the gradients, have to measure in the same steps."""
+
     def __init__(self, model: nn.Module) -> None:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.names = tuple(name for name, _ in named)
@@ -68,6 +72,18 @@ class GradientProbe:
             return torch.tensor((norm, largest))
         return _measure_each(gradients)
 
+    def total_norm(self) -> Tensor:
+        """The L2 norm of all gradients as ``torch.nn.utils.clip_grad_norm_`` measures it, bit for bit."""
+        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+
+    def sum_of_counts(self, count: Callable[[], Tensor], length: int) -> Tensor:  # noqa: ARG002
+        """What ``count`` returns, ``length`` numbers, summed over all processes that have gradients."""
+        return count()
+
+    def largest_anywhere(self, largest: Tensor) -> Tensor:
+        """[n] ``largest`` values, each the largest of all processes that have a part of it."""
+        return largest
+
     def health(self, row: Sequence[float], scale: float) -> GradientHealth:
         """Interpret a delivered ``row`` of gradients that were multiplied by ``scale``."""
         norm, *largest = row
@@ -81,13 +97,23 @@ class GradientProbe:
         return GradientHealth(worst, worst, len(nans) + len(infs), names, kinds)
 
 
-def dense_elements(tensor: Tensor | None) -> Tensor | None:
-    """The elements that a tensor stores, real and strided; None if there are none.
+def local_part(tensor: Tensor) -> Tensor:
+    """What this process has of a DTensor, which may be nothing; another tensor itself. Gathers nothing."""
+    if type(tensor) is Tensor or not hasattr(tensor, "to_local"):
+        return tensor
+    part: Tensor = tensor.to_local()
+    return part
 
-    For a sparse tensor these are its coalesced values, for which CUDA makes the host wait.
+
+def dense_elements(tensor: Tensor | None) -> Tensor | None:
+    """The elements that a tensor stores here, real and strided; None if there are none.
+
+    Of a tensor that is divided among several processes these are this one's. Of a sparse tensor they are its
+    coalesced values, for which CUDA makes the host wait.
     """
     if tensor is None:
         return None
+    tensor = local_part(tensor)
     if tensor.is_sparse:
         tensor = tensor.coalesce().values()
     if tensor.is_complex():

@@ -17,11 +17,12 @@ from amptui.engine.precision import Precision
 from amptui.engine.probes.budget import BUFFERS_BUDGET, WINDOW_BUDGET, Cadence
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
-from amptui.engine.probes.flop_counter import FlopCounter, is_compiled
+from amptui.engine.probes.flop_counter import FlopCounter
+from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.readback import open_readback
-from amptui.engine.setup import Prepared
+from amptui.engine.trained import Trained
 from amptui.findings import ModulesTraced
 from amptui.records import Note, Record
 
@@ -113,20 +114,17 @@ class _TracedSteps:
 class Probes:
     """Decides when to measure, and emits the results; used by the trainer's thread."""
 
-    def __init__(
-        self, prepared: Prepared, gradients: GradientProbe, emit: Callable[[Record], object]
-    ) -> None:
-        self._model = prepared.model
-        self._enabled = prepared.probes
-        self._counts_flops = not is_compiled(prepared.model)
-        self._flops_of: set[str] = set()
-        """The precisions whose operations were counted, in their first step, a warm-up step."""
+    def __init__(self, trained: Trained, gradients: GradientProbe, emit: Callable[[Record], object]) -> None:
+        self._model = trained.model
+        self._enabled = trained.probes
+        self.flops = FlopSchedule(trained.model, emit)
         self._emit = emit
-        self._readback = open_readback(prepared.device, clock=time.perf_counter, capacity=_CAPACITY)
+        self._readback = open_readback(trained.device, clock=time.perf_counter, capacity=_CAPACITY)
+        self._together = gradients.together
         self._window = Float16WindowProbe(gradients)
         self._window_cadence = Cadence(WINDOW_BUDGET, free=1)
         self._last_window: tuple[int, float] | None = None
-        self._buffers = BufferWatch(prepared.model)
+        self._buffers = BufferWatch(trained.model)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
         self._reported_failures: set[str] = set()
@@ -141,24 +139,31 @@ class Probes:
         if answer is not None:
             traced.answers.append(answer)
 
+    @property
+    def traces(self) -> bool:
+        """Whether the next step is traced."""
+        return self._traced is not None and self._traced.active
+
     @contextmanager
-    def around_step(self, step: int, precision: Precision) -> Iterator[None]:
-        """The context of a step's forward and backward pass; in nearly all steps it does nothing."""
-        traced = self._traced if self._traced is not None and self._traced.active else None
-        counting = self._counts_flops and precision.name not in self._flops_of
-        if step > 1 and traced is None and not counting:
+    def around_step(self, step: int, precision: Precision, inputs: StepInputs | None) -> Iterator[None]:
+        """The context of a step's forward and backward pass; in nearly all steps it does nothing.
+
+        ``inputs`` are those of a warm-up step; None for other steps.
+        """
+        traced = self._traced if self.traces else None
+        counted = inputs if inputs is not None and self.flops.is_due(precision, inputs) else None
+        if step > 1 and traced is None and counted is None:
             yield
             return
         with ExitStack() as stack:
             unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
             trace = None if traced is None else stack.enter_context(ModuleTrace(self._model))
-            flops = stack.enter_context(FlopCounter(self._model)) if counting else None
+            flops = None if counted is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
             self._emit(Note(time=time.time(), severity="warning", text=text))
-        if flops is not None:
-            self._flops_of.add(precision.name)
-            self._emit(flops.counted(step=step, precision=precision.name))
+        if flops is not None and counted is not None:
+            self.flops.add(flops.counted(step=step, precision=precision.name), counted)
         if trace is not None and traced is not None:
             with self.suppress_errors("trace", failed=traced.end):
                 self._send_trace(trace, traced, step, precision)
@@ -168,21 +173,26 @@ class Probes:
         """How many of the next steps are measured."""
         if self._traced is not None and self._traced.active:
             return self._traced.steps_left
-        if self._counts_flops and not self._flops_of:
-            return 1
-        return int(self._enabled and (self._window_cadence.due() or self._buffers_cadence.due()))
+        window = self.window_is_due and not self._together
+        return int(window or (self._enabled and self._buffers_cadence.due()))
 
-    def after_backward(self, step: int, precision: Precision, *, assumed_scale: float) -> None:
+    @property
+    def window_is_due(self) -> bool:
+        """Whether it is time for another float16 window."""
+        return self._enabled and self._window_cadence.due()
+
+    def after_backward(
+        self, step: int, precision: Precision, *, assumed_scale: float, window: bool | None = None
+    ) -> None:
         """Measure gradients, as backward left them, and buffers if they are due.
 
         ``assumed_scale`` is the loss scale that ``fp16`` would start with, for steps in other precisions.
+        ``window``: whether all ranks measure the float16 window now; None if it is measured when it is due.
         """
-        if not self._enabled:
-            return
-        if self._window_cadence.due():
+        if self.window_is_due if window is None else window:
             with self.suppress_errors("float16 window"):
                 self._send_window(step, precision, assumed_scale=assumed_scale)
-        if self._buffers_cadence.due():
+        if self._enabled and self._buffers_cadence.due():
             with self.suppress_errors("buffer check"):
                 self._send_buffers(step)
 
@@ -233,7 +243,10 @@ class Probes:
 
         def deliver(counts: Sequence[float] | None, scale: float | None, seconds: float | None) -> None:
             began = time.perf_counter()
-            if counts is not None:
+            if counts and counts[0] < 0:
+                with self.suppress_errors("float16 window"):
+                    raise RuntimeError("another rank could not measure it")
+            elif counts is not None:
                 self._emit(
                     self._window.window(
                         counts,

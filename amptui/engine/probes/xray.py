@@ -22,14 +22,14 @@ from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, la
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.memory_breakdown import parameters_of, parts_of
 from amptui.engine.probes.operators import OperatorCounter, dtype_name, tensors_in
-from amptui.engine.setup import Prepared
 from amptui.engine.snapshot import Snapshot
+from amptui.engine.trained import Trained
 from amptui.engine.validation import checked_loss
 from amptui.findings import FlopsCounted, XRayTaken
 
 
 def take_xray(
-    prepared: Prepared,
+    trained: Trained,
     batches: Sequence[Any],
     emit: Callable[[FlopsCounted], object] = lambda _: None,
     *,
@@ -52,15 +52,15 @@ def take_xray(
     than in a step: the gradients of two passes exist beside those of the last step.
     """
     began = time.perf_counter()
-    flops = FlopCounter(prepared.model)
-    with _returning_memory(), _restoring(prepared) as snapshot:
-        found = _both_passes(prepared, batches, snapshot, flops, step, precision, loss_scale)
+    flops = FlopCounter(trained.model)
+    with _returning_memory(), _restoring(trained) as snapshot:
+        found = _both_passes(trained, batches, snapshot, flops, step, precision, loss_scale)
     emit(flops.counted(step=step, precision=precision))
     return replace(found, seconds=time.perf_counter() - began)
 
 
 def _both_passes(
-    prepared: Prepared,
+    trained: Trained,
     batches: Sequence[Any],
     snapshot: Snapshot,
     flops: FlopCounter,
@@ -69,14 +69,14 @@ def _both_passes(
     loss_scale: float | None,
 ) -> XRayTaken:
     """The X-ray without its seconds."""
-    model = prepared.model
+    model = trained.model
     layers = layers_of(model)
-    full = _run_pass(prepared, _copied(batches), prepared.precisions["ieee"], None)
+    full = _run_pass(trained, _copied(batches), trained.precisions["ieee"], None)
     random = snapshot.drawn or _has_recurrent_dropout(model)
     snapshot.restore()
     copies, counter = _copied(batches), OperatorCounter()
     with _output_dtypes(model) as dtypes, counter, flops:
-        half = _run_pass(prepared, copies, prepared.precisions[precision], loss_scale)
+        half = _run_pass(trained, copies, trained.precisions[precision], loss_scale)
     in_threads = _runs_in_threads(model)
     gradients = full.gradients, half.gradients
     sums = layer_sums(layers, *gradients, loss_scale=loss_scale or 1.0)
@@ -93,7 +93,7 @@ def _both_passes(
         output_dtypes=dtypes,
         weights_bytes=_bytes(model.parameters()),
         gradients_bytes=_bytes(full.gradients.values()),
-        optimizer_bytes=_bytes(tensors_in(prepared.optimizer.state)),
+        optimizer_bytes=_bytes(tensors_in(trained.optimizer.state)),
         buffers_bytes=_bytes(model.buffers()),
         saved_bytes_fp32=None if in_threads else full.saved_bytes,
         saved_bytes_amp=None if in_threads else half.saved_bytes,
@@ -114,23 +114,23 @@ class _Pass:
 
 
 def _run_pass(
-    prepared: Prepared, batches: Sequence[Any], precision: Precision, loss_scale: float | None
+    trained: Trained, batches: Sequence[Any], precision: Precision, loss_scale: float | None
 ) -> _Pass:
     """Run forward and backward like a step of ``precision``; moves the gradients off the parameters."""
-    experiment = copy.copy(prepared.experiment)  # its loss may change its attributes
-    everything = _modules(prepared)
+    experiment = copy.copy(trained.experiment)  # its loss may change its attributes
+    everything = _modules(trained)
     precision.enter()
     losses, saved_bytes = [], 0
     for batch, weigh in zip(batches, weights([count_samples(each) for each in batches]), strict=True):
         with _saved_tensors() as saved, precision.forward_context():
-            loss, _ = checked_loss(experiment, experiment.loss(prepared.model, batch))
+            loss, _ = checked_loss(experiment, experiment.loss(trained.model, batch))
         owned = (*everything.parameters(), *everything.buffers(), *tensors_in(batch))
         saved_bytes = max(saved_bytes, _saved_bytes(saved, owned))
         loss = weigh(loss)
         (loss if loss_scale is None else loss.float() * loss_scale).backward()
         losses.append(loss.detach())
     gradients: dict[Tensor, Tensor] = {}
-    for parameter in parameters_of(everything, prepared.optimizer):
+    for parameter in parameters_of(everything, trained.optimizer):
         if parameter.grad is not None:
             gradients[parameter], parameter.grad = parameter.grad, None
     total = losses[0] if len(losses) == 1 else torch.stack(losses).sum()
@@ -205,12 +205,12 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 
 
 @contextmanager
-def _restoring(prepared: Prepared) -> Iterator[Snapshot]:
+def _restoring(trained: Trained) -> Iterator[Snapshot]:
     """Set the gradients aside; afterwards restore everything that the passes may have changed."""
-    everything, flags = _modules(prepared), Tf32Flags.current()
+    everything, flags = _modules(trained), Tf32Flags.current()
     training = [(module, module.training) for module in everything.modules()]
-    parameters = [(p, p.grad, p.requires_grad) for p in parameters_of(everything, prepared.optimizer)]
-    snapshot = Snapshot(everything, prepared.device)
+    parameters = [(p, p.grad, p.requires_grad) for p in parameters_of(everything, trained.optimizer)]
+    snapshot = Snapshot(everything, trained.device)
     try:
         for parameter, _, _ in parameters:
             parameter.grad = None
@@ -237,10 +237,10 @@ def _returning_memory() -> Iterator[None]:
         raise
 
 
-def _modules(prepared: Prepared) -> nn.Module:
+def _modules(trained: Trained) -> nn.Module:
     """The model and the modules in the experiment's attributes: a teacher, a loss with weights."""
-    held = (value for value in vars(prepared.experiment).values() if isinstance(value, nn.Module))
-    return nn.ModuleList([prepared.model, *held])
+    held = (value for value in vars(trained.experiment).values() if isinstance(value, nn.Module))
+    return nn.ModuleList([trained.model, *held])
 
 
 # ----------------------------------------------------------------------------- kinds of models

@@ -7,7 +7,7 @@ from amptui.diagnosis.labels import signed_label
 from amptui.records import PRECISIONS
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
-from amptui.tui.keys import KEYS, Key
+from amptui.tui.keys import Key
 from amptui.tui.overlays.overlay import (
     CLOSE,
     STAY,
@@ -35,11 +35,11 @@ _HELP_LABEL_WIDTH = len("run folder")
 
 
 class Help(Overlay):
-    """All keys and what they do, the signs of the precisions, and where the run is kept."""
+    """The keys that work and what they do, the signs of the precisions, and where the run is kept."""
 
     name: ClassVar[str] = "help"
 
-    def __init__(self, title: str = "keys", keys: Sequence[Key] = KEYS) -> None:
+    def __init__(self, title: str, keys: Sequence[Key]) -> None:
         self._title = title
         self._keys = keys
 
@@ -120,8 +120,10 @@ class QuitQuestion(Overlay):
         stopping, detaching = Answer(close=True, action="stop"), Answer(close=True, action="detach")
         back = Choice("esc", ("escape", "n", "q", "ctrl+q"), "go back", CLOSE)
         observed = view.run is not None and view.run.observed
+        saves = view.run is None or "checkpoint" not in view.run.refuses
+        kept = "checkpoint and journal are kept" if saves else "the journal is kept"
         if self._attached:
-            stop = "stop the run for all screens; checkpoint and journal are kept"
+            stop = f"stop the run for all screens; {kept}"
             if observed:
                 stop = "interrupt the script as Ctrl+C does, if amptui run started it"
             return (
@@ -129,7 +131,7 @@ class QuitQuestion(Overlay):
                 Choice("y", ("y",), stop, stopping),
                 back,
             )
-        stop = "stop after this step; checkpoint and journal are kept"
+        stop = f"stop after this step; {kept}"
         if observed:
             stop = "interrupt the script as Ctrl+C does"
         return (

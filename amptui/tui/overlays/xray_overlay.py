@@ -65,7 +65,8 @@ class XRay(Overlay):
         xray = view.numerics.xray
         inner = open_box(canvas, _title(xray), width=canvas.width, height=canvas.height)
         if xray is None:
-            inner.text(0, 0, "no X-ray yet: x takes one with the next step", Style.DIM)
+            how = ": x takes one with the next step" if "x-ray" in screen.accepts else ""
+            inner.text(0, 0, f"no X-ray yet{how}", Style.DIM)
         else:
             y = self._draw_facts(inner, xray)
             legend = self._legend(inner) if inner.height >= _MIN_HEIGHT_FOR_LEGEND else []
@@ -74,7 +75,8 @@ class XRay(Overlay):
                 inner.text(0, inner.height - len(legend) + i, words, Style.DIM)
         other = (("o", "layers"),) if self._operators else (("s", "sort"), ("o", "operators"))
         words = self._scroll.words
-        hints = (("esc", "back"), *other, ("x", "again"), *((("↑ ↓", "scroll"),) if words else ()))
+        again = (("x", "again"),) if "x-ray" in screen.accepts else ()
+        hints = (("esc", "back"), *other, *again, *((("↑ ↓", "scroll"),) if words else ()))
         write_edge(canvas, hints, screen, right=words)
 
     def _legend(self, inner: Canvas) -> list[str]:

@@ -1,7 +1,7 @@
 """The A/B test in words: that it is running, its progress and its result."""
 
 from amptui import units
-from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.diagnosis.labels import compared_label, precision_glyph
 from amptui.diagnosis.speed import result_cards, speed_of
 from amptui.findings import PrecisionMeasured, PrecisionsCompared
 from amptui.telemetry.view import SessionView
@@ -38,7 +38,7 @@ def names(found: PrecisionsCompared) -> list[Word]:
         return [Word(f"{len(found.rows)} precisions", Style.STRONG)]
     words: list[Word] = []
     for row in found.rows:
-        name = f"{precision_glyph(row.precision)} {precision_label(row.precision)}"
+        name = f"{precision_glyph(row.precision)} {compared_label(row.precision, found)}"
         words += [Word(" " if words else ""), Word(name, precision_style(row.precision) | BOLD)]
     return words
 
@@ -73,15 +73,16 @@ def cards(view: SessionView) -> list[str]:
 
 def measured_words(found: PrecisionsCompared) -> list[Word]:
     """The speed of every precision relative to the baseline, as far as known."""
-    return [_speed_word(row, found.baseline) for row in _measured(found)]
+    return [_speed_word(row, found) for row in _measured(found)]
 
 
-def _speed_word(row: PrecisionMeasured, baseline: str, blank: str = " ") -> Word:
+def _speed_word(row: PrecisionMeasured, found: PrecisionsCompared, blank: str = " ") -> Word:
     """``AMP fp16 1.94× faster (1.90 to 1.98)``, with ``blank`` between the words of the interval."""
-    speed = speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, precision_label(baseline))
+    than = compared_label(found.baseline, found)
+    speed = speed_of(row.speedup or 0, row.speedup_low, row.speedup_high, than)
     interval = speed.interval.replace(" ", blank)
     return Word(
-        f"{precision_label(row.precision)} {speed.words} {interval}".rstrip(), GAIN_STYLES[speed.gain]
+        f"{compared_label(row.precision, found)} {speed.words} {interval}".rstrip(), GAIN_STYLES[speed.gain]
     )
 
 
@@ -119,7 +120,7 @@ def draw_progress(canvas: Canvas, found: PrecisionsCompared) -> None:
 
 def _told(found: PrecisionsCompared, width: int) -> list[list[Line]]:
     """The speed of every precision, wrapped, with its interval on one line if that fits."""
-    words = [_speed_word(row, found.baseline, _NO_BREAK) for row in _measured(found)]
+    words = [_speed_word(row, found, _NO_BREAK) for row in _measured(found)]
     return [
         [
             [Phrase((Word(line.replace(_NO_BREAK, " "), word.style),))]

@@ -106,8 +106,8 @@ def _precision_word(precision: str) -> Word:
 
 def _state(view: SessionView, screen: ScreenState) -> Phrase:
     state, style = str(view.state), _STATE_STYLES[view.state]
-    if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason == "stopped":
-        state, style = "stopped", Style.GOOD
+    if state == "finished" and isinstance(view.outcome, RunFinished) and view.outcome.reason != "done":
+        state, style = view.outcome.reason, Style.GOOD
     elif screen.lost:
         state, style = "lost", Style.ERROR
     elif screen.silence and state not in ("finished", "failed"):

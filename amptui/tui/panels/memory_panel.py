@@ -40,7 +40,7 @@ def headline(view: SessionView, screen: ScreenState) -> list[Phrase]:
     return [Phrase((Word(f"sample {units.duration(age)} old", Style.WARNING),))]
 
 
-def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """As many lines as fit, the most important first; below them, what uses the memory."""
     used = 0
     if view.device is not None:
@@ -49,7 +49,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         used = len(lines) + 1
     rest = canvas.rows(used)
     if memory_table.has_room(rest, view):
-        memory_table.draw(rest, view)
+        memory_table.draw(rest, view, screen)
     elif view.device is None:
         quiet(canvas, NO_SAMPLE)
 

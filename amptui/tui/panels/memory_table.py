@@ -11,6 +11,7 @@ from amptui.telemetry.memory import other_bytes, sides
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.panels.phrases import Phrase, Word, fitting, wrapped, write
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style, precision_style
 
 _MIN_WIDTH = 36
@@ -77,11 +78,11 @@ def has_room(canvas: Canvas, view: SessionView) -> bool:
     return bool(view.memory) and canvas.width >= _MIN_WIDTH and canvas.height >= min_lines
 
 
-def draw(canvas: Canvas, view: SessionView) -> None:
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     """The newest breakdown of each precision, on a canvas with room for it."""
     text = [
         line
-        for sentence in memory_sentences(view.memory, view.numerics.xray)
+        for sentence in memory_sentences(view.memory, view.numerics.xray, screen.accepts)
         for line in wrapped(sentence, canvas.width, lines=_SENTENCE_LINES)
     ]
     rows = _rows(view.memory, by_dtype=_first_column(canvas.width) > _KIND_WIDTH)

@@ -1,6 +1,7 @@
 """Panels folded to one line each, for screens without room for their frames."""
 
 from amptui import units
+from amptui.diagnosis.rank_words import rank_lost, ranks_disagree, size_words, slow_in_short
 from amptui.diagnosis.speed import result_of_the_pair, why_no_ratio
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -13,7 +14,8 @@ from amptui.tui.panels import throughput as throughputs
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
-from amptui.tui.style import BOLD, Style
+from amptui.tui.renderables.rank_strips import strip_text
+from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
 
 _LABEL_WIDTH = 12
 
@@ -90,13 +92,13 @@ def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         phrases = [Phrase((word,)) for word in ab_comparison.measured_words(view.compared)]
         phrases.append(Phrase((Word(ab_comparison.blocks_words(view.compared), Style.DIM),), 2))
     else:
-        phrases = _gain(view, room)
+        phrases = _gain(view, screen, room)
         hint = comparing.interval_hint(view, screen)
         phrases += [Phrase((Word(hint, Style.DIM),), 3)] if hint else []
     _line(canvas, "comparison", phrases)
 
 
-def _gain(view: SessionView, room: int) -> list[Phrase]:
+def _gain(view: SessionView, screen: ScreenState, room: int) -> list[Phrase]:
     """Speed, memory and the medians behind them, or why there is no ratio."""
     compared = view.comparison
     speed = comparing.speed_words(compared) or comparing.provisional_words(compared)
@@ -105,10 +107,35 @@ def _gain(view: SessionView, room: int) -> list[Phrase]:
     if phrases and (steps := comparing.step_words(compared)):
         phrases.append(Phrase(steps, 2))
     if compared.speedup is None:
-        observed = view.run is not None and view.run.observed
-        reason = why_no_ratio(compared, observed=observed) or comparing.NOTHING_YET
+        reason = why_no_ratio(compared, screen.accepts) or comparing.NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))
     return phrases
+
+
+def ranks(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """How many ranks, what is wrong with them, or which is slow."""
+    found = view.ranks
+    if found is None:
+        return
+    phrases = [Phrase((Word(size_words(found.world_size, None)),), 2)]
+    alarms = [*map(rank_lost, found.lost), *map(ranks_disagree, found.disagreements)]
+    if alarms:
+        sign, style = VERDICT_SIGNS["error"]
+        room = canvas.width - 2 - _LABEL_WIDTH
+        phrases.append(Phrase((Word("".join(wrapped(f"{sign} {alarms[-1]}", room, lines=1)), style),), 0))
+    elif found.straggler is not None:
+        sign, style = VERDICT_SIGNS["warning"]
+        phrases.append(Phrase((Word(f"{sign} {slow_in_short(found.straggler)}", style),), 0))
+    elif view.samples_per_second is not None:
+        each = units.rate(view.samples_per_second / found.world_size, "samples")
+        phrases.append(Phrase((Word(f"{each:<14}"), Word(" each", Style.DIM)), 3))
+    own = [row.own_seconds or None for row in found.rows]
+    if len(own) == found.world_size and any(own):
+        slow = found.straggler.rank if found.straggler is not None else None
+        cells = zip(found.rows, strip_text(own, ascii_only=canvas.ascii_only), strict=True)
+        words = [Word(cell, Style.WARNING if row.rank == slow else Style.TEXT) for row, cell in cells]
+        phrases.insert(1, Phrase(tuple(words), 1))
+    _line(canvas, "ranks", phrases)
 
 
 def _line(canvas: Canvas, label: str, phrases: list[Phrase]) -> None:

@@ -119,14 +119,9 @@ def speed_words(comparison: Comparison) -> Word | None:
 
 
 def interval_hint(view: SessionView, screen: ScreenState) -> str:
-    """How to get an interval for the running tally's ratio; empty without a ratio or without that key."""
+    """How to get an interval for the running tally's ratio; empty without a ratio or a run that takes it."""
     known = view.comparison.speedup is not None
-    return "press c for an interval" if known and _takes(view, screen, "c") else ""
-
-
-def _takes(view: SessionView, screen: ScreenState, key: str) -> bool:
-    """Whether the run responds to ``key``: a replay and a run that has ended do not."""
-    return view.state in ("running", "paused") and any(label == key for label, _ in screen.hints)
+    return "press c for an interval" if known and "comparison" in screen.accepts else ""
 
 
 def provisional_words(comparison: Comparison) -> Word | None:
@@ -181,7 +176,7 @@ def _verdict_lines(
     """
     lines, hint = ab_comparison.card_lines(view, width), ""
     if result_of_the_pair(view) is None:
-        lines += _gain_lines(view, width)
+        lines += _gain_lines(view, screen, width)
         hint = interval_hint(view, screen)
     shown = sum(stats.provisional_steps for stats in view.comparison.rows)
     notes = [f"{PROVISIONAL} from {units.count(shown)} warm-up steps"] if shown else []
@@ -192,20 +187,19 @@ def _verdict_lines(
     return [*lines, *([Phrase((Word(text, Style.DIM),))] for text in notes)]
 
 
-def _gain_lines(view: SessionView, width: int) -> list[list[Phrase]]:
+def _gain_lines(view: SessionView, screen: ScreenState, width: int) -> list[list[Phrase]]:
     """Speed and memory over all steps, or why there is no ratio yet."""
     comparison = view.comparison
     speed = speed_words(comparison) or provisional_words(comparison)
     words = [word for word in (speed, memory_words(comparison)) if word is not None]
     if comparison.speedup is None:
-        observed = view.run is not None and view.run.observed
-        words.append(Word(why_no_ratio(comparison, observed=observed), Style.DIM))
+        words.append(Word(why_no_ratio(comparison, screen.accepts), Style.DIM))
     return [line for word in words for line in wrapped_phrases(word.text, word.style, width, lines=3)]
 
 
 def _remarks(view: SessionView, screen: ScreenState) -> list[tuple[str, int]]:
     """Why AMP gained little, and the losses after as many steps; the first matters most."""
-    told = explanations(view, can_xray=_takes(view, screen, "x"))
+    told = explanations(view, screen.accepts)
     remarks: list[tuple[str, int]] = [(text, Style.TEXT) for text in told]
     losses = losses_after(view)
     if losses is not None and view.comparison.speedup is not None:

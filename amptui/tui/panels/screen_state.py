@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from amptui.answers import RequestKind
 from amptui.records import Severity
 
 
@@ -16,7 +17,7 @@ class ScreenState:
     steps_ahead: int = 0
     """How many future steps the curves leave room for at their right end."""
     focus: str | None = None
-    """The enlarged panel, one of ``layout.PANELS``."""
+    """The enlarged panel, one of ``layout.RANKED_PANELS``."""
     frames_per_second: float | None = None
     frame_cpu_percent: float | None = None
     """What drawing costs, in percent of one core."""
@@ -28,6 +29,8 @@ class ScreenState:
     """What to say of a run that ended without its last record; empty otherwise."""
     silence: str = ""
     """What to say of a live run that has sent nothing for seconds; empty otherwise."""
+    accepts: frozenset[RequestKind] = frozenset()
+    """The kinds of request that the run takes from this screen: none in a replay or after the end."""
     hints: tuple[tuple[str, str], ...] = ()
     """Keys and what they do, the most important first, help and quit at the end."""
     message: str = ""

@@ -22,8 +22,8 @@ from amptui.engine.checkpoint.file import checkpoint_name, checkpoints
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.errors import DataError
+from amptui.keeping import CheckpointWritten
 from amptui.records import (
-    CheckpointWritten,
     EpochFinished,
     Note,
     PauseChanged,

@@ -11,8 +11,8 @@ import pytest
 from amptui.control import Control, StopRequest
 from amptui.engine.checkpoint.file import checkpoints, read, write
 from amptui.errors import RunFolderError, UsageError
+from amptui.keeping import CheckpointWritten
 from amptui.records import (
-    CheckpointWritten,
     Note,
     PhaseChanged,
     Record,

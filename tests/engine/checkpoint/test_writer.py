@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from amptui.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.engine.checkpoint.file import checkpoints, read, write
+from amptui.keeping import CheckpointWritten
 from amptui.records import (
-    CheckpointWritten,
     EpochFinished,
     Note,
     PauseChanged,

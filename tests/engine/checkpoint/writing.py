@@ -8,13 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from amptui.control import Control, StopRequest
-from amptui.records import (
-    CheckpointWritten,
-    KeepingChanged,
-    Note,
-    Record,
-    StepRecord,
-)
+from amptui.keeping import CheckpointWritten, KeepingChanged
+from amptui.records import Note, Record, StepRecord
 from tests.tiny import Log, Tiny
 
 ENOUGH_SECONDS = 60.0

@@ -1,5 +1,7 @@
 """One step's operations are counted by torch's formulas, while the step computes what it would have."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from amptui.control import Control, XRayRequest
-from amptui.engine.probes import schedule
+from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.findings import FlopsCounted
 from amptui.records import Record, StepRecord
@@ -69,7 +71,7 @@ def test_the_step_computes_bit_for_bit_what_it_would_have(
 ) -> None:
     counting_losses, counting_state, log = trained(kind, precision)
     assert len(log.of(FlopsCounted)) == 1
-    monkeypatch.setattr(schedule, "is_compiled", lambda _model: True)
+    monkeypatch.setattr(flop_schedule, "is_compiled", lambda _model, inside=False: True)
     plain_losses, plain_state, plain = trained(kind, precision)
     assert not plain.of(FlopsCounted)
     assert counting_losses == plain_losses
@@ -89,6 +91,21 @@ def test_it_counts_what_torch_counts(kind: type[Tiny]) -> None:
         functional.cross_entropy(again.model.train()(inputs), targets).backward()
     assert found.flops == counter.get_total_flops() > 0
     assert (found.step, found.uncounted) == (1, ())
+
+
+NO_TRITON = """
+import sys
+sys.modules["triton"] = None  # as in torch's builds for a CPU
+from torch import nn
+from amptui.engine.probes.flop_counter import FlopCounter
+with FlopCounter(nn.Linear(1, 1)):
+    pass
+"""
+
+
+def test_a_torch_without_triton_has_nothing_to_say_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_TRITON], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 def test_a_layer_by_hand() -> None:
@@ -240,4 +257,5 @@ def test_a_compiled_model_is_counted_by_the_x_ray_and_in_no_step() -> None:
     plain = Log()
     train(prepare(Tiny(), steps=1), plain)
     assert (found.precision, found.flops) == ("bf16", plain.of(FlopsCounted)[0].flops)
+    assert found.samples == 8
     torch.compiler.reset()

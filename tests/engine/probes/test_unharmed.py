@@ -51,7 +51,7 @@ def test_a_switch_without_memory_for_a_snapshot_is_refused(monkeypatch: pytest.M
     def short_of_memory(*_: object) -> Snapshot:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("amptui.engine.precision_switch.Snapshot", short_of_memory)
+    monkeypatch.setattr("amptui.engine.snapshot.Snapshot", short_of_memory)
     control = Control()
     log = Log(switching(control, {3: "bf16"}))
     assert train(prepare(Tiny()), log, control) == "done"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from amptui.control import Control, StopRequest
-from amptui.records import CheckpointWritten, KeepingChanged
+from amptui.keeping import CheckpointWritten, KeepingChanged
 from tests.simcuda.training import FIRST_STEPS, Small, run
 from tests.tiny import Log, losses, prepare, resume
 

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 import amptui
+from amptui.control import PrecisionRequest
 from amptui.records import StepRecord
 from amptui.runs.journal import read
 from tests.observed import Loop
+from tests.own_loops import FORMS, Form, Own, ask
 
 STEPS = 40
 
@@ -41,3 +43,32 @@ def test_observing_adds_no_wait_and_sees_every_step(
     assert {record.precision for record in steps} == {precision}
     assert all(record.step_seconds is not None for record in steps[1:])
     assert steps[1].grad_norm is not None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_watching_adds_no_wait_in_any_precision(
+    form: Form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    switches = {12: "bf16", 24: "fp16", 50: "ieee", 60: "fp16"}
+
+    def before(step: int) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+        if step in switches:
+            ask(monitor, PrecisionRequest(switches[step]))
+        # The step after a switch may wait: copies are made to return to, kernels are loaded.
+        if step > 2 and not {step, step - 1, step - 2} & set(switches):
+            torch.cuda.set_sync_debug_mode("error")
+
+    own = Own(fused=True, clip_norm=0.5, device="cuda")
+    with own.watch() as monitor:
+        try:
+            own.watched(monitor, form, 80, before)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert monitor.precision == "fp16"
+    (run,) = (tmp_path / "amptui" / "runs").iterdir()
+    steps = [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
+    assert [record.step for record in steps] == list(range(1, 81))
+    assert {record.precision for record in steps} == {"fp32", "bf16", "fp16", "ieee"}
+    assert all(record.loss is not None for record in steps)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.tui.canvas import Canvas, Rect
+from amptui.tui.keys import KEYS as ALL_KEYS
 from amptui.tui.overlays.event_browser import EventBrowser
 from amptui.tui.overlays.loss_scale_question import LossScaleQuestion
 from amptui.tui.overlays.menus import Help, PrecisionMenu, QuitQuestion
@@ -20,7 +21,7 @@ KEYS = [
     "up", "down", "pageup", "pagedown", "home", "end", "left", "right", "space", "enter", "s", "o", "x", "1",
 ]  # fmt: skip
 OVERLAYS: dict[str, Callable[[], Overlay]] = {
-    "help": Help,
+    "help": lambda: Help("keys", ALL_KEYS),
     "quit": lambda: QuitQuestion(attached=False),
     "quit attached": lambda: QuitQuestion(attached=True),
     "menu": lambda: PrecisionMenu(views.compared()),

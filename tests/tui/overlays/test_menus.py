@@ -18,7 +18,7 @@ from tests.tui.overlays.opened import drawn, lines, text
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_help_lists_every_key_with_its_meaning(size: tuple[int, int]) -> None:
-    shown = lines(Help(), views.compared(), *size)
+    shown = lines(Help("keys", KEYS), views.compared(), *size)
     for key in KEYS:
         assert any(key.label in line and key.meaning in line for line in shown), key.label
     assert any("run folder  runs/mnist-deep" in line for line in shown)
@@ -28,7 +28,7 @@ def test_help_lists_every_key_with_its_meaning(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("key", ["question_mark", "escape", "p", "x"])
 def test_any_key_closes_help(key: str) -> None:
-    assert Help().press(key, EMPTY_VIEW) == CLOSE
+    assert Help("keys", KEYS).press(key, EMPTY_VIEW) == CLOSE
 
 
 @pytest.mark.parametrize("attached", [False, True])

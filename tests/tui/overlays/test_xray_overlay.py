@@ -23,7 +23,7 @@ from amptui.tui.overlays.xray_tables import (
 from amptui.tui.panels.phrases import end_of
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
-from tests.tui.overlays.opened import LAYERS, drawn, layer, lines, text, with_xray
+from tests.tui.overlays.opened import LAYERS, SCREEN, drawn, layer, lines, text, with_xray
 from tests.tui.panels.drawing import style_of
 
 both_sizes = pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -100,7 +100,14 @@ def test_islands_in_fp32_are_counted_and_named() -> None:
 
 
 def test_before_the_first_one_it_says_how_to_take_one() -> None:
-    assert "x takes one" in text(XRay(), EMPTY_VIEW)
+    asked = drawn(XRay(), EMPTY_VIEW, screen=replace(SCREEN, accepts=frozenset({"x-ray"})))
+    assert "x takes one" in "\n".join(asked.lines())
+    assert "x again" in asked.lines()[-1]
+
+
+def test_where_none_can_be_taken_it_names_no_key() -> None:
+    assert "x takes one" not in text(XRay(), EMPTY_VIEW)
+    assert "again" not in lines(XRay(), with_xray())[-1]
 
 
 # ----------------------------------------------------------------------------------- layers

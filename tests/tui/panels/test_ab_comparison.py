@@ -144,6 +144,18 @@ def test_more_than_two_are_counted() -> None:
     assert sum("●" in line for line in lines) == 2
 
 
+def test_rows_beside_eager_ones_are_called_compiled() -> None:
+    rows = (measured("fp16 eager"), faster())
+    found = record_samples.compared(rows=rows, baseline="fp16 eager", over=False, reason="running")
+    assert [word.text for word in ab_comparison.measured_words(found)] == [
+        "AMP fp16 compiled 1.71× faster (1.68 to 1.74)"
+    ]
+    assert [word.text for word in ab_comparison.names(found) if word.text.strip()] == [
+        "▲ AMP fp16 eager",
+        "▲ AMP fp16 compiled",
+    ]
+
+
 def test_the_throughput_line_does_not_flicker() -> None:
     lines = [
         draw_alone(oneliners.throughput, replace(in_turns(), precision=precision), 80)

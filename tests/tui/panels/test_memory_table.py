@@ -11,6 +11,7 @@ from amptui.findings import MemoryBreakdown
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import memory_panel, memory_table
+from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import BOLD, Style
 from tests.telemetry.memory_samples import memory as taken
 from tests.telemetry.record_samples import xray
@@ -30,7 +31,7 @@ def with_memory(*taken: MemoryBreakdown, before: SessionView | None = None) -> S
 
 def drawn(view: SessionView, width: int = 76, height: int = 20, *, ascii_only: bool = False) -> Canvas:
     canvas = Canvas(width, height, ascii_only=ascii_only)
-    memory_table.draw(canvas, view)
+    memory_table.draw(canvas, view, ScreenState(accepts=view.accepts))
     return canvas
 
 

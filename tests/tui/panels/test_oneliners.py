@@ -49,7 +49,7 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
             views.first_impression(),
             "comparison AMP ~1.84× faster ~583 ms → ~316 ms",
         ),
-        (oneliners.comparison, views.fp32_only(), "comparison press p to compare with AMP"),
+        (oneliners.comparison, views.fp32_only(), "comparison no steps in AMP"),
         (oneliners.comparison, views.starting(), "comparison no steps counted yet"),
         (oneliners.loss, views.starting(), "loss waiting: importing torch"),
     ],

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
+from amptui.answers import REQUEST_KINDS
 from amptui.diagnosis.speed import explanations
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
-from amptui.tui.keys import FOOTER_HINTS
 from amptui.tui.panels import oneliners, precision_table
 from amptui.tui.panels.phrases import Word
 from amptui.tui.panels.screen_state import ScreenState
@@ -114,7 +114,7 @@ def test_why_it_cannot_be_said_is_wrapped() -> None:
     view = replace(view, comparison=replace(view.comparison, rows=few))
     canvas = draw_alone(precision_table.draw, view, 30, 12)
     told = " ".join(line.strip() for line in canvas.lines())
-    assert "not enough steps yet: FP32 12 of 20, AMP 12 of 20" in told
+    assert "not enough steps: FP32 12 of 20, AMP 12 of 20" in told
     assert style_of(canvas, "not enough") == Style.DIM
 
 
@@ -135,7 +135,7 @@ def test_losses_are_of_as_many_steps_of_each_and_say_what_they_do_not_mean() -> 
 
 
 HINT = "press c for an interval"
-WITH_KEYS = replace(SCREEN, hints=FOOTER_HINTS)
+WITH_KEYS = replace(SCREEN, accepts=REQUEST_KINDS)
 
 
 @pytest.mark.parametrize("size", [(30, 12), (34, 16), (50, 24)])
@@ -151,8 +151,7 @@ def test_where_there_is_room_the_ratio_says_how_to_get_an_interval(size: tuple[i
     ("view", "screen", "size"),
     [
         (views.compared(), WITH_KEYS, (34, 10)),  # no room
-        (views.compared(), SCREEN, (34, 16)),  # a replay's screen has no such key
-        (views.finished(), WITH_KEYS, (34, 16)),
+        (views.compared(), SCREEN, (34, 16)),  # a replay takes no request
         (views.first_impression(), WITH_KEYS, (34, 16)),
         (replace(views.compared(), compared=record_samples.compared()), WITH_KEYS, (34, 24)),
     ],
@@ -220,7 +219,7 @@ def test_steps_say_how_many_are_missing() -> None:
         line.split() for line in draw_alone(precision_table.draw, views.first_impression(), 34, 16).lines()
     ]
     assert ["steps", "0/20", "0/20"] in lines
-    assert "not enough steps yet: FP32 0 of 20, AMP 0 of 20" in " ".join(
+    assert "not enough steps: FP32 0 of 20, AMP 0 of 20" in " ".join(
         line.strip() for line in draw_alone(precision_table.draw, views.first_impression(), 34, 16).lines()
     )
 

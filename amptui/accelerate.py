@@ -1,0 +1,392 @@
+"""Watches a loop of Accelerate and switches its precision: forward passes, scaler, saved states."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import MethodType
+from typing import Any, Literal, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import convert_to_fp32
+from torch import nn
+from torch.optim import Optimizer
+
+from amptui.amp_monitor import PrecisionName, default_amp
+from amptui.engine.precision import unsupported_precisions
+from amptui.engine.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.engine.watched_loop import OwnLoop, WatchedLoop
+from amptui.framework_loop import must_have_closure
+from amptui.monitor import Monitor
+from amptui.process.guest_run import Observed, Watched, tell_fault
+from amptui.prompt import complain
+from amptui.records import AMP_PRECISIONS, PRECISIONS
+
+_T = TypeVar("_T")
+
+_SCALER_FILE = "amptui_scaler.bin"
+"""The scaler's state among an accelerator's saved ones, where Accelerate itself has no scaler to save."""
+
+_NO_XRAY = "it runs the forward pass again, for which Accelerate has no function"
+
+_SEVERAL_OPTIMIZERS = "the accelerator has several optimizers, which step at different times"
+
+_UNWATCHED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "XLA", "TP")
+"""Where not torch's optimizer alone updates the weights, or not its tensors alone hold them."""
+
+
+def watch(
+    accelerator: Accelerator,
+    *,
+    precision: PrecisionName | None = None,
+    amp: Literal["fp16", "bf16"] | None = None,
+    samples_per_step: int | None = None,
+    save_dir: str | Path | None = None,
+) -> "AcceleratorMonitor":
+    """Watch what ``accelerator`` trains and switch its precision; call it once, before ``prepare()``.
+
+    The loop stays as it is: ``accelerator.backward``, ``clip_grad_norm_``, ``accumulate``, ``autocast`` and
+    the prepared optimizer and scheduler follow the precision. It starts in ``precision``, by default in the
+    accelerator's own; ``amp`` is what AMP means, by default the accelerator's ``mixed_precision`` or else
+    ``fp16`` on a GPU and ``bf16`` on a CPU.
+
+    ``samples_per_step``: how many samples one optimizer step takes, unless :meth:`AcceleratorMonitor.steps`
+    counts them. ``save_dir``: where the key ``s`` saves the accelerator's state, in a folder for each step;
+    by default ``checkpoints`` in the accelerator's ``project_dir`` or the current folder. With automatic
+    checkpoint naming the accelerator itself chooses.
+
+    Several processes, fp8 and weights other than float32 are only observed, and only in the main process.
+    DeepSpeed, FSDP, Megatron-LM and XLA are not watched.
+
+    Raises TypeError for arguments of other kinds, RuntimeError after ``prepare()``, and ValueError for a
+    precision that the device does not support. If anything else of amptui's own fails, it writes one line to
+    standard error and the script continues in the current precision.
+    """
+    if not isinstance(accelerator, Accelerator):
+        raise TypeError(f"accelerator must be an accelerate.Accelerator, not {type(accelerator).__name__}")
+    if accelerator._models or accelerator._optimizers:
+        raise RuntimeError("call amptui.accelerate.watch() before accelerator.prepare()")
+    folder = None if save_dir is None else Path(save_dir)
+    return AcceleratorMonitor(
+        accelerator, precision=precision, amp=amp, samples_per_step=samples_per_step, save_dir=folder
+    )
+
+
+class AcceleratorMonitor(Monitor):
+    """The run of what an accelerator trains, from its ``prepare()`` to the end of the script."""
+
+    _no_xray = _NO_XRAY
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        *,
+        precision: str | None,
+        amp: str | None,
+        samples_per_step: int | None = None,
+        save_dir: Path | None = None,
+    ) -> None:
+        super().__init__(None)
+        self._accelerator = accelerator
+        self._samples_per_step = samples_per_step
+        self._save_dir = save_dir
+        self._models: list[nn.Module] = []
+        self._optimizers: list[Optimizer] = []
+        self._amp: SwitchedAmp | None = None
+        self._opened = self._faulty = False
+        self._unsupported = unsupported_precisions(accelerator.device)
+        self._check_precisions(precision, amp)
+        self._first_precision = precision or _own_precision(accelerator)
+        self._unsupported.pop(self._first_precision, None)  # the script uses it
+        self._amp_precision = amp or self._default_amp()
+        self._reason = _why_only_observed(accelerator)
+        """Why amptui does not switch the precision; empty if it does."""
+        if not accelerator.is_main_process:
+            return
+        if unwatched := _why_unwatched(accelerator):
+            complain(f"cannot watch this script: {unwatched}")
+            return
+        self._replace("prepare_model", self._prepare_model)
+        self._replace("prepare_optimizer", self._prepare_optimizer)
+
+    @property
+    def precision(self) -> str:
+        """The precision of the next step."""
+        return self._first_precision if self._amp is None else self._amp.precision.name
+
+    @property
+    def should_stop(self) -> bool:
+        """As :attr:`Monitor.should_stop`; never with several processes, of which one would stop alone."""
+        return self._accelerator.num_processes == 1 and super().should_stop
+
+    def steps(self, batches: Iterable[_T]) -> Iterator[_T]:
+        """As :meth:`Monitor.steps`; requests are handled when the body of the loop has ended."""
+        for batch in super().steps(batches):
+            yield batch
+            self._end_step()
+
+    def _end_step(self) -> None:
+        run = self._run
+        try:
+            if run is not None and isinstance(run.loop, WatchedLoop):
+                run.loop.end_step()
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """Tell once of a fault of amptui's own, and observe nothing more."""
+        run = self._run
+        if run is not None and run.loop.active:
+            run.loop.give_up(error)
+        elif run is None and not self._faulty:
+            self._faulty = True
+            tell_fault("a fault of its own, which the training does not notice", error)
+
+    def _save(self) -> object:
+        """Save the accelerator's state; return where."""
+        accelerator = self._accelerator
+        if accelerator.project_configuration.automatic_checkpoint_naming:
+            return accelerator.save_state()
+        folder = self._save_dir or Path(accelerator.project_dir or ".") / "checkpoints"
+        path = folder / f"step-{0 if self._run is None else self._run.loop.step}"
+        accelerator.save_state(str(path))
+        return path
+
+    # ------------------------------------------------------------------- the precision
+
+    def _default_amp(self) -> str:
+        accelerator = self._accelerator
+        names = (self._first_precision, str(accelerator.mixed_precision))
+        return next((name for name in names if name in AMP_PRECISIONS), default_amp(accelerator.device))
+
+    def _check_precisions(self, *names: str | None) -> None:
+        for name in names:
+            if name is None:
+                continue
+            if name not in PRECISIONS:
+                raise ValueError(f"no precision {name!r}: use one of {', '.join(PRECISIONS)}")
+            if name in self._unsupported:
+                raise ValueError(f"precision {name}: {self._unsupported[name]}")
+
+    def _replace(self, name: str, around: Callable[..., Any]) -> None:
+        """Let ``around``, which gets the accelerator's method first, do what the method of that name does."""
+        method = getattr(self._accelerator, name)
+        setattr(self._accelerator, name, functools.wraps(method)(functools.partial(around, method)))
+
+    def _own(self, parameters: Iterable[nn.Parameter]) -> SwitchedAmp | None:
+        """Take the precision over before the first of the script's parts is prepared, if that is possible."""
+        if self._amp is not None or self._reason:
+            return self._amp
+        self._reason = _why_not_these(parameters)
+        if self._reason:
+            return None
+        accelerator = self._accelerator
+        try:
+            amp = SwitchedAmp(accelerator.device, accelerator.scaler)
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+            self._reason = f"{type(error).__name__}: {error}"
+            return None
+        amp.follow(amp.precisions[self._first_precision])
+        self._amp = amp
+        if accelerator.scaler is None:
+            accelerator.register_save_state_pre_hook(self._save_scaler)
+            accelerator.register_load_state_pre_hook(self._load_scaler)
+        else:
+            accelerator.scaler = amp.scaler
+        self._replace("autocast", self._autocast)
+        self._replace("backward", self._backward)
+        self._replace("unscale_gradients", self._unscale_gradients)
+        return amp
+
+    @property
+    def _owned(self) -> SwitchedAmp:
+        assert self._amp is not None, "the precision is amptui's"
+        return self._amp
+
+    @contextmanager
+    def _scaler_in_place(self) -> Iterator[None]:
+        """Within, the accelerator has the scaler; elsewhere only if it had one without amptui.
+
+        A script may ask whether there is one, and so does what loads a checkpoint.
+        """
+        accelerator, before = self._accelerator, self._accelerator.scaler
+        accelerator.scaler = before if self._amp is None else self._amp.scaler
+        try:
+            yield
+        finally:
+            accelerator.scaler = before
+
+    def _prepare_model(
+        self, prepare_model: Callable[..., Any], model: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        accelerator, known = self._accelerator, any(model is each for each in self._models)
+        if known or self._own(model.parameters()) is None:
+            prepared = prepare_model(model, *args, **kwargs)
+        else:
+            native_amp, accelerator.native_amp = accelerator.native_amp, False
+            if native_amp:
+                # Accelerate takes an autocast off again by this.
+                vars(model)["_original_forward"] = model.forward
+            self._switch_forward(model)
+            try:
+                prepared = prepare_model(model, *args, **kwargs)
+            finally:
+                accelerator.native_amp = native_amp
+        if not known:
+            self._models.append(model)
+            self._open_if_complete()
+        return prepared
+
+    def _switch_forward(self, model: nn.Module) -> None:
+        """Let the forward pass run in the current precision and return float32, as Accelerate does."""
+        amp, forward, cache_enabled = self._owned, model.forward, self._cache_enabled
+        of_class = getattr(forward, "__func__", None)
+        function = forward if of_class is None else of_class
+
+        @functools.wraps(function)
+        def switched(*args: Any, **kwargs: Any) -> Any:
+            if not torch.compiler.is_compiling() and torch.is_grad_enabled():
+                self._end_step()
+            with amp.autocast(cache_enabled=cache_enabled):
+                outputs = function(*args, **kwargs)
+            return convert_to_fp32(outputs) if amp.precision.name in AUTOCAST_DTYPES else outputs
+
+        # A copy of the model has a method of its own.
+        model.forward = switched if of_class is None else MethodType(switched, model)
+
+    def _prepare_optimizer(
+        self, prepare_optimizer: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._own(p for group in optimizer.param_groups for p in group["params"])
+        with self._scaler_in_place():
+            prepared = prepare_optimizer(optimizer, *args, **kwargs)
+        bare = _bare(prepared)
+        if not any(bare is each for each in self._optimizers):
+            self._optimizers.append(bare)
+            self._open_if_complete()
+        return prepared
+
+    def _autocast(self, _method: object, autocast_handler: Any = None) -> AbstractContextManager[Any]:
+        if autocast_handler is not None and not autocast_handler.enabled:
+            return torch.autocast(self._owned.device.type, enabled=False)
+        self._end_step()
+        return self._owned.autocast(cache_enabled=self._cache_enabled)
+
+    @property
+    def _cache_enabled(self) -> bool:
+        handler = self._accelerator.autocast_handler
+        return handler is None or bool(handler.cache_enabled)
+
+    def _backward(self, backward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self._scaler_in_place():
+            return backward(*args, **kwargs)
+
+    def _unscale_gradients(self, _method: object, optimizer: Any = None) -> None:
+        optimizers = self._accelerator._optimizers if optimizer is None else optimizer
+        for each in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
+            self._owned.scaler.unscale_(_bare(each))
+
+    def _save_scaler(self, _models: object, _weights: object, output_dir: str) -> None:
+        torch.save(self._owned.scaler.state_dict(), Path(output_dir) / _SCALER_FILE)
+
+    def _load_scaler(self, _models: object, input_dir: str) -> None:
+        path = Path(input_dir) / _SCALER_FILE
+        if path.exists():
+            self._owned.scaler.load_state_dict(torch.load(path, weights_only=True))
+
+    # ------------------------------------------------------------------------- the run
+
+    def _open_if_complete(self) -> None:
+        """Open the run when there are a model and its optimizer; say once what comes too late for it."""
+        try:
+            if self._opened:
+                self._meet_another_optimizer()
+            elif self._models and self._optimizers:
+                self._opened = True
+                self._open(self._script())
+                if self._run is not None and self._reason:
+                    self._run.note("info", f"only observed: {self._reason}")
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+            tell_fault("cannot watch this script", error)
+
+    def _meet_another_optimizer(self) -> None:
+        run = self._run
+        if run is not None and len(self._optimizers) > 1:
+            switchable = [each for each in PRECISIONS if each != self.precision]
+            self._unsupported.update(dict.fromkeys(switchable, _SEVERAL_OPTIMIZERS))
+            run.warn_once(f"{_SEVERAL_OPTIMIZERS}: only the first one's steps are watched")
+
+    def _script(self) -> Observed | Watched:
+        optimizer, accelerator = self._optimizers[0], self._accelerator
+        trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        owners = (each for each in self._models if any(id(p) in trained for p in each.parameters()))
+        model = next(owners, self._models[0])
+        if self._amp is None:
+            reason = f"only observed: {self._reason}"
+            return Observed(model, optimizer, accelerator.scaler, self._samples_per_step, reason=reason)
+        if must_have_closure(optimizer):
+            self._unsupported["fp16"] = f"{type(optimizer).__name__} calls its closure again"
+        own = OwnLoop(
+            device=self._amp.device,
+            model=model,
+            optimizer=optimizer,
+            precisions=self._amp.precisions,
+            precision=self._amp.precision.name,
+            amp_precision=self._amp_precision,
+            unsupported=self._unsupported,
+            ends_steps=self._ends_steps,
+            no_closure=self._no_xray,
+        )
+        return Watched(own, self._amp, self._samples_per_step, self._save)
+
+    @property
+    def _ends_steps(self) -> bool:
+        """Whether a new step is noticed where it begins: not in a forward pass that is compiled."""
+        return getattr(self._accelerator.state.dynamo_plugin.backend, "value", "NO") == "NO"
+
+
+def _bare(optimizer: Any) -> Optimizer:
+    """The optimizer of torch's in Accelerate's."""
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
+        optimizer = inner
+    bare: Optimizer = optimizer
+    return bare
+
+
+def _own_precision(accelerator: Accelerator) -> str:
+    """The precision in which Accelerate would train: on a CPU, its ``fp16`` is float32."""
+    name = str(accelerator.mixed_precision)
+    return name if accelerator.native_amp and name in AMP_PRECISIONS else "fp32"
+
+
+def _why_unwatched(accelerator: Accelerator) -> str:
+    """Why nothing of it is watched; empty if it is."""
+    kind = str(accelerator.distributed_type.value)
+    if kind in _UNWATCHED:
+        return f"{kind} updates the weights in ways of its own"
+    if getattr(accelerator, "parallelism_config", None) is not None:
+        return "its weights are spread over several devices"
+    return ""
+
+
+def _why_only_observed(accelerator: Accelerator) -> str:
+    """Why amptui does not switch its precision; empty if it does."""
+    if accelerator.num_processes > 1:
+        return f"all {accelerator.num_processes} processes would have to switch the precision together"
+    if accelerator.mixed_precision not in ("no", "fp16", "bf16"):
+        return f"amptui does not switch mixed_precision={str(accelerator.mixed_precision)!r}"
+    if accelerator.device.type not in ("cpu", "cuda"):
+        return f"amptui does not switch the precision on {accelerator.device.type}"
+    handler = accelerator.autocast_handler
+    if handler is not None and not handler.enabled:
+        return "the accelerator's AutocastKwargs disable autocast"
+    return ""
+
+
+def _why_not_these(parameters: Iterable[nn.Parameter]) -> str:
+    """Why amptui cannot switch the precision of a training of these; empty if it can."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            return f"the trained weights are {str(parameter.dtype).removeprefix('torch.')}, not float32"
+    return ""

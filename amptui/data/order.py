@@ -1,0 +1,98 @@
+"""The order of samples in an epoch, and the share of it that one rank of a distributed run takes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Sampler
+
+from amptui.data.loaders import SeededIndices
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which part of every global batch a process takes: part ``rank`` of ``world_size`` equal ones."""
+
+    rank: int = 0
+    world_size: int = 1
+
+
+WHOLE = Share()
+"""That of a single process."""
+
+
+class Order(Sampler[list[int]]):
+    """The sample indices of each batch of an epoch; iterates over the batches of epoch ``self.epoch``.
+
+    Training: the shuffled epoch of a single process with batches of ``batch_size * world_size`` samples,
+    without a last short one; each rank takes its part of every batch. Validation: the batches of
+    ``batch_size`` samples in order, dealt to the ranks in turn; the last may be short, and a rank may have
+    none.
+    """
+
+    def __init__(
+        self, samples: int, batch_size: int, seed: int, *, training: bool, share: Share = WHOLE
+    ) -> None:
+        self.samples = samples
+        self.batch_size = batch_size
+        self.epoch = 0
+        self.skip = 0
+        """Batches that iteration leaves out at the start."""
+        self.seeds_batches = False
+        """Whether each batch comes with a seed for what is drawn while its samples are loaded."""
+        self._seed = seed
+        self._training = training
+        self._share = share
+
+    def __len__(self) -> int:
+        rank, world_size = self._share.rank, self._share.world_size
+        if self._training:
+            return self.samples // (self.batch_size * world_size)
+        batches = -(-self.samples // self.batch_size)
+        return len(range(rank, batches, world_size))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = self.batches(self.epoch)[self.skip :]
+        if not self.seeds_batches:
+            return (batch.tolist() for batch in batches)
+        numbered = enumerate(batches, self.skip)
+        return (
+            SeededIndices(batch.tolist(), seed_of(self._seed, self.epoch, number, *self._of_rank()))
+            for number, batch in numbered
+        )
+
+    def batches(self, epoch: int) -> tuple[Tensor, ...]:
+        """The sample indices of each batch of an epoch, int64 on the CPU."""
+        return self.split(self.indices(epoch))
+
+    def split(self, indices: Tensor) -> tuple[Tensor, ...]:
+        """The batches of all ``indices`` of an epoch, on any device."""
+        return torch.split(indices, self.batch_size) if len(indices) else ()
+
+    def indices(self, epoch: int) -> Tensor:
+        """The sample indices of an epoch, int64 [samples]; drawn on the CPU, so the same for every device."""
+        rank, world_size = self._share.rank, self._share.world_size
+        if not self._training:
+            every = torch.arange(self.samples, device="cpu")
+            mine = torch.split(every, self.batch_size)[rank::world_size] if world_size > 1 else (every,)
+            return torch.cat(mine) if mine else every[:0]
+        generator = torch.Generator().manual_seed(self.epoch_seed(epoch))
+        shuffled = torch.randperm(self.samples, generator=generator, device="cpu")
+        whole = shuffled[: len(self) * self.batch_size * world_size]
+        return whole.view(-1, world_size, self.batch_size)[:, rank].reshape(-1) if world_size > 1 else whole
+
+    def epoch_seed(self, epoch: int) -> int:
+        """A 64-bit seed from the run's seed and ``epoch``; neighbouring numbers give unrelated seeds."""
+        return seed_of(self._seed, epoch)
+
+    def _of_rank(self) -> tuple[int, ...]:
+        """What tells the seeds of the other ranks' batches apart; rank 0 has those of a single process."""
+        return (self._share.rank,) if self._share.rank else ()
+
+
+def seed_of(seed: int, *numbers: int) -> int:
+    """A 64-bit seed from a run's ``seed`` and ``numbers``; neighbouring ones give unrelated seeds."""
+    entropy = (seed % (1 << 64), *numbers)
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0])

@@ -1,0 +1,151 @@
+"""What is said of the ranks of a distributed run: their number, a slow one, lost ones, differing replicas."""
+
+from amptui import units
+from amptui.ranks import RankLost, RankPlace, RanksDisagree
+from amptui.records import RunStarted
+from amptui.telemetry.rank_watch import RanksView
+from amptui.telemetry.stragglers import MIN_SAMPLES, RankVerdict, SlowRankNews
+
+_SHOWN_RANKS = 4
+"""Ranks named in one line."""
+
+_LOSSES = {
+    "killed": "was killed",
+    "hung": "hung",
+    "out of memory": "ran out of memory",
+    "failed": "failed",
+}
+
+
+_PARALLEL = {"": "", "ddp": "DDP", "fsdp2": "FSDP2"}
+
+
+def size_words(world_size: int, run: RunStarted | None) -> str:
+    """``8 ranks, DDP``."""
+    how = _PARALLEL[run.parallel] if run is not None else ""
+    ranks = f"{units.count(world_size)} ranks"
+    return f"{ranks}, {how}" if how else ranks
+
+
+def batch_words(run: RunStarted | None) -> str:
+    """``global batch 2,048``; empty where it is not known."""
+    known = run is not None and run.global_batch_size is not None
+    return f"global batch {units.count(run.global_batch_size)}" if run is not None and known else ""
+
+
+def run_words(run: RunStarted) -> str:
+    """``, 8 ranks, DDP, global batch 2,048``; empty for a single process."""
+    if run.world_size <= 1:
+        return ""
+    batch = batch_words(run)
+    return f", {size_words(run.world_size, run)}{f', {batch}' if batch else ''}"
+
+
+def place_words(place: RankPlace | None, *, with_host: bool = True) -> str:
+    """``node-1 cuda:5``; empty where it is not known."""
+    if place is None:
+        return ""
+    return f"{place.host} {place.device}" if with_host else place.device
+
+
+def speed_sentence(ranks: RanksView, run: RunStarted | None) -> str:
+    """Which rank is slow and what its numbers show, or that none is; empty as long as that is not known."""
+    verdict = ranks.straggler
+    if verdict is not None:
+        place = next((row.place for row in ranks.rows if row.rank == verdict.rank), None)
+        return _slow(verdict, place)
+    if ranks.samples < MIN_SAMPLES:
+        return ""
+    if run is not None and run.parallel == "fsdp2":
+        return "no rank waits longer for data or has a lower clock; FSDP2 hides whose compute is slow"
+    return "no rank is slower than the others"
+
+
+def slow_rank(news: SlowRankNews) -> str:
+    """Which rank is slow and what its numbers show; or that none is any more."""
+    if news.verdict is None:
+        return "no rank is slower than the others any more"
+    return _slow(news.verdict, news.place)
+
+
+def _slow(verdict: RankVerdict, place: RankPlace | None) -> str:
+    where = f" ({place_words(place)})" if place is not None else ""
+    return f"rank {verdict.rank}{where} is slow: {slow_because(verdict)}"
+
+
+def slow_because(verdict: RankVerdict) -> str:
+    """``forward and backward take 12.7 ms, on the others 9.61 ms``."""
+    took = units.milliseconds(verdict.seconds), units.milliseconds(verdict.others_seconds)
+    if verdict.cause == "input":
+        return f"it waits {took[0]} for data, the others {took[1]}"
+    if verdict.cause == "compute":
+        return f"forward and backward take {took[0]}, on the others {took[1]}"
+    others = verdict.others_clock_mhz
+    of = "" if others is None else f"of {_megahertz(others)} "
+    clock = f"clock held at {units.count(round(verdict.clock_mhz or 0))} {of}by {', '.join(verdict.reasons)}"
+    return clock if verdict.seconds is None else f"{clock}; compute {took[0]}, others {took[1]}"
+
+
+def slow_in_short(verdict: RankVerdict) -> str:
+    """``rank 5 slow: compute 12.7 ms, others 9.61 ms``."""
+    took = units.milliseconds(verdict.seconds), units.milliseconds(verdict.others_seconds)
+    if verdict.cause == "clocks":
+        took = _megahertz(verdict.clock_mhz), _megahertz(verdict.others_clock_mhz)
+    what = {"input": "data wait", "compute": "compute", "clocks": "clock"}[verdict.cause]
+    return f"rank {verdict.rank} slow: {what} {took[0]}, others {took[1]}"
+
+
+def _megahertz(value: float | None) -> str:
+    return units.NOT_AVAILABLE if value is None else f"{units.count(round(value))} MHz"
+
+
+def ranks_disagree(record: RanksDisagree) -> str:
+    """``replicas disagree: rank 3 has loss scale 32,768, the others 65,536``; or that they agree again."""
+    if record.count <= 0:
+        return f"replicas agree again: {_NOUNS[record.what]}"
+    who = _ranks([each.rank for each in record.others], record.count)
+    return f"replicas disagree: {_DIFFERENCES[record.what](record, who)}"
+
+
+def rank_lost(record: RankLost) -> str:
+    """``rank 5 on node-2 was killed: signal 9``."""
+    detail = " ".join(record.detail.split())
+    where = f" on {record.host}" if record.host else ""
+    text = f"rank {record.rank}{where} {_LOSSES[record.cause]}"
+    return f"{text}: {detail}" if detail else text
+
+
+def _ranks(ranks: list[int], count: int) -> str:
+    """``rank 3``, ``ranks 1, 2`` or ``12 ranks (1, 2, 5, 6, ...)``."""
+    if count == 1 and ranks:
+        return f"rank {ranks[0]}"
+    named = ", ".join(map(str, ranks[:_SHOWN_RANKS]))
+    if count <= min(len(ranks), _SHOWN_RANKS):
+        return f"ranks {named}"
+    return f"{units.count(count)} ranks ({named}, ...)"
+
+
+def _other_scales(record: RanksDisagree, who: str) -> str:
+    values = {each.value for each in record.others}
+    has = "has" if record.count == 1 else "have"
+    theirs = f"loss scale {units.count(values.pop())}" if len(values) == 1 else "other loss scales"
+    return f"{who} {has} {theirs}, the others {units.count(record.most)}"
+
+
+def _other_found_inf(record: RanksDisagree, who: str) -> str:
+    if record.most:
+        return f"{who} found no Inf and applied a step that the others skipped"
+    return f"{who} found Inf and skipped a step that the others applied"
+
+
+def _other_weights(_record: RanksDisagree, who: str) -> str:
+    return f"the weights of {who} differ from the others'"
+
+
+_NOUNS = {"loss scale": "loss scale", "found_inf": "found_inf", "weights": "the weights' hash"}
+
+_DIFFERENCES = {
+    "loss scale": _other_scales,
+    "found_inf": _other_found_inf,
+    "weights": _other_weights,
+}

@@ -1,0 +1,73 @@
+"""What the ranks of a script post for each other to read, in the store of the script's own process group.
+
+Short texts under names; no collective, so that nobody waits for a rank that does not come.
+"""
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+_STORE_SECONDS = 5.0
+"""A store that takes so long to answer is lost; one over a network takes 0.1 ms."""
+
+
+class Board:
+    """One run's part of ``store``; may be used by several threads.
+
+    Raises RuntimeError, as the store does, once that cannot be reached: it may live in rank 0's process.
+    """
+
+    def __init__(self, store: Store, name: str) -> None:
+        own = store.clone()  # a connection of its own: the script may wait on the other for minutes
+        own.set_timeout(timedelta(seconds=_STORE_SECONDS))
+        self._store = PrefixStore(f"amptui/{name}", own)
+
+    def post(self, name: str, value: Any) -> None:
+        """Put ``value``, which JSON can hold, in the place of the last one."""
+        self._store.set(name, json.dumps(value))
+
+    def read(self, names: Sequence[str]) -> list[Any]:
+        """What was posted under ``names``, all of which must have been."""
+        return [json.loads(text) for text in self._store.multi_get(list(names))]
+
+    def look(self, name: str) -> Any:
+        """What was posted under ``name``; None if nothing was."""
+        return json.loads(self._store.get(name)) if self._store.check([name]) else None
+
+    def decide(self, name: str, value: Any) -> Any:
+        """Post ``value`` unless something was; return what stands there, on all ranks the same."""
+        return json.loads(self._store.compare_set(name, "", json.dumps(value)))
+
+    def count(self, name: str, more: int = 0) -> int:
+        """Add ``more`` to a number that all ranks share; return it."""
+        return int(self._store.add(name, more))
+
+    def remove(self, name: str) -> None:
+        """Take away what was posted, if anything."""
+        self._store.delete_key(name)
+
+
+def open_board(name: str) -> Board | None:
+    """The board of the script's process group; None while there is no group.
+
+    Raises RuntimeError if its store cannot be reached.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return Board(dist.distributed_c10d._get_default_store(), name)
+
+
+def collectives_made() -> int:
+    """How many collectives this rank has begun on the script's process group; 0 where nobody counts them.
+
+    Equal on all ranks that are at the same place of the training, however many steps each has counted.
+    """
+    try:
+        group: Any = dist.distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
+    except (RuntimeError, ValueError):
+        return 0

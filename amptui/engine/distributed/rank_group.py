@@ -1,0 +1,396 @@
+"""The processes of a run: they meet, exchange rows on a gloo group of their own, and part in order."""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from amptui.engine.distributed.launcher_store import LauncherStore
+from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
+from amptui.engine.distributed.world import World
+from amptui.errors import DataError, DeviceError
+
+R = TypeVar("R")
+
+HANG_SECONDS = 40.0
+"""A rank that makes all others wait so long is given up: with the search for it, within a minute."""
+
+BUSY_SECONDS = 1200.0
+"""How long a rank that compiles, or takes an X-ray, may make the others wait. Inside a backward pass on a CPU
+gloo waits, which cannot tell compiling from hanging: in a compiled run it waits so long for both."""
+
+_MEETING_SECONDS = 0.05
+
+_SEARCH_SECONDS = 4.0
+"""How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
+
+_ENDED = "ended"
+
+_BAD_LOSS = "bad loss"
+
+_COMPILING = "compiling"
+
+End = Literal["stopped", "failed", "out of memory", "waited"]
+"""How a rank ended early: asked to before the first step, by an error of its own, or because others did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank runs."""
+
+    host: str
+    pid: int
+    device: str
+    device_name: str
+    gpu_uuid: str | None
+    memory_total_bytes: int | None
+
+
+class PeerEndedError(DeviceError):
+    """Another rank ended, so that this one cannot go on either."""
+
+    def __init__(
+        self, rank: int, how: End | Literal["killed", "hung"], detail: str, text: str, hint: str = ""
+    ) -> None:
+        super().__init__(text, hint=hint)
+        self.rank = rank
+        self.how = how
+        """``waited`` where no rank is known to have ended first; ``rank`` is -1."""
+        self.detail = detail
+
+
+class RankGroup:
+    """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
+
+    def __init__(
+        self,
+        world: World,
+        device: torch.device,
+        place: Place,
+        *,
+        stopping: Callable[[], bool],
+        compiles: bool = False,
+    ) -> None:
+        self.world = world
+        self.compiles = compiles
+        """Whether the model is compiled, for which ranks have to wait longer."""
+        self._gathers = 0
+        self._stopping = stopping
+        self._device = device
+        self._launcher = LauncherStore(world)
+        self._store = self._launcher.store
+        self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
+        self._gloo: Any = None
+        self._out = torch.empty(0, dtype=torch.float64, device="cpu")
+        self._work: Any = None
+        self._row = self._out
+        self._places: list[Place] = []
+
+    def connect(self) -> None:
+        """Wait until all ranks are there, and connect to them."""
+        world = self.world
+        self.meet("start")
+        self._places = [Place(**json.loads(self._store.get(f"place/{rank}"))) for rank in range(world.size)]
+        timeout, on_cuda = timedelta(seconds=HANG_SECONDS), self._device.type == "cuda"
+        if self.compiles:
+            timeout = timedelta(seconds=BUSY_SECONDS)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+            store=PrefixStore("torch", self._store),
+            rank=world.rank,
+            world_size=world.size,
+            # NCCL's watchdog aborts the process, which could not tell who hung: the rows tell it earlier.
+            timeout=None if on_cuda and not self.compiles else timeout,
+        )
+        self._gloo = dist.new_group(backend="gloo", timeout=timeout)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """Where each rank runs, in their order."""
+        return self._places
+
+    def meet(self, where: str, *, patience_seconds: float | None = None) -> None:
+        """Wait until all ranks have come to this point; without ``patience_seconds`` however long it takes.
+
+        So it is before the first step: raises DeviceError if this rank is asked to stop meanwhile. Later it
+        waits for the others whatever it is asked; time in which one of them compiles does not count.
+        """
+        key = f"meeting/{where}"
+        self._store.add(key, 1)
+        self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, patience_seconds)
+
+    def tell(self, name: str, text: str) -> None:
+        """Tell the other ranks something of their preparations."""
+        self._store.set(f"told/{name}", text)
+
+    def hear(self, name: str) -> str:
+        """What another rank tells; waits as :meth:`meet` does."""
+        key = f"told/{name}"
+        self._wait_until(lambda: self._store.check([key]))
+        heard: bytes = self._store.get(key)
+        return heard.decode()
+
+    def _wait_until(self, done: Callable[[], bool], patience_seconds: float | None = None) -> None:
+        waiting = time.monotonic()
+        while not done():
+            # First: a launcher that lost a rank stops the others.
+            stopping = patience_seconds is None and self._stopping()
+            if (found := self._ended_first()) is not None:
+                raise found
+            if stopping:
+                raise DeviceError("asked to stop while waiting for the other ranks")
+            if patience_seconds is not None and time.monotonic() - waiting > patience_seconds:
+                self._raise_unless_compiling()
+                waiting = time.monotonic()
+            time.sleep(_MEETING_SECONDS)
+
+    def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
+        """What ``load`` returns; rank 0 goes first, so that only it downloads a file, or refuses one."""
+        if not self.world.leads:
+            self.meet(f"{what} by rank 0")
+            return load()
+        loaded = load()
+        self.meet(f"{what} by rank 0")
+        return loaded
+
+    def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
+        """What ``work`` returns at rank 0; the others wait, and no collective waits with them."""
+        found = work() if self.world.leads else None
+        self.meet(where, patience_seconds=BUSY_SECONDS)
+        return found
+
+    def check_equal(self, facts: dict[str, float]) -> None:
+        """Raise DataError if one of ``facts`` differs from rank 0's: the ranks would wait for each other."""
+        everybody: list[dict[str, float]] = [{}] * self.world.size
+        dist.all_gather_object(everybody, facts, group=self._gloo)
+        for rank, theirs in enumerate(everybody):
+            for name, value in everybody[0].items():
+                if theirs.get(name) != value:
+                    what = f"rank {rank} has {theirs.get(name):,} {name}, rank 0 has {value:,}"
+                    raise DataError(what, hint="let build_model() and load_data() give all ranks the same")
+
+    # ------------------------------------------------------------------ while training
+
+    def send(self, row: Sequence[float]) -> None:
+        """Send this rank's row without waiting for the others'."""
+        self._row = torch.tensor(row, dtype=torch.float64, device="cpu")
+        self._out = torch.empty(self.world.size * ROW_VALUES, dtype=torch.float64, device="cpu")
+        self._work = dist.all_gather_into_tensor(self._out, self._row, group=self._gloo, async_op=True)
+
+    def receive(self) -> Table:
+        """The rows of all ranks; waits until the last has sent its own."""
+        work, self._work = self._work, None
+        if work is None:
+            return []
+        while not self._arrives(work):
+            self._raise_unless_compiling()
+        table: Table = self._out.view(self.world.size, ROW_VALUES).numpy()
+        return table
+
+    def _arrives(self, work: Any) -> bool:
+        """Whether all rows come in time; gloo gives up by itself where nothing is compiled."""
+        if not self.compiles:
+            work.wait()
+            return True
+        try:
+            work.wait(timedelta(seconds=HANG_SECONDS))
+        except RuntimeError:
+            if work.is_completed():
+                raise
+            return False
+        return True
+
+    def _raise_unless_compiling(self) -> None:
+        """Raise what gloo would, which waits in vain, unless another rank compiles."""
+        if not any(self._store.check([f"{_COMPILING}/{rank}"]) for rank in self._others()):
+            raise RuntimeError(f"gloo: no rank came within {HANG_SECONDS:g} s")
+
+    def tell_compiling(self, compiling: bool) -> None:
+        """Tell the others that they must wait for this rank, which begins or ends to compile."""
+        key = f"{_COMPILING}/{self.world.rank}"
+        with suppress(RuntimeError):
+            self._store.set(key, "") if compiling else self._store.delete_key(key)
+
+    def agree(self, trouble: str) -> str:
+        """The ``trouble`` of the first rank that has one, which it names; "" if none has. Waits for all."""
+        for rank, theirs in enumerate(self.gather(trouble)):
+            if theirs:
+                return f"rank {rank}: {theirs}"
+        return ""
+
+    def gather(self, value: Any) -> list[Any]:
+        """The ``value`` of each rank; waits for all."""
+        if self.compiles:  # gloo would wait as long for one that hangs
+            self._gathers += 1
+            self.meet(f"gather {self._gathers}", patience_seconds=HANG_SECONDS)
+        everybody = [None] * self.world.size
+        dist.all_gather_object(everybody, value, group=self._gloo)
+        return everybody
+
+    def leave(self) -> None:
+        """Part from the others after the last step.
+
+        In this order: with a group destroyed before all had left it, runs of four processes ended in SIGABRT.
+        """
+        dist.barrier(group=self._gloo)
+        dist.destroy_process_group(self._gloo)
+        dist.barrier()
+        dist.destroy_process_group()
+
+    # ------------------------------------------------------------------ through the store
+
+    def hand_in(self, name: str, value: bytes) -> None:
+        """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
+        self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
+
+    def collect(self, name: str, given_up: Callable[[], bool]) -> list[bytes]:
+        """What the other ranks have handed in as ``name``, from rank 1 on; waits for it, in any thread.
+
+        Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is ``given_up`` or too long.
+        """
+        return [self._take(f"{name}/{rank}", rank, given_up) for rank in range(1, self.world.size)]
+
+    def _take(self, key: str, rank: int, given_up: Callable[[], bool]) -> bytes:
+        limit = time.monotonic() + HANG_SECONDS
+        while True:
+            ended = self._ended_first()
+            over = given_up() or time.monotonic() > limit
+            if self._store.check([key]):  # last: a rank may hand it in and end
+                value: bytes = self._store.get(key)
+                self._store.delete_key(key)
+                return value
+            if ended is not None:
+                raise ended
+            if over:
+                text = f"rank {rank} has not sent its random states"
+                raise PeerEndedError(rank, "waited", "", text)
+            time.sleep(_MEETING_SECONDS)
+
+    # ------------------------------------------------------------------ ends
+
+    def tell_end(self, how: End, text: str) -> None:
+        """Tell the others that this rank ends early, and why; without the store nobody is left to tell."""
+        if how in ("failed", "out of memory"):
+            self._launcher.tell_cause(f"rank {self.world.rank}: {text}")
+        with suppress(RuntimeError):
+            self._store.set(f"{_ENDED}/{self.world.rank}", json.dumps([how, text]))
+            self._store.add(_ENDED, 1)
+
+    def tell_bad_loss(self, step: int) -> None:
+        """Tell the others of the first step whose loss was not finite on this rank."""
+        with suppress(RuntimeError):
+            self._store.set(f"{_BAD_LOSS}/{self.world.rank}", str(step))
+
+    def bad_losses(self) -> dict[int, int]:
+        """What each rank has told of that, by rank."""
+        with suppress(RuntimeError):
+            keys = {rank: f"{_BAD_LOSS}/{rank}" for rank in range(self.world.size)}
+            return {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
+        return {}
+
+    def find_ended(self) -> PeerEndedError:
+        """Who made an operation of all ranks fail; looks for a few seconds."""
+        limit = time.monotonic() + _SEARCH_SECONDS
+        while (found := self._ended_first()) is None and time.monotonic() < limit:
+            time.sleep(_MEETING_SECONDS)
+        if found is not None:
+            return found
+        ends = self._ends()
+        silent = [rank for rank in self._others() if rank not in ends]
+        if len(silent) == 1:
+            rank = silent[0]
+            detail = f"it made the others wait for {HANG_SECONDS:g} s"
+            return PeerEndedError(rank, "hung", detail, f"rank {rank} hung: {detail}")
+        return PeerEndedError(-1, "waited", "", "another rank ended or hung")
+
+    @property
+    def one_has_ended(self) -> bool:
+        """Whether another rank has ended; for any thread."""
+        return self._ended_first() is not None
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.world.size) if rank != self.world.rank]
+
+    def _ended_first(self) -> PeerEndedError | None:
+        """The rank that told of an error, or whose process of this machine is gone without a word."""
+        ends = self._ends()
+        for rank, (how, text) in sorted(ends.items()):
+            if how != "waited":
+                return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
+        for rank, place in enumerate(self._places):
+            if rank not in ends and place.host == socket.gethostname() and not _is_alive(place.pid):
+                detail = f"pid {place.pid} is gone"
+                return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
+        return None
+
+    def tell_cause(self, ended: PeerEndedError) -> None:
+        """Tell the ranks that the launcher may start next why these ended."""
+        self._launcher.tell_cause(ended.what)
+
+    @property
+    def cause_before(self) -> str:
+        """Why the ranks before these ended; empty if they did not say."""
+        return self._launcher.cause_before
+
+    def kill_hung(self, rank: int) -> None:
+        """Kill a rank of this machine that hung: its launcher would wait for it."""
+        place = self._places[rank]
+        if place.host == socket.gethostname():
+            with suppress(OSError):
+                os.kill(place.pid, signal.SIGKILL)
+
+    def _ends(self) -> dict[int, tuple[End, str]]:
+        """How each rank ended that has told so."""
+        found: dict[int, tuple[End, str]] = {}
+        with suppress(RuntimeError):
+            if not self._store.add(_ENDED, 0):
+                return found
+            for rank in range(self.world.size):
+                if rank != self.world.rank and self._store.check([f"{_ENDED}/{rank}"]):
+                    how, text = json.loads(self._store.get(f"{_ENDED}/{rank}"))
+                    found[rank] = (how, text)
+        return found
+
+
+def is_of_a_group(error: BaseException) -> bool:
+    """Whether an operation of several ranks failed: gloo and NCCL raise plain RuntimeErrors."""
+    if isinstance(error, PeerEndedError | dist.DistError):
+        return True
+    text = str(error).lower() if isinstance(error, RuntimeError) else ""
+    return any(
+        sign in text
+        for sign in ("gloo", "nccl", "connection closed by peer", "pair closure", "process group")
+    )
+
+
+def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
+    """Where this process runs."""
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    return Place(
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        device=str(device),
+        device_name=device_name,
+        gpu_uuid=gpu_uuid,
+        memory_total_bytes=total,
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs; a dead one that nobody has waited for does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"

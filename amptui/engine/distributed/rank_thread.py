@@ -1,0 +1,392 @@
+"""The trainer thread of one rank: meets the others before it prepares, and tells them how it ended."""
+
+import math
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amptui.engine.distributed.rank_control import RankControl
+from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
+from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
+from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
+from amptui.engine.distributed.world import World, refused_requests
+from amptui.engine.worker import TrainingThread
+from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
+from amptui.modelspec import ModelSpec
+from amptui.ranks import RankLost, RankPlace, RanksStarted
+from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
+from amptui.request import TrainRequest
+from amptui.samples import DeviceSample, GpuSample
+
+if TYPE_CHECKING:
+    from amptui.engine.checkpoint.data_position import Start
+    from amptui.engine.checkpoint.file import Checkpoint
+    from amptui.engine.distributed.own_overflows import OwnOverflows
+    from amptui.engine.distributed.rank_checkpoints import RankCheckpoints
+    from amptui.engine.distributed.rank_group import PeerEndedError
+    from amptui.engine.distributed.weights_check import WeightsCheck
+    from amptui.engine.setup import Choices, Join, Prepared
+
+
+WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
+"""Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
+
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+"""How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
+
+_NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
+
+_MIXED = "got mixed torch.Tensor and DTensor"
+"""How torch tells that weights are not gathered (``torch/distributed/tensor/_dispatch.py``)."""
+
+_NO_STRATEGY = "does not have a sharding strategy registered"
+"""How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
+
+
+class RankThread(TrainingThread):
+    """Trains as one of several ranks; rank 0 alone emits records and writes files.
+
+    A collapsed loss scale or lost weights end the run: ranks do not wait for a user's answer. ``watch_gpu``
+    samples this rank's GPU, if it has one.
+    """
+
+    def __init__(
+        self,
+        request: TrainRequest,
+        spec: ModelSpec,
+        control: RankControl,
+        emit: Callable[[Record], object],
+        world: World,
+        *,
+        watch_gpu: WatchGpu | None = None,
+        **options: Any,
+    ) -> None:
+        control.refuses = refused_requests(request)
+        self._saves_weights = request.save_weights is not None
+        request = replace(request, interactive=False)
+        self._keeps = request.checkpoint_dir is not None
+        self._checkpoints_path = request.checkpoint_dir
+        if not world.leads:
+            request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
+        self._world = world
+        self._rank_control = control
+        self._meter = RankMeter()
+        self._tell = emit if world.leads else _tell_nobody
+        super().__init__(request, spec, control, self._take, **options)
+        self._rank, self._world_size = world.rank, world.size
+        control.measure = self._measure
+        control.received = self._follow
+        self._report = RankReport(emit) if world.leads else None
+        self._weights: WeightsCheck | None = None
+        self._watch_gpu = watch_gpu
+        self._gpu: GpuSample | None = None
+        """The newest sample, from another thread."""
+        self._stop_watching: Callable[[], object] = _do_nothing
+
+    def close(self) -> None:
+        """Stop to sample the GPU, and end the DataLoader workers, after training has ended."""
+        self._stop_watching()
+        super().close()
+
+    @property
+    def others_are_there(self) -> bool:
+        """Whether the other ranks were met and none has ended: this one can still end well."""
+        return self._group is not None and not self._group.one_has_ended
+
+    def _take_gpu(self, record: Record) -> None:
+        """Keep the newest sample of this rank's GPU; rank 0 tells of trouble with NVML."""
+        if isinstance(record, DeviceSample):
+            self._gpu = record.gpus[0] if record.gpus else None
+
+    def _take(self, record: Record) -> None:
+        self._meter.add(record)
+        self._tell(record)
+        if self._prepared is not None and self._prepared.parallel is not None:
+            self._look_for_overflow(record, self._prepared, self._prepared.parallel.own_overflows)
+
+    def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "OwnOverflows") -> None:
+        """After trouble find out whether it came from this rank; plan which gradients to check."""
+        if isinstance(record, StepRecord):
+            if record.growth_tracker is not None:
+                own.expect_growth(record.step + prepared.scaler.get_growth_interval() - record.growth_tracker)
+        elif isinstance(record, StepSkipped | NonFinite) and getattr(record, "what", "loss") == "loss":
+            before = own.bad_since
+            own.judge(record.step)
+            if own.bad_since != before and self._group is not None:
+                self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
+
+    def _follow(self, rows: RankRows) -> None:
+        """Take the rows of all ranks."""
+        if self._weights is not None:
+            self._weights.follow(rows)
+        if self._report is not None:
+            self._report.take(rows)
+
+    def _measure(self) -> RankNumbers:
+        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
+        if trainer is not None:
+            trainer.deliver_steps()
+        sample = self.allocator()
+        numbers = self._meter.take_numbers(
+            compute_seconds=None if parallel is None else parallel.compute_timer.take_seconds(),
+            peak_bytes=None if sample is None else sample.peak_allocated_bytes,
+            gpu=self._gpu,
+        )
+        if parallel is not None:
+            own = parallel.own_overflows
+            step, states = own.told()
+            overflowed = math.nan if own.overflowed is None else own.overflowed
+            numbers = numbers._replace(overflowed=overflowed, trouble_step=step, trouble_states=states)
+        return self._with_hash(numbers)
+
+    def _with_hash(self, numbers: RankNumbers) -> RankNumbers:
+        """``numbers`` with the newest hash of the weights, where all ranks should have the same ones."""
+        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
+        if trainer is None or parallel is None or parallel.weights_check is None:
+            return numbers
+        self._weights = parallel.weights_check
+        found = self._weights.numbers(trainer.step)
+        return numbers._replace(asks_hash=found.asks, hashed_step=found.step, weights_hash=found.value)
+
+    def _choose(self) -> "Choices":
+        """Choose this rank's device, and meet the other ranks."""
+        from amptui.engine import setup
+        from amptui.engine.description import device_name, gpu_uuid
+        from amptui.engine.distributed.rank_group import RankGroup, place_of
+
+        choices = setup.choose(replace(self._request, device=self._device()))
+        device = choices.device
+        setup.enter_device(device)
+        waiting = "waiting for the other ranks"
+        self._announce("importing", waiting, f"while {waiting}")
+        uuid = gpu_uuid(device)
+        if uuid is not None and self._watch_gpu is not None:
+            self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
+        place = place_of(device, device_name(device), uuid)
+        stopping = self._rank_control.is_asked_to_stop
+        compiles = self._request.compile_mode is not None
+        self._group = RankGroup(self._world, device, place, stopping=stopping, compiles=compiles)
+        self._group.connect()
+        self._rank_control.join(self._group)
+        self._join = self._kind_of_parallel()
+        return choices
+
+    def _kind_of_parallel(self) -> "Join":
+        from amptui.engine.distributed.data_parallel import DataParallel
+
+        if not self._request.fsdp:
+            return DataParallel
+        from amptui.engine.distributed.sharded import ShardedDataParallel
+
+        return partial(ShardedDataParallel, keeps_weights=self._saves_weights)
+
+    def _device(self) -> str:
+        """The GPU of this rank's number on its machine, or the CPU."""
+        import torch
+
+        asked, local = self._request.device, self._world.local_rank
+        if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
+            return "cpu"
+        count = torch.cuda.device_count()
+        if count <= local:
+            what = f"rank {self._world.rank} needs a GPU of its own: this machine has {count:,}"
+            raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
+        return f"cuda:{local}"
+
+    def _read_checkpoint(self) -> "Checkpoint | None":
+        """The newest that rank 0 can read; None for ranks that were started again before there was one."""
+        from amptui.engine.checkpoint.file import DamagedError, checkpoint_name, checkpoints, read
+
+        assert self._group is not None, "the ranks have met"
+        folder = self._checkpoints_path
+        assert folder is not None, "a resumed run has a folder of checkpoints"
+        if self._world.leads:
+            starts_over = self._world.restart > 0 and not checkpoints(folder)
+            checkpoint = None if starts_over else super()._read_checkpoint()
+            self._group.tell("checkpoint", "" if checkpoint is None else checkpoint_name(checkpoint.step))
+            return checkpoint
+        name = self._group.hear("checkpoint")
+        try:
+            return read(folder / name) if name else None
+        except DamagedError as error:
+            what = f"{socket.gethostname()} cannot read {folder / name}: {error}"
+            raise RunFolderError(what, hint="use a folder that all machines share") from error
+
+    def _restore(self, checkpoint: "Checkpoint", prepared: "Prepared") -> "tuple[Prepared, Start]":
+        assert self._group is not None, "the ranks have met"
+        restore = partial(super()._restore, checkpoint, prepared)
+        restored: tuple[Prepared, Start] = self._group.in_turn(restore, "restored")
+        return restored
+
+    def _make_writer(self, prepared: "Prepared", folder: Path | None, **options: Any) -> "RankCheckpoints":
+        from amptui.engine.distributed.rank_checkpoints import RankCheckpoints
+
+        assert self._group is not None, "the ranks have met"
+        return RankCheckpoints(
+            folder,
+            world=self._world,
+            mail=self._group,
+            keeps=self._keeps,
+            gpu=prepared.device.index or 0,
+            **options,
+        )
+
+    def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
+        super()._announce_run(started, start)
+        assert self._group is not None, "the ranks have met"
+        ranks = tuple(
+            RankPlace(
+                rank=rank,
+                host=place.host,
+                device=place.device,
+                device_name=place.device_name,
+                gpu_uuid=place.gpu_uuid,
+                memory_total_bytes=place.memory_total_bytes,
+            )
+            for rank, place in enumerate(self._group.places)
+        )
+        world = self._world
+        self._emit(
+            RanksStarted(
+                time=time.time(), ranks=ranks, restarts=world.restart, max_restarts=world.max_restarts
+            )
+        )
+        each, together = started.batch_size or 0, started.global_batch_size or 0
+        accumulated = self._request.accumulate
+        batches = f", in {accumulated:,} batches of each rank" if accumulated > 1 else ""
+        text = f"{len(ranks):,} ranks: a batch has {each:,} samples per rank, a step {together:,}{batches}"
+        self._emit(Note(time=time.time(), severity="info", text=text))
+        if started.parallel == "fsdp2":
+            self._emit(Note(time=time.time(), severity="info", text=_NO_BREAKDOWN))
+
+    def _restart(self) -> dict[str, Any]:
+        if not self._world.restart or self._group is None:
+            return {}
+        cause = self._group.cause_before or "the ranks ended before they had met"
+        return {"restarts": self._world.restart, "cause": cause}
+
+    def _way_on(self) -> str:
+        """How the run goes on after a failure: with a restart, or by the command that resumes it."""
+        from amptui.engine.checkpoint.file import checkpoints
+
+        if self._world.starts_again:
+            return f"the ranks start again (restart {self._world.restart + 1} of {self._world.max_restarts})"
+        newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
+        hosts = {place.host for place in self._group.places} if self._group is not None else set()
+        launcher = "torchrun ... -m " if len(hosts) > 1 else ""
+        return "".join(f"to resume from {path.name}: {launcher}{self._resume_command()}" for path in newest)
+
+    def _tell_failure(self, error: BaseException) -> None:
+        """Emit the last record; none if the launcher starts the ranks again, and that can help."""
+        self.error = self._explained(error)
+        if isinstance(self.error, UsageError):
+            self._refuse(self.error.exit_status)
+        elif self._world.starts_again:
+            self._tell_restart(error)
+            return
+        super()._tell_failure(error)
+
+    def _refuse(self, exit_status: int) -> None:
+        from amptui.engine.distributed.launcher_store import LauncherStore
+
+        if self._world.starts_again:
+            LauncherStore(self._world).refuse(exit_status)
+
+    def _tell_restart(self, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error))
+        text, way_on = str(self.error), self._way_on()
+        if way_on not in text:
+            text = f"{text}; {way_on}"
+        self._emit(Note(time=time.time(), severity="error", text=f"{text}\n{trace}"))
+
+    def _finish_before_training(self) -> None:
+        if self._group is not None:
+            self._group.tell_end("stopped", "was asked to stop before the first step")
+        super()._finish_before_training()
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, UsageError):
+            # Even if asked to stop: the launcher asks when another rank has refused the same.
+            if self._group is not None:
+                self._group.tell_end("failed", str(error))
+            self._tell_failure(error)
+            return
+        if self._group is None:
+            super()._fail(error)
+            return
+        from amptui.engine.distributed.rank_group import PeerEndedError, is_of_a_group
+        from amptui.engine.failure import is_out_of_memory
+
+        if is_of_a_group(error):
+            self._group.tell_end("waited", "waited for the others")  # who does not say so hung
+            ended = error if isinstance(error, PeerEndedError) else self._group.find_ended()
+            if ended.how == "stopped":
+                super()._finish_before_training()
+                return
+            self._tell_lost(ended)
+            if ended.rank >= 0:
+                self._group.tell_cause(ended)
+            if ended.how == "hung" and self._world.leads:
+                self._group.kill_hung(ended.rank)
+            explained = PeerEndedError(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
+            self._tell_failure(explained.with_traceback(error.__traceback__))
+            return
+        if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
+            memory = is_out_of_memory(error)
+            self._group.tell_end("out of memory" if memory else "failed", str(self._explained(error)))
+        super()._fail(error)
+
+    def _explained(self, error: BaseException) -> AmptuiError:
+        if _UNUSED in str(error):
+            what = f"a parameter of the model took no part in loss() ({self.doing})"
+            return ExperimentError(what, hint="remove it, or set its requires_grad to False")
+        if _MIXED in str(error):
+            what = f"loss() used the weights of a block outside its forward() ({self.doing})"
+            return ExperimentError(what, hint="call the block itself, or train without --fsdp")
+        if _NO_STRATEGY in str(error):
+            operator = str(error).partition(_NO_STRATEGY)[0].removeprefix("Operator ").strip()
+            what = f"{operator} does not work on sharded weights ({self.doing})"
+            unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
+            return ExperimentError(what, hint=f"{unfused}train without --fsdp")
+        explained = super()._explained(error)
+        if isinstance(explained, ExperimentError) and (blame := self._blame()):
+            return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
+        return explained
+
+    def _blame(self) -> str:
+        """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
+        told = self._group.bad_losses() if self._group is not None and self._world.leads else {}
+        first = min(told.values(), default=0)
+        ranks = [rank for rank, step in told.items() if step == first]
+        recent = self._trainer is not None and first > self._trainer.step - STORM_GAP_STEPS
+        if not ranks or not recent or len(ranks) == self._world.size:
+            return ""
+        who = f"rank {ranks[0]}" + (f" and {len(ranks) - 1:,} others" if len(ranks) > 1 else "")
+        return f"{who} had the first loss that was not finite, in step {first:,}"
+
+    def _tell_lost(self, ended: "PeerEndedError") -> None:
+        if ended.rank < 0 or ended.how == "stopped" or self._group is None:
+            return
+        self._emit(
+            RankLost(
+                time=time.time(),
+                step=self._trainer.step if self._trainer else 0,
+                rank=ended.rank,
+                host=self._group.places[ended.rank].host if self._group.places else "",
+                cause="failed" if ended.how == "waited" else ended.how,
+                detail=ended.detail,
+            )
+        )
+
+
+def _tell_nobody(_record: Record) -> None:
+    """Rank 0 tells what all ranks did."""
+
+
+def _do_nothing() -> None:
+    """Nothing is sampled."""

@@ -1,0 +1,237 @@
+"""FSDP2 around an experiment's loss: weights, gradients and optimizer states are divided among all ranks."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from amptui.data.batches import Batch
+from amptui.engine.distributed.data_parallel import DataParallel, LossAsGradient, is_trainable
+from amptui.engine.distributed.rank_group import RankGroup
+from amptui.engine.distributed.sharded_gradients import ShardedGradients
+from amptui.engine.distributed.world import NO_XRAY
+from amptui.engine.optimizer_step import weights
+from amptui.engine.probes.gradients import GradientProbe, local_part
+from amptui.errors import ExperimentError
+from amptui.experiment import Experiment
+
+T = TypeVar("T")
+
+
+class ShardedDataParallel(DataParallel):
+    """The loss of this rank's share of a global batch, of a model of which each rank keeps a part.
+
+    The model's blocks (:func:`blocks_of`) are gathered one by one as they run, and all other parameters once
+    for a whole forward pass, so that ``loss()`` may use them in any way. The optimizer is built after the
+    constructor, over this rank's parts. ``keeps_weights``: whether rank 0 takes the whole model at the end.
+    """
+
+    sharded = True
+
+    def __init__(
+        self, group: RankGroup, experiment: Experiment, model: nn.Module, *, keeps_weights: bool = False
+    ) -> None:
+        super().__init__(group, experiment, model)
+        self._keeps_weights = keeps_weights
+        self._last_states: tuple[dict[str, Any], dict[str, Any]] | None = None
+        group.meet("weights")
+        names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
+        group.check_equal({"parameters": sum(p.numel() for p in model.parameters()), "tensors": len(names)})
+        with torch.no_grad():
+            for tensor in (*model.parameters(), *model.buffers()):
+                torch.distributed.broadcast(tensor, src=0)
+        self._root = LossRoot(model, group.world.size)
+        try:
+            self._sharded = shard(self._root, group.world.size)
+        except (ValueError, NotImplementedError) as error:
+            what = f"FSDP cannot shard this model: {' '.join(str(error).split())[:300]}"
+            raise ExperimentError(what, hint="train without --fsdp") from error
+        self._mean = self._root.loss.mean
+        self.needs_others = NO_XRAY
+
+    def _compute_loss(
+        self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
+    ) -> object:
+        if first:
+            self._mean.grad = None
+        self._root.loss.weigh = weigh
+        self._sharded.set_requires_gradient_sync(last)
+        return self._root(partial(self._experiment.loss, self._model, batch))
+
+    def evaluate(self, compute: Callable[[], T]) -> T:
+        result: T = self._root(compute)
+        return result
+
+    def take_mean_loss(self) -> Tensor | None:
+        if self._mean.grad is None:
+            return None
+        with torch.no_grad():
+            return local_part(self._mean.grad).reshape(())
+
+    def gradients(self, model: nn.Module) -> GradientProbe:
+        return ShardedGradients(model, self.world.size)
+
+    def whole_states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+        held = optimizer.state_dict()
+        if self._last_states is None:
+            states = self._model.state_dict(), held
+            return gathered(states[0], keep=self.world.leads), gathered(states[1], keep=self.world.leads)
+        model, last = self._last_states  # after leave() nothing can be gathered, and nothing changes
+        return model, {**held, "state": last["state"]}
+
+    def load_states(self, model: dict[str, Any], state: dict[str, Any], optimizer: Optimizer) -> None:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        super().load_states(
+            divided_model(model, self._model.state_dict()), divided_optimizer(state, parameters), optimizer
+        )
+
+    def leave(self, optimizer: Optimizer, *, keeps_checkpoints: bool) -> None:
+        if keeps_checkpoints:
+            self._last_states = self.whole_states(optimizer)
+            self.state = self._last_states[0]
+        elif self._keeps_weights:
+            self.state = gathered(self._model.state_dict(), keep=self.world.leads)
+        super().leave(optimizer, keeps_checkpoints=keeps_checkpoints)
+
+    def _average(self) -> None:
+        """Sharded gradients are averaged already."""
+
+
+class LossRoot(nn.Module):
+    """What FSDP sees as the model, whatever methods of the model itself a loss calls."""
+
+    def __init__(self, model: nn.Module, ranks: int) -> None:
+        super().__init__()
+        self.model = model
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self.loss = _MeanLoss(ranks, device)
+
+    def forward(self, compute: Callable[[], object]) -> object:
+        result = compute()
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if isinstance(loss, DTensor):
+            what = "loss() used the weights of a block outside its forward()"
+            raise ExperimentError(what, hint="call the block itself, or train without --fsdp")
+        if not is_trainable(loss):
+            return result
+        return {**result, "loss": self.loss(loss)} if isinstance(result, dict) else self.loss(loss)
+
+
+class _MeanLoss(nn.Module):
+    """Passes a loss through; the gradient of ``mean`` is then the mean loss of all ranks, once for each."""
+
+    def __init__(self, ranks: int, device: torch.device) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(ranks, device=device))
+        self.weigh: Callable[[Tensor], Tensor] = weights([1])[0]
+        """What the next loss counts for among a step's micro-batches."""
+
+    def forward(self, loss: Tensor) -> Tensor:
+        found: Tensor = LossAsGradient.apply(loss, self.mean, self.weigh)
+        return found
+
+
+def shard(root: LossRoot, ranks: int) -> FSDPModule:
+    """Shard the blocks, then the rest; parameters of other types than float32 have no room for the loss."""
+    mesh = init_device_mesh(root.loss.mean.device.type, (ranks,))
+    blocks = blocks_of(root.model)
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    inside = {parameter for block in blocks for parameter in block.parameters()}
+    if any(p.dtype is not torch.float32 for p in root.model.parameters() if p not in inside):
+        fully_shard(root.loss, mesh=mesh)
+    return fully_shard(root, mesh=mesh)
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The modules that are sharded one by one: what each ``ModuleList`` and ``Sequential`` holds.
+
+    A list within a list is opened, unless it is a ``Sequential`` of single layers; a block is not. Left out
+    are modules without parameters, and those that share a parameter or a module with others: its users have
+    to be gathered together.
+    """
+    found = list(dict.fromkeys(_listed(model)))
+    users: dict[nn.Parameter, set[nn.Module]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            users.setdefault(parameter, set()).add(module)
+    inside = {block: set(block.modules()) for block in found}
+    shared = Counter(module for modules in inside.values() for module in modules)
+    return [
+        block
+        for block, modules in inside.items()
+        if all(users[p] <= modules for p in block.parameters())
+        and all(shared[module] == 1 for module in modules)
+    ]
+
+
+def _listed(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of all lists in ``module``, the outermost."""
+    for child in module.children():
+        if not _is_list(module) or (_is_list(child) and not _is_sequence_of_layers(child)):
+            yield from _listed(child)
+        elif any(True for _ in child.parameters()):
+            yield child
+
+
+def _is_list(module: nn.Module) -> bool:
+    # Subclasses of Sequential are blocks: Conv2dNormActivation of torchvision, say.
+    return type(module) is nn.Sequential or isinstance(module, nn.ModuleList)
+
+
+def _is_sequence_of_layers(module: nn.Module) -> bool:
+    """Whether it is a ``Sequential`` such as a convolution and its norm; nobody calls a ``ModuleList``."""
+    return type(module) is nn.Sequential and not any(any(layer.children()) for layer in module)
+
+
+@torch.no_grad()
+def gathered(state: Any, *, keep: bool) -> Any:
+    """``state`` with whole tensors in host memory instead of sharded ones, gathered one after the other.
+
+    A checkpoint then has the form of a single process's, and any number of ranks can resume from it.
+    All ranks have to call it with equal states; with ``keep`` False a rank takes part and keeps none of them.
+    Containers are copied; a ``state_dict()`` keeps its versions.
+    """
+    if isinstance(state, DTensor):
+        whole: Tensor = state.full_tensor()
+        return whole.cpu() if keep else None
+    if isinstance(state, dict):
+        values = {name: gathered(value, keep=keep) for name, value in state.items()}
+        if not hasattr(state, "_metadata"):
+            return values
+        same = copy(state)
+        same.update(values)
+        return same
+    return [gathered(each, keep=keep) for each in state] if isinstance(state, list) else state
+
+
+def divided_model(whole: dict[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
+    """A ``whole`` ``state_dict``, sharded as that of the ``model`` is; communicates with nobody."""
+    divided = copy(whole)
+    divided.update({name: _part(value, model.get(name)) for name, value in whole.items()})
+    return divided
+
+
+def divided_optimizer(whole: Mapping[str, Any], parameters: Iterable[Tensor]) -> dict[str, Any]:
+    """An optimizer's ``whole`` ``state_dict``: what has the shape of its parameter is sharded alike."""
+    numbered = list(parameters)
+    state = {
+        number: {name: _part(value, numbered[number]) for name, value in values.items()}
+        for number, values in whole["state"].items()
+    }
+    return {**whole, "state": state}
+
+
+def _part(whole: Any, like: object) -> Any:
+    if not (isinstance(like, DTensor) and isinstance(whole, Tensor) and whole.shape == like.shape):
+        return whole
+    # Without a source rank each takes its part of what it has read itself.
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

@@ -1,0 +1,212 @@
+"""Hashes of each rank's weights, to find replicas that no longer have the same."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from amptui.engine.distributed.rank_rows import RankRow
+from amptui.engine.probes.budget import Cadence
+from amptui.engine.probes.gradients import in_memory_order, together
+
+WEIGHTS_BUDGET = 0.0005
+"""The fraction of rank 0's time that hashes may take: 5 us of a step of 10 ms."""
+
+MIN_HASH_SECONDS = 1.0
+"""The time from one hash to the next at least: replicas that differ stay different."""
+
+_ROW_WORDS = 1024
+"""64-bit words of a row."""
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_MIXERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+"""The factors of SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators")."""
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+"""Its increment, as an int64."""
+
+
+class WeightsHash:
+    """The hash of a model's parameters, computed on their device.
+
+    The bit patterns are read as 64-bit words and laid out in matrices. The sums of each row and of each
+    column are added up modulo 2^64, each multiplied by a random factor of its own. A plain sum would not
+    notice two values that changed places, or all of them moved by one: here that changes sums of rows, or
+    within a row those of columns. Factors of rows are odd and those of columns even, so that one changed word
+    is multiplied by an odd number, which never gives 0. Sums of integers do not depend on the order in which
+    a device adds them.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parameters = parameters
+        self._factors: Tensor | None = None
+
+    @torch.no_grad()
+    def compute(self) -> Tensor:
+        """[] int64, on the device of the parameters; the host does not wait for it."""
+        matrices: list[Tensor] = []
+        rests: dict[torch.dtype, list[Tensor]] = defaultdict(list)
+        for parameter in self._parameters:
+            flat = _integers(parameter)
+            row = _ROW_WORDS * 8 // flat.itemsize
+            whole = flat.numel() // row * row
+            if whole:
+                matrices.append(flat[:whole].view(torch.int64).view(-1, _ROW_WORDS))
+            if whole < flat.numel():
+                rests[flat.dtype].append(flat[whole:])
+        matrices += [_padded(torch.cat(pieces)) for pieces in rests.values()]
+        if not matrices:
+            return torch.zeros((), dtype=torch.int64, device="cpu")
+        rows = [matrix.sum(1) for matrix in matrices]
+        columns = [matrix.sum(0) for matrix in matrices]
+        sums = torch.cat(together([*rows, *columns], matrices[0].device))
+        if self._factors is None:
+            self._factors = _factors(sum(map(len, rows)), len(sums), sums.device)
+        return (sums * self._factors).sum()
+
+
+def _factors(odd: int, count: int, device: torch.device) -> Tensor:
+    """[count] int64: numbers that look random, the first ``odd`` of them odd and the others even.
+
+    Made on the device, so that the host does not wait to copy them, and by integers alone: the random numbers
+    of two models of GPUs differ.
+    """
+    numbers = torch.arange(1, count + 1, device=device) * _GOLDEN
+    for shift, factor in zip((30, 27), _MIXERS, strict=True):
+        numbers = (numbers ^ (numbers >> shift)) * _signed(factor)
+    numbers = numbers ^ (numbers >> 31)
+    return torch.cat([numbers[:odd] | 1, numbers[odd:] & ~1])
+
+
+def _signed(number: int) -> int:
+    """The same 64 bits as an int64."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+def _integers(parameter: Tensor) -> Tensor:
+    """The bit patterns in memory order, in one dimension; a copy only if not dense or not aligned."""
+    values = parameter.detach()
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    flat = in_memory_order(values).contiguous()
+    if flat.storage_offset() * flat.itemsize % 8:
+        flat = flat.clone()
+    return flat.view(_INTEGERS[flat.itemsize])
+
+
+def _padded(flat: Tensor) -> Tensor:
+    """The same bit patterns and zeros, in rows of 64-bit words."""
+    row = _ROW_WORDS * 8 // flat.itemsize
+    return nn.functional.pad(flat, (0, -flat.numel() % row)).view(torch.int64).view(-1, _ROW_WORDS)
+
+
+class HashNumbers(NamedTuple):
+    """What a rank's row tells of its weights' hash."""
+
+    asks: bool
+    """From rank 0: all hash their weights when they have received this row, which is after the same step."""
+    step: int
+    """The step after which the newest one was computed; -1 before the first."""
+    value: float
+    """52 bits, which a float64 holds; NaN without one, for lack of memory too."""
+
+
+class WeightsCheck:
+    """One rank's part in comparing weights: hashes them when rank 0 asks, and tells the result later.
+
+    Used by the trainer's thread, which never waits for the device. ``leads``: this is rank 0, which asks as
+    often as ``WEIGHTS_BUDGET`` allows.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        device: torch.device,
+        *,
+        leads: bool,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._hash = WeightsHash(parameters)
+        self._on_cuda = device.type == "cuda"
+        self._device = device
+        self._clock = clock
+        self._leads = leads
+        self._cadence = Cadence(WEIGHTS_BUDGET, clock=clock)
+        self._due = self._asked = False
+        self._asked_at = -MIN_HASH_SECONDS
+        self._room: Tensor | None = None
+        """Pinned memory, for one hash at a time."""
+        self._pending: _OnItsWay | None = None
+        self._newest = HashNumbers(asks=False, step=-1, value=float("nan"))
+
+    def follow(self, rows: Sequence[RankRow]) -> None:
+        """Take the rows of all ranks: rank 0's may ask for a hash."""
+        self._due = bool(rows[0].numbers.asks_hash)
+
+    def numbers(self, step: int) -> HashNumbers:
+        """What to tell in the next row; ``step`` is the last one made, on all ranks."""
+        if self._due:
+            self._due = self._asked = False
+            try:
+                self._begin(step)
+            except torch.OutOfMemoryError:  # no reason to end a run
+                self._cadence.charge(None)
+                self._newest = HashNumbers(asks=False, step=step, value=float("nan"))
+        self._read()
+        now = self._clock()
+        idle = self._leads and not self._asked and self._pending is None
+        if idle and now - self._asked_at >= MIN_HASH_SECONDS and self._cadence.due():
+            self._asked, self._asked_at = True, now
+            return self._newest._replace(asks=True)
+        return self._newest
+
+    def _begin(self, step: int) -> None:
+        self._cadence.begin()
+        began = self._clock()
+        if not self._on_cuda:
+            known = int(self._hash.compute().item())
+            self._take(step, known, self._clock() - began)
+            return
+        stream = torch.cuda.current_stream(self._device)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record(stream)
+        if self._room is None:
+            self._room = torch.empty((), dtype=torch.int64, device="cpu", pin_memory=True)
+        self._room.copy_(self._hash.compute(), non_blocking=True)
+        end.record(stream)
+        self._pending = _OnItsWay(step, self._room, start, end, self._clock() - began)
+
+    def _read(self) -> None:
+        """Take the hash on its way if it has arrived."""
+        pending = self._pending
+        if pending is not None and pending.end.query():
+            self._pending = None
+            device_seconds = pending.start.elapsed_time(pending.end) / 1000
+            self._take(pending.step, int(pending.value), max(pending.host_seconds, device_seconds))
+
+    def _take(self, step: int, value: int, cost_seconds: float) -> None:
+        self._cadence.charge(cost_seconds)
+        self._newest = HashNumbers(asks=False, step=step, value=float(_mixed(value) >> 12))
+
+
+class _OnItsWay(NamedTuple):
+    """A hash that the device computes."""
+
+    step: int
+    value: Tensor
+    """In pinned memory."""
+    start: torch.cuda.Event
+    end: torch.cuda.Event
+    host_seconds: float
+
+
+def _mixed(value: int) -> int:
+    """64 bits, of which every one depends on every one of ``value``; different for different values."""
+    value &= (1 << 64) - 1
+    for shift, factor in zip((30, 27), _MIXERS, strict=True):
+        value = (value ^ (value >> shift)) * factor & (1 << 64) - 1
+    return value ^ (value >> 31)

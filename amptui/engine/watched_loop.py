@@ -1,0 +1,398 @@
+"""The loop of somebody else's script whose precision amptui owns: requests are handled after its steps.
+
+It sees the steps as an observed loop does. Between two of them it switches precisions, pauses, compares,
+traces and saves, in the thread that trains.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from amptui.control import CheckpointRequest, Control, PauseRequest, TraceRequest, XRayRequest
+from amptui.engine.failure import explain
+from amptui.engine.loop_hooks import harmless
+from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.precision import Precision, ScalerTensors
+from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.probes.memory_breakdown import break_down
+from amptui.engine.probes.schedule import Probes
+from amptui.engine.probes.xray import take_xray
+from amptui.engine.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.experiment import Experiment
+from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
+
+ComputeLoss = Callable[[], Tensor]
+"""Runs a forward pass of the script's and returns its loss."""
+
+NO_CLOSURE = "it runs the forward pass again: train with monitor.train_step()"
+
+NO_LONGER_WATCHED = "amptui stopped watching this script"
+
+NO_SAVE = "the script saves its own state: pass save=... to amptui.watch()"
+
+
+class _Script(Experiment):
+    """The script's forward passes as probes call them: a batch is a function that returns its loss."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - the function knows its model
+        loss: Tensor = batch()
+        return loss
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pass:
+    """A forward pass of the script's, which a probe may run again but not copy."""
+
+    compute_loss: ComputeLoss
+
+    def __call__(self) -> Tensor:
+        return self.compute_loss()
+
+    def __deepcopy__(self, _memo: object) -> "_Pass":
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnLoop:
+    """What a script trains, as :class:`amptui.engine.trained.Trained` describes it."""
+
+    device: torch.device
+    model: nn.Module
+    optimizer: Optimizer
+    precisions: Mapping[str, Precision]
+    precision: str
+    amp_precision: str
+    unsupported: Mapping[str, str]
+    experiment: Experiment = field(default_factory=_Script)
+    batch_size: None = None
+    lr_schedule: None = None
+    probes: bool = True
+    max_rounds: None = None
+    ends_steps: bool = False
+    """Whether the loop calls :meth:`WatchedLoop.end_step` where its own count of a step is complete."""
+    no_closure: str = NO_CLOSURE
+    """Why nothing can run a forward pass again, unless the steps are functions."""
+
+
+class WatchedLoop(ObservedLoop):
+    """Watches one optimizer's steps and switches their precision; ``save`` is the script's own function."""
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        own: OwnLoop,
+        amp: SwitchedAmp,
+        emit: Callable[[Record], object],
+        *,
+        samples_per_step: int | None,
+        save: Callable[[], object] | None,
+        control: Control | None = None,
+        begins: Callable[[str], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
+        super().__init__(
+            own.model,
+            own.optimizer,
+            amp.scaler,
+            emit,
+            samples_per_step=samples_per_step,
+            begins=begins,
+            failed=failed,
+        )
+        self._own = own
+        self._amp = amp
+        self._save = save
+        self.control = control or Control(emit)
+        self._switch = PrecisionSwitch(own, self.control, self.allocator, emit)
+        self._switch.can_retry = False
+        self._probes = Probes(own, self._gradients, emit)
+        self._observation = ExitStack()
+        self._usual_backwards = 0
+        self._probes_until = 1
+        """Up to which step something is to be measured in forward and backward passes."""
+        self._ended_step = self._traced_step = self.step
+        self._in_attempt = self._in_probes = self._noted_other_autocast = False
+        self._follow_switch()
+
+    # ------------------------------------------------------------------- what the hooks call
+
+    def after_autocast(self, _context: object) -> None:
+        """A forward pass begins, unless it is an evaluation's."""
+        if not torch.is_grad_enabled():
+            return
+        if self._pending is not None:
+            self._push_pending()
+        if self.step >= self._probes_until:
+            return  # the usual case
+        self._note_other_autocast()
+        # The script may copy or save its model between two steps: there are no hooks in it then.
+        if not self._in_attempt and self._probes.traces and self._traced_step != self.step + 1:
+            self._enter_probes()
+
+    def after_backward(self, loss: Tensor) -> None:
+        """See :meth:`ObservedLoop.after_backward`; measures the float16 window where it is due."""
+        super().after_backward(loss)
+        # Those of accumulated batches are complete after as many backward passes as in the last step.
+        if self.step < self._probes_until and self._made.backwards == self._usual_backwards:
+            step, precision = self.step + 1, self._switch.precision
+            self._probes.after_backward(step, precision, assumed_scale=self._loss_scale())
+
+    def after_scaled_step(self) -> None:
+        """See :meth:`ObservedLoop.after_scaled_step`; a trace shows the scale before its update."""
+        if self._in_probes:
+            self._leave_probes()
+        super().after_scaled_step()
+
+    # -------------------------------------------------------------------------- whole steps
+
+    def attempt(self, passes: Sequence[ComputeLoss], run: Callable[[], Tensor]) -> Tensor:
+        """Call ``run``, which makes a whole step of ``passes``; if a new precision fails, in the previous.
+
+        Returns what ``run`` does. Exceptions of the script's functions pass through.
+        """
+        self._begin_attempt([_Pass(each) for each in passes])
+        if not self.active:
+            return run()
+        step = self.step + 1
+        errors: list[Exception] = []
+        made: list[Tensor] = []
+
+        def make(_precision: Precision) -> None:
+            self._follow_switch()
+            self._begin_run()
+            try:
+                made.append(run())
+            except Exception as error:
+                errors.append(error)
+                raise
+
+        self._in_attempt = True
+        try:
+            self._switch.attempt(step, f"in step {step}", make)
+        except Exception as error:
+            if any(error is each for each in errors):
+                raise
+            self.give_up(error)
+            if not made:
+                if errors:
+                    raise errors[-1] from None
+                return run()
+        finally:
+            self._in_attempt = False
+        if self._look_is_due():
+            self._look_unless_failed()
+        return made[-1]
+
+    @harmless
+    def _begin_attempt(self, passes: Sequence[_Pass]) -> None:
+        self._switch.can_retry = self.control.can_retry
+        self._take_xray(passes)
+        self._switch.begin_step()
+
+    @harmless
+    def _begin_run(self) -> None:
+        self._forget_step_again()
+
+    @contextmanager
+    def around_passes(self) -> Iterator[None]:
+        """The context of a step's forward and backward passes in :meth:`attempt`: for a trace."""
+        self._enter_probes()
+        try:
+            yield
+        except BaseException as error:
+            with suppress(BaseException):  # it passes the error on
+                self._observation.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._leave_probes()
+
+    @harmless
+    def _enter_probes(self) -> None:
+        self._traced_step = self.step + 1
+        context = self._probes.around_step(self.step + 1, self._switch.precision, None)
+        self._in_probes = True
+        self._observation.enter_context(context)
+
+    @harmless
+    def _leave_probes(self) -> None:
+        self._in_probes = False
+        self._observation.close()
+
+    def _forget_step_again(self) -> None:
+        """Forget the parts of an attempt that failed; keep when its batches were loaded."""
+        self._push_pending()
+        self._made = self._made.again()
+
+    def _take_xray(self, passes: Sequence[_Pass]) -> None:
+        """Compare the step's passes in FP32 and AMP if that was asked for; an error ends nothing."""
+        if (asked := self.control.take(XRayRequest)) is None:
+            return
+        own, name, why = self._own, self._switch.precision.name, ""
+        self._push_pending()
+        self._readback.flush()
+        precision = name if name in AMP_PRECISIONS else own.amp_precision
+        scale = self._loss_scale() if own.precisions[precision].scales else None
+        try:
+            with self.allocator.left_out():
+                take = partial(take_xray, own, passes, step=self.step + 1)
+                self._emit(take(precision=precision, loss_scale=scale))
+        except Exception as error:  # noqa: BLE001 - a model may raise anything; the script must go on
+            why = str(explain(error, doing="in the X-ray", batch_size=None, precision=precision))
+            self._note("warning", f"no X-ray: {why}")
+        self.control.answer(asked, why)
+        self._forget_step_again()
+        self._begin_interval()
+
+    # ------------------------------------------------------------------------ after a step
+
+    @harmless
+    def end_step(self) -> None:
+        """Handle the requests, if a step has ended since the last call: what the loop saves now is whole."""
+        self._push_pending()
+        if self.step != self._ended_step:
+            self._ended_step = self.step
+            if self.control.attention or super()._look_is_due():
+                self._look()
+
+    def _finish_step(self, scaler: ScalerTensors | None) -> None:
+        self._usual_backwards = self._made.backwards
+        if self.step < self._probes_until:  # a look came before: nothing changes without one
+            if self._in_probes:
+                self._leave_probes()
+            if self._switch.on_trial:
+                self._switch.confirm()
+        super()._finish_step(scaler)
+
+    def _precision(self) -> str:
+        return self._switch.precision.name
+
+    def _begin_step(self) -> bool:
+        warming_up = not self._switch.settled if self._in_attempt else self._switch.begin_step()
+        if self._own.probes and self.step <= self._probes_until and self._switch.breakdown_is_due:
+            self._break_down_memory()
+        return warming_up
+
+    def _break_down_memory(self) -> None:
+        with self._probes.suppress_errors("memory breakdown"):
+            name, peak = self._switch.precision.name, self.allocator.peak_bytes()
+            measure = partial(break_down, self._own.model, self._own.optimizer, step=self.step)
+            self._emit(measure(precision=name, peak_allocated_bytes=peak, loss=None))
+
+    def _look_is_due(self) -> bool:
+        due = self.step >= self._look_step or self._ended >= self._look_due or self.control.attention
+        return due and not (self._in_attempt or self._own.ends_steps)
+
+    @harmless
+    def _look_unless_failed(self) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        """Deliver the numbers that have arrived, and handle the requests."""
+        control, switch = self.control, self._switch
+        control.look(self.step)
+        super()._look()
+        if asked := control.take(TraceRequest):
+            self._probes.arm_trace(partial(control.answer, asked))
+        reporter = self._reporter
+        self._probes.between_steps(
+            self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
+        )
+        self._pause_if_asked()
+        self._handle_requests()
+        self._look_step = min(self._look_step, self.step + switch.steps_to_next_event)
+        self._probes_until = self.step + max(1, self._probes.steps_due)
+
+    def _look_at_memory(self) -> None:
+        self.allocator.look(self._precision(), settled=self._switch.settled)
+
+    def _handle_requests(self) -> None:
+        control = self.control
+        if not self._switch.can_retry and (asked := control.take(XRayRequest)):
+            control.refuse(asked, "unavailable", self._own.no_closure)
+        if asked_to_save := control.take(CheckpointRequest):
+            if self._save is None:
+                control.refuse(asked_to_save, "unavailable", NO_SAVE)
+            else:
+                control.answer(asked_to_save, self._run_save(self._save))
+        self._switch.between_steps(self.step)
+        self._follow_switch()
+
+    def _run_save(self, save: Callable[[], object]) -> str:
+        """Call the script's own function; return its error, if it raised one."""
+        began = time.perf_counter()
+        try:
+            path = save()
+        except Exception as error:  # noqa: BLE001 - a full disk must not end a training
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            self._note("error", f"the script's save() failed: {why}")
+            return why
+        place = f" to {path}" if isinstance(path, str | Path) else ""
+        self._note("info", f"the script saved its state{place} in {time.perf_counter() - began:.1f} s")
+        self._begin_interval()
+        return ""
+
+    def _pause_if_asked(self) -> None:
+        control = self.control
+        asked = control.take(PauseRequest)
+        if asked is None:
+            return
+        if not asked.request.paused or control.stop_reason:
+            control.answer(asked)  # it is not paused
+            return
+        self._readback.flush()
+        self._emit(PauseChanged(time=time.time(), step=self.step, paused=True))
+        resumed = control.wait_until_resumed(asked, self._handle_requests)
+        self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
+        control.answer(resumed)
+        self._begin_interval()
+
+    def _follow_switch(self) -> None:
+        """Let autocast and scaler follow the precision of the next step."""
+        if self._amp.precision is not self._switch.precision:
+            self._amp.follow(self._switch.precision)
+
+    def _take_reported(self, record: Record) -> None:
+        self._emit(record)
+        if type(record) is StepRecord:
+            self._switch.take(record)
+
+    def _loss_scale(self) -> float:
+        """The scale that the next ``fp16`` step would start with, by the newest numbers."""
+        scale = self._reporter.loss_scale
+        return self._amp.first_scale if scale is None or scale < MIN_SOUND_SCALE else scale
+
+    def _note_other_autocast(self) -> None:
+        """Say once that an autocast of the script's own decides, if there is one."""
+        kind = self.device.type
+        if self._noted_other_autocast or not torch.is_autocast_enabled(kind):
+            return
+        dtype, name = torch.get_autocast_dtype(kind), self._switch.precision.name
+        if dtype != AUTOCAST_DTYPES.get(name):
+            self._noted_other_autocast = True
+            text = f"the script's own autocast to {str(dtype).removeprefix('torch.')} runs in {name} steps"
+            self._note("warning", f"{text}; leave autocast to amptui")
+
+    def _note(self, severity: Severity, text: str) -> None:
+        self._emit(Note(time=time.time(), severity=severity, text=text))
+
+    def close(self) -> None:
+        """See :meth:`ObservedLoop.close`; restores the flags of torch that a precision has changed."""
+        was_active = self.active
+        self._observation.close()
+        super().close()
+        if was_active:
+            self._switch.finish(self.step)
+        if self._precision() in ("ieee", "tf32"):
+            self._own.precisions["fp32"].enter()
+
+    def give_up(self, error: Exception) -> None:
+        with suppress(Exception):
+            self._observation.close()
+        super().give_up(error)
+        self.control.close(NO_LONGER_WATCHED)

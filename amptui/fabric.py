@@ -1,0 +1,221 @@
+"""Watches a loop of Lightning Fabric and switches its precision: the plugin that owns Fabric's autocast."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
+
+import torch
+from lightning.fabric.plugins import MixedPrecision
+from lightning.fabric.plugins import Precision as FabricPrecision
+from torch import Tensor, distributed, nn
+from torch.optim import Optimizer
+
+from amptui.engine.switched_amp import SwitchedAmp
+from amptui.engine.watched_loop import WatchedLoop
+from amptui.framework_loop import (
+    LIGHTNING_NAMES,
+    OWN_NAMES,
+    ClosureRunBefore,
+    build_own_loop,
+    checked_amp,
+    must_have_closure,
+)
+from amptui.monitor import Monitor
+from amptui.process.guest_run import Observed, Watched, tell_fault
+
+NO_CLOSURE = "only the loop itself can run its forward passes"
+
+
+class Precision(FabricPrecision):
+    """Fabric's precision plugin, with a precision that the screen switches between two steps.
+
+    ``precision`` is what the loop starts in, as ``Fabric(precision=...)`` takes it: "32-true", "16-mixed" or
+    "bf16-mixed". ``amp`` is what AMP means: by default that of ``precision``, else ``fp16`` on a GPU and
+    ``bf16`` on a CPU. ``scaler``, ``samples_per_step`` and ``save`` are as in :func:`amptui.watch`.
+
+    The first optimizer that steps is watched. Several processes are only observed, on rank 0. Raises
+    ValueError for another precision or ``amp``.
+    """
+
+    def __init__(
+        self,
+        precision: Literal["32-true", "16-mixed", "bf16-mixed"] = "32-true",
+        *,
+        amp: Literal["fp16", "bf16"] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        samples_per_step: int | None = None,
+        save: Callable[[], object] | None = None,
+    ) -> None:
+        if precision not in OWN_NAMES:
+            raise ValueError(f"precision must be one of {', '.join(OWN_NAMES)}, not {precision!r}")
+        self._first = OWN_NAMES[precision]
+        self._amp_precision = checked_amp(amp)
+        self._like = scaler
+        self._samples_per_step = samples_per_step
+        self._save = save
+        self._modules: list[nn.Module] = []
+        self._amp: SwitchedAmp | None = None
+        self._theirs: Mapping[str, FabricPrecision] = {}
+        self.monitor = FabricMonitor()
+        """For ``should_stop``, ``log()``, ``epochs()``, ``steps()`` and ``validation()`` in the loop."""
+
+    @property
+    def precision(self) -> str:
+        """The current precision as ``Fabric(precision=...)`` takes it."""
+        return LIGHTNING_NAMES[self._first if self._amp is None else self._amp.precision.name]
+
+    # --------------------------------------------------------------------- what Fabric calls
+
+    def convert_module(self, module: nn.Module) -> nn.Module:
+        self._modules.append(module)
+        return module
+
+    def forward_context(self) -> AbstractContextManager[object]:
+        self._begin_forward()
+        return nullcontext() if not self._modules else self._switched().autocast()
+
+    def convert_input(self, data: Any) -> Any:
+        self._begin_forward()
+        return self._current().convert_input(data)
+
+    def convert_output(self, data: Any) -> Any:
+        return self._current().convert_output(data)
+
+    def backward(self, tensor: Tensor, model: nn.Module | None, *args: Any, **kwargs: Any) -> None:
+        self.monitor.begin_backward(tensor)
+        super().backward(self._switched().scaler.scale(tensor), model, *args, **kwargs)
+
+    def unscale_gradients(self, optimizer: Optimizer) -> None:
+        self._switched().scaler.unscale_(optimizer)
+
+    def optimizer_step(self, optimizer: Optimizer, **kwargs: Any) -> Any:
+        scaler = self._switched().scaler
+        closure = kwargs.get("closure")
+        if closure is not None and not scaler.is_enabled():
+            kwargs["closure"] = ClosureRunBefore(closure)
+        if not self.monitor.opened:
+            self._open_run(optimizer, closure=closure is not None)
+        output = scaler.step(optimizer, **kwargs)
+        scaler.update()
+        return output
+
+    def state_dict(self) -> dict[str, Any]:
+        scaler = self._like if self._amp is None else self._amp.scaler
+        return {} if scaler is None else scaler.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self._amp is None:  # no module yet: its device is not known
+            self._like = torch.amp.GradScaler("cpu")
+        scaler = self._like if self._amp is None else self._amp.scaler
+        assert scaler is not None, "made above"
+        scaler.load_state_dict(state_dict)
+
+    # ------------------------------------------------------------------------------ our own
+
+    def _switched(self) -> SwitchedAmp:
+        """Autocast and scaler; Fabric moves the first module to its device before anything runs."""
+        if self._amp is None:
+            devices = (parameter.device for each in self._modules for parameter in each.parameters())
+            device = next(devices, torch.device("cpu"))
+            amp = self._amp = SwitchedAmp(device, self._like)
+            amp.follow(amp.precisions[self._first])
+            self._theirs = {
+                "16-mixed": MixedPrecision("16-mixed", device.type, amp.scaler),
+                "bf16-mixed": MixedPrecision("bf16-mixed", device.type),
+            }
+        return self._amp
+
+    def _current(self) -> FabricPrecision:
+        """Fabric's own plugin of the current precision, which converts inputs and outputs."""
+        self._switched()
+        return self._theirs.get(self.precision) or _FULL
+
+    def _begin_forward(self) -> None:
+        """Between two steps is where the next forward pass begins: all optimizers have stepped."""
+        if torch.is_grad_enabled():
+            self.monitor.end_step()
+
+    def _open_run(self, optimizer: Optimizer, *, closure: bool) -> None:
+        try:
+            model = self._model_of(optimizer)
+            self.monitor.open(self._script(model, optimizer, closure=closure))
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on
+            self.monitor.opened = True
+            tell_fault("cannot watch this training, which goes on", error)
+
+    def _script(self, model: nn.Module, optimizer: Optimizer, *, closure: bool) -> Observed | Watched | None:
+        amp, samples = self._switched(), self._samples_per_step
+        processes = distributed.get_world_size() if _in_group() else 1
+        if processes > 1:
+            self.monitor.may_stop = False
+            if distributed.get_rank() > 0:
+                return None
+            why = f"{processes} processes train together; this is rank 0"
+            return Observed(model, optimizer, amp.scaler, samples, reason=why)
+        own = build_own_loop(
+            model,
+            optimizer,
+            amp,
+            amp_precision=self._amp_precision,
+            closure=closure or must_have_closure(optimizer),
+            no_closure=NO_CLOSURE,
+        )
+        return Watched(own, amp, samples, self._save)
+
+    def _model_of(self, optimizer: Optimizer) -> nn.Module:
+        """The module that ``optimizer`` trains; if it trains several, the first of them."""
+        trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return next(each for each in self._modules if any(id(p) in trained for p in each.parameters()))
+
+
+class FabricMonitor(Monitor):
+    """A run that begins with the first step, since Fabric tells its plugin no optimizer before."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.opened = False
+        """Whether the first step has begun."""
+        self.may_stop = True
+        """Whether to end the loop when a screen asks for it: of several processes all would have to."""
+        self._loss: Tensor | None = None
+        self._early: list[tuple[float, float, int]] = []
+
+    @property
+    def should_stop(self) -> bool:
+        return self.may_stop and super().should_stop
+
+    def open(self, script: Observed | Watched | None) -> None:
+        """Begin to watch, with what is known of the first step; None watches nothing."""
+        self.opened = True
+        if script is not None:
+            self._open(script)
+        run = self._run
+        if run is not None:
+            self._tell_length()
+            for batch in self._early:
+                run.loop.loaded(*batch)
+            run.loop.log(self._loss, {})
+        self._loss, self._early = None, []
+
+    def begin_backward(self, loss: Tensor) -> None:
+        """Keep the loss of the first step, which no hook sees yet."""
+        if not self.opened and loss.numel() == 1:
+            value = loss.detach().reshape(())
+            self._loss = value if self._loss is None else self._loss + value
+
+    def end_step(self) -> None:
+        """Handle the requests, if a step has ended since the last call."""
+        if self._run is not None and isinstance(self._run.loop, WatchedLoop):
+            self._run.loop.end_step()
+
+    def _loaded(self, asked: float, seconds: float, samples: int) -> None:
+        if not self.opened:
+            self._early.append((asked, seconds, samples))
+        super()._loaded(asked, seconds, samples)
+
+
+def _in_group() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
+_FULL = FabricPrecision()

@@ -1,0 +1,253 @@
+"""Watches a Hugging Face Trainer and switches its precision: accelerator, callbacks, checkpoints."""
+
+import functools
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
+from typing import Any, Literal
+
+from transformers import Trainer, TrainerCallback
+
+from amptui.accelerate import AcceleratorMonitor
+from amptui.amp_monitor import PrecisionName
+from amptui.monitor import samples_of
+from amptui.process.script_run import ScriptRun
+from amptui.prompt import complain
+
+_STATE = "amptui"
+"""Where ``trainer_state.json`` has the scaler's state, among the states of callbacks."""
+
+_NO_XRAY = "it runs the forward pass again, for which the Trainer has no function"
+
+_NOT_LOGGED = frozenset({"loss", "learning_rate", "epoch", "step", "total_flos", "num_input_tokens_seen"})
+"""What the Trainer logs and the screen shows otherwise: ``loss`` as ``logged_loss``."""
+
+_SPEEDS = ("_runtime", "_per_second", "_preparation_time", "_compilation_time")
+
+
+def watch(
+    trainer: Trainer,
+    *,
+    precision: PrecisionName | None = None,
+    amp: Literal["fp16", "bf16"] | None = None,
+) -> "TrainerMonitor":
+    """Watch ``trainer`` and switch its precision; call it once, before ``train()``.
+
+    It starts in ``precision``, by default in that of its TrainingArguments; ``amp`` is what AMP means, by
+    default their ``fp16`` or ``bf16``, or else ``fp16`` on a GPU and ``bf16`` on a CPU. The key ``s`` saves a
+    checkpoint as the Trainer does, ``q`` ends the training as a callback would.
+
+    Several processes, fp8 and weights other than float32 are only observed, and only in the main process.
+    DeepSpeed, FSDP and ``nn.DataParallel`` are not watched.
+
+    Raises TypeError for arguments of other kinds, RuntimeError once training has begun, and ValueError for a
+    precision that the device does not support. If anything else of amptui's own fails, it writes one line to
+    standard error and the training continues in the current precision.
+    """
+    if not isinstance(trainer, Trainer):
+        raise TypeError(f"trainer must be a transformers.Trainer, not {type(trainer).__name__}")
+    if trainer.accelerator._models or trainer.accelerator._optimizers:
+        raise RuntimeError("call amptui.huggingface.watch() before trainer.train() and trainer.evaluate()")
+    return TrainerMonitor(trainer, precision=precision, amp=amp)
+
+
+class TrainerMonitor(AcceleratorMonitor):
+    """The run of what a Trainer trains, from its ``train()`` to the end of the script."""
+
+    _no_xray = _NO_XRAY
+    _ends_steps = True
+
+    def __init__(self, trainer: Trainer, *, precision: str | None, amp: str | None) -> None:
+        self._trainer = trainer
+        super().__init__(trainer.accelerator, precision=precision, amp=amp)
+        if not trainer.is_world_process_zero():
+            return
+        if trainer.args.n_gpu > 1:
+            complain("cannot watch this script: nn.DataParallel copies the model for each GPU")
+            return
+        trainer.add_callback(_Callback(self))
+        if hasattr(trainer, "get_batch_samples"):
+            trainer.get_batch_samples = functools.partial(self._get_batches, trainer.get_batch_samples)
+
+    @property
+    def _scaler_state(self) -> dict[str, Any] | None:
+        """What ``scaler.pt`` would hold; None if the Trainer itself saves that."""
+        if self._amp is None or self._accelerator.scaler is not None:
+            return None
+        return self._amp.scaler.state_dict()
+
+    def _load_scaler_state(self, state: dict[str, Any]) -> None:
+        """Continue with the scale of a checkpoint."""
+        if self._amp is not None and self._accelerator.scaler is None:
+            self._amp.scaler.load_state_dict(state)
+
+    def _get_batches(self, get_batch_samples: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The batches of the next step; measures the time to load them and counts their samples."""
+        asked = time.perf_counter()
+        result = get_batch_samples(*args, **kwargs)
+        run, seconds = self._run, time.perf_counter() - asked
+        if run is not None:
+            try:
+                run.loop.loaded(asked, seconds, sum(map(samples_of, result[0])))
+            except Exception as error:  # noqa: BLE001 - the training is worth more than its batch size
+                self._give_up(error)
+        return result
+
+    def _save(self) -> object:
+        """Let the Trainer save a checkpoint; return where."""
+        trainer, control = self._trainer, self._trainer.control
+        was_due = control.should_save
+        self._export_scaler()
+        trainer._save_checkpoint(trainer.model, getattr(trainer, "_trial", None))
+        trainer.control = trainer.callback_handler.on_save(trainer.args, trainer.state, control)
+        trainer.control.should_save = was_due
+        return os.path.join(trainer.args.output_dir, f"checkpoint-{trainer.state.global_step}")  # noqa: PTH118
+
+    def _export_scaler(self) -> None:
+        """Put the scaler's state into the Trainer's, which a checkpoint is about to hold."""
+        state = self._scaler_state
+        if state is not None:
+            self._trainer.state.stateful_callbacks[_STATE] = state
+
+
+def _guarded(event: Callable[..., None]) -> Callable[..., None]:
+    """An event of the Trainer's in which an error ends the observation, not the training."""
+
+    @functools.wraps(event)
+    def call(callback: "_Callback", *args: Any, **kwargs: Any) -> None:
+        try:
+            event(callback, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on
+            callback._monitor._give_up(error)
+
+    return call
+
+
+class _Callback(TrainerCallback):  # type: ignore[misc] # transformers counts as untyped
+    """Tells the run where steps, epochs and evaluations end, and the Trainer when to stop."""
+
+    def __init__(self, monitor: TrainerMonitor) -> None:
+        self._monitor = monitor
+        self._validating = False
+        self._unfinished_epoch = False
+
+    @_guarded
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
+        """Continue where a checkpoint was saved, and tell how long the training is."""
+        saved, run = state.stateful_callbacks.get(_STATE), self._monitor._run
+        if isinstance(saved, dict):
+            self._monitor._load_scaler_state(saved)
+        if self._monitor._trainer.accelerator is not self._monitor._accelerator:
+            complain("cannot watch this training: the Trainer has made another accelerator")
+        elif run is not None:
+            self._describe(run, args, state, kwargs.get("train_dataloader"))
+            self._monitor.log()  # from the first step on, each one waits for what is logged with it
+
+    @staticmethod
+    def _describe(run: ScriptRun, args: Any, state: Any, loader: Any) -> None:
+        run.stops_when_asked = args.world_size == 1
+        if run.loop.step == 0:
+            run.loop.step = state.global_step
+            run.loop.epoch = int(state.epoch or 0) + 1
+        run.total_steps = state.max_steps
+        run.total_epochs = math.ceil(state.num_train_epochs)
+        try:
+            run.steps_per_epoch = math.ceil(len(loader) / args.gradient_accumulation_steps)
+        except TypeError:
+            run.steps_per_epoch = None  # a stream of samples
+
+    @_guarded
+    def on_epoch_begin(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+        """What the epoch before logged and evaluated at its end is told."""
+        self._monitor._end_step()
+        self._finish_epoch()
+
+    @_guarded
+    def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        """The Trainer has counted the step; what it logs now belongs to it."""
+        if not (control.should_log or _ends_epoch(state)):
+            self._monitor._end_step()
+        self._stop_if_asked(control)
+        if control.should_save:
+            self._monitor._export_scaler()
+
+    @_guarded
+    def on_log(self, _args: Any, _state: Any, control: Any, *, logs: Any, **_kwargs: Any) -> None:
+        """Show what the Trainer logged beside what was computed."""
+        if not self._validating and logs and "train_runtime" not in logs:
+            values = {name: value for name, value in _numbers(logs).items() if name not in _NOT_LOGGED}
+            if isinstance(logs.get("loss"), Real):
+                values["logged_loss"] = float(logs["loss"])
+            self._monitor.log(**values)
+            self._monitor._end_step()
+            self._stop_if_asked(control)
+
+    @_guarded
+    def on_prediction_step(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+        """An evaluation runs."""
+        run = self._monitor._run
+        if not self._validating and run is not None:
+            self._validating = True
+            run.loop.begin_validation()
+
+    @_guarded
+    def on_evaluate(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
+        """Show its results."""
+        self._finish_validation(metrics, "eval_")
+        self._monitor._export_scaler()
+
+    @_guarded
+    def on_predict(self, _args: Any, _state: Any, _control: Any, *, metrics: Any, **_kwargs: Any) -> None:
+        """Show its results."""
+        self._finish_validation(metrics, "test_")
+
+    @_guarded
+    def on_epoch_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
+        """The epoch's own logs, evaluation and checkpoint follow."""
+        self._unfinished_epoch = _ends_epoch(state)
+        if control.should_save:
+            self._monitor._export_scaler()
+
+    @_guarded
+    def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
+        """What the script does now, it does itself."""
+        run = self._monitor._run
+        self._monitor._end_step()
+        self._finish_epoch()
+        if run is not None:
+            run.stops_when_asked = False
+
+    def _stop_if_asked(self, control: Any) -> None:
+        if self._monitor.should_stop:
+            control.should_training_stop = True
+
+    def _finish_epoch(self) -> None:
+        run = self._monitor._run
+        if self._unfinished_epoch and run is not None:
+            self._unfinished_epoch = False
+            run.loop.finish_epoch()
+
+    def _finish_validation(self, metrics: Any, prefix: str) -> None:
+        run = self._monitor._run
+        if run is None or not self._validating:
+            return
+        self._validating = False
+        self._monitor.log(**_results(_numbers(metrics or {}), prefix))
+        run.loop.finish_validation()
+
+
+def _ends_epoch(state: Any) -> bool:
+    return float(state.epoch or 0).is_integer()
+
+
+def _numbers(values: Mapping[str, object]) -> dict[str, float]:
+    """Those of ``values`` that are numbers."""
+    return {name: float(value) for name, value in values.items() if isinstance(value, Real)}
+
+
+def _results(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """An evaluation's metrics by their names without its prefix; how fast it ran is left out."""
+    kept: Iterable[str] = (name for name in metrics if not name.endswith(_SPEEDS) and name != "epoch")
+    return {name.removeprefix(prefix): metrics[name] for name in kept}

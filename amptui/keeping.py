@@ -1,0 +1,54 @@
+"""Records of what is saved, what is not, and who watches."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointWritten:
+    """All that training needs to go on after ``step`` is in a file, complete and on the disk."""
+
+    time: float
+    step: int
+    name: str
+    """The file's, in the run's folder of checkpoints."""
+    size_bytes: int
+    reason: Literal["asked", "epoch", "interval", "end"]
+    blocked_seconds: float
+    """How long it blocked training; the rest was written in the background."""
+    seconds: float
+    """From the step boundary until the file was complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSaved:
+    """The ``state_dict`` after ``step``, the run's last, is in a file of the user's."""
+
+    time: float
+    step: int
+    path: str
+    averaged: bool
+    """Of the experiment's ``AveragedModel``, not of the model itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepingChanged:
+    """A part of the run is no longer saved, or is saved again; training continues either way."""
+
+    time: float
+    what: Literal["journal", "checkpoints"]
+    trouble: str
+    """What is not kept and why, in one line; empty when all is kept again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewersChanged:
+    """A screen attached to the run or left it; training continues either way."""
+
+    time: float
+    viewers: int
+    """Screens that watch now."""
+    change: Literal["attached", "detached", "hung up", "lost", "refused"]
+    """``detached`` left on purpose, ``hung up`` had its terminal closed, ``lost`` went without a word."""
+    detail: str = ""
+    """Why one was refused, in one line."""

@@ -1,0 +1,39 @@
+"""A script's run in a process of rank 1 or above: it does what all ranks agree on, and rank 0 tells of it."""
+
+from amptui.engine.distributed.world import World
+from amptui.engine.watched_loop import WatchedLoop
+from amptui.handover import take_run_dir
+from amptui.process.guest_run import Observed, Watched, open_loop, tell_fault
+from amptui.process.script_run import ScriptRun
+from amptui.records import Record
+
+
+class OtherRank(ScriptRun):
+    """A rank that has no journal, no screen and no folder of its own."""
+
+    def __init__(self, script: Observed | Watched, world: World | None) -> None:
+        super().__init__(world)
+        take_run_dir()  # rank 0's, which no child process shall inherit
+        self.loop, peer = open_loop(self, script, _tell_nobody, begins=self._begin, failed=self._fail)
+        assert peer is not None, "rank 0 is another"
+        self._peer = peer
+        peer.start(self.loop)
+
+    @property
+    def stop_reason(self) -> str | None:
+        return self.loop.control.stop_reason if isinstance(self.loop, WatchedLoop) else None
+
+    def close(self, error: BaseException | None, *, at_exit: bool) -> None:  # noqa: ARG002
+        self._peer.close("has ended")
+        self.loop.close()
+
+    def _begin(self, _precision: str) -> None:
+        self._peer.begun()
+
+    def _fail(self, error: Exception) -> None:
+        tell_fault("stopped watching this script, which goes on", error)
+        self._peer.close("is no longer watched")
+
+
+def _tell_nobody(_record: Record) -> None:
+    """Rank 0 tells what all ranks did."""

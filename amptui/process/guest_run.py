@@ -1,0 +1,375 @@
+"""The run of somebody else's script, in that script's process: its folder, journal, socket and threads."""
+
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from amptui import __version__
+from amptui.answers import REQUEST_KINDS, RequestMade, RequestRefused
+from amptui.control import Control, Request, StopRequest, record_of
+from amptui.device.sampler import Sampler
+from amptui.engine.distributed.guest_control import GuestControl
+from amptui.engine.distributed.world import World
+from amptui.engine.loop_hooks import FirstStep
+from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.switched_amp import SwitchedAmp
+from amptui.engine.watched_loop import NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
+from amptui.handover import take_run_dir
+from amptui.process.capture import LogTail
+from amptui.process.rank_peer import RankPeer
+from amptui.process.recorder import Recorder
+from amptui.process.script_run import (
+    ScriptRun,
+    describe,
+    last_record,
+    one_line,
+    script_name,
+    with_length,
+)
+from amptui.prompt import complain
+from amptui.records import PRECISIONS, Note, PhaseChanged, Record, RunStarted, Severity
+from amptui.runs.lock import RunLock
+from amptui.runs.rundir import RunDir, create_run_dir, run_argument
+from amptui.runs.server import Server
+from amptui.telemetry.session import Session
+from amptui.text import write_line
+
+ONLY_OBSERVED = "this run is only observed"
+"""Why a request is refused: the script's own loop decides everything."""
+
+_CLOSING_SECONDS = 5.0
+
+_NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no memory breakdown of its shards"
+
+Emit = Callable[[Record], object]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """A loop that keeps its own autocast and scaler."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    scaler: GradScaler | None
+    samples_per_step: int | None
+    first_step: FirstStep | None = None
+    """What the loop has done of its first step before it was found."""
+    reason: str = ONLY_OBSERVED
+    """Why requests are refused."""
+
+    def open_loop(
+        self,
+        emit: Emit,
+        *,
+        begins: Callable[[str], object],
+        failed: Callable[[Exception], object],
+        ranks: int = 1,
+        control: Control | None = None,  # noqa: ARG002 - nothing is asked of it
+    ) -> ObservedLoop:
+        """Begin to see its steps, one of so many ``ranks``."""
+        scales = self.scaler is not None and self.scaler.is_enabled()
+        loop = ObservedLoop(
+            self.model,
+            self.optimizer,
+            self.scaler if scales else None,  # one that is disabled stays so, and only passes on
+            emit,
+            samples_per_step=self.samples_per_step and self.samples_per_step * ranks,
+            begins=begins,
+            failed=failed,
+        )
+        if self.first_step is not None:
+            loop.begin_with(self.first_step)
+        return loop
+
+    @property
+    def amp_precision(self) -> str:
+        """What AMP would be here."""
+        scales = self.scaler is not None and self.scaler.is_enabled()
+        on_cuda = any(parameter.is_cuda for parameter in self.model.parameters())
+        return "fp16" if scales or on_cuda else "bf16"
+
+    def refuses(self) -> Mapping[str, str]:
+        """The requests that its run never takes, each with the reason."""
+        return dict.fromkeys(REQUEST_KINDS - {"stop"}, self.reason)
+
+    def unsupported(self, precision: str) -> Mapping[str, str]:
+        """The precisions that cannot be switched to from ``precision``."""
+        return {each: self.reason for each in PRECISIONS if each != precision}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Watched:
+    """A loop whose precision amptui switches; ``save`` writes its state."""
+
+    own: OwnLoop
+    amp: SwitchedAmp
+    samples_per_step: int | None
+    save: Callable[[], object] | None
+
+    @property
+    def model(self) -> nn.Module:
+        """The one that is trained."""
+        return self.own.model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """Its optimizer."""
+        return self.own.optimizer
+
+    @property
+    def scaler(self) -> GradScaler:
+        """The one that follows the precision."""
+        return self.amp.scaler
+
+    def open_loop(
+        self,
+        emit: Emit,
+        *,
+        begins: Callable[[str], object],
+        failed: Callable[[Exception], object],
+        ranks: int = 1,
+        control: Control | None = None,
+    ) -> ObservedLoop:
+        """Begin to see its steps, one of so many ``ranks``, and to handle requests after them."""
+        return WatchedLoop(
+            self.own,
+            self.amp,
+            emit,
+            samples_per_step=self.samples_per_step and self.samples_per_step * ranks,
+            save=self.save,
+            control=control,
+            begins=begins,
+            failed=failed,
+        )
+
+    @property
+    def amp_precision(self) -> str:
+        """What AMP means in it."""
+        return self.own.amp_precision
+
+    def refuses(self) -> Mapping[str, str]:
+        """The requests that its run never takes, each with the reason."""
+        return {} if self.save is not None else {"checkpoint": NO_SAVE}
+
+    def unsupported(self, _precision: str) -> Mapping[str, str]:
+        """The precisions that the device does not support."""
+        return self.own.unsupported
+
+
+class GuestRun(ScriptRun):
+    """The folder, journal, socket and threads of a script's run. Raises AmptuiError and OSError.
+
+    Of several ranks, rank 0 keeps it.
+    """
+
+    def __init__(self, script: Observed | Watched, world: World | None = None) -> None:
+        super().__init__(world)
+        handed = take_run_dir()
+        self._started_by_amptui = bool(handed)
+        if world is not None and handed and RunDir(Path(handed)).holds_a_run:
+            handed = ""  # torchrun has started the ranks again
+        self._script: Observed | Watched | None = script
+        self._refusal = script.reason if isinstance(script, Observed) else ""
+        self._name = script_name()
+        self._began = time.monotonic()
+        self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
+        self._lock = RunLock.take(self._run_dir.path, new=True)
+        self._peer: RankPeer | None = None
+        self._asked_to_stop: str | None = None
+        """Why a screen asked the script to stop."""
+        try:
+            self._connect(script)
+        except BaseException:
+            self._lock.release()
+            raise
+        if not handed:
+            write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
+
+    def _connect(self, script: Observed | Watched) -> None:
+        path = self._run_dir.path
+        session = Session(str(path))
+        recorder = self._recorder = Recorder(
+            session,
+            self._run_dir,
+            asked={"script": sys.argv},
+            listeners=[lambda _batch: self._lock.renew()],  # once a second at least: the device is sampled
+        )
+        self._emit = recorder.emit
+        self.loop, self._peer = open_loop(self, script, self._emit, begins=self._begin, failed=self._fail)
+        if isinstance(self._control, GuestControl):
+            self._control.cannot_stop = self._cannot_stop
+        hello = {"version": __version__, "pid": os.getpid(), "run_dir": str(path)}
+        self._server = Server(path, hello=hello, obey=self._answer, changed=self._emit)
+        recorder.show_to(self._server)
+        self._sampler = Sampler(self._emit, read_allocator=lambda: self.loop.allocator.sample)
+        log = path / "output.log"
+        self._tail = LogTail(log, self._emit) if self._started_by_amptui and log.exists() else None
+        self._emit(PhaseChanged(time=time.time(), phase="first step", detail="waiting for the first step"))
+        self._server.start()
+        if self._server.trouble:
+            self._emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
+        recorder.start()
+        self._sampler.start()
+        if self._tail is not None:
+            self._tail.start()
+        if self._peer is not None:
+            self._peer.start(self.loop)
+
+    def note(self, severity: Severity, text: str) -> None:
+        """Tell the screen."""
+        self._emit(Note(time=time.time(), severity=severity, text=text))
+
+    @property
+    def path(self) -> Path:
+        return self._run_dir.path
+
+    @property
+    def _control(self) -> Control | None:
+        return self.loop.control if isinstance(self.loop, WatchedLoop) else None
+
+    @property
+    def stop_reason(self) -> str | None:
+        if self.world is None:
+            return self._asked_to_stop
+        return None if self._control is None else self._control.stop_reason
+
+    def close(self, error: BaseException | None, *, at_exit: bool) -> None:
+        """Deliver what is left, write the last record, and end every thread.
+
+        ``at_exit``: the script has ended, for whatever reason if there is no ``error``.
+        """
+        trouble, stopped = "", self.stop_reason is not None
+        if self._peer is not None:
+            self._peer.close("has ended")
+        try:
+            self.loop.close()
+        except Exception as fault:  # noqa: BLE001 - a device that failed has nothing left to deliver
+            trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
+            self._emit(Note(time=time.time(), severity="warning", text=one_line(trouble)))
+        if self._tail is not None:
+            self._tail.stop()
+        seconds = time.monotonic() - self._began
+        step = self.loop.step
+        self._emit(last_record(error, step=step, seconds=seconds, stopped=stopped, at_exit=at_exit))
+        self._sampler.stop(timeout=1.0)
+        self._recorder.close(_CLOSING_SECONDS)
+        self._server.close(_CLOSING_SECONDS)
+        self._lock.release()
+        if self._recorder.trouble:
+            complain(f"journal: {self._recorder.trouble}")
+
+    def _begin(self, precision: str) -> None:
+        """Describe the run, as its first step ends."""
+        self._emit(PhaseChanged(time=time.time(), phase="training"))
+        started = self._description(precision)
+        self._emit(started)
+        if started.parallel == "fsdp2":
+            self.note("info", _NO_NORMS)
+        if self._peer is not None:
+            self._peer.begun()
+
+    def _fail(self, error: Exception) -> None:
+        tell_fault("stopped watching this script, which goes on", error)
+        text = f"amptui stopped watching: {type(error).__name__}: {error}"
+        self._emit(Note(time=time.time(), severity="error", text=one_line(text)))
+        if self._peer is not None:
+            self._peer.close("is no longer watched")
+
+    def _answer(self, request: Request, number: int) -> None:
+        """Answer a screen, in a thread of the server's."""
+        loop = self.loop
+        if isinstance(request, StopRequest):
+            self._stop(request, number)
+        elif isinstance(loop, WatchedLoop) and loop.active:
+            loop.control.ask(request, number)
+        else:
+            self._refuse(self._made(request, number), self._refusal or NO_LONGER_WATCHED)
+
+    def _stop(self, request: StopRequest, number: int) -> None:
+        """Ask the loop to stop if it asks for that.
+
+        Otherwise a script that ``amptui run`` started gets the signal that a terminal or a batch system would
+        send it; no other script is stopped from a screen.
+        """
+        control = self._control
+        if self.stops_when_asked and self._may_stop(control):
+            self._asked_to_stop = self._asked_to_stop or request.reason
+            if control is not None:
+                control.ask(request, number)  # it may be paused
+            else:
+                self._made(request, number)
+            return
+        made = self._made(request, number)
+        if self._started_by_amptui:
+            self._interrupt(signal.SIGTERM if request.reason == "SIGTERM" else signal.SIGINT)
+        else:
+            why = self._refusal or "its loop never asks amptui"
+            self._refuse(made, f"{why}: stop the script itself (pid {os.getpid()})")
+
+    def _may_stop(self, control: Control | None) -> bool:
+        """Whether the loop may end: one of several ranks must not end alone."""
+        return self.world is None or (isinstance(control, GuestControl) and not control.over)
+
+    def _interrupt(self, number: int) -> None:
+        """Send the script a signal as its terminal would: that of several ranks is torchrun's."""
+        if self.world is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+            os.kill(os.getppid(), number)
+        else:
+            signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def _cannot_stop(self, why: str) -> None:
+        """The ranks could not agree to stop after the same step."""
+        self.note("warning", f"the ranks do not stop together: {why}")
+        if self._started_by_amptui:
+            self._interrupt(signal.SIGINT)
+
+    def _made(self, request: Request, number: int) -> RequestMade:
+        made = record_of(request, number)
+        self._emit(made)
+        return made
+
+    def _refuse(self, made: RequestMade, detail: str) -> None:
+        now, step = time.time(), self.loop.step
+        self._emit(RequestRefused(time=now, step=step, request=made, reason="unavailable", detail=detail))
+
+    def _description(self, precision: str) -> RunStarted:
+        """The run's first record; at the end of its first step, which is ``precision``'s."""
+        script, self._script = self._script, None  # the script may drop its model; so do we
+        assert script is not None, "a run begins once"
+        observed = isinstance(script, Observed)
+        started = describe(script, self.loop.device, self._name, precision, self, observed=observed)
+        return with_length(started, self, self.loop.batches)
+
+
+def open_loop(
+    run: ScriptRun,
+    script: Observed | Watched,
+    emit: Emit,
+    *,
+    begins: Callable[[str], object],
+    failed: Callable[[Exception], object],
+) -> tuple[ObservedLoop, RankPeer | None]:
+    """Begin to see the steps of ``script``; with other ranks, also who meets them, to be started."""
+    if run.world is None:
+        return script.open_loop(emit, begins=begins, failed=failed), None
+    control = GuestControl(run.world, emit) if isinstance(script, Watched) else None
+    peer = RankPeer(run.world, control, emit)
+    loop = script.open_loop(peer.take, begins=begins, failed=failed, ranks=run.ranks, control=control)
+    return loop, peer
+
+
+def tell_fault(what: str, error: Exception) -> None:
+    """One line on standard error, if there is one."""
+    with suppress(Exception):
+        complain(one_line(f"{what}: {type(error).__name__}: {error}"))

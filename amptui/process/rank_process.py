@@ -1,0 +1,184 @@
+"""One rank's process: rank 0 is a run as any other, the others train beside it and say nothing.
+
+``python -m amptui.process.rank_process`` is what the launcher starts once for each rank.
+"""
+
+import gc
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from amptui.engine.distributed.rank_control import RankControl
+from amptui.engine.distributed.world import World, refuse_unsupported, world_of
+from amptui.engine.worker import TrainingThread
+from amptui.errors import AmptuiError, UsageError
+from amptui.fork import end_workers
+from amptui.modelspec import ModelSpec, parse_model
+from amptui.process.stop_signals import StopSignals, blocked_stop_signals
+from amptui.process.training import (
+    RANKS_PATIENCE_SECONDS,
+    run_for_viewers,
+    run_plainly,
+    watch_gpu,
+)
+from amptui.prompt import complain
+from amptui.records import Record
+from amptui.request import TrainRequest
+from amptui.runfiles import open_file
+from amptui.runs.rundir import RunDir
+
+RANK_VARIABLE = "AMPTUI_RANK"
+"""The environment's variable in which a rank's process is told what to train."""
+
+_LOOK_INTERVAL_SECONDS = 0.5
+
+_SIGNALLED = 128
+"""An exit status from here on tells the number of the signal that asked the run to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlan:
+    """What the launcher tells each rank."""
+
+    request: TrainRequest
+    run_dir: RunDir
+    shown: bool
+    """Whether screens show the run; else rank 0 writes lines."""
+    json: bool
+    quiet: bool
+
+    def text(self) -> str:
+        """As JSON, for :data:`RANK_VARIABLE`."""
+        shown = {"shown": self.shown, "json": self.json, "quiet": self.quiet}
+        plain = {"resume": self.request.resume, **shown}
+        folder = str(self.run_dir.path.absolute())
+        return json.dumps({"asked": self.request.as_json(), "run_dir": folder, **plain})
+
+    @classmethod
+    def parse(cls, text: str) -> "RankPlan":
+        """Inverse of :meth:`text`."""
+        told: dict[str, Any] = json.loads(text)
+        run_dir = RunDir(Path(told.pop("run_dir")))
+        request = TrainRequest.from_json(told.pop("asked"))
+        request = replace(
+            request,
+            checkpoint_dir=run_dir.checkpoints_path,
+            resume=bool(told.pop("resume")),
+            interactive=False,
+        )
+        return cls(request=request, run_dir=run_dir, **told)
+
+
+def run_rank(plan: RankPlan, world: World) -> int:
+    """Train as one rank; return its exit status.
+
+    Ranks that were started again go on where the earlier ones were, or begin if those had not.
+    """
+    final_status = _final_status(world)
+    if final_status is not None:
+        return final_status
+    request = replace(plan.request, resume=plan.request.resume or world.restart > 0, nproc=world.size)
+    spec = parse_model(request.model)
+    with blocked_stop_signals():
+        if not world.leads:
+            _redirect_output(plan.run_dir.path / "output.log" if plan.shown else None)
+            return _follow(request, spec, world)
+        if plan.shown:
+            status = run_for_viewers(request, spec, plan.run_dir, None, world=world)
+        else:
+            status = run_plainly(request, spec, plan.run_dir, json=plan.json, quiet=plan.quiet, world=world)
+    # To the launcher everything but 0 is a failure: a run that was asked to stop would be started again.
+    return 0 if world.starts_again and status >= _SIGNALLED else status
+
+
+def run_under_torchrun(world: World, make_plan: Callable[[], RankPlan]) -> int:
+    """Train as one of the ranks that torchrun started; return the exit status.
+
+    ``make_plan`` is called at rank 0 only, and not again after a restart. What it raises passes through.
+    """
+    from amptui.engine.distributed.launcher_store import LauncherStore
+
+    plan = LauncherStore(world).share_plan(lambda: make_plan().text())
+    return plan if isinstance(plan, int) else run_rank(RankPlan.parse(plan), world)
+
+
+def _final_status(world: World) -> int | None:
+    """The exit status of a run that a restart cannot help; None for any other."""
+    if not world.restart:
+        return None
+    from amptui.engine.distributed.launcher_store import LauncherStore
+
+    return LauncherStore(world).final_status
+
+
+def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
+    """Train as a rank other than 0, which records what all ranks do; return the exit status."""
+    from amptui.engine.distributed.rank_thread import RankThread
+
+    control = RankControl(world)
+    thread = RankThread(request, spec, control, _tell_nobody, world, watch_gpu=watch_gpu)
+    with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: thread.saving) as signals:
+        gc.enable()
+        thread.start()
+        while not thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not control.stop_reason:
+            pass
+        while not thread.join(RANKS_PATIENCE_SECONDS):
+            # As patient as rank 0, to which this rank's failure would be the end.
+            if not (thread.saving or (signals.patient and thread.others_are_there)):
+                waited = f"{RANKS_PATIENCE_SECONDS:g} s"
+                complain(f"rank {world.rank} did not stop within {waited} ({thread.doing})")
+                os._exit(1)
+        thread.close()
+        end_workers()
+    return _status(thread)
+
+
+def leave(status: int) -> int:
+    """Exit at once after a failure: torch may abort when it frees a group that others have left."""
+    if status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    return status
+
+
+def _redirect_output(log: Path | None) -> None:
+    """What another rank's model prints goes to the log of a run that is shown, or to standard error."""
+    if log is None:
+        os.dup2(2, 1)
+        return
+    file = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+
+
+def _status(thread: TrainingThread) -> int:
+    """Rank 0 tells why the run failed."""
+    return 0 if thread.error is None else thread.error.exit_status
+
+
+def _tell_nobody(_record: Record) -> None:
+    """Rank 0 tells what all ranks do."""
+
+
+def _main(environment: Mapping[str, str]) -> int:
+    world = world_of(environment)
+    if world is None or RANK_VARIABLE not in environment:
+        raise UsageError("this is a rank of `amptui train --nproc N`", hint="start it so")
+    plan = RankPlan.parse(environment[RANK_VARIABLE])
+    refuse_unsupported(plan.request, world.size)
+    return run_rank(plan, world)
+
+
+if __name__ == "__main__":
+    try:
+        ended = _main(os.environ)
+    except AmptuiError as error:
+        complain(str(error))
+        ended = error.exit_status
+    sys.exit(leave(ended))

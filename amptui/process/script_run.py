@@ -1,0 +1,201 @@
+"""What any process of somebody else's script knows of its run, and the run's first and last record."""
+
+import math
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from amptui.engine.description import device_name, gpu_uuid, hardware, versions
+from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
+from amptui.engine.distributed.world import World
+from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.sharding import is_sharded
+from amptui.engine.switched_amp import SwitchedScaler
+from amptui.fork import how_ended
+from amptui.prompt import complain
+from amptui.records import DataInfo, RunFailed, RunFinished, RunStarted, Severity
+
+_DEFAULT_GROWTH_INTERVAL = 2000
+"""torch.amp.GradScaler's."""
+
+
+class ScriptRun:
+    """A script's run in one of its processes, as monitors and frameworks use it."""
+
+    loop: ObservedLoop
+
+    def __init__(self, world: World | None) -> None:
+        self.world = world
+        """The ranks of the script; None if it trains in one process."""
+        self.total_epochs = 0
+        self.batches_per_epoch = 0
+        """0 if unknown."""
+        self.steps_per_epoch: int | None = None
+        """None if it follows from the batches."""
+        self.total_steps = 0
+        """0 if only the epochs are counted."""
+        self.stops_when_asked = False
+        """Whether the script's loop asks whether it should stop."""
+        self._warned: set[str] = set()
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train together."""
+        return 1 if self.world is None else self.world.size
+
+    @property
+    def path(self) -> Path | None:
+        """The run's folder; None in a process that keeps none."""
+        return None
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the script should stop now; None if it should go on."""
+        return None
+
+    def note(self, severity: Severity, text: str) -> None:
+        """Tell the screen, if this process has one."""
+
+    def warn_once(self, text: str) -> None:
+        """Tell screen and terminal, unless they were told before."""
+        if text not in self._warned:
+            self._warned.add(text)
+            complain(text)
+            self.note("warning", text)
+
+    def close(self, error: BaseException | None, *, at_exit: bool) -> None:
+        """End the run; ``at_exit``: the script has ended, for whatever reason if there is no ``error``."""
+
+
+class Script(Protocol):
+    """What a script trains, and what can be done with it."""
+
+    @property
+    def model(self) -> nn.Module: ...
+    @property
+    def optimizer(self) -> Optimizer: ...
+    @property
+    def scaler(self) -> GradScaler | None: ...
+    @property
+    def samples_per_step(self) -> int | None: ...
+    @property
+    def amp_precision(self) -> str: ...
+    def refuses(self) -> Mapping[str, str]: ...
+    def unsupported(self, precision: str, /) -> Mapping[str, str]: ...
+
+
+def describe(
+    script: Script, device: torch.device, name: str, precision: str, run: ScriptRun, *, observed: bool
+) -> RunStarted:
+    """The run's first record; its first step was ``precision``'s."""
+    scaler = script.scaler
+    growth_interval = _DEFAULT_GROWTH_INTERVAL
+    if scaler is not None and (scaler.is_enabled() or isinstance(scaler, SwitchedScaler)):
+        growth_interval = scaler.get_growth_interval()
+    config: dict[str, Any] = {
+        "arguments": sys.argv[1:],
+        "model": type(script.model).__name__,
+        "optimizer": type(script.optimizer).__name__,
+    }
+    each = script.samples_per_step
+    started = RunStarted(
+        time=time.time(),
+        model=name,
+        device=str(device),
+        device_name=device_name(device),
+        gpu_uuid=gpu_uuid(device),
+        precision=precision,
+        amp_precision=script.amp_precision,
+        unsupported=script.unsupported(precision),
+        config=config,
+        versions=versions(),
+        hardware=hardware(device),
+        data=DataInfo(name="the script's own data", real=True, samples=None),
+        parameters=sum(p.numel() for p in script.model.parameters()),
+        batch_size=each,
+        steps_per_epoch=None,
+        total_epochs=0,
+        total_steps=None,
+        growth_interval=growth_interval,
+        observed=observed,
+        refuses=script.refuses(),
+    )
+    if run.world is None:
+        return started
+    together = None if each is None else each * run.ranks
+    return replace(
+        started,
+        refuses={"x-ray": NO_SCRIPT_XRAY, **started.refuses},
+        world_size=run.ranks,
+        parallel=_parallel(script.model),
+        global_batch_size=together,
+    )
+
+
+def _parallel(model: nn.Module) -> Literal["", "ddp", "fsdp2"]:
+    """How the ranks train it, as far as the model says."""
+    if is_sharded(model):
+        return "fsdp2"
+    return "ddp" if any(isinstance(each, DistributedDataParallel) for each in model.modules()) else ""
+
+
+def with_length(started: RunStarted, run: ScriptRun, batches_per_step: int) -> RunStarted:
+    """``started`` with how long the run is, as far as the script has said."""
+    steps_per_epoch = run.steps_per_epoch
+    if steps_per_epoch is None and run.batches_per_epoch and batches_per_step:
+        steps_per_epoch = math.ceil(run.batches_per_epoch / batches_per_step)
+    total = run.total_steps or (steps_per_epoch or 0) * run.total_epochs
+    return replace(
+        started,
+        steps_per_epoch=steps_per_epoch,
+        total_epochs=run.total_epochs,
+        total_steps=total or None,
+    )
+
+
+def last_record(
+    error: BaseException | None, *, step: int, seconds: float, stopped: bool, at_exit: bool
+) -> RunFinished | RunFailed:
+    """How the script ended, by the ``error`` that ended it."""
+    now = time.time()
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        error = None
+    if error is None or isinstance(error, KeyboardInterrupt):
+        reason: Literal["done", "stopped", "ended"] = "ended" if at_exit else "done"
+        if error is not None or stopped:
+            reason = "stopped"
+        return RunFinished(time=now, steps=step, seconds=seconds, reason=reason)
+    trace = "".join(traceback.format_exception(error))
+    text = one_line(f"{type(error).__name__}: {error}").removesuffix(": ")
+    if isinstance(error, SystemExit):
+        text = _exit_words(error.code)
+    return RunFailed(time=now, step=step, error=text, traceback=trace)
+
+
+def script_name() -> str:
+    """What the run is called: the file that Python was told to run."""
+    stem = Path(sys.argv[0] if sys.argv else "").stem
+    if stem == "__main__":
+        return Path(sys.argv[0]).parent.name
+    return stem if stem not in ("", "-c", "-m") else "script"
+
+
+def _exit_words(code: object) -> str:
+    """The exit status that Python makes of a ``SystemExit``: 1 of what is no number, which it prints."""
+    status, words = (code, "") if isinstance(code, int) else (1, f": {code}")
+    return one_line(f"the script {how_ended(status & 0xFF)}{words}")
+
+
+def one_line(text: str) -> str:
+    """``text`` without line breaks, 500 characters at most."""
+    return " ".join(text.split())[:500]

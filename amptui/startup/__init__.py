@@ -1,0 +1,1 @@
+"""The folder on ``PYTHONPATH`` of a script that ``amptui run --observe`` starts."""

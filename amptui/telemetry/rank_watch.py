@@ -1,0 +1,202 @@
+"""What is known of the ranks of a distributed run: a row for each, the slow one, those lost or differing."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from amptui.ranks import (
+    MAX_RANKS_SAMPLED,
+    PERCENTILES,
+    RankLost,
+    RankPlace,
+    RanksDisagree,
+    RanksSampled,
+    RanksStarted,
+    percentiles_of,
+)
+from amptui.telemetry.stragglers import (
+    WINDOW_SAMPLES,
+    RankVerdict,
+    SlowRankNews,
+    StragglerNews,
+    find_straggler,
+)
+
+MAX_LOST = 64
+"""Lost ranks kept at most."""
+
+RankRecord = RanksStarted | RanksSampled | RanksDisagree | RankLost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """One rank: seconds are medians over the newest samples, the rest is of the newest one."""
+
+    rank: int
+    place: RankPlace | None = None
+    step_seconds: float | None = None
+    data_seconds: float | None = None
+    compute_seconds: float | None = None
+    peak_allocated_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    grad_norm: float | None = None
+    skipped: int | None = None
+    overflowed: int | None = None
+    sm_clock_mhz: float | None = None
+    throttled: tuple[str, ...] = ()
+    """Why the rank's clock is held down, in NVML's words."""
+
+    @property
+    def own_seconds(self) -> float:
+        """What is known of a step to be this rank's own: waiting for data, and local compute."""
+        return (self.data_seconds or 0.0) + (self.compute_seconds or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksView:
+    """The ranks of a run, as of their newest sample."""
+
+    world_size: int
+    rows: tuple[RankRow, ...] = ()
+    """By rank; of a run of more than 64 ranks those that stand out."""
+    step: int | None = None
+    """Of the newest sample; None before the first."""
+    time: float | None = None
+    samples: int = 0
+    """How many the medians are over."""
+    percentiles: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """``PERCENTILES`` of ``step``, ``data`` and ``compute`` seconds over all ranks, in the newest sample;
+    without those that were not measured."""
+    straggler: RankVerdict | None = None
+    disagreements: tuple[RanksDisagree, ...] = ()
+    """What is not equal on all ranks now."""
+    lost: tuple[RankLost, ...] = ()
+    restarts: int = 0
+    """How often the launcher has started the ranks again."""
+    max_restarts: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class RankWatch:
+    """Keeps the newest samples of the ranks, and judges them as they arrive."""
+
+    _places: tuple[RankPlace, ...] = ()
+    _window: deque[RanksSampled] = field(default_factory=lambda: deque(maxlen=WINDOW_SAMPLES))
+    _straggler: RankVerdict | None = None
+    _news: StragglerNews = field(default_factory=StragglerNews)
+    _disagreements: tuple[RanksDisagree, ...] = ()
+    _lost: tuple[RankLost, ...] = ()
+    _restarts: int = 0
+    _max_restarts: int = 0
+    _view: RanksView | None = field(default=None, init=False)
+
+    def restart(self) -> None:
+        """Another process goes on: forget what the ranks measured, and what was wrong with them."""
+        self._window.clear()
+        self._straggler, self._disagreements, self._lost, self._view = None, (), (), None
+        self._news = StragglerNews()
+
+    def take(self, record: RankRecord) -> RanksDisagree | RankLost | SlowRankNews | None:
+        """Add a record; return what the event list should tell of it.
+
+        A sample that is none, of too many ranks or of one twice, is left out.
+        """
+        self._view = None
+        if isinstance(record, RanksSampled):
+            return self._sample(record)
+        if isinstance(record, RanksDisagree):
+            others = tuple(each for each in self._disagreements if each.what != record.what)
+            self._disagreements = (*others, record) if record.count > 0 else others
+            return record
+        if isinstance(record, RankLost):
+            self._lost = (*self._lost, record)[-MAX_LOST:]
+            return record
+        self.restart()
+        self._places = record.ranks
+        self._restarts, self._max_restarts = record.restarts, record.max_restarts
+        return None
+
+    def _sample(self, record: RanksSampled) -> SlowRankNews | None:
+        if not 0 < len(set(record.ranks)) == len(record.ranks) <= MAX_RANKS_SAMPLED:
+            return None
+        if self._window and self._window[-1].world_size != record.world_size:
+            self._window.clear()
+            self._straggler = None
+        self._window.append(record)
+        slow = self._straggler = find_straggler(self._window, self._straggler)
+        if not self._news.judge(slow):
+            return None
+        place = next((each for each in self._places if slow is not None and each.rank == slow.rank), None)
+        return SlowRankNews(time=record.time, step=record.step, verdict=slow, place=place)
+
+    def view(self, world_size: int) -> RanksView | None:
+        """All of it; None for a single process."""
+        if world_size <= 1 and not self._window:
+            return None
+        if self._view is None or self._view.world_size != self._size(world_size):
+            self._view = self._composed(self._size(world_size))
+        return self._view
+
+    def _size(self, world_size: int) -> int:
+        return self._window[-1].world_size if self._window else world_size
+
+    def _composed(self, world_size: int) -> RanksView:
+        newest = self._window[-1] if self._window else None
+        rows = () if newest is None else tuple(_rows(newest, self._window, self._places))
+        return RanksView(
+            world_size=world_size,
+            rows=rows,
+            step=None if newest is None else newest.step,
+            time=None if newest is None else newest.time,
+            samples=len(self._window),
+            percentiles={} if newest is None else _percentiles(newest, rows),
+            straggler=self._straggler,
+            disagreements=self._disagreements,
+            lost=self._lost,
+            restarts=self._restarts,
+            max_restarts=self._max_restarts,
+        )
+
+
+def _rows(
+    newest: RanksSampled, window: Iterable[RanksSampled], places: Sequence[RankPlace]
+) -> Iterable[RankRow]:
+    by_rank = {place.rank: place for place in places}
+    seconds = {name: _medians(window, name) for name in ("step_seconds", "data_seconds", "compute_seconds")}
+    columns = {name: dict(zip(newest.ranks, getattr(newest, name), strict=False)) for name in _NEWEST}
+    for rank in sorted(newest.ranks):
+        numbers: dict[str, Any] = {name: column.get(rank) for name, column in (seconds | columns).items()}
+        reasons = tuple(reason for reason, held in newest.throttled.items() if rank in held)
+        yield RankRow(rank=rank, place=by_rank.get(rank), throttled=reasons, **numbers)
+
+
+_NEWEST = (
+    *("peak_allocated_bytes", "memory_used_bytes", "grad_norm", "skipped", "overflowed", "sm_clock_mhz"),
+)
+
+
+def _medians(window: Iterable[RanksSampled], name: str) -> dict[int, float]:
+    """Of each rank, over the samples that have a sound number of it."""
+    found: dict[int, list[float]] = {}
+    for sample in window:
+        for rank, value in zip(sample.ranks, getattr(sample, name), strict=False):
+            if _is_sound(value):
+                found.setdefault(rank, []).append(value)
+    return {rank: sorted(values)[len(values) // 2] for rank, values in found.items()}
+
+
+def _percentiles(newest: RanksSampled, rows: Sequence[RankRow]) -> dict[str, tuple[float, ...]]:
+    """As told; where the rows are all ranks, of the rows."""
+    found = {}
+    for name in ("step", "data", "compute"):
+        told = getattr(newest, f"{name}_percentiles")
+        if not told and len(rows) == newest.world_size:
+            told = percentiles_of([getattr(row, f"{name}_seconds") for row in rows])
+        if len(told) == len(PERCENTILES) and all(map(_is_sound, told)):
+            found[name] = told
+    return found
+
+
+def _is_sound(value: float | None) -> bool:
+    return value is not None and 0 <= value < float("inf")

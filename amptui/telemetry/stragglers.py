@@ -1,0 +1,305 @@
+"""Finds the rank that others wait for, if the ranks' numbers show one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from amptui.ranks import PERCENTILES, RankPlace, RanksSampled
+
+WINDOW_SAMPLES = 20
+"""Verdicts and medians are over so many of the newest samples, about as many seconds."""
+
+MIN_SAMPLES = 12
+"""With fewer there is no verdict."""
+
+MIN_SHARE = 0.05
+"""A rank is slow if it costs at least this fraction of a step more than the others, or if its clock is lower
+by this fraction. Less is not worth a search."""
+
+SPREADS = 5.0
+"""A slow rank is beyond the others by so many times their spread, and by as many standard errors. Medians of
+20 samples of equal ranks differ by less, also at the most unlucky of 1,024."""
+
+_SURE = 2.0
+"""Standard errors by which a rank is beyond ``MIN_SHARE``, so that noise alone does not lift one there."""
+
+EXCEPTIONS = 0.1
+"""In at most this fraction of the samples the slow rank is the faster one, when others had a hiccup."""
+
+_MAX_MISSING = 0.25
+"""A rank without a number in more than this fraction of the samples is not judged."""
+
+_STAYS = 0.5
+"""A slow rank is called so until half of what made it so is left: a verdict must not come and go."""
+
+_SIGMA_PER_MAD = 1.4826
+"""Standard deviation by median absolute deviation, of normal noise."""
+
+_MEDIAN_ERROR = 1.2533
+"""Standard error of a median by that of a mean, of normal noise."""
+
+_SIGMA_PER_DECILES = 1 / 2.563
+"""Standard deviation by the distance from the 10th to the 90th percentile, of normal noise."""
+
+Floats = npt.NDArray[np.float64]
+
+Column = Literal["data_seconds", "compute_seconds", "sm_clock_mhz"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankVerdict:
+    """The slow rank, and what of it is slow; medians over the newest samples.
+
+    ``input``: it waits longer for its batches. ``compute``: its own forward and backward take longer.
+    ``clocks``: NVML says why its clock is held down, below the others'; its forward and backward take longer
+    as well, where that was measured.
+    """
+
+    rank: int
+    cause: Literal["input", "compute", "clocks"]
+    seconds: float | None
+    """What the slow part of a step takes on this rank; None if only clocks were measured."""
+    others_seconds: float | None
+    """The median of the others."""
+    clock_mhz: float | None = None
+    """Of ``clocks`` only, as the next two."""
+    others_clock_mhz: float | None = None
+    reasons: tuple[str, ...] = ()
+    """In NVML's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowRankNews:
+    """A slow rank was found, or is slow for another reason; or none is slow any more."""
+
+    time: float
+    step: int
+    verdict: RankVerdict | None
+    """None: no rank is slow any more."""
+    place: RankPlace | None = None
+
+
+@dataclass(slots=True, eq=False)
+class StragglerNews:
+    """Tells of each slow rank and each reason once, until none has been slow for a whole window."""
+
+    _told: tuple[tuple[int, str], ...] = ()
+    """The ranks and causes told since none was slow."""
+    _quiet_samples: int = 0
+
+    def judge(self, verdict: RankVerdict | None) -> bool:
+        """Whether ``verdict``, that of the newest sample, is news."""
+        if verdict is None:
+            self._quiet_samples += 1
+            over = bool(self._told) and self._quiet_samples >= WINDOW_SAMPLES
+            self._told = () if over else self._told
+            return over
+        self._quiet_samples = 0
+        cause = verdict.rank, verdict.cause
+        known = cause in self._told
+        self._told = self._told if known else (*self._told, cause)
+        return not known
+
+
+def find_straggler(window: Sequence[RanksSampled], before: RankVerdict | None = None) -> RankVerdict | None:
+    """The rank that is slower than all others in the samples of ``window``; ``before`` is the last verdict.
+
+    With x the rank's number minus the median of the others in the same sample: the median of x must be above
+    ``MIN_SHARE`` of a step, by two standard errors, and above ``SPREADS`` times the spread among the others'
+    medians and its own standard error; nearly all x must be above 0. Total step times do not count:
+    collectives make them equal.
+    """
+    if len(window) < MIN_SAMPLES:
+        return None
+    step = _step_seconds(window)
+    if step is None:
+        return _slow_clock(window, before)
+    found = [
+        (cause, outlier)
+        for cause, column in _PARTS
+        if (outlier := _outlier(window, column, MIN_SHARE * step, _stays(before, cause))) is not None
+    ]
+    if not found:
+        return _slow_clock(window, before)
+    cause, outlier = max(found, key=lambda each: each[1].excess)
+    verdict = RankVerdict(
+        rank=outlier.rank, cause=cause, seconds=outlier.value, others_seconds=outlier.others
+    )
+    return verdict if cause == "input" else _with_clock(verdict, window)
+
+
+_PARTS: tuple[tuple[Literal["input", "compute"], Column], ...] = (
+    ("input", "data_seconds"),
+    ("compute", "compute_seconds"),
+)
+
+
+class _Outlier(NamedTuple):
+    """A rank beyond all others in one column: medians over the window."""
+
+    rank: int
+    value: float
+    others: float
+    excess: float
+
+
+def _stays(before: RankVerdict | None, cause: str) -> int | None:
+    """The rank that is found by less because it was found before."""
+    causes = ("compute", "clocks") if cause == "compute" else (cause,)
+    return before.rank if before is not None and before.cause in causes else None
+
+
+def _slow_clock(window: Sequence[RanksSampled], before: RankVerdict | None) -> RankVerdict | None:
+    """The verdict where nothing but clocks can tell: local compute was not measured, as under FSDP2."""
+    if any(value is not None for sample in window for value in sample.compute_seconds):
+        return None
+    clocks = [each for sample in window for each in sample.sm_clock_mhz if each]
+    if not clocks:
+        return None
+    least = MIN_SHARE * float(np.median(clocks))
+    outlier = _outlier(window, "sm_clock_mhz", least, _stays(before, "clocks"))
+    if outlier is None:
+        return None
+    verdict = RankVerdict(rank=outlier.rank, cause="compute", seconds=None, others_seconds=None)
+    verdict = _with_clock(verdict, window)
+    return verdict if verdict.cause == "clocks" else None
+
+
+def _with_clock(verdict: RankVerdict, window: Sequence[RanksSampled]) -> RankVerdict:
+    """``verdict`` with the clocks as its cause, if NVML says that they are held down in most samples."""
+    reasons = _reasons(verdict.rank, window)
+    clocks = [each for sample in window if (each := _of_rank(sample, verdict.rank)) is not None]
+    others = [
+        value
+        for sample in window
+        for rank, value in zip(sample.ranks, sample.sm_clock_mhz, strict=False)
+        if rank != verdict.rank and value is not None
+    ]
+    if not reasons or not clocks or not others:
+        return verdict
+    clock_mhz, others_mhz = float(np.median(clocks)), float(np.median(others))
+    if not clock_mhz < (1 - MIN_SHARE * _STAYS) * others_mhz:
+        return verdict
+    return RankVerdict(
+        rank=verdict.rank,
+        cause="clocks",
+        seconds=verdict.seconds,
+        others_seconds=verdict.others_seconds,
+        clock_mhz=clock_mhz,
+        others_clock_mhz=others_mhz,
+        reasons=reasons,
+    )
+
+
+def _reasons(rank: int, window: Sequence[RanksSampled]) -> tuple[str, ...]:
+    """Why the rank's clock was held down in at least half of the samples."""
+    names = {reason: None for sample in window for reason in sample.throttled}
+    return tuple(
+        reason
+        for reason in names
+        if 2 * sum(rank in sample.throttled.get(reason, ()) for sample in window) >= len(window)
+    )
+
+
+def _of_rank(sample: RanksSampled, rank: int) -> float | None:
+    return dict(zip(sample.ranks, sample.sm_clock_mhz, strict=False)).get(rank)
+
+
+def _step_seconds(window: Sequence[RanksSampled]) -> float | None:
+    """The median step over all ranks and samples."""
+    values = [each for sample in window for each in sample.step_seconds if each and 0 < each < np.inf]
+    return float(np.median(values)) if values else None
+
+
+def _outlier(
+    window: Sequence[RanksSampled], column: Column, least: float, stays: int | None
+) -> _Outlier | None:
+    """The rank whose number is above those of all others by ``least``; the lowest of clocks."""
+    sign = -1.0 if column == "sm_clock_mhz" else 1.0
+    ranks, table = _table(window, column)
+    if len(ranks) < 2:
+        return None
+    centres = _centres(window, column, table)
+    typical = _medians((sign * (table - centres[:, None])).T)
+    worst = int(np.argmax(typical))
+    told = _told_spread(window, column)
+    beside = _medians(np.delete(table, worst, axis=1)) if told is None else centres
+    beyond = sign * (table[:, worst] - beside)
+    beyond = beyond[np.isfinite(beyond)]
+    spread = _spread(np.delete(typical, worst)) if told is None else told
+    noise = max(_sigma(beyond), _median(_sigmas(table - centres[:, None])))
+    error = _MEDIAN_ERROR * noise / np.sqrt(len(beyond))
+    excess = float(np.median(beyond))
+    eased = _STAYS if ranks[worst] == stays else 1.0
+    exceptions = EXCEPTIONS * len(beyond) / eased
+    if excess < eased * max(least + _SURE * error, SPREADS * spread, SPREADS * error):
+        return None
+    if np.count_nonzero(beyond <= 0) > exceptions:
+        return None
+    return _Outlier(ranks[worst], _median(table[:, worst]), _median(beside), excess)
+
+
+def _table(window: Sequence[RanksSampled], column: Column) -> tuple[list[int], Floats]:
+    """The ranks with enough numbers, and those: a row for each sample, NaN where there is none."""
+    rows = [dict(zip(sample.ranks, getattr(sample, column), strict=False)) for sample in window]
+    ranks = sorted({rank for row in rows for rank in row})
+    table = np.array([[_number(row.get(rank)) for rank in ranks] for row in rows], np.float64)
+    table = table.reshape(len(rows), len(ranks))
+    kept = np.isnan(table).mean(axis=0) <= _MAX_MISSING
+    return [rank for rank, keep in zip(ranks, kept, strict=True) if keep], table[:, kept]
+
+
+def _number(value: float | None) -> float:
+    return value if value is not None and 0 <= value < np.inf else np.nan
+
+
+def _centres(window: Sequence[RanksSampled], column: Column, table: Floats) -> Floats:
+    """The median over all ranks in each sample, also over those whose numbers are not told one by one."""
+    told = [_percentiles(sample, column) for sample in window]
+    return np.array([each[2] if each else own for each, own in zip(told, _medians(table), strict=True)])
+
+
+def _told_spread(window: Sequence[RanksSampled], column: Column) -> float | None:
+    """The spread over all ranks in one sample, where only some have their numbers told; else None."""
+    told = [each for sample in window if (each := _percentiles(sample, column))]
+    return _SIGMA_PER_DECILES * float(np.median([each[3] - each[1] for each in told])) if told else None
+
+
+def _percentiles(sample: RanksSampled, column: Column) -> tuple[float, ...]:
+    """``PERCENTILES`` of a column; empty where they are not told."""
+    if column == "sm_clock_mhz":
+        return ()
+    told = sample.data_percentiles if column == "data_seconds" else sample.compute_percentiles
+    return told if len(told) == len(PERCENTILES) and np.isfinite(told).all() else ()
+
+
+def _spread(values: Floats) -> float:
+    """The standard deviation; of few ranks, whose deviation cannot be estimated, half of their range."""
+    return _sigma(values) if len(values) >= 5 else float(np.ptp(values)) / 2
+
+
+def _sigma(values: Floats) -> float:
+    """A standard deviation that outliers do not move."""
+    return _SIGMA_PER_MAD * _median(np.abs(values - _median(values)))
+
+
+def _sigmas(table: Floats) -> Floats:
+    """Of each column."""
+    return _SIGMA_PER_MAD * _medians(np.abs(table - _medians(table.T)).T)
+
+
+def _medians(table: Floats) -> Floats:
+    """The median of each row, of what was measured; NaN where nothing was."""
+    ordered = np.sort(table, axis=1)  # NaN comes last
+    counts = np.count_nonzero(~np.isnan(table), axis=1)
+    rows = np.arange(len(table))
+    low, high = np.maximum(0, (counts - 1) // 2), np.minimum(table.shape[1] - 1, counts // 2)
+    return np.asarray((ordered[rows, low] + ordered[rows, high]) / 2)
+
+
+def _median(values: Floats) -> float:
+    values = values[~np.isnan(values)]
+    return float(np.median(values)) if len(values) else np.nan

@@ -1,0 +1,295 @@
+"""The ranks of a distributed run: a row for each, or an overview of all and the slowest and fastest."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from amptui import units
+from amptui.diagnosis.rank_words import (
+    batch_words,
+    place_words,
+    rank_lost,
+    ranks_disagree,
+    size_words,
+    speed_sentence,
+)
+from amptui.telemetry.rank_watch import RankRow, RanksView
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, Rect, text_width
+from amptui.tui.panels.ab_comparison import steady_style
+from amptui.tui.panels.phrases import Phrase, Word, quiet, wrapped_phrases, write_lines
+from amptui.tui.panels.rank_overview import draw_overview, overview_lines
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.panels.step_time_breakdown import segments
+from amptui.tui.style import BOLD, VERDICT_SIGNS, Style
+
+NO_SAMPLE = "no numbers of the ranks yet"
+
+MAX_ROWS = 16
+"""The panel beside others has room for so many rows at most; of more ranks it shows an overview."""
+
+_MAX_ALARMS = 3
+"""For more the panel does not grow: the events tell all."""
+
+_GAP = 2
+"""Blanks between two columns."""
+
+_MIN_BAR, _MAX_BAR = 16, 48
+
+_WIDE, _WIDE_MIN_BAR = 100, 24
+"""From this width on a bar has so many cells at least: its legend fits."""
+
+_MIN_TABLE = 56
+"""Columns of the narrowest of several tables side by side: rank, place, both times, clock."""
+
+_SIDE_BY_SIDE = 150
+"""From this width on, strips and rows are beside each other."""
+
+_OVERVIEW_WIDTH = 112
+"""Of the strips beside rows: 64 ranks with their numbers."""
+
+_FASTEST = 2
+"""Rows of the fastest ranks, below the slowest and a caption."""
+
+_PLACE_WIDTH = 24
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """How many ranks, and their throughput together and each."""
+    if view.ranks is None:
+        return []
+    size = view.ranks.world_size
+    phrases = [Phrase((Word(size_words(size, view.run)),), 0)]
+    if batch := batch_words(view.run):
+        phrases.append(Phrase((Word(batch, Style.DIM),), 3))
+    if view.samples_per_second is not None:
+        each = units.rate(view.samples_per_second / size)
+        phrases.append(
+            Phrase((Word(units.rate(view.samples_per_second, "samples"), steady_style(view) | BOLD),), 1)
+        )
+        phrases.append(Phrase((Word(each), Word(" each", Style.DIM)), 2))
+    return phrases
+
+
+def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
+    """What is wrong, which rank is slow, and the ranks' numbers."""
+    ranks = view.ranks
+    if ranks is None:
+        quiet(canvas, NO_SAMPLE)
+        return
+    said = _sentences(view, ranks, canvas.width)
+    # A sentence of two lines must not cost the rows of all ranks.
+    room = canvas.height - 1 - len(ranks.rows)
+    said = said[: room if 1 <= room < len(said) else max(1, canvas.height // 3)]
+    write_lines(canvas, 0, said)
+    body = canvas.rows(len(said))
+    if not ranks.rows:
+        quiet(body, NO_SAMPLE)
+        return
+    tables = _tables(len(ranks.rows), body) if len(ranks.rows) == ranks.world_size else 0
+    if tables:
+        _draw_tables(body, view, ranks, tables)
+        return
+    beside = body.width >= _SIDE_BY_SIDE
+    width = min(body.width, _OVERVIEW_WIDTH) if beside else body.width
+    used = draw_overview(body.part(Rect(0, 0, width, body.height)), ranks)
+    rest = body.part(Rect(width + 3, 0, body.width - width - 3, body.height)) if beside else body.rows(used)
+    _draw_extremes(rest, view, ranks)
+
+
+def wanted_height(view: SessionView) -> int:
+    """Lines that show the ranks well, with the frame: all rows or an overview; 0 without ranks."""
+    if view.ranks is None:
+        return 0
+    size = view.ranks.world_size
+    alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements))
+    return 3 + alarms + (size + 1 if size <= MAX_ROWS else overview_lines() + 4)
+
+
+def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[list[Phrase]]:
+    """Lost ranks and replicas that disagree, then the slow rank."""
+    sign, style = VERDICT_SIGNS["error"]
+    alarms = [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
+    lines = [
+        line
+        for text in alarms
+        for line in wrapped_phrases(f" {text}", style, width, head=(Word(sign, style | BOLD),))
+    ]
+    if sentence := speed_sentence(ranks, view.run):
+        sign, style = VERDICT_SIGNS["info" if ranks.straggler is None else "warning"]
+        head = (Word(sign, style | BOLD),)
+        lines += wrapped_phrases(f" {sentence}", Style.TEXT, width, head=head)
+    return lines
+
+
+def _tables(rows: int, canvas: Canvas) -> int:
+    """How many tables side by side show all rows; 0 if they do not fit."""
+    height = canvas.height - 1
+    tables = -(-rows // height) if height > 0 else 0
+    fits = tables == 1 or tables * (_MIN_TABLE + 2 * _GAP) <= canvas.width
+    return tables if fits else 0
+
+
+def _draw_tables(canvas: Canvas, view: SessionView, ranks: RanksView, tables: int) -> None:
+    """All rows in order, in one table or in several of the same height."""
+    height = -(-len(ranks.rows) // tables)
+    width = (canvas.width + 2 * _GAP) // tables
+    for i in range(tables):
+        part = canvas.part(Rect(i * width, 0, width - 2 * _GAP * (tables > 1), canvas.height))
+        table = _Table(view, ranks, part.width)
+        table.draw_titles(part, 0)
+        for y, row in enumerate(ranks.rows[i * height : (i + 1) * height], 1):
+            table.draw_row(part, y, row)
+
+
+def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
+    """The slowest ranks and, where there is room, the fastest: by data wait and local compute."""
+    if canvas.height < 2:
+        return
+    straggler = ranks.straggler.rank if ranks.straggler is not None else None
+    rows = sorted(ranks.rows, key=lambda row: (row.rank != straggler, -row.own_seconds, row.rank))
+    fastest = _FASTEST if canvas.height >= 3 + 2 * _FASTEST and len(rows) == ranks.world_size else 0
+    shown = min(len(rows) - fastest, canvas.height - 1 - (fastest + 1 if fastest else 0))
+    table = _Table(view, ranks, canvas.width)
+    table.draw_titles(canvas, 0, "slowest")
+    for y, row in enumerate(rows[:shown], 1):
+        table.draw_row(canvas, y, row)
+    if fastest:
+        canvas.text(2, 1 + shown, "fastest", Style.DIM)
+        for y, row in enumerate(rows[-fastest:], 2 + shown):
+            table.draw_row(canvas, y, row)
+
+
+def _memory(row: RankRow) -> str:
+    total = row.place.memory_total_bytes if row.place is not None else None
+    return "" if row.memory_used_bytes is None else units.bytes_of(row.memory_used_bytes, total)
+
+
+def _clock(row: RankRow) -> str:
+    return "" if row.sm_clock_mhz is None else f"{units.count(round(row.sm_clock_mhz))} MHz"
+
+
+def _number(value: float | None) -> str:
+    return units.loss(value) if value is not None else ""
+
+
+class _Column(NamedTuple):
+    """A column of numbers, with the same width for the whole run."""
+
+    title: str
+    width: int
+    rank: int
+    """The lowest matters most."""
+    text: Callable[[RankRow], str]
+    causes: tuple[str, ...] = ()
+    """The verdicts of which it is the evidence."""
+
+
+_COLUMNS = (
+    _Column("data wait", 9, 3, lambda row: units.milliseconds(row.data_seconds), ("input",)),
+    _Column("compute", 8, 2, lambda row: units.milliseconds(row.compute_seconds), ("compute", "clocks")),
+    _Column("step", 8, 9, lambda row: units.milliseconds(row.step_seconds)),
+    _Column("peak", 8, 7, lambda row: units.number_of_bytes(row.peak_allocated_bytes)),
+    _Column("GPU memory", 14, 6, _memory),
+    _Column("grad norm", 9, 10, lambda row: _number(row.grad_norm)),
+    _Column("skipped", 7, 8, lambda row: units.count(row.skipped)),
+    _Column("own Inf", 7, 11, lambda row: units.count(row.overflowed)),
+    _Column("clock", 9, 5, _clock, ("clocks",)),
+)
+
+_BAR_RANK = 4
+
+
+class _Table:
+    """The columns that fit, of those that any rank measured; then its rows are drawn one by one."""
+
+    def __init__(self, view: SessionView, ranks: RanksView, width: int) -> None:
+        self._ranks = ranks
+        self._style = steady_style(view)
+        self._hosts = len({row.place.host for row in ranks.rows if row.place is not None}) > 1
+        self._rank_width = max(4, len(str(ranks.world_size - 1)))
+        places = [text_width(self._place(row)) for row in ranks.rows]
+        self._place_width = min(_PLACE_WIDTH, max(places, default=0))
+        fixed = 2 + self._rank_width + (_GAP + self._place_width if self._place_width else 0)
+        self._min_bar = _MIN_BAR if width < _WIDE else _WIDE_MIN_BAR
+        self._columns, room = self._chosen(width - fixed)
+        self._longest = max((row.step_seconds or row.own_seconds for row in ranks.rows), default=0.0)
+        self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + self._min_bar and self._longest else 0
+        self._reasons = room - (self._bar + _GAP if self._bar else 0) - 1
+        self._lost = {lost.rank for lost in ranks.lost}
+
+    def _chosen(self, room: int) -> tuple[list[_Column], int]:
+        """The columns in ``room``, by what matters most, and what is left: for a bar, then for reasons."""
+        measured = [
+            column
+            for column in _COLUMNS
+            if any(column.text(row) not in ("", units.NOT_AVAILABLE) for row in self._ranks.rows)
+            and (column.title != "own Inf" or any(row.overflowed for row in self._ranks.rows))
+        ]
+        kept = []
+        for column in sorted(measured, key=lambda each: each.rank):
+            bar = _GAP + self._min_bar if column.rank > _BAR_RANK else 0
+            if room - column.width - _GAP >= bar:
+                kept.append(column)
+                room -= column.width + _GAP
+        return [column for column in measured if column in kept], room
+
+    def _place(self, row: RankRow) -> str:
+        return place_words(row.place, with_host=self._hosts)
+
+    def draw_titles(self, canvas: Canvas, y: int, rank_title: str = "rank") -> None:
+        """Name the columns, and what the bars are filled with."""
+        x = canvas.text(2, y, rank_title, Style.DIM)
+        x = 2 + self._rank_width
+        if self._place_width:
+            x += _GAP + self._place_width
+        if self._bar:
+            canvas.text(x + _GAP, y, self._legend(ascii_only=canvas.ascii_only), Style.DIM)
+            x += _GAP + self._bar
+        for column in self._columns:
+            x = canvas.text(x + _GAP, y, column.title, Style.DIM, width=column.width, align="right")
+
+    def _legend(self, *, ascii_only: bool) -> str:
+        """What the bars are filled with, as much as fits above them."""
+        computes = any(row.compute_seconds is not None for row in self._ranks.rows)
+        names = ("data", "compute", "wait") if computes else ("data", "", "rest of the step")
+        signs = _ASCII_SIGNS if ascii_only else _SIGNS
+        parts = [f"{sign} {name}" for sign, name in zip(signs, names, strict=True) if name]
+        while len("  ".join(parts)) > self._bar:
+            parts.pop()
+        return "  ".join(parts)
+
+    def draw_row(self, canvas: Canvas, y: int, row: RankRow) -> None:
+        """One rank; the slow one is marked, and the number that shows it."""
+        verdict = self._ranks.straggler
+        slow = verdict is not None and verdict.rank == row.rank
+        sign, style = ("⚠", Style.WARNING) if slow else (" ", Style.TEXT)
+        if row.rank in self._lost:
+            sign, style = "✖", Style.ERROR
+        canvas.text(0, y, sign, style | BOLD)
+        x = canvas.text(2, y, str(row.rank), style, width=self._rank_width, align="right")
+        if self._place_width:
+            x = canvas.text(x + _GAP, y, self._place(row), Style.DIM, width=self._place_width)
+        if self._bar:
+            self._draw_bar(canvas, x + _GAP, y, row, Style.WARNING if slow else self._style)
+            x += _GAP + self._bar
+        for column in self._columns:
+            shows = verdict is not None and slow and verdict.cause in column.causes
+            cell = Style.WARNING | BOLD if shows else Style.TEXT
+            x = canvas.text(x + _GAP, y, column.text(row), cell, width=column.width, align="right")
+        if row.throttled and self._reasons > 4:
+            canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
+
+    def _draw_bar(self, canvas: Canvas, x: int, y: int, row: RankRow, style: int) -> None:
+        """Waiting for data, local compute, and the rest of the step, which is waiting for others."""
+        data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
+        rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
+        parts = segments([data, compute, rest], self._longest, self._bar)
+        styles = (style, style, Style.DIM)
+        signs = _ASCII_SIGNS if canvas.ascii_only else _SIGNS
+        for cells, sign, each in zip(parts, signs, styles, strict=True):
+            canvas.fill(Rect(x, y, cells, 1), sign, each)
+            x += cells
+
+
+_SIGNS = ("░", "▆", "·")
+_ASCII_SIGNS = ("i", "#", ".")

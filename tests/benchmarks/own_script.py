@@ -1,0 +1,90 @@
+"""A training script as a user has it, for a comparison with and without amptui: prints one JSON line.
+
+    python -m tests.benchmarks.own_script [--precision P] [--width N] [--steps N] [--form FORM] [--fault NAME]
+
+FORM is ``bare`` or the call that the script makes: ``observe`` or ``watch``. ``--fault`` lets one place in
+amptui fail.
+"""
+
+import argparse
+import hashlib
+import json
+import time
+from functools import partial
+from unittest.mock import patch
+
+import torch
+from torch import nn
+
+from tests.observed import AUTOCAST, FAULTS
+
+WARM_UP_STEPS = 20
+
+
+def main() -> None:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--precision", choices=AUTOCAST, default="fp32")
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--form", choices=("bare", "observe", "watch"), default="bare")
+    parser.add_argument("--fault", choices=FAULTS)
+    options = parser.parse_args()
+    if options.fault:
+        with patch(FAULTS[options.fault], side_effect=ZeroDivisionError("on purpose")):
+            train(options)
+    else:
+        train(options)
+
+
+def train(options: argparse.Namespace) -> None:
+    """Train, and print how long it took, what it left behind and, on the pretended GPU, where it waited."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    width, precision = options.width, AUTOCAST[options.precision]
+    model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=device == "cuda")
+    scaler = torch.amp.GradScaler(device, enabled=precision is torch.float16, growth_interval=20)
+    autocast = partial(torch.autocast, device, dtype=precision, enabled=precision is not None)
+    if options.form == "observe":
+        import amptui
+
+        amptui.observe(model, optimizer, scaler)
+    elif options.form == "watch":
+        import amptui
+
+        scales = scaler if scaler.is_enabled() else None
+        monitor = amptui.watch(model, optimizer, precision=options.precision, scaler=scales)
+        scaler, autocast = monitor.scaler, partial(monitor.autocast)
+    inputs, labels = torch.randn(128, width, device=device), torch.randint(width, (128,), device=device)
+    begun = (0.0, 0.0)
+    for step in range(options.steps):
+        if step == WARM_UP_STEPS:
+            waits_so_far()
+            begun = time.perf_counter(), time.thread_time()
+        optimizer.zero_grad()
+        with autocast():
+            loss = nn.functional.cross_entropy(model(inputs * (1e6 if step == 50 else 1)), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    seconds, thread_seconds = time.perf_counter() - begun[0], time.thread_time() - begun[1]
+    waits = waits_so_far()
+    state = [*model.parameters(), *(value for each in optimizer.state.values() for value in each.values())]
+    state += [torch.get_rng_state(), torch.tensor(scaler.get_scale())]
+    digest = hashlib.sha256(b"".join(each.detach().cpu().numpy().tobytes() for each in state)).hexdigest()
+    timed = options.steps - WARM_UP_STEPS
+    found = {"seconds": seconds / timed, "thread_seconds": thread_seconds / timed, "waits": waits}
+    print(json.dumps({**found, "state": digest}), flush=True)
+
+
+def waits_so_far() -> int:
+    """How often the host waited for the pretended GPU since the last call; 0 where there is none."""
+    from tests.simcuda import device
+
+    return len(device.take_waits()) if device.is_present() else 0
+
+
+if __name__ == "__main__":
+    main()

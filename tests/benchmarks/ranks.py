@@ -1,0 +1,198 @@
+"""What agreement between ranks costs, and whether it holds: random requests and kills, real ranks over gloo.
+
+``python -m tests.benchmarks.ranks [--ranks 2] [--requests 1000] [--kills 10] [--fsdp]`` prints a table. On
+two cores 1,000 requests take about two minutes, and each kill, of DDP alone, some ten seconds.
+"""
+
+import argparse
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import psutil
+import torch
+
+from amptui.engine.distributed.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, WeightsHash
+from amptui.ranks import RanksStarted
+from amptui.records import RunResumed, StepRecord
+from tests.engine.distributed import recorded
+from tests.engine.distributed.rank_at_work import Ended, train_ranks
+from tests.living import records_of, steps_of
+
+LATE_SECONDS = 0.001
+"""Rows that take longer to be read than this had not arrived yet."""
+
+
+def table(ranks: list[Ended], seconds: float, *, fsdp: bool) -> list[tuple[str, str]]:
+    """What happened, in rows of two cells."""
+    first = ranks[0]
+    named = first.found["records"]
+    precisions = [precision for precision, _ in first.steps]
+    return [
+        ("ranks", f"{len(ranks)}, {'FSDP2' if fsdp else 'DDP'}"),
+        ("exit status of each", " ".join(str(each.status) for each in ranks)),
+        ("requests made", f"{named.count('RequestMade'):,}"),
+        ("taken", f"{named.count('RequestTaken'):,}"),
+        ("refused, most of them overruled", f"{named.count('RequestRefused'):,}"),
+        ("steps", f"{len(first.steps):,}"),
+        ("switches", f"{sum(a != b for a, b in pairwise(precisions)):,}"),
+        ("pauses", f"{named.count('PauseChanged') // 2:,}"),
+        ("same precision in every step", _yes([_precisions(each) == precisions for each in ranks])),
+        ("same weights after every step", _yes([each.steps == first.steps for each in ranks])),
+        ("seconds", f"{seconds:.0f}"),
+    ]
+
+
+def cost(ended: Ended) -> list[tuple[str, str]]:
+    """What exchanges cost rank 0 while nobody asks for anything."""
+    waits = ended.found["waits"]
+    sent = [send for send, _ in waits]
+    received = [receive for _, receive in waits]
+    late = sum(receive > LATE_SECONDS for receive in received)
+    seconds = [each for each in ended.found["step_seconds"] if each is not None]
+    a_step = (sum(sent) + sum(received)) / len(ended.steps)
+    return [
+        ("median step", f"{median(seconds) * 1e3:.1f} ms"),
+        ("steps from one exchange to the next", f"{len(ended.steps) / len(waits):.1f}"),
+        ("to send a row, median", f"{median(sent) * 1e6:.0f} us"),
+        ("to read all rows, median", f"{median(received) * 1e6:.0f} us"),
+        ("of each step", f"{a_step * 1e6:.0f} us, {a_step / median(seconds):.2%}"),
+        (f"waited more than {LATE_SECONDS * 1e3:.0f} ms", f"{late:,} of {len(waits):,}"),
+    ]
+
+
+HASHED_PARAMETERS = 25_000_000
+"""As many as a ResNet-50 has."""
+
+
+def hash_cost(ended: Ended) -> list[tuple[str, str]]:
+    """What comparing the weights costs: hashes of a large model, as often as their budget allows."""
+    drawn = torch.Generator().manual_seed(1)
+    check = WeightsHash([torch.randn(1 << 20, generator=drawn) for _ in range(HASHED_PARAMETERS >> 20)])
+    check.compute()
+    seconds = []
+    for _ in range(10):
+        began = time.perf_counter()
+        check.compute().item()
+        seconds.append(time.perf_counter() - began)
+    every = max(MIN_HASH_SECONDS, median(seconds) / WEIGHTS_BUDGET)
+    return [
+        ("hashes of the weights in these steps", f"{len(ended.found['hashed_steps']) - 1:,}"),
+        (f"to hash {HASHED_PARAMETERS:,} parameters", f"{median(seconds) * 1e3:.1f} ms"),
+        ("once in", f"{every:.1f} s"),
+        ("of the time", f"{median(seconds) / every:.2%}"),
+    ]
+
+
+def kills(ranks: int, count: int, seed: int, folder: Path) -> list[tuple[str, str]]:
+    """Kill a random rank so many times at random moments; compare with a run that nobody kills."""
+    options = ["--checkpoint-every", "25", "--steps", str(100 * (count + 1))]
+    with _started(folder / "whole", ranks, options) as process:
+        process.wait()
+    run = folder / "killed"
+    with _started(run, ranks, [*options, "--max-restarts", str(count)]) as process:
+        killed = _kill(process, run, ranks, count, random.Random(seed))
+        status = process.wait()
+    expected = {record.step: record.loss for record in steps_of(folder / "whole")}
+    steps = steps_of(run)
+    different = sum(expected.get(record.step) != record.loss for record in steps)
+    resumed = [record for record in records_of(run) if isinstance(record, RunResumed)]
+    times = [record.time for record in resumed]
+    waits = [min(later) - at for at in killed if (later := [each for each in times if each > at])]
+    return [
+        ("kills", str(len(killed))),
+        ("exit status of the run", str(status)),
+        ("steps lost", str(len(expected.keys() - {record.step for record in steps}))),
+        ("steps told twice", str(len(steps) - len({record.step for record in steps}))),
+        ("steps with another loss than without kills", f"{different} of {len(steps):,}"),
+        ("steps repeated after a kill, median", f"{median(record.lost_steps for record in resumed):g}"),
+        ("from a kill to the restart, median", f"{median(waits):.0f} s"),
+    ]
+
+
+def _kill(
+    process: "subprocess.Popen[bytes]", run: Path, ranks: int, count: int, draw: random.Random
+) -> list[float]:
+    """Kill so many ranks, each after the run has made a step; when, in Unix seconds."""
+    killed: list[float] = []
+    while len(killed) < count and process.poll() is None:
+        if not _trains(run, len(killed)):
+            time.sleep(0.1)
+            continue
+        time.sleep(draw.random() * 2)
+        victim = str(draw.randrange(ranks))
+        for rank in psutil.Process(process.pid).children():
+            if rank.environ().get("RANK") == victim:
+                rank.kill()
+                killed.append(time.time())
+    return killed
+
+
+def _started(run: Path, ranks: int, options: list[str]) -> "subprocess.Popen[bytes]":
+    model = f"{recorded.__file__}:Drawing"
+    command = [sys.executable, "-m", "amptui", "train", model, "--device", "cpu", "--nproc", str(ranks)]
+    slowly = ["--set", "slow_seconds=0.01", "--set", "samples=960"]
+    return subprocess.Popen(
+        [*command, *slowly, *options, "--headless", "--run-dir", str(run)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def _trains(run: Path, restarts: int) -> bool:
+    """Whether the ranks have made a step since they were started again so many times."""
+    newest = 0
+    found = False
+    for record in records_of(run):
+        if isinstance(record, RanksStarted):
+            newest, found = record.restarts, False
+        elif isinstance(record, StepRecord):
+            found = True
+    return newest == restarts and found
+
+
+def _precisions(ended: Ended) -> list[str]:
+    return [precision for precision, _ in ended.steps]
+
+
+def _yes(all_ranks: list[bool]) -> str:
+    return "yes" if all(all_ranks) else "NO"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--fsdp", action="store_true", help="FSDP2 instead of DDP")
+    options = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {"requests": options.requests, "seed": options.seed, "fsdp": options.fsdp}
+        arguments |= {"samples": "960"}
+        found = train_ranks("requests", options.ranks, Path(folder), arguments=arguments, timeout=1800)
+    rows = table(found, time.monotonic() - began, fsdp=options.fsdp)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = {"samples": "9600", "epochs": "1", "slow_seconds": "0.005"}
+        arguments |= {"options": {"fsdp": options.fsdp}}
+        found = train_ranks("plain", options.ranks, Path(folder), arguments=arguments, timeout=600)
+    rows += [*cost(found[0]), *hash_cost(found[0])]
+    if options.kills and not options.fsdp:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += kills(options.ranks, options.kills, options.seed, Path(folder))
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        print(f"{name:{width}}  {value}")
+
+
+if __name__ == "__main__":
+    main()

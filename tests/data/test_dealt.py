@@ -1,0 +1,189 @@
+"""A DataLoader of one's own, shared by ranks."""
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
+
+from amptui.data.batches import Batches, open_batches
+from amptui.data.dealt import left_out
+from amptui.data.order import Share
+from amptui.data.sources import Source
+from amptui.errors import AmptuiError, DataError, UsageError
+from tests.data.samples import CPU, Numbers, Stream
+
+
+def shared(source: Source, ranks: int, rank: int, *, training: bool = True, seed: int = 1) -> Batches:
+    return open_batches(
+        source, device=CPU, batch_size=99, seed=seed, training=training, share=Share(rank, ranks)
+    )
+
+
+def numbers_of(batches: Batches, epoch: int = 1, skip: int = 0) -> list[list[int]]:
+    return [batch.tolist() for batch in batches.epoch(epoch, skip=skip)]
+
+
+@given(
+    samples=st.integers(12, 40),
+    batch_size=st.integers(1, 4),
+    ranks=st.integers(2, 3),
+    shuffled=st.booleans(),
+    drop_last=st.booleans(),
+)
+def test_ranks_take_whole_groups_of_one_order_without_overlap(
+    samples: int, batch_size: int, ranks: int, shuffled: bool, drop_last: bool
+) -> None:
+    loader = DataLoader(Numbers(samples), batch_size, shuffle=shuffled, drop_last=drop_last)
+    shares = [shared(loader, ranks, rank) for rank in range(ranks)]
+    parts = [numbers_of(each) for each in shares]
+    count = samples // batch_size // ranks
+    assert [each.batches_per_epoch for each in shares] == [len(part) for part in parts] == [count] * ranks
+    seen = list(chain(*chain(*parts)))
+    assert len(set(seen)) == len(seen) == count * batch_size * ranks
+    assert {len(batch) for part in parts for batch in part} == {batch_size}
+    left = -(-samples // batch_size) if not drop_last else samples // batch_size
+    assert bool(left_out(loader, Share(0, ranks))) == (left > count * ranks)
+    if not shuffled:
+        in_order = [list(chain(*group)) for group in zip(*parts, strict=True)]
+        assert list(chain(*in_order)) == list(range(count * batch_size * ranks))
+
+
+@given(samples=st.integers(3, 40), batch_size=st.integers(1, 6), ranks=st.integers(2, 5))
+def test_validation_leaves_no_sample_out(samples: int, batch_size: int, ranks: int) -> None:
+    loader = DataLoader(Numbers(samples), batch_size)
+    parts = [numbers_of(shared(loader, ranks, rank, training=False), 0) for rank in range(ranks)]
+    assert sorted(chain(*chain(*parts))) == list(range(samples))
+
+
+def test_the_order_depends_on_seed_and_epoch_and_on_nothing_drawn_before() -> None:
+    loader = DataLoader(Numbers(24), 4, shuffle=True)
+    batches = shared(loader, 2, 0)
+    first, second = numbers_of(batches, 1), numbers_of(batches, 2)
+    torch.rand(3)
+    state = torch.get_rng_state()
+    assert numbers_of(shared(loader, 2, 0), 1) == first != second
+    assert numbers_of(shared(loader, 2, 0), 2, skip=1) == second[1:]
+    assert numbers_of(shared(loader, 2, 0, seed=2), 1) != first
+    batches.checksum()
+    assert shared(loader, 2, 0).checksum() == shared(loader, 2, 1).checksum()
+    torch.set_rng_state(state)
+
+
+def test_a_checksum_leaves_a_generator_of_one_s_own_as_it_was() -> None:
+    def opened(seed: int) -> Batches:
+        own = torch.Generator().manual_seed(seed)
+        return shared(DataLoader(Numbers(24), 4, shuffle=True, generator=own), 2, 0)
+
+    batches = opened(3)
+    assert batches.checksum() == batches.checksum() == opened(3).checksum()
+    assert opened(4).checksum() != batches.checksum()
+    assert numbers_of(batches) == numbers_of(opened(3))
+
+
+def test_workers_and_a_collate_function_of_one_s_own_are_kept() -> None:
+    loader = DataLoader(Numbers(8), 2, num_workers=1, collate_fn=lambda each: torch.tensor(each) + 100)
+    batches = shared(loader, 2, 1)
+    assert numbers_of(batches) == [[102, 103], [106, 107]]
+    batches.close()
+
+
+def test_what_is_drawn_after_skipped_batches_is_as_if_they_had_been_trained_on() -> None:
+    """The loader draws seeds for its workers, samples draw, and a batch may be dropped."""
+    loader = DataLoader(Noisy(24), 4, collate_fn=lambda each: torch.stack(each) if min(each) >= 1 else None)
+    state = torch.get_rng_state()
+    torch.manual_seed(5)
+    whole = numbers_of(shared(loader, 2, 0))
+    torch.manual_seed(5)
+    rest = numbers_of(shared(loader, 2, 0), skip=1)
+    torch.set_rng_state(state)
+    assert len(whole) == 2  # of three, the first is dropped
+    assert rest == whole[1:]
+
+
+def test_a_loader_without_batches_of_its_own_is_dealt_by_its_sampler() -> None:
+    sampler = BatchSampler(RandomSampler(range(12)), 3, drop_last=True)
+    loader = DataLoader(Indexed(), batch_size=None, sampler=sampler)
+    parts = [numbers_of(shared(loader, 2, rank)) for rank in range(2)]
+    assert sorted(chain(*chain(*parts))) == list(range(12))
+
+
+class Noisy(Numbers):
+    """Draws a fraction for each number."""
+
+    def __getitem__(self, index: int) -> Any:
+        return index + torch.rand(())
+
+
+class Indexed(Numbers):
+    """Loads a batch at once."""
+
+    def __init__(self) -> None:
+        super().__init__(12)
+
+    def __getitem__(self, index: Any) -> Any:
+        return torch.tensor(index)
+
+
+def test_a_distributed_sampler_splits_the_data_itself() -> None:
+    def opened(rank: int, of: int = 2) -> Batches:
+        sampler: DistributedSampler[int] = DistributedSampler(Numbers(12), of, rank, seed=5)
+        return shared(DataLoader(Numbers(12), 3, sampler=sampler), 2, 0 if of != 2 else rank)
+
+    parts = [numbers_of(opened(rank)) for rank in range(2)]
+    assert sorted(chain(*chain(*parts))) == list(range(12))
+    assert numbers_of(opened(0), 2) != parts[0]
+    with pytest.raises(UsageError, match="rank 1 of 3 on rank 0 of 2"):
+        opened(1, of=3)
+
+
+class Buckets(Sampler[list[int]]):
+    """Batches of different sizes."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield from ([0, 1], [2, 3], [4], [5, 6, 7])
+
+    def __len__(self) -> int:
+        return 4
+
+
+class Endless(Sampler[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(100)
+
+
+class Backwards(DataLoader[int]):
+    def __iter__(self) -> Any:
+        return reversed(list(super().__iter__()))
+
+
+class Short(SequentialSampler):
+    def __len__(self) -> int:
+        return 20
+
+
+@pytest.mark.parametrize(
+    ("source", "kind", "said"),
+    [
+        (Stream(), UsageError, "the training data is a stream"),
+        (DataLoader(Stream(), 2), UsageError, "the training data is a stream"),
+        (Backwards(Numbers(8), 2), UsageError, "the training data is a Backwards with an __iter__"),
+        (DataLoader(Numbers(8), 2, sampler=Endless()), UsageError, "the training DataLoader has a sampler"),
+        (DataLoader(Numbers(3), 2), DataError, "the training DataLoader has 2 batches, not a whole one"),
+        (
+            DataLoader(Numbers(8), batch_sampler=Buckets()),
+            DataError,
+            r"training batches 3 to 4 have \[1, 3\]",
+        ),
+        (DataLoader(Numbers(8), 2, sampler=Short(range(8))), DataError, "the data's sampler ended after 4"),
+    ],
+    ids=["stream", "loader of a stream", "own iterator", "no length", "too few", "unequal", "short"],
+)
+def test_what_ranks_cannot_share_is_refused(source: Source, kind: type[AmptuiError], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        numbers_of(shared(source, 2, 0))

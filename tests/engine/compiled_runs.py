@@ -1,0 +1,31 @@
+"""Compiled runs for tests: with torch's ``aot_eager`` backend, or one of their own, that need no compiler."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from amptui.engine.compilation import compile_in_place, eager_precisions
+from amptui.engine.setup import Prepared
+
+
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Nothing compiled before, and no limit that a test raises within stays."""
+    import torch._dynamo
+
+    config: Any = torch._dynamo.config
+    limit = config.recompile_limit
+    torch.compiler.reset()
+    try:
+        yield
+    finally:
+        config.recompile_limit = limit
+        torch.compiler.reset()
+
+
+def compiled(prepared: Prepared, backend: str | Callable[..., Any] = "aot_eager") -> Prepared:
+    """As ``--compile`` prepares a run, with another backend."""
+    compile_in_place(prepared.model, "default")
+    prepared.model.compile(backend=backend)
+    prepared.precisions.update(eager_precisions(prepared.precisions, prepared.model))
+    return prepared

@@ -1,0 +1,356 @@
+"""One rank of a real run over gloo, in a process of its own; tests and a benchmark start several.
+
+``python -m tests.engine.distributed.rank_at_work RANKS TASK OUT ARGUMENTS`` writes to ``OUT`` what each did.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from amptui.answers import RequestRefused, RequestTaken
+from amptui.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    TraceRequest,
+    XRayRequest,
+)
+from amptui.engine.distributed import rank_group
+from amptui.engine.distributed.rank_control import RankControl
+from amptui.engine.distributed.rank_rows import Exchange, RankRow, Table
+from amptui.engine.distributed.rank_thread import RankThread
+from amptui.engine.distributed.world import world_of
+from amptui.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.keeping import CheckpointWritten
+from amptui.modelspec import parse_model
+from amptui.ranks import RanksDisagree, RanksOverflowed
+from amptui.records import EpochFinished, Note, Record, StepRecord, StepSkipped
+from amptui.request import TrainRequest
+from tests.engine.distributed.recorded import COMPILED, STEPS, Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one rank ended."""
+
+    status: int
+    steps: list[tuple[str, str]]
+    found: dict[str, Any]
+
+
+def train_ranks(
+    task: str, ranks: int, folder: Path, *, arguments: Mapping[str, Any] | None = None, timeout: float = 120
+) -> list[Ended]:
+    """Start so many ranks, which do ``task`` with its ``arguments``; return how each ended."""
+    module = "tests.engine.distributed.rank_at_work"
+    told = [str(ranks), task, str(folder), json.dumps(dict(arguments or {}))]
+    with subprocess.Popen(
+        [sys.executable, "-m", module, *told], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            statuses = json.loads(process.communicate(timeout=timeout)[0].splitlines()[-1])
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return [_read(folder / f"{rank}.json", status) for rank, status in enumerate(statuses)]
+
+
+def _read(path: Path, status: int) -> Ended:
+    written = json.loads(path.read_text()) if path.exists() else {"steps": [], "found": {}}
+    return Ended(status, [(precision, weights) for precision, weights in written["steps"]], written["found"])
+
+
+class MeasuredControl(RankControl):
+    """Measures what exchanges cost."""
+
+    waits: list[tuple[float, float]]
+    """For each exchange the seconds to send a row, and to receive the rows sent before."""
+
+    own_rows: list[RankRow]
+    """What this rank told."""
+
+    def join(self, exchange: Exchange) -> None:
+        self.waits, self.own_rows = [], []
+        super().join(_Measured(exchange, self.waits, self.own_rows))
+
+
+class _Measured:
+    def __init__(self, exchange: Exchange, waits: list[tuple[float, float]], own_rows: list[RankRow]) -> None:
+        self._exchange = exchange
+        self._waits = waits
+        self._own_rows = own_rows
+        self._received_seconds = 0.0
+
+    def send(self, row: Sequence[float]) -> None:
+        began = time.perf_counter()
+        self._exchange.send(row)
+        self._waits.append((time.perf_counter() - began, self._received_seconds))
+        self._own_rows.append(RankRow.of(row))
+
+    def receive(self) -> Table:
+        began = time.perf_counter()
+        rows = self._exchange.receive()
+        self._received_seconds = time.perf_counter() - began
+        return rows
+
+
+class Run:
+    """This process's rank."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], model: str = "Recorded", **options: Any
+    ) -> None:
+        world = world_of(os.environ)
+        assert world is not None, "the tests start several"
+        self.world = world
+        self.folder = folder
+        self.records: list[Record] = []
+        self._came = threading.Condition()
+        self.control = MeasuredControl(world, self._take)
+        request = TrainRequest(
+            model="recorded",
+            data_dir=folder,
+            device="cpu",
+            settings=settings,
+            checkpoint_dir=folder / "checkpoints",
+            nproc=world.size,
+            **options,
+        )
+        spec = parse_model(f"{Recorded.__module__}:{model}")
+        self.thread = RankThread(request, spec, self.control, self._take, world)
+
+    def _take(self, record: Record) -> None:
+        with self._came:
+            self.records.append(record)
+            self._came.notify_all()
+
+    def wait_for(self, kind: type[Any], count: int = 1) -> None:
+        """Wait for so many records of that type."""
+        with self._came:
+            self._came.wait_for(lambda: sum(isinstance(each, kind) for each in self.records) >= count)
+
+    def until_end(self) -> int:
+        """Wait for the end; return the exit status."""
+        self.thread.join(1e6)
+        return 0 if self.thread.error is None else self.thread.error.exit_status
+
+
+def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
+    """Ask for so many random things at random moments, sometimes for two at once."""
+    draw = random.Random(seed)
+    kinds: Sequence[Callable[[], Request]] = (
+        *[lambda: PrecisionRequest(draw.choice(("fp32", "bf16", "fp16")))] * 6,
+        lambda: PauseRequest(True),
+        *[lambda: PauseRequest(False)] * 3,
+        CheckpointRequest,
+        TraceRequest,
+        XRayRequest,
+        lambda: ComparisonRequest(("fp32", "bf16")),
+        ComparisonRequest,
+    )
+    for _ in range(requests):
+        control.ask(draw.choice(kinds)())
+        if draw.random() < 0.9:
+            time.sleep(draw.random() * 0.1)
+    control.ask(PauseRequest(False))
+
+
+def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
+    arguments = dict(arguments)
+    rank_group.HANG_SECONDS = arguments.pop("hang_seconds", rank_group.HANG_SECONDS)
+    run = TASKS[task](folder, **arguments)
+    status, rows = run.until_end(), getattr(run.control, "own_rows", [])
+    found = {
+        "records": [type(record).__name__ for record in run.records],
+        "losses": [record.loss for record in run.records if isinstance(record, StepRecord)],
+        "samples": [record.samples for record in run.records if isinstance(record, StepRecord)],
+        "micro_batches": [record.micro_batches for record in run.records if isinstance(record, StepRecord)],
+        "skips": [record.step for record in run.records if isinstance(record, StepRecord) and record.skipped],
+        "norms": {
+            record.step: (record.grad_norm, record.nonfinite_gradients)
+            for record in run.records
+            if isinstance(record, StepRecord) and record.grad_norm is not None
+        },
+        "windows": [
+            (record.elements, record.nonfinite, sum(record.counts) + record.zeros)
+            for record in run.records
+            if isinstance(record, Float16Window)
+        ],
+        "step_seconds": [record.step_seconds for record in run.records if isinstance(record, StepRecord)],
+        "validations": [
+            (record.validation.loss, record.validation.accuracy, record.validation.samples)
+            for record in run.records
+            if isinstance(record, EpochFinished) and record.validation is not None
+        ],
+        "answers": [
+            (type(record).__name__, record.request.kind)
+            for record in run.records
+            if isinstance(record, RequestTaken | RequestRefused)
+        ],
+        "compiled": COMPILED,
+        "refusals": [record.detail for record in run.records if isinstance(record, RequestRefused)],
+        "checkpoints": [record.step for record in run.records if isinstance(record, CheckpointWritten)],
+        "error": str(run.thread.error or ""),
+        "waits": run.control.waits,
+        "hashed_steps": sorted({row.numbers.hashed_step for row in rows}),
+        "notes": [each.text for each in run.records if isinstance(each, Note)],
+        "overflowed": [(each.step, each.ranks) for each in run.records if isinstance(each, RanksOverflowed)],
+        "skipped": [each.step for each in run.records if isinstance(each, StepSkipped)],
+        "own_overflows": next((row.numbers.overflowed for row in reversed(rows)), None),
+        "disagreements": [
+            (record.what, record.step, record.count, [each.rank for each in record.others])
+            for record in run.records
+            if isinstance(record, RanksDisagree)
+        ],
+    }
+    (folder / f"{run.world.rank}.json").write_text(json.dumps({"steps": STEPS, "found": found}))
+    return status
+
+
+def _requests(folder: Path, *, requests: int, seed: int, fsdp: bool = False, **settings: str) -> Run:
+    """Rank 0 is asked for random things, and then to stop."""
+    run = Run(folder, {"slow_seconds": "0.001", **settings}, fsdp=fsdp)
+    random.seed(run.world.rank)
+    run.thread.start()
+    if run.world.leads:
+
+        def ask() -> None:
+            run.wait_for(StepRecord)
+            ask_at_random(run.control, requests, seed)
+            run.control.ask(StopRequest("the test"))
+
+        threading.Thread(target=ask, daemon=True).start()
+    return run
+
+
+def _plain(folder: Path, *, options: Mapping[str, Any] | None = None, **settings: str) -> Run:
+    """Nobody asks for anything; ``options`` are those of the command line."""
+    run = Run(folder, {"epochs": "2", **settings}, **(options or {}))
+    run.thread.start()
+    return run
+
+
+def _asked(folder: Path, ask: Callable[[Run], object], *, options: Mapping[str, Any], **settings: str) -> Run:
+    """Rank 0 is asked for things from its first step on, and then to stop."""
+    run = Run(folder, settings, **options)
+    run.thread.start()
+    if run.world.leads:
+
+        def ask_and_stop() -> None:
+            run.wait_for(StepRecord)
+            ask(run)
+            run.control.ask(StopRequest("the test"))
+
+        threading.Thread(target=ask_and_stop, daemon=True).start()
+    return run
+
+
+def _probe(run: Run) -> None:
+    """An X-ray and a trace, and again when both are there."""
+    for count in (1, 2):
+        run.control.ask(XRayRequest())
+        run.control.ask(TraceRequest())
+        run.wait_for(XRayTaken, count)
+        run.wait_for(ModulesTraced, count)
+
+
+def _xray_in_vain(run: Run) -> None:
+    run.control.ask(XRayRequest())
+    run.wait_for(RequestRefused)
+
+
+def _switch_in_vain(run: Run) -> None:
+    """bf16, twice."""
+    for count in (1, 2):
+        run.control.ask(PrecisionRequest("bf16"))
+        run.wait_for(RequestRefused, count)
+
+
+def _validate_in_each(run: Run) -> None:
+    """bf16 and fp32, each before a validation."""
+    run.wait_for(EpochFinished)
+    for precision in ("bf16", "fp32"):
+        before = sum(isinstance(each, EpochFinished) for each in run.records)
+        run.control.ask(PrecisionRequest(precision))
+        run.wait_for(EpochFinished, before + 2)
+
+
+def _with_options(folder: Path, *, model: str, settings: Mapping[str, str], **options: Any) -> Run:
+    """``options`` are the request's."""
+    run = Run(folder, {"epochs": "2", **settings}, model, **options)
+    run.thread.start()
+    return run
+
+
+TASKS: dict[str, Callable[..., Run]] = {
+    "requests": _requests,
+    "plain": _plain,
+    "probed": partial(_asked, ask=_probe, options={}, slow_seconds="0.001"),
+    "refused": partial(_asked, ask=_xray_in_vain, options={}, slow_seconds="0.001"),
+    "switched": partial(_asked, ask=_switch_in_vain, options={}, slow_seconds="0.001"),
+    "compiled": partial(_asked, ask=_validate_in_each, options={"compile_mode": "default"}),
+    "asked": _with_options,
+}
+
+
+_PORT_BYTES = 8
+
+
+def _fork_rank(rank: int, ranks: int, port: int, work: Callable[[], int]) -> int:
+    """Start one rank in a copy of this process, which has imported torch and computed nothing; its pid.
+
+    It reads its port from the descriptor ``port``.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    told = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "MASTER_PORT": int(os.read(port, _PORT_BYTES)),
+    }
+    os.environ.update({name: str(value) for name, value in told.items()})
+    os.environ.update({"TORCHELASTIC_RUN_ID": "test", "MASTER_ADDR": "127.0.0.1"})
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    torch.set_num_threads(1)
+    try:
+        status = work()
+    except BaseException:  # noqa: BLE001 - a copy must not go on in the caller
+        traceback.print_exc()
+        status = 99
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _main(ranks: int, task: str, folder: Path, arguments: Mapping[str, Any]) -> None:
+    work = partial(_do, task, folder, arguments)
+    reading, writing = os.pipe()
+    pids = [_fork_rank(rank, ranks, reading, work) for rank in range(ranks)]
+    # As torchrun does it: the parent listens where the ranks meet, so that nobody else can take the port.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(writing, f"{store.port:<{_PORT_BYTES}}".encode() * ranks)
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]))
+
+
+if __name__ == "__main__":
+    _main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), json.loads(sys.argv[4]))

@@ -1,0 +1,350 @@
+"""The ranks of a script, in threads that step together and share a store."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from amptui.answers import RequestMade, RequestRefused, RequestTaken
+from amptui.control import (
+    CheckpointRequest,
+    ComparisonRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    XRayRequest,
+)
+from amptui.engine.distributed import guest_control
+from amptui.engine.distributed.board import Board
+from amptui.engine.distributed.guest_control import GuestControl, Order
+from amptui.engine.distributed.world import World
+from tests.tiny import Log
+
+_PATIENCE_SECONDS = 60.0
+
+
+class Rank:
+    """One rank: its loop, and the part of its peer that passes orders on."""
+
+    def __init__(self, ranks: "Ranks", rank: int) -> None:
+        self.ranks = ranks
+        self.rank = rank
+        emit = ranks.log.emit if rank == 0 else lambda _record: None
+        self.control = GuestControl(World(rank, rank, ranks.count), emit)
+        self.board = Board(ranks.store, "test")
+        self.step = 0
+        self.obeyed: list[tuple[int, Request]] = []
+        self.is_deaf = False
+
+    def hear(self) -> None:
+        order = self.board.look("order")
+        if self.rank and order is not None and not self.is_deaf:
+            self.control.hear(Order(*order))
+
+    def make_step(self) -> None:
+        """With all ranks: nobody ends it before all are in it."""
+        self.ranks.together.wait(_PATIENCE_SECONDS)
+        self.step += 1
+        self.look()
+
+    def look(self) -> None:
+        self.hear()
+        self.control.look(self.step)
+        self.take()
+
+    def newest(self) -> Request:
+        return self.obeyed[-1][1]
+
+    def take(self) -> Request | None:
+        found: Request | None = None
+        for kind in (PrecisionRequest, PauseRequest, CheckpointRequest):
+            if asked := self.control.take(kind):
+                found = asked.request
+                self.obeyed.append((self.step, asked.request))
+                self.control.answer(asked)
+        return found
+
+
+class Ranks:
+    """Some ranks that begin at the same step."""
+
+    def __init__(self, count: int = 2, *, connected: bool = True) -> None:
+        self.count = count
+        self.log = Log()
+        self.store = HashStore()
+        self.together = threading.Barrier(count)
+        self.all = [Rank(self, rank) for rank in range(count)]
+        board = self.all[0].board
+        for rank in range(count):
+            board.post(f"at/{rank}", [0, 0, 0])
+            board.post(f"near/{rank}", [0, 0, 0])
+        for each in self.all:
+            if connected:
+                each.control.connect(each.board)
+
+    def run(self, work: Callable[[Rank], object]) -> None:
+        """Call ``work`` for each rank in a thread of its own."""
+        errors: list[BaseException] = []
+
+        def guarded(rank: Rank) -> None:
+            try:
+                work(rank)
+            except BaseException as error:  # noqa: BLE001 - the test fails with it
+                errors.append(error)
+                self.together.abort()
+
+        threads = [threading.Thread(target=guarded, args=(rank,), daemon=True) for rank in self.all]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_PATIENCE_SECONDS)
+        assert errors == []
+        assert not any(thread.is_alive() for thread in threads)
+
+    def make_steps(self, count: int) -> None:
+        def train(rank: Rank) -> None:
+            for _ in range(count):
+                rank.make_step()
+
+        self.run(train)
+
+    def ask(self, request: Request) -> None:
+        self.all[0].control.ask(request)
+
+    def refusals(self) -> list[tuple[str, str]]:
+        return [(each.request.kind, each.reason) for each in self.log.of(RequestRefused)]
+
+
+@pytest.fixture(autouse=True)
+def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An order is four steps ahead, whatever they take."""
+    monkeypatch.setattr(GuestControl, "_steps_ahead", lambda control: 4 * control._ahead)
+
+
+def test_all_ranks_obey_at_the_same_step() -> None:
+    ranks = Ranks(3)
+    switches = [PrecisionRequest(each) for each in ("bf16", "fp16", "fp32")]
+    asked: list[Request] = [*switches, CheckpointRequest()]
+
+    def train(rank: Rank) -> None:
+        for _ in range(60):
+            if rank.rank == 0 and rank.step % 12 == 0 and asked:
+                ranks.ask(asked.pop(0))
+            rank.make_step()
+
+    ranks.run(train)
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed == ranks.all[2].obeyed
+    assert [step for step, _ in ranks.all[0].obeyed] == [5, 17, 29, 41]
+    assert len(ranks.log.of(RequestTaken)) == 4
+
+
+def test_two_requests_at_once_are_obeyed_together() -> None:
+    ranks = Ranks()
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.ask(CheckpointRequest())
+    ranks.make_steps(10)
+    assert ranks.all[1].obeyed == [(5, PrecisionRequest("bf16")), (5, CheckpointRequest())]
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed
+
+
+def test_a_rank_that_hears_too_late_is_told_earlier_the_next_time() -> None:
+    ranks = Ranks()
+    ranks.all[1].is_deaf = True
+
+    def train(rank: Rank) -> None:
+        rank.make_step()
+        if rank.rank == 0:
+            ranks.ask(PrecisionRequest("bf16"))
+        for _ in range(50):
+            rank.is_deaf = rank.rank == 1 and rank.step < 7
+            if rank.rank == 1 and rank.step == 6:  # its peer alone has heard, while the step waits for rank 0
+                rank.board.post("near/1", [1, 1, rank.step])
+            rank.make_step()
+
+    ranks.run(train)
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed
+    ((step, request),) = ranks.all[0].obeyed
+    assert request == PrecisionRequest("bf16")
+    assert step >= 14
+    assert ranks.refusals() == []
+
+
+def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
+    ranks = Ranks()
+    paused = threading.Barrier(3)
+    switched = threading.Barrier(3)
+
+    def train(rank: Rank) -> None:
+        while not rank.obeyed:
+            rank.make_step()
+        assert rank.obeyed == [(rank.step, PauseRequest(True))]
+        paused.wait(_PATIENCE_SECONDS)
+        hearing = threading.Thread(target=hear, args=(rank,), daemon=True)
+        hearing.start()
+        while rank.newest() != PrecisionRequest("fp16"):
+            rank.control.wait()
+            rank.take()
+        switched.wait(_PATIENCE_SECONDS)
+        while rank.newest() != PauseRequest(False):
+            rank.control.wait()
+            rank.take()
+        hearing.join(_PATIENCE_SECONDS)
+
+    def hear(rank: Rank) -> None:
+        while rank.newest() != PauseRequest(False):
+            rank.hear()
+
+    def ask() -> None:
+        ranks.ask(PauseRequest(True))
+        paused.wait(_PATIENCE_SECONDS)
+        ranks.ask(PrecisionRequest("fp16"))
+        switched.wait(_PATIENCE_SECONDS)
+        ranks.ask(PauseRequest(False))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    ranks.run(train)
+    asking.join(_PATIENCE_SECONDS)
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed
+    assert len({step for step, _ in ranks.all[0].obeyed}) == 1
+
+
+def test_all_ranks_stop_at_the_same_step_and_none_before() -> None:
+    ranks = Ranks()
+    stopped: dict[int, int] = {}
+    ranks.ask(StopRequest("q"))
+    assert ranks.all[0].control.stop_reason is None
+
+    def train(rank: Rank) -> None:
+        while rank.control.stop_reason is None:
+            rank.make_step()
+        stopped[rank.rank] = rank.step
+
+    ranks.run(train)
+    assert stopped == {0: 5, 1: 5}
+
+
+def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:
+    ranks = Ranks()
+
+    def train(rank: Rank) -> None:
+        for _ in range(10):
+            if rank.rank == 0 and rank.step == 2:
+                rank.control.want_turn("bf16", now="fp32")
+                assert rank.control.attention
+            rank.make_step()
+
+    ranks.run(train)
+    assert ranks.all[0].control.take_turn() == "bf16"
+    assert ranks.all[1].obeyed == [(7, PrecisionRequest("bf16"))]
+
+
+def _places(monkeypatch: pytest.MonkeyPatch, place: Callable[[], int]) -> None:
+    monkeypatch.setattr(guest_control, "collectives_made", place)
+
+
+def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after batches that one rank did not have: the steps that it counts are others."""
+    ranks = Ranks()
+    _places(monkeypatch, threading.get_ident)
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.make_steps(10)
+    assert [rank.step for rank in ranks.all] == [10, 10]
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed == []
+    ranks.ask(PrecisionRequest("fp16"))
+    ranks.ask(ComparisonRequest(("fp32", "bf16")))
+    ranks.all[0].look()
+    refused = [("precision", "failed"), ("precision", "unavailable"), ("comparison", "unavailable")]
+    assert ranks.refusals() == refused
+    ranks.ask(ComparisonRequest())
+    ranks.all[0].look()
+    assert ranks.all[0].control.take(ComparisonRequest) is not None  # one that runs may end
+
+
+def test_a_rank_that_waits_in_a_later_collective_is_found_before_the_patience_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", _PATIENCE_SECONDS)
+    ranks = Ranks()
+    first, other = ranks.all
+    first.control.ask(PrecisionRequest("bf16"))
+    other.board.post("near/1", [1, 99, 2])
+    for step in range(1, 10):
+        first.step = step
+        first.look()
+    assert ranks.refusals() == [("precision", "failed")]
+    assert first.control.over
+
+
+def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
+    ranks = Ranks()
+    told: list[str] = []
+    ranks.all[0].control.cannot_stop = told.append
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.ask(StopRequest("q"))
+    for step in range(1, 10):
+        ranks.all[0].step = step
+        ranks.all[0].look()
+    assert ranks.refusals() == [("precision", "failed")]
+    assert len(told) == 1
+    assert "rank 1" in told[0]
+    assert not ranks.all[0].control.over  # it may come the next time
+    assert ranks.all[0].control.stop_reason is None
+
+
+def test_a_rank_that_comes_later_does_as_those_that_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
+    ranks = Ranks()
+    ranks.ask(PrecisionRequest("bf16"))
+    for rank in ranks.all:  # one after the other
+        for step in range(1, 10):
+            rank.step = step
+            rank.look()
+    assert [rank.obeyed for rank in ranks.all] == [[], []]
+
+
+def test_the_end_of_the_agreement_ends_a_pause() -> None:
+    ranks = Ranks()
+    for rank in ranks.all:
+        rank.control.end("rank 1 has ended")
+        rank.control.wait()
+        assert rank.take() == PauseRequest(False)
+
+
+def test_a_rank_without_a_group_obeys_alone() -> None:
+    ranks = Ranks(connected=False)
+    leader = ranks.all[0]
+    leader.control.ask(PrecisionRequest("bf16"))
+    leader.control.ask(StopRequest("q"))
+    leader.step = 1
+    leader.look()
+    assert leader.obeyed == []  # perhaps the others come
+    leader.control.be_alone()
+    leader.step = 2
+    leader.look()
+    assert leader.obeyed == [(2, PrecisionRequest("bf16"))]
+    assert leader.control.stop_reason == "q"
+
+
+def test_a_lost_store_ends_the_agreement_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks()
+
+    def lost(_board: Board, _name: str, _value: object) -> None:
+        raise dist.DistNetworkError("connection reset")
+
+    monkeypatch.setattr(Board, "post", lost)
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.all[0].look()
+    assert ranks.all[0].control.over
+    assert ranks.refusals() == [("precision", "failed")]
+
+
+def test_an_x_ray_is_refused() -> None:
+    ranks = Ranks()
+    ranks.ask(XRayRequest())
+    assert ranks.refusals() == [("x-ray", "unavailable")]
+    assert len(ranks.log.of(RequestMade)) == 1

@@ -1,0 +1,169 @@
+"""One step of each precision and input shape is counted, and none stands for steps of other shapes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from amptui import Data, DataRequest
+from amptui.control import Control
+from amptui.engine.probes import flop_schedule
+from amptui.engine.probes.flop_schedule import MAX_SHAPES, MAX_SIZES, FlopSchedule, step_inputs
+from amptui.engine.setup import prepare_precisions
+from amptui.findings import FlopsCounted
+from amptui.records import StepRecord
+from tests.telemetry.record_samples import flops
+from tests.tiny import Log, Tiny, prepare, switching, train
+
+CPU = torch.device("cpu")
+FP32 = prepare_precisions(CPU)[1]["fp32"]
+EAGER = prepare_precisions(CPU)[1]["fp32"]
+EAGER.eager = True
+
+
+class Rows(Dataset[tuple[Tensor, Tensor]]):
+    """Row i has ``lengths[i]`` entries of four numbers."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.rand(self.lengths[index], 4), torch.tensor(index % 4)
+
+
+class Text(Tiny):
+    """Sequences of the lengths in ``steps_of``, one a batch; ``labels`` adds a tensor of a new shape."""
+
+    steps_of: str = "5,5,5"
+    labels: bool = False
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(4, 4)
+
+    def load_data(self, request: DataRequest) -> Data:
+        lengths = [int(each) for each in self.steps_of.split(",") for _ in range(self.batch_size)]
+        self.batches = 0
+        rows = DataLoader(Rows(lengths), self.batch_size, collate_fn=self.collate_fn)
+        return Data(name="rows", real=False, train=rows)
+
+    def collate_fn(self, samples: list[Any]) -> Any:
+        inputs, targets = zip(*samples, strict=True)
+        self.batches += self.labels
+        return torch.stack(inputs), torch.stack(targets), torch.rand(1 + self.batches)
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        inputs, targets, _ = batch
+        return functional.cross_entropy(model(inputs).mean(1), targets)
+
+
+def trained(experiment: Tiny, *, at: dict[int, str] | None = None, **options: Any) -> Log:
+    control = Control()
+    log = Log(switching(control, at or {}))
+    train(prepare(experiment, validation=False, **options), log, control)
+    return log
+
+
+def test_a_smaller_last_batch_is_counted_apart() -> None:
+    class Uneven(Tiny):
+        def load_data(self, request: DataRequest) -> Data:
+            data = super().load_data(request)
+            arrays: Any = data.train
+            rows = TensorDataset(arrays.inputs.float(), arrays.targets)
+            return replace(data, train=DataLoader(rows, self.batch_size), validation=None)
+
+    log = trained(Uneven(samples=28, epochs=3), at={5: "bf16"})
+    full, half, *others = log.of(FlopsCounted)
+    assert [(each.precision, each.samples, each.step) for each in (full, half)] == [
+        ("fp32", 8, 1),
+        ("fp32", 4, 4),
+    ]
+    assert full.flops == 2 * half.flops
+    assert {(each.precision, each.samples) for each in others} == {("bf16", 8), ("bf16", 4)}
+    assert not any(each.shapes_vary for each in log.of(FlopsCounted))
+    settling = {record.step: record.settling for record in log.of(StepRecord)}
+    assert all(settling[each.step] for each in log.of(FlopsCounted))
+
+
+def test_accumulated_batches_make_one_step_of_all_their_samples() -> None:
+    three, two = trained(Tiny(samples=40, epochs=1), accumulate=3).of(FlopsCounted)
+    assert (three.samples, two.samples) == (24, 16)
+    assert 2 * three.flops == 3 * two.flops
+
+
+def test_inputs_of_other_lengths_make_every_count_untrue_and_end_the_counting() -> None:
+    first, second = trained(Text(steps_of="5,5,7,9,5", epochs=2)).of(FlopsCounted)
+    assert [(each.step, each.samples, each.shapes_vary) for each in (first, second)] == [
+        (1, 8, False),
+        (3, 8, True),
+    ]
+    assert second.flops > first.flops
+
+
+def test_shapes_that_cost_no_operations_are_no_matter() -> None:
+    found = trained(Text(labels=True, epochs=4)).of(FlopsCounted)
+    assert [(each.samples, each.shapes_vary) for each in found] == [(8, False)] * MAX_SHAPES
+
+
+# ------------------------------------------------------------------------------------- parts
+
+
+def inputs(samples: int, *shapes: tuple[int, ...]) -> flop_schedule.StepInputs:
+    return step_inputs([(samples, [torch.empty(shape) for shape in shapes])])
+
+
+def watched() -> tuple[FlopSchedule, list[FlopsCounted]]:
+    told: list[FlopsCounted] = []
+    return FlopSchedule(nn.Linear(4, 4), told.append), told
+
+
+def test_inputs_are_the_shapes_of_all_tensors_in_all_batches() -> None:
+    batches = [(2, {"ids": torch.empty(2, 3), "more": [torch.empty(2), "text"]}), (1, torch.empty(1, 3))]
+    found = step_inputs(batches)
+    assert (found.size, found.shapes) == ((3, 2), ((2, 3), (2,), (1, 3)))
+
+
+def test_a_length_that_comes_late_is_noticed_and_told_once() -> None:
+    schedule, told = watched()
+    schedule.check(1, inputs(8, (8, 5)))
+    schedule.add(flops(), inputs(8, (8, 5)))
+    schedule.check(200, inputs(4, (4, 9)))
+    schedule.check(201, inputs(8, (8, 5)))
+    assert [each.shapes_vary for each in told] == [False]
+    schedule.check(202, inputs(8, (8, 9)))
+    schedule.check(203, inputs(8, (8, 11)))
+    assert [(each.step, each.shapes_vary) for each in told] == [(1, False), (202, True)]
+    assert not schedule.is_due(FP32, inputs(16, (16, 5)))
+
+
+def test_another_precision_may_come_to_another_number() -> None:
+    schedule, told = watched()
+    schedule.add(flops("fp32", flops=100), inputs(8, (8, 5)))
+    schedule.add(flops("fp16", flops=90), inputs(8, (8, 5)))
+    assert not any(each.shapes_vary for each in told)
+
+
+def test_so_many_sizes_are_counted_and_no_more() -> None:
+    schedule, told = watched()
+    for size in range(1, 20):
+        found = inputs(size, (size, 5))
+        if schedule.is_due(FP32, found):
+            schedule.add(flops(flops=100 * size), found)
+    assert [each.samples for each in told] == list(range(1, MAX_SIZES + 1))
+
+
+@pytest.mark.parametrize("part", [True, False])
+def test_a_compiled_model_is_counted_only_where_all_of_it_runs_eagerly(
+    part: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flop_schedule, "is_compiled", lambda _model, inside=False: part or not inside)
+    schedule, _ = watched()
+    assert not schedule.is_due(FP32, inputs(8, (8, 5)))
+    assert schedule.is_due(EAGER, inputs(8, (8, 5))) is not part

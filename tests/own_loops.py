@@ -1,0 +1,160 @@
+"""A loop as people write it for watch(), in each of its forms, and one that switches precisions by itself."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+import amptui
+from amptui import AmpMonitor, Monitor
+from amptui.control import PrecisionRequest, Request, new_number
+from amptui.process.guest_run import GuestRun
+from tests.observed import AUTOCAST
+
+Form = Literal["monitor", "scaler", "closure"]
+"""How the loop is written: with the monitor's methods, as an AMP loop, with train_step()."""
+
+FORMS: tuple[Form, ...] = ("monitor", "scaler", "closure")
+
+SWITCHES = {1: "fp32", 6: "bf16", 11: "fp16", 31: "fp32", 36: "fp16", 51: "ieee", 56: "bf16"}
+"""From which step on which precision runs."""
+
+STEPS = 60
+
+
+class Own:
+    """A model, its data and a loop in each form; ``clip_norm`` and ``accumulate`` as people write them."""
+
+    def __init__(
+        self,
+        *,
+        fused: bool = False,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        device: str = "cpu",
+    ) -> None:
+        torch.manual_seed(0)
+        self.device = device
+        self.generator = torch.Generator(device).manual_seed(1)
+        layers = nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 4)
+        self.model = nn.Sequential(*layers).to(device)
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=1e-3, fused=fused
+        )
+        self.clip_norm = clip_norm
+        self.accumulate = accumulate
+        self.losses: list[float] = []
+
+    def scaler(self) -> torch.amp.GradScaler:
+        return torch.amp.GradScaler(self.device, growth_interval=8, init_scale=2.0**16)
+
+    def loader(self, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
+        labels = torch.arange(8, device=self.device) % 4
+        for step in range(1, steps + 1):
+            for _ in range(self.accumulate):
+                inputs = torch.randn(8, 16, generator=self.generator, device=self.device)
+                # In these steps float16 overflows.
+                yield inputs * (1e6 if step in (14, 15, 40) else 1.0), labels
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def bare(self, steps: int = STEPS) -> torch.amp.GradScaler:
+        """The handwritten loop that switches precisions by itself; returns its scaler."""
+        scaler, precision = self.scaler(), "fp32"
+        batches = list(self.loader(steps))
+        for step in range(1, steps + 1):
+            precision = SWITCHES.get(step, precision)
+            scales, dtype = precision == "fp16", AUTOCAST.get(precision)
+            self.optimizer.zero_grad()
+            total = 0.0
+            for batch in batches[(step - 1) * self.accumulate : step * self.accumulate]:
+                with nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype):
+                    loss = self.loss(batch)
+                loss = loss / self.accumulate
+                (scaler.scale(loss) if scales else loss).backward()
+                total += loss.item()
+            if scales:
+                scaler.unscale_(self.optimizer)
+            if self.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            if scales:
+                scaler.step(self.optimizer)
+                scaler.update()
+            else:
+                self.optimizer.step()
+            self.losses.append(total)
+        return scaler
+
+    def watch(self, **options: Any) -> AmpMonitor:
+        return amptui.watch(
+            self.model, self.optimizer, scaler=self.scaler(), clip_norm=self.clip_norm, **options
+        )
+
+    def watched(
+        self,
+        monitor: AmpMonitor,
+        form: Form,
+        steps: int = STEPS,
+        before: Callable[[int], object] = lambda _step: None,
+    ) -> None:
+        """Train in one of the forms; ``before`` is called as each step begins."""
+        batches: list[tuple[Tensor, Tensor]] = []
+        step = 0
+        self.optimizer.zero_grad()
+        for batch in monitor.steps(list(self.loader(steps))):
+            if not batches:
+                step += 1
+                before(step)
+            batches.append(batch)
+            if form == "closure":
+                if len(batches) == self.accumulate:
+                    monitor.train_step(*[lambda batch=batch: self.loss(batch) for batch in batches])
+                    batches = []
+                continue
+            with monitor.autocast():
+                loss = self.loss(batch)
+            loss = loss / self.accumulate
+            if form == "monitor":
+                monitor.backward(loss)
+            else:
+                monitor.scaler.scale(loss).backward()
+            if len(batches) < self.accumulate:
+                continue
+            batches = []
+            if form == "monitor":
+                monitor.step()
+                continue
+            scaler = monitor.scaler
+            scaler.unscale_(self.optimizer)
+            if self.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            scaler.step(self.optimizer)
+            scaler.update()
+            self.optimizer.zero_grad()
+
+    def state(self, scaler: torch.amp.GradScaler) -> list[Any]:
+        moments = [value for each in self.optimizer.state.values() for value in each.values()]
+        tensors = [*self.model.parameters(), *moments, torch.get_rng_state()]
+        return [*[tensor.tolist() for tensor in tensors], scaler.state_dict()]
+
+
+def ask(monitor: Monitor, request: Request) -> None:
+    """As a screen asks: in the server's thread."""
+    assert isinstance(monitor._run, GuestRun)
+    thread = threading.Thread(target=monitor._run._answer, args=(request, new_number()))
+    thread.start()
+    thread.join()
+
+
+def switching(monitor: Monitor, switches: dict[int, str]) -> Callable[[int], None]:
+    """Ask for the precision of the next step in time: it is taken at the end of the step before."""
+
+    def before(step: int) -> None:
+        if step + 1 in switches:
+            ask(monitor, PrecisionRequest(switches[step + 1]))
+
+    return before

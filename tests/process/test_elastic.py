@@ -1,0 +1,220 @@
+"""`amptui train --nproc` and torchrun, from the command line: how ranks end, and what is said of it."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from amptui.cli import main
+from amptui.process import elastic
+from amptui.process.elastic import _status
+from amptui.process.training import RANKS_PATIENCE_SECONDS
+from amptui.ranks import RankLost, RanksSampled, RanksStarted
+from amptui.records import PhaseChanged, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.runs.rundir import RunDir
+from tests.living import ended_afterwards, last_step, records_of, wait_until
+
+MODEL = f"{Path(__file__).parents[1] / 'engine' / 'distributed' / 'recorded.py'}:Recorded"
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "amptui")
+
+ALONE = (sys.executable, "-m", "amptui")
+
+
+def has_begun(run: Path) -> bool:
+    """Whether it has made a step."""
+    return last_step(run) > 0
+
+
+def is_building(run: Path) -> bool:
+    """Whether rank 0 builds the model."""
+    return any(isinstance(each, PhaseChanged) and each.phase == "model" for each in records_of(run))
+
+
+def is_compiling(run: Path) -> bool:
+    """Whether rank 0 has compiled its first step; rank 1 may take longer."""
+    return any(isinstance(each, PhaseChanged) and "compil" in each.detail for each in records_of(run))
+
+
+@contextmanager
+def ranks(
+    run: Path,
+    *options: str,
+    start: Sequence[str] = ALONE,
+    until: Callable[[Path], bool] = has_begun,
+) -> Iterator[subprocess.Popen[str]]:
+    """A run of two ranks without a terminal, from its first step on or ``until`` something else."""
+    own = ("--nproc", "2") if start == ALONE else ()
+    command = [*start, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *own, *options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        ended_afterwards(run),
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as process,
+    ):
+        try:
+            wait_until(lambda: until(run) or process.poll() is not None, "it did not begin", seconds=90)
+            yield process
+        finally:
+            for each in _family(process.pid):
+                each.kill()
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def pid_of(rank: int, process: "subprocess.Popen[str]") -> int:
+    """The process of one rank."""
+    return next(
+        each.pid
+        for each in _family(process.pid)
+        if each.environ().get("RANK") == str(rank) and "amptui" in " ".join(each.cmdline())
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
+def test_ranks_train_to_the_end_and_leave_one_whole_journal(tmp_path: Path, start: Sequence[str]) -> None:
+    run = tmp_path / "run"
+    with ranks(run, "--epochs", "2", "--accumulate", "3", start=start) as process:
+        _, said = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    (started,) = [each for each in records_of(run) if isinstance(each, RunStarted)]
+    assert (started.world_size, started.parallel) == (2, "ddp")
+    assert (started.batch_size, started.global_batch_size) == (8, 48)
+    steps = [each for each in records_of(run) if isinstance(each, StepRecord)]
+    assert [each.step for each in steps] == list(range(1, 5))
+    assert {each.samples for each in steps} == {48}
+    (told,) = [each for each in records_of(run) if isinstance(each, RanksStarted)]
+    assert [each.rank for each in told.ranks] == [0, 1]
+    samples = [each for each in records_of(run) if isinstance(each, RanksSampled)]
+    assert samples
+    assert samples[0].ranks == (0, 1)
+    assert isinstance(records_of(run)[-1], RunFinished)
+    assert RunDir(run).holds_checkpoints
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rank", "status"), [(None, 143), (0, 143), (1, 0)])
+def test_sigterm_stops_all_ranks_cleanly(tmp_path: Path, rank: int | None, status: int) -> None:
+    """To the launcher, to rank 0 or to another rank."""
+    run = tmp_path / "run"
+    with ranks(run) as process:
+        os.kill(process.pid if rank is None else pid_of(rank, process), signal.SIGTERM)
+        _, said = process.communicate(timeout=90)
+    assert process.returncode == status, said
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFinished)
+    assert last.reason == "stopped"
+    assert RunDir(run).holds_checkpoints
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ranks(run) as process:
+        os.kill(pid_of(1, process), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.splitlines()[-1].startswith("amptui: rank 1 was killed")
+    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
+    assert (lost.rank, lost.cause) == (1, "killed")
+    assert isinstance(records_of(run)[-1], RunFailed)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_while_others_wait_for_it_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ranks(run, "--set", "loading_seconds=600", until=is_building) as process:
+        os.kill(pid_of(1, process), signal.SIGKILL)
+        process.communicate(timeout=100)
+    assert process.returncode == 1
+    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
+    assert (lost.rank, lost.cause, lost.step) == (1, "killed", 0)
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_a_rank_can_be_stopped(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ranks(run, "--set", "loading_seconds=600", until=is_building) as process:
+        process.terminate()
+        process.communicate(timeout=100)
+    assert process.returncode == 143
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.reason, last.steps) == ("stopped", 0)
+
+
+@pytest.mark.slow
+def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(tmp_path: Path) -> None:
+    """It compiles for longer than a rank is given that somebody stops by hand."""
+    run = tmp_path / "run"
+    seconds = str(RANKS_PATIENCE_SECONDS + 8)
+    with ranks(run, "--compile", "--set", f"compile_seconds={seconds}", until=is_compiling) as process:
+        os.kill(pid_of(1, process), signal.SIGUSR1)
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    assert last_step(run) > 0
+    assert RunDir(run).holds_checkpoints
+
+
+@pytest.mark.slow
+def test_a_hung_rank_ends_the_run_with_its_name(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with ranks(run) as process:
+        os.kill(pid_of(1, process), signal.SIGSTOP)
+        process.communicate(timeout=100)
+    assert process.returncode == 1
+    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
+    assert (lost.rank, lost.cause) == (1, "hung")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--device", "cuda:0"], "--device with 2 ranks: "),
+    ],
+)
+def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    arguments = ["train", "mnist-deep", "--headless", "--nproc", "2", "--run-dir", str(run), *options]
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"amptui: {said}")
+    assert not run.exists()
+
+
+def test_the_exit_status_is_rank_0_s_and_one_line_names_who_failed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def ended(**codes: int) -> elastic._Launch:
+        failures = {
+            int(name.removeprefix("rank")): SimpleNamespace(exitcode=code, timestamp=0.0)
+            for name, code in codes.items()
+        }
+        launch = object.__new__(elastic._Launch)
+        launch.failures, launch.error = failures, ""
+        return launch
+
+    assert _status(ended(), tmp_path) == 0
+    assert _status(ended(rank0=143, rank1=1), tmp_path) == 143
+    assert capsys.readouterr().err == ""
+    assert _status(ended(rank0=-9, rank1=1), tmp_path) == 1
+    assert capsys.readouterr().err == "amptui: rank 0 was killed by SIGKILL\n"
+    assert _status(ended(rank1=-6), tmp_path) == 1
+    assert capsys.readouterr().err == "amptui: rank 1 was killed by SIGABRT\n"

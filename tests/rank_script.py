@@ -1,0 +1,125 @@
+"""A DDP script as people write it, which ``torchrun`` starts; writes down what each of its steps did.
+
+``rank_script.py OUT KIND STEPS``: KIND says what of amptui it calls, and what happens to it.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS: list[tuple[str, str]] = []
+"""The precision of each step, and a hash of the weights after it."""
+
+
+class Script:
+    """One rank's model, data and loop."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.rank = dist.get_rank()
+        torch.manual_seed(0)
+        layers = nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)
+        self.model: nn.Module
+        if kind == "sharded":
+            from torch.distributed.fsdp import fully_shard
+
+            self.model = nn.Sequential(*layers)
+            fully_shard(self.model)
+        else:
+            self.model = DistributedDataParallel(nn.Sequential(*layers))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.data = torch.Generator().manual_seed(self.rank)
+        self.monitor: Any = None
+        self.open()
+
+    def open(self) -> None:
+        """Call amptui as ``kind`` says."""
+        if self.kind in ("bare", "bare uneven", "bare killed"):
+            return
+        import amptui
+        from amptui.process import rank_peer
+
+        if self.kind in ("only rank 0", "only rank 1"):
+            rank_peer.SIGN_IN_SECONDS = rank_peer._LATER_SECONDS = 0.5
+            if self.kind != f"only rank {self.rank}":
+                return
+        if self.kind == "faulty" and self.rank == 1:
+            rank_peer.RankPeer._tick = _fail  # type: ignore[assignment, method-assign]
+        if self.kind == "observe":
+            amptui.observe(self.model, self.optimizer)
+        else:
+            self.monitor = amptui.watch(self.model, self.optimizer, save=self.save)
+
+    def save(self) -> None:
+        """Both ranks call it after the same step: else this would hang."""
+        dist.barrier()
+
+    def batches(self, steps: int) -> Iterable[Tensor]:
+        for _ in range(steps):
+            yield torch.randn(8, 16, generator=self.data)
+
+    def train(self, steps: int) -> None:
+        batches = self.batches(steps)
+        if self.kind.endswith("uneven"):
+            for epoch in range(steps // 10):
+                with self.model.join():  # type: ignore[operator]
+                    self.run(self.batches(9 + self.rank + epoch % 2))
+        elif self.monitor is None:
+            self.run(batches)
+        else:
+            self.run(self.monitor.steps(batches))
+
+    def run(self, batches: Iterable[Tensor]) -> None:
+        for batch in batches:
+            self.optimizer.zero_grad()
+            precision = "fp32" if self.monitor is None else self.monitor.precision
+            with nullcontext() if self.monitor is None else self.monitor.autocast():
+                loss = self.model(batch).square().mean()
+            if self.monitor is None:
+                loss.backward()
+                self.optimizer.step()
+            else:
+                self.monitor.backward(loss)
+                self.monitor.step()
+            STEPS.append((precision, self.weights()))
+            if self.kind.endswith("killed") and self.rank == 1 and len(STEPS) == 30:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.kind not in ("bare", "observe"):
+                time.sleep(0.001)
+
+    def weights(self) -> str:
+        """A hash of what this rank holds."""
+        held = [getattr(p, "_local_tensor", p) for p in self.model.parameters()]
+        return hashlib.sha1(
+            b"".join(p.detach().numpy().tobytes() for p in held), usedforsecurity=False
+        ).hexdigest()[:12]
+
+
+def _fail(*_: object) -> None:
+    raise ArithmeticError("on purpose")
+
+
+def main(out: str, kind: str, steps: str) -> None:
+    """Train, and write the steps to ``out``."""
+    dist.init_process_group("gloo")
+    script = Script(kind)
+    script.train(int(steps))
+    (Path(out) / f"{script.rank}.json").write_text(json.dumps(STEPS))
+    sys.stdout.write(f"rank {script.rank} is done\n")  # in one piece: the ranks write at once
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

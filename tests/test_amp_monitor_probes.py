@@ -1,0 +1,94 @@
+"""What the probes of watch() see: the X-ray, traces of modules, the float16 window. They change no bit."""
+
+from pathlib import Path
+
+import pytest
+
+from amptui.answers import RequestTaken
+from amptui.control import TraceRequest, XRayRequest
+from amptui.engine.probes.module_trace import ModuleTrace
+from amptui.findings import Float16Window, ModulesTraced, XRayTaken
+from amptui.records import StepRecord
+from amptui.runs.journal import read
+from tests.own_loops import FORMS, Form, Own, ask
+from tests.run_records import of, records
+
+
+def test_an_xray_runs_the_closures_again_and_changes_no_bit(runs: Path) -> None:
+    bare = Own(accumulate=2)
+    with bare.watch() as monitor:
+        bare.watched(monitor, "closure", 12)
+        expected = bare.state(monitor.scaler)
+    first = set(runs.iterdir())
+    own = Own(accumulate=2)
+    with own.watch() as monitor:
+        own.watched(monitor, "closure", 12, lambda step: ask(monitor, XRayRequest()) if step == 4 else None)
+        assert own.state(monitor.scaler) == expected
+    (run,) = set(runs.iterdir()) - first
+    found = list(read(run / "journal.jsonl"))
+    (xray,) = of(XRayTaken, found)
+    assert xray.step == 4
+    assert xray.precision == "bf16"
+    assert len(xray.layers) == 2
+    assert [record.loss for record in of(StepRecord, found)][3] == pytest.approx(xray.loss_fp32)
+    assert of(RequestTaken, found)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, runs: Path) -> None:
+    own = Own()
+    hooked: list[bool] = []
+    with own.watch() as monitor:
+
+        def before(step: int) -> None:
+            hooked.append(any(module._forward_hooks for module in own.model.modules()))
+            if step == 3:
+                ask(monitor, TraceRequest())
+
+        own.watched(monitor, form, 12, before)
+    (traced, *_) = of(ModulesTraced, records(runs))
+    assert traced.asked
+    assert traced.step in (4, 5, 6)  # of three traced steps the one nearest to an overflow
+    assert {each.kind for each in traced.nearest} >= {"Linear"}
+    assert not any(hooked)
+    assert of(RequestTaken, records(runs))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_of_accumulated_batches_is_of_whole_steps(
+    form: Form, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Own(accumulate=3)
+    traced: list[int] = []
+    enter = ModuleTrace.__enter__
+
+    def entered(trace: ModuleTrace) -> ModuleTrace:
+        traced.append(int(own.optimizer.state_dict()["state"][0]["step"]) + 1)
+        return enter(trace)
+
+    monkeypatch.setattr(ModuleTrace, "__enter__", entered)
+    with own.watch() as monitor:
+        own.watched(monitor, form, 10, lambda step: ask(monitor, TraceRequest()) if step == 3 else None)
+    assert traced == [4, 5, 6]
+    assert len(of(ModulesTraced, records(runs))) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_trace_of_a_skipped_step_has_the_scale_that_it_ran_with(form: Form, runs: Path) -> None:
+    own = Own()
+    with own.watch(precision="fp16") as monitor:
+        own.watched(monitor, form, 16, lambda step: ask(monitor, TraceRequest()) if step == 13 else None)
+    found = records(runs)
+    traced = next(record for record in of(ModulesTraced, found) if record.asked)
+    scales = {record.step: record.loss_scale for record in of(StepRecord, found)}
+    assert traced.step == 14
+    assert (traced.loss_scale, scales[15]) == (scales[14], scales[14] / 2)
+
+
+def test_the_float16_window_is_of_the_whole_steps_gradients(runs: Path) -> None:
+    own = Own(accumulate=2)
+    with own.watch() as monitor:
+        own.watched(monitor, "monitor", 8)
+    window = of(Float16Window, records(runs))[0]
+    assert window.hypothetical
+    assert window.step >= 2  # in the first step nobody knows how many passes there are

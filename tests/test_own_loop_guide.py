@@ -1,0 +1,73 @@
+"""The code of the guide to one's own loop runs as it stands there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from amptui.records import EpochFinished, StepRecord, Validated
+from amptui.runs.journal import read
+from tests.checkout import ROOT
+
+PAGE = (ROOT / "demo" / "guide" / "own_loop.md").read_text()
+
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.fixture
+def names() -> dict[str, Any]:
+    """What the snippets expect to be there."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+
+    def evaluate(_model: nn.Module) -> Tensor:
+        return torch.tensor(0.5)
+
+    inputs, labels = torch.randn(3, 4), torch.tensor([0, 1, 0])
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "criterion": nn.CrossEntropyLoss(),
+        "loader": [(inputs, labels)] * 4,
+        "inputs": inputs,
+        "labels": labels,
+        "evaluate": evaluate,
+        "scaler": None,
+    }
+
+
+def block(part: str) -> str:
+    (found,) = [each for each in BLOCKS if part in each]
+    return str(found)
+
+
+def test_the_loop_of_the_guide_trains(
+    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    exec(block("monitor.epochs(10)"), names)  # noqa: S102 - our own page
+    exec(block("monitor.train_step("), names)  # noqa: S102
+    names["monitor"].close()
+    (run,) = (tmp_path / "amptui" / "runs").iterdir()
+    found = list(read(run / "journal.jsonl"))
+    assert len([record for record in found if isinstance(record, StepRecord)]) == 41
+    assert [record.step for record in found if isinstance(record, EpochFinished)] == list(range(4, 41, 4))
+    assert len([record for record in found if isinstance(record, Validated)]) == 10
+
+
+def test_the_amp_loop_and_the_observed_loop_of_the_guide_train(
+    names: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made, _, steps = block("scaler = monitor.scaler").partition("...\n")
+    program = f"import amptui\n{made}for _ in range(3):\n{steps}"
+    exec(program, names)  # noqa: S102
+    assert names["monitor"].scaler.state_dict()["_growth_tracker"] == 3
+    names["monitor"].close()
+    names["scaler"] = None
+    exec(block("amptui.observe("), names)  # noqa: S102
+    names["monitor"].close()
+    assert len(list((tmp_path / "amptui" / "runs").iterdir())) == 2

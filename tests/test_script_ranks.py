@@ -1,0 +1,290 @@
+"""Somebody's own script on two ranks, started by torchrun: one run, and the training as without us."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from amptui.answers import RequestRefused, RequestTaken
+from amptui.control import (
+    CheckpointRequest,
+    PauseRequest,
+    PrecisionRequest,
+    Request,
+    StopRequest,
+    XRayRequest,
+)
+from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
+from amptui.errors import RunFolderError
+from amptui.ranks import RanksSampled, RanksStarted
+from amptui.records import Note, PauseChanged, Record, RunFinished, RunStarted, StepRecord
+from amptui.runs.client import Client
+from amptui.runs.socket_place import connect
+from tests.checkout import ROOT
+from tests.living import records_of, wait_until
+from tests.terminal import amptui_command
+
+pytestmark = pytest.mark.slow
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
+
+SCRIPT = str(ROOT / "tests" / "rank_script.py")
+
+Steps = list[list[list[str]]]
+"""Of each rank, of each step: the precision and a hash of the weights."""
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the runs of a test are."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path / "amptui" / "runs"
+
+
+def launched(
+    out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN
+) -> subprocess.CompletedProcess[str]:
+    """The script on two ranks, to its end."""
+    out.mkdir(exist_ok=True)
+    command = [*start, SCRIPT, str(out), kind, str(steps)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+
+def steps_in(out: Path) -> Steps:
+    return [json.loads((out / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """What the script does without us."""
+    out = tmp_path_factory.mktemp("bare")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    command = [*TORCHRUN, SCRIPT, str(out), "bare", "200"]
+    subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
+    return steps_in(out)
+
+
+def the_run(runs: Path) -> Path:
+    (run,) = runs.iterdir()
+    return run
+
+
+def of(records: list[Record], kind: type[Record]) -> list[Record]:
+    return [record for record in records if isinstance(record, kind)]
+
+
+def test_watch_trains_as_the_bare_script_and_opens_one_run(bare: Steps, tmp_path: Path, runs: Path) -> None:
+    done = launched(tmp_path / "out", "watch", 200)
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["rank 0 is done", "rank 1 is done"])
+    assert steps_in(tmp_path / "out") == bare
+    run = the_run(runs)
+    assert [line for line in done.stderr.splitlines() if "amptui" in line] == [f"amptui attach {run.name}"]
+    records = records_of(run)
+    (started,) = of(records, RunStarted)
+    assert isinstance(started, RunStarted)
+    assert (started.world_size, started.parallel) == (2, "ddp")
+    assert started.refuses["x-ray"] == NO_SCRIPT_XRAY
+    assert len(of(records, StepRecord)) == 200
+    assert isinstance(records[-1], RunFinished)
+
+
+@pytest.mark.parametrize("observe", [True, False], ids=["--observe", "observe()"])
+def test_observed_ranks_train_as_the_bare_script(
+    observe: bool, bare: Steps, tmp_path: Path, runs: Path
+) -> None:
+    start = amptui_command("run", "--headless", *(["--observe"] if observe else []), "torchrun")
+    kind = "bare" if observe else "observe"
+    done = launched(tmp_path / "out", kind, 200, (*start, *TORCHRUN[3:]))
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["rank 0 is done", "rank 1 is done"])
+    assert steps_in(tmp_path / "out") == bare
+    run = the_run(runs)
+    assert run.name.startswith("rank_script")
+    records = records_of(run)
+    assert len(of(records, StepRecord)) == 200
+    (started,) = of(records, RunStarted)
+    assert isinstance(started, RunStarted)
+    assert (started.world_size, started.observed) == (2, True)
+
+
+class Screen:
+    """What a screen does: it asks, and reads the answers."""
+
+    def __init__(self, run: Path) -> None:
+        self.records: list[Record] = []
+        self._news = threading.Condition()
+        connection = wait_until(lambda: _connected(run), "no socket", seconds=120)
+        assert connection is not None
+        self._connection = connection
+        self._client = Client(
+            connection,
+            restore=lambda _state: None,
+            fold=self._fold,
+            asked=lambda _made: None,
+            ended=threading.Event(),
+        )
+        self._client.start()
+
+    def _fold(self, batch: object) -> None:
+        with self._news:
+            self.records.extend(batch)  # type: ignore[arg-type]
+            self._news.notify_all()
+
+    def wait_for(self, kind: type[Record], count: int = 1) -> Record:
+        with self._news:
+            assert self._news.wait_for(lambda: len(of(self.records, kind)) >= count, timeout=60), kind
+            return of(self.records, kind)[count - 1]
+
+    def ask(self, request: Request) -> RequestTaken | RequestRefused:
+        """Ask, and wait for the answer."""
+        number = self._client.ask(request)
+        with self._news:
+
+            def answer() -> RequestTaken | RequestRefused | None:
+                found = (each for each in self.records if isinstance(each, RequestTaken | RequestRefused))
+                return next((each for each in found if each.request.number == number), None)
+
+            assert self._news.wait_for(answer, timeout=60), request
+            found = answer()
+        assert found is not None
+        return found
+
+    def stop(self) -> None:
+        self._client.ask(StopRequest("q"))
+
+    def close(self) -> None:
+        self._client.leave("detached")
+        self._connection.close()
+
+
+def _connected(run: Path) -> socket.socket | None:
+    try:
+        return connect(run)
+    except RunFolderError:
+        return None
+
+
+@contextmanager
+def training(out: Path, kind: str, runs: Path, steps: int = 1_000_000) -> Iterator[tuple[Screen, Path]]:
+    """A script on two ranks that trains until it is stopped, and a screen; its end is awaited."""
+    out.mkdir()
+    command = [*TORCHRUN, SCRIPT, str(out), kind, str(steps)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+            screen = Screen(the_run(runs))
+            yield screen, the_run(runs)
+            _, said = process.communicate(timeout=120)
+            screen.close()
+            assert process.returncode == 0, said
+        finally:
+            process.terminate()
+
+
+def test_all_ranks_obey_a_screen_at_the_same_step(tmp_path: Path, runs: Path) -> None:
+    out = tmp_path / "out"
+    with training(out, "watch", runs) as (screen, run):
+        screen.wait_for(StepRecord)
+        for precision in ("bf16", "fp16", "fp32", "bf16"):
+            assert isinstance(screen.ask(PrecisionRequest(precision)), RequestTaken)
+        assert isinstance(screen.ask(CheckpointRequest()), RequestTaken)
+        assert isinstance(screen.ask(PauseRequest(True)), RequestTaken)
+        screen.wait_for(PauseChanged)
+        assert isinstance(screen.ask(PauseRequest(False)), RequestTaken)
+        refused = screen.ask(XRayRequest())
+        assert isinstance(refused, RequestRefused)
+        assert refused.detail == NO_SCRIPT_XRAY
+        screen.wait_for(RanksSampled)
+        screen.stop()
+    first, other = steps_in(out)
+    assert first == other
+    assert {precision for precision, _ in first} == {"fp32", "bf16", "fp16"}
+    records = records_of(run)
+    (ranks,) = of(records, RanksStarted)
+    assert isinstance(ranks, RanksStarted)
+    assert [place.rank for place in ranks.ranks] == [0, 1]
+    last = records[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.reason, last.steps) == ("stopped", len(first))
+
+
+def test_ranks_of_a_sharded_model_obey_too(tmp_path: Path, runs: Path) -> None:
+    out = tmp_path / "out"
+    with training(out, "sharded", runs) as (screen, run):
+        screen.wait_for(StepRecord)
+        for precision in ("bf16", "fp16", "fp32"):
+            assert isinstance(screen.ask(PrecisionRequest(precision)), RequestTaken)
+        screen.stop()
+    first, other = steps_in(out)
+    assert [precision for precision, _ in first] == [precision for precision, _ in other]
+    steps = of(records_of(run), StepRecord)
+    assert all(isinstance(each, StepRecord) and each.grad_norm is None for each in steps)
+
+
+def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(tmp_path: Path, runs: Path) -> None:
+    out = tmp_path / "out"
+    with training(out, "only rank 0", runs, 2000) as (screen, run):
+        answer = screen.ask(PrecisionRequest("bf16"))
+        assert isinstance(answer, RequestRefused)
+        assert "rank 1 does not call amptui" in answer.detail
+    first, other = steps_in(out)
+    assert first == other
+    assert len(first) == 2000
+    notes = [each for each in of(records_of(run), Note) if isinstance(each, Note)]
+    assert len([note for note in notes if "rank 1 does not call amptui" in note.text]) == 1
+
+
+def test_where_rank_0_does_not_watch_one_line_says_so(bare: Steps, tmp_path: Path, runs: Path) -> None:
+    done = launched(tmp_path / "out", "only rank 1", 1500)
+    assert done.returncode == 0
+    assert [steps[:200] for steps in steps_in(tmp_path / "out")] == bare
+    assert done.stderr.count("rank 0 does not call amptui") == 1
+    assert not runs.exists()
+
+
+def test_a_fault_of_one_rank_costs_one_line_and_no_bit(bare: Steps, tmp_path: Path, runs: Path) -> None:
+    done = launched(tmp_path / "out", "faulty", 200)
+    assert (done.returncode, steps_in(tmp_path / "out")) == (0, bare)
+    assert done.stderr.count("on purpose") == 1
+    assert isinstance(records_of(the_run(runs))[-1], RunFinished)
+
+
+def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(tmp_path: Path, runs: Path) -> None:
+    assert launched(tmp_path / "bare", "bare uneven", 1000).returncode == 0
+    out = tmp_path / "out"
+    with training(out, "uneven", runs, 1000) as (screen, _run):
+        screen.wait_for(StepRecord, 100)
+        answer = screen.ask(PrecisionRequest("bf16"))
+        assert isinstance(answer, RequestRefused)
+        assert isinstance(screen.ask(PauseRequest(True)), RequestRefused)
+    assert steps_in(out) == steps_in(tmp_path / "bare")
+
+
+def test_a_killed_rank_ends_the_script_as_without_us(tmp_path: Path, runs: Path) -> None:
+    bare = launched(tmp_path / "bare", "bare killed", 1000)
+    ours = launched(tmp_path / "out", "killed", 1000)
+    assert ours.returncode == bare.returncode != 0
+    found = [re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", done.stderr)[-1] for done in (bare, ours)]
+    assert found[0] == found[1] == ("1", "-9")
+    steps = of(records_of(the_run(runs)), StepRecord)
+    assert steps  # what happened before is kept
+    assert "SIGABRT" not in ours.stderr
+
+
+def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    demo = str(ROOT / "demo" / "own_ranks.py")
+    command = amptui_command("run", "--run-dir", str(folder), "torchrun", *TORCHRUN[3:], demo, "20")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    steps = [each for each in records_of(folder) if isinstance(each, StepRecord)]
+    assert [(each.step, each.samples) for each in steps] == [(step, 256) for step in range(1, 21)]

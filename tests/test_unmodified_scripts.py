@@ -1,0 +1,371 @@
+"""`amptui run --observe`: scripts that know nothing of amptui do and leave behind what they do without it."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import zipapp
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from amptui.process.script import NO_STEP
+from amptui.records import Note, Record, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.runs.journal import read
+from tests.terminal import Terminal, amptui_command
+
+FACTS = """
+import argparse, gc, os, signal, sys, threading, warnings
+import __main__
+print(__name__, __file__, __package__, __spec__ and __spec__.name, type(__loader__).__name__)
+print(sys.argv, sys.orig_argv[1:], sys.path, sys.flags, sorted(vars(__main__)))
+print(sorted(os.environ.items()))
+print(gc.get_threshold(), gc.isenabled(), sys.getswitchinterval(), threading.active_count())
+print(warnings.filters, sys.excepthook is sys.__excepthook__, sys.gettrace(), "sitecustomize" in sys.modules)
+print([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE)])
+print(os.popen(f"{sys.executable} -c 'import os, sys; print(sorted(os.environ), sys.path)'").read())
+name = input("your name? ")
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+print(name, parser.parse_args())
+"""
+
+LOOP = """
+import os, random, signal, sys, traceback
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 4)
+
+    def forward(self, inputs):
+        return self.second(self.first(inputs).relu())
+
+def train(steps=8, after=lambda step: None, quiet=False):
+    random.seed(0)
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=3)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        inputs, labels = torch.randn(8, 16), torch.randint(4, (8,))
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = nn.functional.cross_entropy(model(inputs * (1e6 if step in (1, 5) else 1)), labels)
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        if not quiet:
+            print(f"\\r{step}/{steps}", end="", file=sys.stderr, flush=True)
+            print(repr(loss.item()), scaler.get_scale())
+        after(step)
+    return model
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a script did: all that another person or program can see of it."""
+
+    status: int
+    output: str
+    errors: str
+    files: Mapping[str, bytes]
+
+
+def outcome(command: Sequence[str], folder: Path, given: str) -> Done:
+    made = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
+    done = subprocess.run(
+        [*command], cwd=folder, env=env, input=given, capture_output=True, text=True, check=False, timeout=300
+    )
+    new = {path for path in folder.iterdir() if path.is_file() and path not in made}
+    files = {path.name: path.read_bytes() for path in new}
+    for path in new:
+        path.unlink()
+    return Done(done.returncode, done.stdout, done.stderr, files)
+
+
+def same_outcome(folder: Path, *command: str, given: str = "") -> tuple[Done, list[Record]]:
+    """Runs a script without and with us, holds the two to each other, and reads what was recorded."""
+    bare = outcome([sys.executable, *command], folder, given)
+    run = folder.parent / "run"
+    start = [sys.executable, "-m", "amptui", "run", "--observe", "--headless", "--run-dir", str(run)]
+    ours = outcome([*start, *command], folder, given)
+    first, _, errors = ours.errors.partition("\n")
+    assert first == f"amptui: recording {run}"
+    journal = run / "journal.jsonl"
+    found = list(read(journal)) if journal.exists() else []
+    if not journal.exists():
+        bare = Done(bare.status, bare.output, f"{bare.errors}amptui: {NO_STEP}\n", bare.files)
+    assert errors[: len(bare.errors)] == bare.errors
+    status = bare.status if bare.status >= 0 else 128 - bare.status
+    assert (ours.status, ours.output, ours.files) == (status, bare.output, bare.files)
+    return ours, found
+
+
+def of(kind: type[Record], found: Sequence[Record]) -> list[Record]:
+    return [record for record in found if type(record) is kind]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a script is, with the loop that it may import."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "loop.py").write_text(LOOP)
+    return folder
+
+
+def script(folder: Path, text: str) -> str:
+    """A script that has the loop in itself, below ``if __name__ == "__main__"``."""
+    main = 'if __name__ == "__main__":\n' + textwrap.indent(textwrap.dedent(text), "    ")
+    (folder / "train.py").write_text(LOOP + main)
+    return "train.py"
+
+
+# ----------------------------------------------------------------------------------------- starting
+
+
+@pytest.mark.parametrize("way", ["file", "module", "folder", "zip"])
+def test_a_script_is_started_as_python_starts_it(way: str, folder: Path) -> None:
+    package = folder / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "near.py").write_text("here = __name__")
+    (package / "facts.py").write_text(f"from .near import here\nprint(here)\n{FACTS}")
+    (folder / "facts.py").write_text(FACTS)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "__main__.py").write_text(FACTS)
+    zipapp.create_archive(folder / "sub", folder / "sub.pyz")
+    start = {"file": "facts.py", "module": "-m package.facts", "folder": "sub", "zip": "sub.pyz"}[way]
+    done, found = same_outcome(folder, *start.split(), "--lr", "0.5", given="Ada\n")
+    assert (done.status, found) == (0, [])
+    assert "Ada Namespace(lr=0.5)" in done.output
+
+
+def test_wrong_arguments_are_told_with_the_name_of_the_script(folder: Path) -> None:
+    (folder / "facts.py").write_text(FACTS)
+    done, _ = same_outcome(folder, "facts.py", "--lr", "fast", given="Ada\n")
+    assert done.status == 2
+    assert "usage: facts.py [-h]" in done.errors
+
+
+def test_a_sitecustomize_of_ones_own_still_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "sitecustomize.py").write_text("import sys\nsys.mine = __name__, __file__\n")
+    (folder / "facts.py").write_text(f"import os, sys\nprint(sys.mine, os.environ['PYTHONPATH'])\n{FACTS}")
+    env = {**os.environ, "PYTHONPATH": str(folder)}
+    commands = ([sys.executable, "facts.py"], amptui_command("run", "--observe", "--headless", "facts.py"))
+    outputs = [
+        subprocess.run(command, cwd=folder, env=env, input=b"A\n", capture_output=True, check=True).stdout
+        for command in commands
+    ]
+    assert outputs[0] == outputs[1]
+    assert b"sitecustomize" in outputs[0]
+
+
+# ----------------------------------------------------------------------------------------- training
+
+
+def test_an_unmodified_loop_is_seen_from_its_first_step_on_and_does_what_it_did(folder: Path) -> None:
+    text = """
+        model = train()
+        try:
+            torch.ones(3, requires_grad=True).backward()
+        except RuntimeError:
+            traceback.print_exc()
+        print(random.random(), torch.rand(1), torch.get_num_threads(), sys.argv)
+        torch.save(model, "model.pt")
+        torch.save(model.state_dict(), "weights.pt")
+        sys.exit(3)
+    """
+    done, found = same_outcome(folder, script(folder, text), "--lr", "1")
+    assert done.status == 3
+    assert done.files.keys() == {"model.pt", "weights.pt"}
+    printed = [line.split() for line in done.output.splitlines()[:8]]
+    steps = [record for record in found if isinstance(record, StepRecord)]
+    assert [record.step for record in steps] == list(range(1, 9))
+    assert [str(record.loss) for record in steps] == [loss for loss, _ in printed]
+    assert [record.loss_scale for record in steps] == [2.0**16, *(float(scale) for _, scale in printed[:-1])]
+    assert [record.step for record in steps if record.skipped] == [1, 5]
+    assert {record.precision for record in steps} == {"fp16"}
+    assert [record.step for record in steps if record.step_seconds is None] == [1]
+    (started,) = (record for record in found if isinstance(record, RunStarted))
+    assert (started.model, started.config["model"]) == ("train", "Net")
+    assert started.parameters == 16 * 32 + 32 + 32 * 4 + 4
+    assert isinstance(found[-1], RunFailed)
+    assert found[-1].error == "the script exited with status 3"
+
+
+_ENDS = {
+    "an exception": "train(after=lambda step: step == 3 and 1 / 0)",
+    "os._exit": "train(3); sys.stdout.flush(); os._exit(4)",
+    "ctrl c": "train(after=lambda step: step == 3 and os.kill(os.getpid(), signal.SIGINT))",
+    "sigterm": "train(after=lambda step: step == 3 and os.kill(os.getpid(), signal.SIGTERM))",
+    "a handler": """
+        def stop(number, frame):
+            print("stopped by", number)
+            raise TimeoutError
+        signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            train(1_000_000, quiet=True)
+        except TimeoutError:
+            print("in time")
+    """,
+    "a breakpoint": "train(after=lambda step: step == 3 and breakpoint())",
+    "no step": "torch.optim.SGD(Net().parameters()); print(torch.Tensor.backward.__qualname__)",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", sorted(_ENDS))
+def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
+    given = "p step, 'here'\nc\n" if end == "a breakpoint" else ""
+    done, found = same_outcome(folder, script(folder, _ENDS[end]), given=given)
+    last = found[-1] if found else None
+    assert isinstance(last, RunFailed) == (end == "an exception")
+    if end == "a breakpoint":
+        assert "(3, 'here')" in done.output
+    assert done.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
+
+
+# ------------------------------------------------------------------------------------- its children
+
+_CHILDREN = """
+import multiprocessing, os, subprocess, sys
+import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.utils.data import DataLoader, TensorDataset, get_worker_info
+from loop import Net, train
+
+def state(*_):
+    hooked = [hasattr(each, "__wrapped__") for each in (torch.Tensor.backward, torch.autocast.__enter__)]
+    names = [name for name in os.environ if name.startswith(("AMPTUI", "PYTHONPATH"))]
+    return hooked, len(_global_optimizer_pre_hooks), names, [path for path in sys.path if "startup" in path]
+
+def tell(*_):
+    print(get_worker_info().id, *state(), flush=True)
+
+def child(queue, trains):
+    if trains:  # after a training of its parent's, a forked child of torch hangs
+        train(2)
+        sys.stdout.flush()  # before the parent prints what it gets
+    queue.put(state())
+
+def look_around():
+    data = TensorDataset(torch.arange(8.0))
+    for context in ("fork", "spawn"):
+        how = {"num_workers": 1, "multiprocessing_context": context, "worker_init_fn": tell}
+        loader = DataLoader(data, batch_size=2, **how)
+        print(context, [batch.tolist() for (batch,) in loader], flush=True)
+        queue = multiprocessing.get_context(context).Queue()
+        process = multiprocessing.get_context(context).Process(target=child, args=(queue, context == "spawn"))
+        process.start()
+        print(queue.get(), flush=True)
+        process.join()
+    print(subprocess.run([sys.executable, "-c", "import loop, sys; loop.train(1); print(sys.path)"],
+                         capture_output=True, text=True).stdout, flush=True)
+
+if __name__ == "__main__":
+    when = sys.argv[1]
+    if when == "before":
+        look_around()
+    train(3)
+    if when == "after":
+        look_around()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder: Path) -> None:
+    (folder / "train.py").write_text(_CHILDREN)
+    done, found = same_outcome(folder, "train.py", when)
+    assert done.status == 0, done.errors
+    assert len(of(StepRecord, found)) == 3
+    assert done.output.count("([False, False], 0, [], [])") == 2
+    assert done.output.count("[False, False] 0 [] []") == 2
+
+
+# ------------------------------------------------------------------------------ which loop it is
+
+
+@pytest.mark.slow
+def test_of_two_models_in_turn_the_one_that_steps_first_is_observed(folder: Path) -> None:
+    text = """
+        torch.manual_seed(0)
+        models = Net(), Net()
+        optimizers = torch.optim.SGD(models[0].parameters()), torch.optim.Adam(models[1].parameters())
+        for step in range(4):
+            for model, optimizer in zip(models, optimizers):
+                loss = model(torch.randn(8, 16)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(repr(loss.item()))
+    """
+    done, found = same_outcome(folder, script(folder, text))
+    losses = [record.loss for record in found if isinstance(record, StepRecord)]
+    assert [repr(loss) for loss in losses] == done.output.splitlines()[::2]
+    notes = [record.text for record in found if isinstance(record, Note)]
+    assert notes == ["a second optimizer (Adam) makes steps too: only those of the first (SGD) are shown"]
+
+
+@pytest.mark.slow
+def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
+    text = """
+        import weakref
+        for _ in range(2):
+            model = Net()
+            optimizer = torch.optim.Adam(model.parameters())
+            for step in range(3):
+                model(torch.ones(1, 16)).sum().backward()
+                optimizer.step()
+            weak = weakref.ref(model), weakref.ref(optimizer), weakref.ref(model.first.weight)
+            del model, optimizer
+            print([each() for each in weak])
+    """
+    done, found = same_outcome(folder, script(folder, text))
+    assert done.output == "[None, None, None]\n" * 2
+    assert len(of(StepRecord, found)) == 3
+
+
+@pytest.mark.slow
+def test_a_script_that_calls_us_opens_its_own_run(tmp_path: Path, folder: Path) -> None:
+    text = """
+        import amptui
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        amptui.observe(model, optimizer, samples_per_step=7)
+        for step in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    """
+    run = tmp_path / "run"
+    command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run), script(folder, text))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=120)
+    assert "amptui attach" not in done.stderr
+    assert [record.samples for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)] == [
+        7
+    ] * 3
+
+
+@pytest.mark.slow
+def test_the_screen_of_an_unmodified_script(tmp_path: Path, folder: Path) -> None:
+    run = tmp_path / "run"
+    path = folder / "go.py"
+    path.write_text("import time\nfrom loop import train\ntrain(10**6, after=lambda _: time.sleep(0.01))\n")
+    command = amptui_command("run", "--observe", "--run-dir", str(run), str(path))
+    with Terminal(command) as terminal:
+        terminal.wait_for("AMP fp16 .*running")
+        terminal.press("\x03")
+        assert terminal.wait() == 128 + signal.SIGINT
+    assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
