@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from amptui import codec
-from amptui.answers import RequestMade
+from amptui.answers import RequestMade, RequestRefused
 from amptui.errors import RunFolderError
 from amptui.keeping import KeepingChanged
 from amptui.records import (
@@ -153,7 +153,7 @@ class Recorder:
             if isinstance(taken, threading.Event):
                 self._marks.append(taken)
             # These belong to the process, and no longer to the run.
-            elif not (self._over and isinstance(taken, DeviceSample | RequestMade)):
+            elif not (self._over and isinstance(taken, DeviceSample | RequestMade | RequestRefused)):
                 batch.append(taken)
                 self._over |= isinstance(taken, RunFinished | RunFailed)
         for show in (self._session.fold, *self._listeners) if batch else ():

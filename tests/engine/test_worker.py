@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from torch.nn.modules.module import register_module_forward_hook
 
-from amptui.control import Control, StopRequest
+from amptui.answers import RequestRefused
+from amptui.control import Control, PauseRequest, StopRequest
 from amptui.errors import DeviceError, ExperimentError, UsageError
 from amptui.records import (
     Note,
@@ -92,6 +93,26 @@ def test_a_stop_while_data_are_loaded_is_no_failure(tmp_path: Path) -> None:
     assert (last.steps, last.seconds, last.reason) == (0, 0.0, "stopped")
     assert worker.thread.error is None
     assert worker.log.of(RunStarted) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_request_that_came_too_late_is_refused_before_the_last_record(fails: bool, tmp_path: Path) -> None:
+    told: list[Record] = []
+    control = Control(told.append)
+
+    def watch(record: Record) -> None:
+        told.append(record)
+        if isinstance(record, PhaseChanged) and record.phase == "data":
+            control.ask(PauseRequest(paused=True))
+            control.ask(StopRequest("the user"))
+
+    model = hooked(tmp_path, during="raise ValueError('bad file')" if fails else "pass")
+    last = Worker(model, watch=watch, control=control).end()
+    assert isinstance(last, RunFailed if fails else RunFinished)
+    refused, ended = told[-2:]
+    assert ended == last
+    assert isinstance(refused, RequestRefused)
+    assert (refused.request.kind, refused.reason) == ("pause", "unavailable")
 
 
 def test_a_stop_before_the_model_is_built_ends_without_a_step(tmp_path: Path) -> None:
