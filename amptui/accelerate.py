@@ -14,9 +14,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.amp_monitor import PrecisionName, default_amp
+from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.engine.own_loop.watched_loop import OwnLoop, WatchedLoop
 from amptui.engine.precision import unsupported_precisions
-from amptui.engine.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.engine.watched_loop import OwnLoop, WatchedLoop
 from amptui.framework_loop import must_have_closure
 from amptui.monitor import Monitor
 from amptui.process.guest_run import Observed, Watched, tell_fault

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from amptui.engine.own_loop.switched_amp import SwitchedAmp
+from amptui.engine.own_loop.watched_loop import ComputeLoss, OwnLoop, WatchedLoop
 from amptui.engine.precision import unsupported_precisions
 from amptui.engine.sharding import is_sharded, sharded_dtype
-from amptui.engine.switched_amp import SwitchedAmp
-from amptui.engine.watched_loop import ComputeLoss, OwnLoop, WatchedLoop
 from amptui.monitor import Monitor, check_trained
 from amptui.process.guest_run import Watched
 from amptui.records import PRECISIONS

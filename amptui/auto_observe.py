@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 from amptui import handover
 
 if TYPE_CHECKING:
-    from amptui.engine.loop_search import FoundLoop
-    from amptui.engine.observed_loop import ObservedLoop
+    from amptui.engine.own_loop.loop_search import FoundLoop
+    from amptui.engine.own_loop.observed_loop import ObservedLoop
 
 _OPTIMIZERS = "torch.optim.optimizer"
 
@@ -95,7 +95,7 @@ def _await_optimizer(optimizer_class: Any, made: Callable[[], None]) -> None:
 
 def _search_loop() -> None:
     try:
-        from amptui.engine.loop_search import LoopSearch
+        from amptui.engine.own_loop.loop_search import LoopSearch
 
         LoopSearch(found=_observe, failed=_tell_fault)
     except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on

@@ -10,8 +10,8 @@ from lightning.fabric.plugins import Precision as FabricPrecision
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
-from amptui.engine.switched_amp import SwitchedAmp
-from amptui.engine.watched_loop import WatchedLoop
+from amptui.engine.own_loop.switched_amp import SwitchedAmp
+from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.framework_loop import (
     LIGHTNING_NAMES,
     OWN_NAMES,

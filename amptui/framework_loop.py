@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.amp_monitor import default_amp
+from amptui.engine.own_loop.switched_amp import SwitchedAmp
+from amptui.engine.own_loop.watched_loop import OwnLoop
 from amptui.engine.precision import unsupported_precisions
-from amptui.engine.switched_amp import SwitchedAmp
-from amptui.engine.watched_loop import OwnLoop
 from amptui.records import AMP_PRECISIONS
 
 LIGHTNING_NAMES = {

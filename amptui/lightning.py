@@ -18,9 +18,9 @@ from lightning.pytorch.plugins import MixedPrecision, Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
+from amptui.engine.own_loop.switched_amp import SwitchedAmp, SwitchedScaler
+from amptui.engine.own_loop.watched_loop import OwnLoop, WatchedLoop
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
-from amptui.engine.switched_amp import SwitchedAmp, SwitchedScaler
-from amptui.engine.watched_loop import OwnLoop, WatchedLoop
 from amptui.framework_loop import (
     LIGHTNING_NAMES,
     OWN_NAMES,

@@ -20,9 +20,9 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.data.batches import count_samples
-from amptui.engine.loop_hooks import is_from_signal_handler
-from amptui.engine.loop_search import FoundLoop
-from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.own_loop.loop_hooks import is_from_signal_handler
+from amptui.engine.own_loop.loop_search import FoundLoop
+from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.process.guest_rank import OtherRank
 from amptui.process.guest_run import GuestRun, Observed, Watched, tell_fault
 from amptui.process.rank_peer import world_of_script

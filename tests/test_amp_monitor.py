@@ -19,7 +19,7 @@ from amptui.control import (
     StopRequest,
     XRayRequest,
 )
-from amptui.engine import watched_loop
+from amptui.engine.own_loop import watched_loop
 from amptui.findings import PrecisionsCompared
 from amptui.records import (
     EpochFinished,

@@ -12,7 +12,7 @@ import torch
 
 from amptui.answers import RequestRefused
 from amptui.control import CheckpointRequest, PauseRequest, PrecisionRequest, TraceRequest
-from amptui.engine import watched_loop
+from amptui.engine.own_loop import watched_loop
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace

@@ -213,7 +213,7 @@ def test_a_fault_in_any_hook_costs_the_training_nothing(
     broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import amptui.huggingface
-    from amptui.engine.watched_loop import WatchedLoop
+    from amptui.engine.own_loop.watched_loop import WatchedLoop
     from tests.huggingface_training import bits, new_trainer
 
     bare = new_trainer(tmp_path, steps=5, eval_strategy="epoch")

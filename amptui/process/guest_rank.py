@@ -1,7 +1,7 @@
 """A script's run in a process of rank 1 or above: it does what all ranks agree on, and rank 0 tells of it."""
 
 from amptui.engine.distributed.world import World
-from amptui.engine.watched_loop import WatchedLoop
+from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.guest_run import Observed, Watched, open_loop, tell_fault
 from amptui.process.script_run import ScriptRun

@@ -21,10 +21,10 @@ from amptui.control import Control, Request, StopRequest, record_of
 from amptui.device.sampler import Sampler
 from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
-from amptui.engine.loop_hooks import FirstStep
-from amptui.engine.observed_loop import ObservedLoop
-from amptui.engine.switched_amp import SwitchedAmp
-from amptui.engine.watched_loop import NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
+from amptui.engine.own_loop.loop_hooks import FirstStep
+from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.switched_amp import SwitchedAmp
+from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.capture import LogTail
 from amptui.process.rank_peer import RankPeer

@@ -22,7 +22,7 @@ from amptui.engine.distributed.rank_group import place_of
 from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
 from amptui.engine.distributed.world import World, world_of
-from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.prompt import complain
 from amptui.ranks import RankPlace, RanksStarted
 from amptui.records import Note, Record, StepRecord

@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from amptui.engine.description import device_name, gpu_uuid, hardware, versions
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.engine.distributed.world import World
-from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.switched_amp import SwitchedScaler
 from amptui.engine.sharding import is_sharded
-from amptui.engine.switched_amp import SwitchedScaler
 from amptui.fork import how_ended
 from amptui.prompt import complain
 from amptui.records import DataInfo, RunFailed, RunFinished, RunStarted, Severity

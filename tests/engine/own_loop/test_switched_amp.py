@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from amptui.engine.switched_amp import SwitchedAmp
+from amptui.engine.own_loop.switched_amp import SwitchedAmp
 
 
 def _autocast_state() -> tuple[object, ...]:

@@ -16,10 +16,10 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.engine.allocator import AllocatorWatch
-from amptui.engine.loop_hooks import FirstStep, LoopHooks, harmless, with_loss
-from amptui.engine.loop_step import LoopStep
 from amptui.engine.lr_schedule import MAX_GROUPS
 from amptui.engine.optimizer_step import learning_rates_of
+from amptui.engine.own_loop.loop_hooks import FirstStep, LoopHooks, harmless, with_loss
+from amptui.engine.own_loop.loop_step import LoopStep
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
 from amptui.engine.probes.gradients import GradientProbe

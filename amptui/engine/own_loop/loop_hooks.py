@@ -29,7 +29,7 @@ _MISSING: Any = object()
 
 SCALER_METHODS = ("scale", "unscale_", "step", "update")
 
-_OUR_FILES = str(Path(__file__).parents[1])
+_OUR_FILES = str(Path(__file__).parents[2])
 
 
 class Guarded(Protocol):

@@ -17,7 +17,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from amptui.engine.loop_hooks import (
+from amptui.engine.own_loop.loop_hooks import (
     SCALER_METHODS,
     FirstStep,
     LoopHooks,
@@ -27,11 +27,11 @@ from amptui.engine.loop_hooks import (
     not_compiled,
     with_loss,
 )
-from amptui.engine.parameter_owner import owner_of
+from amptui.engine.own_loop.parameter_owner import owner_of
 from amptui.fork import in_forks
 
 if TYPE_CHECKING:
-    from amptui.engine.observed_loop import ObservedLoop
+    from amptui.engine.own_loop.observed_loop import ObservedLoop
 
 
 @dataclass(frozen=True, slots=True)

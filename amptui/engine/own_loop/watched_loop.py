@@ -18,14 +18,14 @@ from torch.optim import Optimizer
 
 from amptui.control import CheckpointRequest, Control, PauseRequest, TraceRequest, XRayRequest
 from amptui.engine.failure import explain
-from amptui.engine.loop_hooks import harmless
-from amptui.engine.observed_loop import ObservedLoop
+from amptui.engine.own_loop.loop_hooks import harmless
+from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
-from amptui.engine.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
 

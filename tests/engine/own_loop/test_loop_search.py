@@ -16,11 +16,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import optimizer as torch_optimizer
 
 from amptui import monitor
-from amptui.engine import loop_search, observed_loop
-from amptui.engine.loop_hooks import LoopHooks
-from amptui.engine.loop_search import LoopSearch
-from amptui.engine.observed_loop import ObservedLoop
-from amptui.engine.parameter_owner import LooseParameters, owner_of
+from amptui.engine.own_loop import loop_search, observed_loop
+from amptui.engine.own_loop.loop_hooks import LoopHooks
+from amptui.engine.own_loop.loop_search import LoopSearch
+from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.parameter_owner import LooseParameters, owner_of
 from amptui.monitor import Monitor, observe_found
 from amptui.records import StepRecord
 from amptui.runs.journal import read
@@ -143,8 +143,8 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
 @pytest.mark.parametrize(
     "place",
     [
-        "amptui.engine.observed_loop.StepFacts",
-        "amptui.engine.observed_loop.ObservedLoop._learning_rates",
+        "amptui.engine.own_loop.observed_loop.StepFacts",
+        "amptui.engine.own_loop.observed_loop.ObservedLoop._learning_rates",
         "amptui.process.guest_run.script_name",
     ],
 )
