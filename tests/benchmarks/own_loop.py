@@ -1,9 +1,11 @@
 """What amptui costs and changes in a script of somebody else's: one table.
 
-    python -m tests.benchmarks.own_loop [--rounds N] [--steps N] [--json FILE]
+    python -m tests.benchmarks.own_loop [--restarts N] [--pairs N] [--form FORM] [--json FILE]
 
-Each figure is measured for every form of watching in :data:`FORMS`, in fresh processes that take turns with
-the bare script (A B B A). Step rates say something only on a machine that does nothing else.
+Each figure is measured for every form of watching in :data:`FORMS`. For a step rate the watched and the bare
+script take turns of some 0.4 s, so that what drifts falls on both; two processes of the same program differ
+for as long as they live, so both are started anew several times. Step rates say something only on a machine
+that does nothing else.
 """
 
 import argparse
@@ -12,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,15 +24,13 @@ from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, rounded,
 from tests.benchmarks.lab import Lab, last_line, open_lab
 from tests.observed import FAULTS
 
-LOOPS = {"2 ms": (192, 0.985), "10 ms": (640, 0.995)}
-"""Width of a loop's two layers, by about how long a step takes on one core, and the least step rate."""
+LOOPS = {"2 ms": (288, 200, 0.985), "10 ms": (768, 40, 0.995)}
+"""By about how long a step takes on one core: the width of a loop's two layers, the steps of a turn, and the
+least step rate."""
 
 LONGEST_SECONDS = 3600.0
 
 MIN_PAIRS = 5
-
-MAX_SPREAD = 1.1
-"""Of the bare script's own step times, slowest over fastest: beyond it a rate says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +53,15 @@ FORMS = (
 )
 
 
+def command_of(form: Form, *options: str) -> list[str]:
+    """The script, watched in that form."""
+    script = ("-m", "tests.benchmarks.own_script", "--form", form.call, *options)
+    return [sys.executable, *form.start, *script]
+
+
 def run(lab: Lab, form: Form, *options: str, simulated: bool = False) -> dict[str, Any]:
     """Run the script once and return what it printed; raises RuntimeError if it failed."""
-    script = ("-m", "tests.benchmarks.own_script", "--form", form.call, *options)
-    command = [sys.executable, *form.start, *script]
+    command = command_of(form, *options)
     if simulated:
         command = [sys.executable, "-m", "tests.simcuda", *command]
     done = lab.run(command, {"XDG_STATE_HOME": str(lab.folder), "OMP_NUM_THREADS": "1"})
@@ -63,16 +69,13 @@ def run(lab: Lab, form: Form, *options: str, simulated: bool = False) -> dict[st
     return found
 
 
-def step_rates(lab: Lab, form: Form, rounds: int, steps: int) -> Iterator[Figure]:
+def step_rates(lab: Lab, form: Form, restarts: int, pairs: int) -> Iterator[Figure]:
     """The step rate of the watched script as a part of the bare one's, for each loop."""
-    for name, (width, aim) in LOOPS.items():
-        both: dict[str, list[dict[str, Any]]] = {BARE.name: [], form.name: []}
-        for number in range(rounds):
-            for each in (BARE, form) if number % 2 == 0 else (form, BARE):
-                both[each.name].append(run(lab, each, "--width", str(width), "--steps", str(steps)))
-        pairs = list(zip(both[BARE.name], both[form.name], strict=True))
-        rates = [bare["seconds"] / ours["seconds"] for bare, ours in pairs]
-        alone = [bare["seconds"] for bare, _ in pairs]
+    for name, (width, steps, aim) in LOOPS.items():
+        found = [_side_by_side(lab, form, pairs, width, steps) for _ in range(restarts)]
+        rates = [median(bare["seconds"] / ours["seconds"] for bare, ours in each) for each in found]
+        alone = [median(bare["seconds"] for bare, _ in each) for each in found]
+        caveat = f"{restarts} of {MIN_PAIRS} restarts" if restarts < MIN_PAIRS else ""
         yield Figure(
             name=f"step rate, {name} loop, {form.name}",
             value=mean_ratio(rates),
@@ -80,17 +83,37 @@ def step_rates(lab: Lab, form: Form, rounds: int, steps: int) -> Iterator[Figure
             aim=aim,
             more_is_better=True,
             interval=mean_interval(rates),
-            caveat=caveat(alone),
-            detail={"step_seconds": rounded(alone)},
+            caveat=caveat,
+            detail={"step_seconds": rounded(alone), "rates": rounded(rates)},
         )
-        extra = [ours["thread_seconds"] - bare["thread_seconds"] for bare, ours in pairs]
+        extra = [
+            median(ours["thread_seconds"] - bare["thread_seconds"] for bare, ours in each) for each in found
+        ]
         yield Figure(
             name=f"training thread's processor time added to a step, {name} loop, {form.name}",
             value=float(np.mean(extra)),
             unit="seconds",
             interval=_interval(extra),
-            caveat=caveat(alone),
+            caveat=caveat,
         )
+
+
+def _side_by_side(
+    lab: Lab, form: Form, pairs: int, width: int, steps: int
+) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Turns of the bare and the watched script, A B B A, in two processes of which one waits at any time."""
+    options = ("--width", str(width), "--steps", str(steps), "--turns")
+    environment = {"XDG_STATE_HOME": str(lab.folder), "OMP_NUM_THREADS": "1"}
+    found = []
+    with (
+        lab.talk(command_of(BARE, *options), environment) as bare,
+        lab.talk(command_of(form, *options), environment) as ours,
+    ):
+        ours()  # its samplers begin, and the search for the scale ends
+        for number in range(pairs):
+            turns = {each: json.loads(each()) for each in ((bare, ours) if number % 2 == 0 else (ours, bare))}
+            found.append((turns[bare], turns[ours]))
+    return found
 
 
 def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
@@ -99,14 +122,6 @@ def _interval(differences: Sequence[float]) -> tuple[float, float] | None:
         return None
     reach = t_975(len(differences) - 1) * np.std(differences, ddof=1) / np.sqrt(len(differences))
     return float(np.mean(differences) - reach), float(np.mean(differences) + reach)
-
-
-def caveat(alone: Sequence[float]) -> str:
-    """Why step times say nothing, given the bare script's own (seconds); empty if they do."""
-    if len(alone) < MIN_PAIRS:
-        return f"{len(alone)} of {MIN_PAIRS} pairs"
-    spread = max(alone) / min(alone)
-    return f"not a quiet machine: the bare script alone varies {spread:.2f}x" if spread > MAX_SPREAD else ""
 
 
 def bits(lab: Lab, form: Form) -> Figure:
@@ -151,20 +166,21 @@ def faults(lab: Lab, form: Form) -> Figure:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; the exit status is 1 if an aim was surely missed."""
     parser = argparse.ArgumentParser(description="Measure what watching costs a script.")
-    parser.add_argument("--rounds", type=int, default=6, help="pairs of processes for a step rate")
-    parser.add_argument("--steps", type=int, default=600, help="steps of each process")
+    parser.add_argument("--restarts", type=int, default=8, help="pairs of processes for a step rate")
+    parser.add_argument("--pairs", type=int, default=12, help="pairs of turns of each")
+    parser.add_argument("--form", choices=[form.name for form in FORMS], help="only this one")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     options = parser.parse_args(arguments)
     found: list[Figure] = []
     with open_lab(LONGEST_SECONDS) as lab:
         measures: tuple[Callable[[Form], list[Figure]], ...] = (
-            lambda form: list(step_rates(lab, form, options.rounds, options.steps)),
+            lambda form: list(step_rates(lab, form, options.restarts, options.pairs)),
             lambda form: [bits(lab, form)],
             lambda form: [waits(lab, form)],
             lambda form: [faults(lab, form)],
         )
         for measure in measures:
-            for form in FORMS:
+            for form in [form for form in FORMS if options.form in (None, form.name)]:
                 found += measure(form)
                 print(found[-1].name, file=sys.stderr, flush=True)
     print(table(found))

@@ -3,12 +3,13 @@
     python -m tests.benchmarks.own_script [--precision P] [--width N] [--steps N] [--form FORM] [--fault NAME]
 
 FORM is ``bare`` or the call that the script makes: ``observe`` or ``watch``. ``--fault`` lets one place in
-amptui fail.
+amptui fail. With ``--turns`` it trains so many steps for each line that it reads, and answers each.
 """
 
 import argparse
 import hashlib
 import json
+import sys
 import time
 from functools import partial
 from unittest.mock import patch
@@ -29,6 +30,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--form", choices=("bare", "observe", "watch"), default="bare")
     parser.add_argument("--fault", choices=FAULTS)
+    parser.add_argument("--turns", action="store_true")
     options = parser.parse_args()
     if options.fault:
         with patch(FAULTS[options.fault], side_effect=ZeroDivisionError("on purpose")):
@@ -58,25 +60,32 @@ def train(options: argparse.Namespace) -> None:
         monitor = amptui.watch(model, optimizer, precision=options.precision, scaler=scales)
         scaler, autocast = monitor.scaler, partial(monitor.autocast)
     inputs, labels = torch.randn(128, width, device=device), torch.randint(width, (128,), device=device)
-    begun = (0.0, 0.0)
-    for step in range(options.steps):
-        if step == WARM_UP_STEPS:
-            waits_so_far()
-            begun = time.perf_counter(), time.thread_time()
-        optimizer.zero_grad()
-        with autocast():
-            loss = nn.functional.cross_entropy(model(inputs * (1e6 if step == 50 else 1)), labels)
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    seconds, thread_seconds = time.perf_counter() - begun[0], time.thread_time() - begun[1]
+
+    def steps(first: int, last: int) -> dict[str, float]:
+        begun = time.perf_counter(), time.thread_time()
+        for step in range(first, last):
+            optimizer.zero_grad()
+            with autocast():
+                loss = nn.functional.cross_entropy(model(inputs * (1e6 if step == 50 else 1)), labels)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        seconds, thread_seconds = time.perf_counter() - begun[0], time.thread_time() - begun[1]
+        return {"seconds": seconds / (last - first), "thread_seconds": thread_seconds / (last - first)}
+
+    steps(0, WARM_UP_STEPS)
+    if options.turns:
+        print(flush=True)
+        for _line in sys.stdin:
+            print(json.dumps(steps(100, 100 + options.steps)), flush=True)
+        return
+    waits_so_far()
+    found = steps(WARM_UP_STEPS, options.steps)
     waits = waits_so_far()
     state = [*model.parameters(), *(value for each in optimizer.state.values() for value in each.values())]
     state += [torch.get_rng_state(), torch.tensor(scaler.get_scale())]
     digest = hashlib.sha256(b"".join(each.detach().cpu().numpy().tobytes() for each in state)).hexdigest()
-    timed = options.steps - WARM_UP_STEPS
-    found = {"seconds": seconds / timed, "thread_seconds": thread_seconds / timed, "waits": waits}
-    print(json.dumps({**found, "state": digest}), flush=True)
+    print(json.dumps({**found, "waits": waits, "state": digest}), flush=True)
 
 
 def waits_so_far() -> int:

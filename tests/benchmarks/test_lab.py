@@ -28,6 +28,14 @@ def test_a_lab_has_an_end_and_tells_what_failed() -> None:
             replace(lab, deadline=time.monotonic() + 0.2).run(["sleep", "60"])
 
 
+def test_a_child_answers_line_by_line_and_its_end_is_told_with_its_complaints() -> None:
+    program = "import sys; print('ready', flush=True); input(); print(7, flush=True); sys.exit('worn out')"
+    with open_lab(60) as lab, lab.talk([sys.executable, "-c", program], {}) as ask:
+        assert ask() == "7\n"
+        with pytest.raises(RuntimeError, match="worn out"):
+            ask()
+
+
 def is_running(pid: int) -> bool:
     """Whether that process can still do anything: who has to reap it may take its time."""
     try:
