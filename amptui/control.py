@@ -286,7 +286,7 @@ class Control:
         for made in self._open(asked):
             self._emit(self._refusal(made, reason, detail))
 
-    def close(self, why: str) -> None:
+    def close(self, why: str = "the run has ended") -> None:
         """Refuse every request without an answer, taken or not, and all that follow; but not a stop."""
         with self._changed:
             self._closed = why

@@ -17,7 +17,7 @@ from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.float16_verdicts import trace_verdict, window_verdict, xray_verdict
 from amptui.diagnosis.speed import explanations
 from amptui.engine.description import describe_run
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable

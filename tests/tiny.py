@@ -19,6 +19,7 @@ from amptui.data.sources import Arrays, Source
 from amptui.engine import setup
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.checkpoint.writer import CheckpointWriter
+from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Outcome, Trainer
 from amptui.records import Note, Record, StepRecord
 from amptui.request import TrainRequest
@@ -63,7 +64,7 @@ class Exploding(Tiny):
         return loss
 
 
-def prepare(experiment: Experiment, **options: Any) -> setup.Prepared:
+def prepare(experiment: Experiment, **options: Any) -> Prepared:
     """Everything before the first step, on the CPU, as the worker does it."""
     request = TrainRequest(model="tiny", data_dir=Path("unused"), **{"device": "cpu", **options})
     setup.seed_everything(request.seed)
@@ -151,7 +152,7 @@ class Log(list[Record]):
 
 
 def train(
-    prepared: setup.Prepared,
+    prepared: Prepared,
     log: Log,
     control: Control | None = None,
     *,
@@ -180,7 +181,7 @@ def train(
 
 
 def resume(
-    prepared: setup.Prepared,
+    prepared: Prepared,
     folder: Path,
     log: Log,
     control: Control | None = None,
@@ -211,7 +212,7 @@ def resume(
     return _run(trainer, prepared)
 
 
-def _run(trainer: Trainer, prepared: setup.Prepared) -> Outcome:
+def _run(trainer: Trainer, prepared: Prepared) -> Outcome:
     """Train, and end the DataLoader's workers: whatever test collects them later waits 5 s for each."""
     try:
         return trainer.run()

@@ -13,7 +13,7 @@ import torch
 import amptui
 from amptui.engine.checkpoint.data_position import Start
 from amptui.engine.distributed.world import refused_requests
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.experiment import Experiment
 from amptui.records import DataInfo, RunResumed, RunStarted
 from amptui.request import TrainRequest

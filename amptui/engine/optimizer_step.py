@@ -1,38 +1,25 @@
 """One optimizer step: forward, backward, clip, update, of one batch or of several accumulated ones."""
 
 import math
-import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor, nn
 
 from amptui.engine.lr_schedule import MAX_GROUPS, LrSchedule
+from amptui.engine.micro_batch import MicroBatch, weights
 from amptui.engine.precision import Precision, ScalerTensors
+from amptui.engine.prepared import Prepared
 from amptui.engine.probes.budget import Cadence
 from amptui.engine.probes.flop_schedule import StepInputs
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
-from amptui.engine.setup import Prepared
 from amptui.engine.step_row import LearningRates, StepTensors
 from amptui.engine.validation import checked_loss
 
-ComputeLoss = Callable[[], object]
-"""Runs the forward pass; returns what :meth:`amptui.Experiment.loss` may return."""
-
 _NO_PARTS: Mapping[str, Tensor] = {}
-
-
-class MicroBatch(NamedTuple):
-    """A batch of an optimizer step; most steps have one."""
-
-    compute_loss: ComputeLoss
-    samples: int
-    batch: object
-    """What the loss is computed of."""
 
 
 class OptimizerStep:
@@ -216,29 +203,8 @@ class OptimizerStep:
         return self.measure() if not self._on_cuda and scaler.found_inf.item() else None
 
 
-def weights(samples: Sequence[int]) -> list[Callable[[Tensor], Tensor]]:
-    """One function per batch that weighs its mean; the sum is the mean over all ``samples``.
-
-    The means of equal batches are divided by their number, bit for bit as in a handwritten loop.
-    """
-    count, total = len(samples), sum(samples)
-    if count == 1:
-        return [_unchanged]
-    if all(each * count == total for each in samples):
-        return [partial(_divide, count)] * count
-    return [partial(operator.mul, each / total) for each in samples]
-
-
-def _unchanged(mean: Tensor) -> Tensor:
-    return mean
-
-
 def _no_mark(_name: PhaseName) -> None:
     """Most steps are not timed."""
-
-
-def _divide(count: int, mean: Tensor) -> Tensor:
-    return mean / count
 
 
 def learning_rates_of(groups: Sequence[Mapping[str, Any]]) -> LearningRates:

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset
 
 from amptui.data.batches import Batches, Collate, open_batches
@@ -21,14 +20,13 @@ from amptui.data.order import WHOLE, Share
 from amptui.data.sources import Arrays, Data, DataRequest
 from amptui.engine.building import build_lr_schedule, build_model, build_optimizer, kind_of
 from amptui.engine.compilation import (
-    CompileWatch,
     NewIteration,
     check_compiler,
     eager_precisions,
     uses_cuda_graphs,
 )
-from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.precision import Precision, build_precisions, check_supported, unsupported_precisions
+from amptui.engine.prepared import Prepared, Schedule
 from amptui.engine.weights import load_weights
 from amptui.errors import DeviceError, ExperimentError
 from amptui.experiment import Experiment
@@ -54,63 +52,6 @@ class Choices:
     precision: str
     amp_precision: str
     unsupported: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How long the run is; None if the data has no known length."""
-
-    epochs: int
-    steps: int | None
-    """The expected number of steps; wrong if the data reports a wrong length."""
-    steps_per_epoch: int | None
-    """Optimizer steps."""
-    asked_steps: int | None = None
-    """``--steps``: the run ends after them, even in the middle of an epoch."""
-    asked_epochs: bool = True
-    """Whether the run ends with the last epoch; else it runs as many as ``asked_steps`` need."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Prepared:
-    """Everything the training loop needs."""
-
-    device: torch.device
-    experiment: Experiment
-    data: Data
-    training: Batches
-    validation: Batches | None
-    model: nn.Module
-    optimizer: Optimizer
-    scaler: GradScaler
-    first_scale: float
-    """The loss scale that a run starts with."""
-    precisions: dict[str, Precision]
-    unsupported: dict[str, str]
-    precision: str
-    amp_precision: str
-    schedule: Schedule
-    lr_schedule: LrSchedule | None
-    clip_norm: float | None
-    accumulate: int
-    """Batches per optimizer step."""
-    validate_every: int | None
-    """Steps between validations within an epoch; None validates after epochs only."""
-    validation_batches: int | None
-    """The limit on batches of a validation."""
-    seed: int
-    probes: bool
-    """Whether to probe gradients and modules."""
-    max_rounds: int | None
-    """The limit on rounds of an A/B test; None uses the default."""
-    compilations: CompileWatch = field(default_factory=CompileWatch)
-    parallel: "DataParallel | None" = None
-    """The loss and the other ranks of a run of several; None in a single process."""
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of a full batch."""
-        return self.experiment.batch_size
 
 
 def choose_device(name: str) -> torch.device:

@@ -21,8 +21,10 @@ from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
 from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.failure import explain
-from amptui.engine.optimizer_step import MicroBatch, OptimizerStep
+from amptui.engine.micro_batch import MicroBatch
+from amptui.engine.optimizer_step import OptimizerStep
 from amptui.engine.precision_switch import PrecisionSwitch
+from amptui.engine.prepared import Prepared
 from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
 from amptui.engine.probes.gradients import GradientProbe
@@ -32,7 +34,6 @@ from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
 from amptui.engine.reporting import StepFacts, StepReporter
-from amptui.engine.setup import Prepared
 from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, StepRecord, base_precision
@@ -376,6 +377,6 @@ def _optimizer_step(prepared: Prepared) -> type[OptimizerStep]:
     """What makes the steps of this run."""
     if prepared.parallel is None:
         return OptimizerStep
-    from amptui.engine.distributed.data_parallel import ParallelStep
+    from amptui.engine.distributed.parallel_step import ParallelStep
 
     return ParallelStep

@@ -19,9 +19,9 @@ from amptui.engine.checkpoint.resume import capture
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import Place
 from amptui.engine.failure import is_device_lost, never_free
-from amptui.engine.optimizer_step import MicroBatch
+from amptui.engine.micro_batch import MicroBatch
+from amptui.engine.prepared import Prepared
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
-from amptui.engine.setup import Prepared
 from amptui.engine.step import StepEngine
 from amptui.engine.validation import MetricSums, Validator
 from amptui.records import PauseChanged, Phase, PhaseChanged, Record

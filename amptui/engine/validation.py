@@ -14,7 +14,7 @@ from amptui.data.batches import Batch, Batches, count_samples
 from amptui.engine.batch_count import BatchCount
 from amptui.engine.phase_progress import PhaseProgress
 from amptui.engine.precision import Precision
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError
 from amptui.records import Record, Validation
 

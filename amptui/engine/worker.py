@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.checkpoint.writer import CheckpointWriter
     from amptui.engine.distributed.rank_group import RankGroup
-    from amptui.engine.setup import Choices, Join, Prepared
+    from amptui.engine.prepared import Prepared
+    from amptui.engine.setup import Choices, Join
     from amptui.engine.trainer import Trainer
-
-
-_OVER = "the run has ended"
 
 
 def _nothing_to_wait_for(_step: int) -> None:
@@ -346,7 +344,7 @@ class TrainingThread:
     def _finish(self, record: RunFinished) -> None:
         if self._fault is not None:
             raise self._fault
-        self._control.close(_OVER)
+        self._control.close()
         self._emit(record)
 
     def _exit_called(self, what: str) -> None:
@@ -370,7 +368,7 @@ class TrainingThread:
         step = self._trainer.step if self._trainer else self._steps_before
         trace = "".join(traceback.format_exception(error))
         self.error = self._explained(error)
-        self._control.close(_OVER)
+        self._control.close()
         self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=trace))
 
     def _explained(self, error: BaseException) -> AmptuiError:

@@ -20,6 +20,7 @@ from amptui.control import Control, XRayRequest
 from amptui.engine import setup
 from amptui.engine.description import device_name
 from amptui.engine.loading import build_experiment, load_class
+from amptui.engine.prepared import Prepared
 from amptui.engine.probes.buffers import BufferWatch
 from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.gradients import GradientProbe
@@ -67,7 +68,7 @@ def main() -> None:
     print(json.dumps({"step_seconds": step_seconds, "of_a_step": found, "windows_of_the_run": window_share}))
 
 
-def prepare(request: TrainRequest) -> setup.Prepared:
+def prepare(request: TrainRequest) -> Prepared:
     """As the trainer's thread does it."""
     choices = setup.choose(request)
     setup.enter_device(choices.device)
@@ -77,7 +78,7 @@ def prepare(request: TrainRequest) -> setup.Prepared:
     return setup.assemble(request, experiment, choices, data_request=asked)
 
 
-def run(prepared: setup.Prepared) -> list[Record]:
+def run(prepared: Prepared) -> list[Record]:
     """A real training with some X-rays in its second half."""
     control, records = Control(), list[Record]()
     last = prepared.schedule.steps or 0
@@ -108,7 +109,7 @@ def share_of_windows(records: list[Record]) -> float:
     return sum(window.seconds or 0 for window in windows[1:]) / run_seconds
 
 
-def alone(prepared: setup.Prepared, pairs: int) -> dict[str, float]:
+def alone(prepared: Prepared, pairs: int) -> dict[str, float]:
     """Seconds of each probe by itself on the gradients of a real step; hooks by passes with and without."""
     batches = _endless(prepared)
     gradients, buffers = GradientProbe(prepared.model), BufferWatch(prepared.model)
@@ -151,7 +152,7 @@ def seconds_of(call: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - began
 
 
-def _endless(prepared: setup.Prepared) -> Iterator[Any]:
+def _endless(prepared: Prepared) -> Iterator[Any]:
     for epoch in count(1):
         yield from prepared.training.epoch(epoch)
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from amptui.engine.compilation import compile_in_place, eager_precisions
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from amptui import warmup_cosine, weight_decay_groups
 from amptui.data.batches import count_samples
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from tests.tiny import Tiny
 
 TOTAL_STEPS = 12

@@ -28,7 +28,7 @@ from amptui.engine.compilation import (
     uses_cuda_graphs,
 )
 from amptui.engine.failure import explain
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import DeviceError
 from amptui.findings import ModelCompiled, ModulesTraced, XRayTaken
 from amptui.records import PhaseChanged, PrecisionChanged, RunFinished, RunStarted, StepRecord

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from amptui.answers import RequestRefused
 from amptui.control import ComparisonRequest, Control, StopRequest
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.findings import FlopsCounted, ModelCompiled, PrecisionsCompared
 from amptui.records import PrecisionChanged, StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled

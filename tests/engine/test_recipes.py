@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import ExponentialLR, LRScheduler, OneCycleLR, Red
 from amptui.control import Control
 from amptui.data.sources import Arrays
 from amptui.engine.lr_schedule import LrSchedule
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError, UsageError
 from amptui.records import EpochFinished, StepRecord, Validated
 from tests.engine.recipes import Recipe, sizes_of, train_by_hand

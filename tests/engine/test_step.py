@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 
 import amptui
 from amptui.control import Control, PrecisionRequest, StopRequest
-from amptui.engine import setup
+from amptui.engine.prepared import Prepared
 from amptui.keeping import CheckpointWritten
 from amptui.records import PrecisionChanged, Record, StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, train
@@ -31,7 +31,7 @@ class Long(Tiny):
     learning_rate: float = 0.1
 
 
-def handwritten(prepared: setup.Prepared, precision: str, clip_norm: float) -> list[float]:
+def handwritten(prepared: Prepared, precision: str, clip_norm: float) -> list[float]:
     """The losses of a loop as PyTorch's documentation writes it."""
     dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     scaler = GradScaler("cpu", enabled=precision == "fp16")

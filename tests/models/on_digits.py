@@ -7,6 +7,7 @@ from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.data.synthetic import digits
 from amptui.engine import setup
+from amptui.engine.prepared import Prepared
 from amptui.records import StepRecord
 from amptui.request import TrainRequest
 from tests.tiny import Log
@@ -21,7 +22,7 @@ def _digits(samples: int, seed: int) -> Arrays:
 
 def on_digits(
     experiment: Experiment, *, steps: int, precision: str | None = None, device: str = "cpu"
-) -> setup.Prepared:
+) -> Prepared:
     """``experiment`` with its own options, for ``steps`` steps, validated after each epoch."""
 
     class OnDigits(type(experiment)):  # type: ignore[misc]

@@ -9,7 +9,7 @@ import torch
 
 from amptui import DataRequest, Experiment
 from amptui.engine import setup
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError
 from amptui.models.char_gpt import CharGpt
 from amptui.models.multi_task import MultiTask

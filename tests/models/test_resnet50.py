@@ -9,6 +9,7 @@ from PIL import Image
 
 from amptui.data.sources import DataRequest
 from amptui.engine import setup
+from amptui.engine.prepared import Prepared
 from amptui.models.resnet50 import Normalize, ResNet50
 from amptui.records import EpochFinished, StepRecord
 from amptui.request import TrainRequest
@@ -30,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def on_folder(experiment: ResNet50, folder: Path, precision: str) -> setup.Prepared:
+def on_folder(experiment: ResNet50, folder: Path, precision: str) -> Prepared:
     request = TrainRequest(model="resnet50", device="cpu", precision=precision, data_dir=folder)
     setup.seed_everything(request.seed)
     asked = DataRequest(data_dir=folder, kind="real", seed=request.seed)

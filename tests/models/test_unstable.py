@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError
 from amptui.models.unstable import Unstable
 from amptui.records import EpochFinished, LossScaleChanged, NonFinite, StepSkipped

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from amptui import Data, DataRequest, Experiment
 from amptui.control import Control
 from amptui.data.sources import Arrays
-from amptui.engine import setup
 from amptui.engine.checkpoint.writer import CheckpointWriter
+from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Trainer
 from tests.simcuda import device
 from tests.simcuda.device import Wait
@@ -137,7 +137,7 @@ class Trained:
 
     marks: Marks
     log: Log
-    prepared: setup.Prepared
+    prepared: Prepared
 
 
 def run(

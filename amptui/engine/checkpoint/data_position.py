@@ -11,7 +11,7 @@ from amptui.data.batches import Batch
 from amptui.engine.batch_count import BatchCount
 from amptui.engine.checkpoint.file import Place
 from amptui.engine.phase_progress import PhaseProgress
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.engine.snapshot import Generators
 from amptui.records import Record
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from amptui.engine.checkpoint.data_position import RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, checkpoint_name
 from amptui.engine.checkpoint.resume import Warn, restore
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import UsageError
 from amptui.request import TrainRequest
 

@@ -16,7 +16,7 @@ from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, S
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
 from amptui.engine.description import plain_fields
-from amptui.engine.setup import Prepared
+from amptui.engine.prepared import Prepared
 from amptui.errors import RunFolderError, UsageError
 
 _OLD_DEFAULTS = {"weight_decay": 0.0, "label_smoothing": 0.0, "accumulate": 1}

@@ -18,11 +18,8 @@ from amptui.engine.distributed.rank_control import TrialFailedError
 from amptui.engine.distributed.rank_group import RankGroup, is_of_a_group
 from amptui.engine.distributed.weights_check import WeightsCheck
 from amptui.engine.failure import explain, is_device_lost
-from amptui.engine.optimizer_step import MicroBatch, OptimizerStep, weights
-from amptui.engine.precision import Precision
+from amptui.engine.micro_batch import MicroBatch, weights
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.setup import Prepared
-from amptui.engine.step_row import StepTensors
 from amptui.errors import ExperimentError
 from amptui.experiment import Experiment
 
@@ -203,35 +200,6 @@ class DataParallel:
     def leave(self, optimizer: Optimizer, *, keeps_checkpoints: bool) -> None:  # noqa: ARG002
         """Part from the other ranks after the last step; a last checkpoint may follow."""
         self.group.leave()
-
-
-class ParallelStep(OptimizerStep):
-    """Optimizer steps that report the loss of the global batch."""
-
-    def __init__(self, prepared: Prepared, *given: Any) -> None:
-        super().__init__(prepared, *given)
-        assert prepared.parallel is not None, "there are other ranks"
-        self._parallel = prepared.parallel
-
-    def make(self, precision: Precision, *given: Any, **named: Any) -> StepTensors:
-        self._parallel.compiles_first = False  # a resumed run's first step
-        self._parallel.own_overflows.begin(None, scaled=precision.scales)
-        return self._with_mean_loss(super().make(precision, *given, **named))
-
-    def make_observed(self, precision: Precision, *given: Any, step: int, **named: Any) -> StepTensors:
-        self._parallel.own_overflows.begin(step, scaled=precision.scales)
-        return self._with_mean_loss(super().make_observed(precision, *given, step=step, **named))
-
-    def _forward_backward(self, *given: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
-        run, parallel = partial(super()._forward_backward, *given), self._parallel
-        undone, first = parallel.on_trial, parallel.compiles_first
-        parallel.on_trial = parallel.compiles_first = False
-        return parallel.try_alone(run, undone=undone) if undone or first else run()
-
-    def _with_mean_loss(self, made: StepTensors) -> StepTensors:
-        self._parallel.own_overflows.keep(made.loss)
-        mean = self._parallel.take_mean_loss()
-        return made if mean is None else made._replace(loss=mean)
 
 
 class _Loss(nn.Module):

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from amptui.engine.distributed.rank_checkpoints import RankCheckpoints
     from amptui.engine.distributed.rank_group import PeerEndedError
     from amptui.engine.distributed.weights_check import WeightsCheck
-    from amptui.engine.setup import Choices, Join, Prepared
+    from amptui.engine.prepared import Prepared
+    from amptui.engine.setup import Choices, Join
 
 
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]

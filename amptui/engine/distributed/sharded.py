@@ -18,7 +18,7 @@ from amptui.engine.distributed.data_parallel import DataParallel, LossAsGradient
 from amptui.engine.distributed.rank_group import RankGroup
 from amptui.engine.distributed.sharded_gradients import ShardedGradients
 from amptui.engine.distributed.world import NO_XRAY
-from amptui.engine.optimizer_step import weights
+from amptui.engine.micro_batch import weights
 from amptui.engine.probes.gradients import GradientProbe, local_part
 from amptui.errors import ExperimentError
 from amptui.experiment import Experiment

@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from amptui.data.batches import count_samples
 from amptui.engine.failure import is_out_of_memory
-from amptui.engine.optimizer_step import weights
+from amptui.engine.micro_batch import weights
 from amptui.engine.precision import Precision, Tf32Flags
 from amptui.engine.probes.agreement import Gradients, agreements, layer_sums, layers_of, on_host
 from amptui.engine.probes.flop_counter import FlopCounter

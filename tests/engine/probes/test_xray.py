@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from amptui.engine import setup
+from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
-from amptui.engine.setup import Prepared
 from amptui.findings import LayerAgreement, XRayTaken
 from tests.tiny import Log, Tiny, prepare, train
 

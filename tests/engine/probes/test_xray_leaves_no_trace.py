@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from amptui.engine import setup
 from amptui.engine.precision import Tf32Flags
+from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
-from amptui.engine.setup import Prepared
 from amptui.errors import ExperimentError
 from amptui.records import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, train
