@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+import tomllib
 
 import pytest
+
+from tests.checkout import ROOT
 
 HEAVY = ("torch", "torchvision", "textual", "numpy", "pynvml", "psutil", "accelerate", "transformers")
 
@@ -60,6 +63,12 @@ def test_the_contracts_between_the_packages_are_kept() -> None:
     )
     assert done.returncode == 0, done.stdout
     assert " 0 broken" in done.stdout
+
+
+def test_an_installation_has_every_package() -> None:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    folders = {file.parent.relative_to(ROOT) for file in (ROOT / "amptui").rglob("__init__.py")}
+    assert set(listed) == {"amptui.models", *(".".join(folder.parts) for folder in folders)}
 
 
 def test_public_names_are_what_a_model_file_needs() -> None:
