@@ -140,7 +140,10 @@ class GuestControl(RankControl):
 
     def want_turn(self, precision: str, *, now: str) -> None:
         super().want_turn(precision, now=now)
-        if self._turn_wanted and not self._over:
+        if self._over:  # there are no more turns
+            self._turn_wanted = ""
+            self._waiting.setdefault(ComparisonRequest, Asked(ComparisonRequest(), ()))
+        if self._turn_wanted:
             self.attention = True
 
     def look(self, step: int) -> None:

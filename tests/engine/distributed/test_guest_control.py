@@ -315,6 +315,15 @@ def test_the_end_of_the_agreement_ends_a_pause() -> None:
         assert rank.take() == PauseRequest(False)
 
 
+def test_a_comparison_ends_with_the_agreement() -> None:
+    control = Ranks().all[0].control
+    control.end("rank 1 has ended")
+    control.want_turn("bf16", now="fp32")
+    asked = control.take(ComparisonRequest)
+    assert asked is not None
+    assert asked.request == ComparisonRequest()
+
+
 def test_a_rank_without_a_group_obeys_alone() -> None:
     ranks = Ranks(connected=False)
     leader = ranks.all[0]
