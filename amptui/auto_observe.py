@@ -113,5 +113,6 @@ def _observe(loop: "FoundLoop") -> "ObservedLoop | None":
 def _tell_fault(error: Exception) -> None:
     with suppress(Exception):
         from amptui.prompt import complain
+        from amptui.text import one_line
 
-        complain(" ".join(f"cannot watch this script: {type(error).__name__}: {error}".split())[:500])
+        complain(one_line(f"cannot watch this script: {type(error).__name__}: {error}"))

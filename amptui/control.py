@@ -144,8 +144,8 @@ class Asked(Generic[R]):
     made: tuple[RequestMade, ...]
 
 
-def _tell_nobody(_record: Record) -> None:
-    """Nothing is recorded."""
+def tell_nobody(_record: Record) -> None:
+    """Nothing is recorded: rank 0 tells what all ranks do, for example."""
 
 
 class Control:
@@ -159,7 +159,7 @@ class Control:
     can_retry = True
     """Whether a step that has failed may be run again."""
 
-    def __init__(self, emit: Callable[[Record], object] = _tell_nobody) -> None:
+    def __init__(self, emit: Callable[[Record], object] = tell_nobody) -> None:
         self._emit = emit
         self._changed = threading.Condition()
         self._waiting: dict[type[Any], Asked[Any]] = {}

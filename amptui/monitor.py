@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,10 @@ from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.process.guest_rank import OtherRank
 from amptui.process.guest_run import GuestRun, Observed, Watched, tell_fault
 from amptui.process.rank_peer import world_of_script
-from amptui.process.script_run import ScriptRun, one_line
+from amptui.text import one_line
+
+if TYPE_CHECKING:
+    from amptui.process.script_run import ScriptRun
 
 _T = TypeVar("_T")
 

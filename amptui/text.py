@@ -25,6 +25,11 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors of a file that cannot grow; any other error of a stream means that its reader is gone."""
 
 
+def one_line(text: str) -> str:
+    """``text`` without line breaks, 500 characters at most."""
+    return " ".join(text.split())[:500]
+
+
 def printable(text: str) -> str:
     """``text`` with a ``?`` for each character that could disturb the line; its length does not change.
 

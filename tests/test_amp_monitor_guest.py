@@ -129,12 +129,15 @@ def test_a_fault_refuses_what_was_asked_and_what_is_asked_afterwards(
     assert len(refused) == 4
 
 
+@pytest.mark.parametrize("part", ["create_run_dir", "Server.start"])
 def test_a_run_that_cannot_be_opened_leaves_a_monitor_that_trains(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    part: str, runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guest_run, "create_run_dir", _fail)
+    monkeypatch.setattr(f"amptui.process.guest_run.{part}", _fail)
     own = Own()
     with own.watch(precision="bf16") as monitor:
+        assert not own.optimizer._optimizer_step_post_hooks
+        assert "step" not in vars(monitor.scaler)
         for form in FORMS:
             own.watched(monitor, form, 3)
         assert monitor.precision == "bf16"

@@ -115,10 +115,11 @@ def test_a_run_whose_folder_was_deleted_is_locked_again(runs: Path, monkeypatch:
         (SystemExit(-1), "the script exited with status 255"),
         (SystemExit(0), ""),
         (SystemExit(), ""),
+        (AssertionError(), "AssertionError"),
     ],
     ids=repr,
 )
-def test_the_exit_status_of_an_exit_is_a_failure(error: SystemExit, told: str, runs: Path) -> None:
+def test_what_a_script_raises_is_its_end(error: BaseException, told: str, runs: Path) -> None:
     loop = Loop("fp32")
 
     def script() -> None:
@@ -126,7 +127,7 @@ def test_the_exit_status_of_an_exit_is_a_failure(error: SystemExit, told: str, r
             loop.run(2)
             raise error
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(type(error)):
         script()
     (folder,) = runs.iterdir()
     last = list(read(folder / "journal.jsonl"))[-1]

@@ -23,6 +23,7 @@ from amptui.runs.find import resume_command
 from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
+from amptui.text import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -110,7 +111,7 @@ class _Launch(threading.Thread):
         except Exception as error:  # noqa: BLE001 - whatever torch raises, a screen waits for its end
             self.failures = getattr(error, "failures", {})
             if not self.failures:
-                self.error = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+                self.error = one_line(f"{type(error).__name__}: {error}")
 
     def _launch(self) -> None:
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs

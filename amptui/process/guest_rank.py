@@ -1,11 +1,12 @@
 """A script's run in a process of rank 1 or above: it does what all ranks agree on, and rank 0 tells of it."""
 
+from amptui.control import tell_nobody
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.guest_run import Observed, Watched, open_loop, tell_fault
+from amptui.process.rank_peer import UNWATCHED
 from amptui.process.script_run import ScriptRun
-from amptui.records import Record
 
 
 class OtherRank(ScriptRun):
@@ -14,7 +15,7 @@ class OtherRank(ScriptRun):
     def __init__(self, script: Observed | Watched, world: World | None) -> None:
         super().__init__(world)
         take_run_dir()  # rank 0's, which no child process shall inherit
-        self.loop, peer = open_loop(self, script, _tell_nobody, begins=self._begin, failed=self._fail)
+        self.loop, peer = open_loop(self, script, tell_nobody, begins=self._begin, failed=self._fail)
         assert peer is not None, "rank 0 is another"
         self._peer = peer
         peer.start(self.loop)
@@ -32,8 +33,4 @@ class OtherRank(ScriptRun):
 
     def _fail(self, error: Exception) -> None:
         tell_fault("stopped watching this script, which goes on", error)
-        self._peer.close("is no longer watched")
-
-
-def _tell_nobody(_record: Record) -> None:
-    """Rank 0 tells what all ranks did."""
+        self._peer.close(UNWATCHED)

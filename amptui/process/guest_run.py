@@ -27,13 +27,12 @@ from amptui.engine.own_loop.switched_amp import SwitchedAmp
 from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.capture import LogTail
-from amptui.process.rank_peer import RankPeer
+from amptui.process.rank_peer import UNWATCHED, RankPeer
 from amptui.process.recorder import Recorder
 from amptui.process.script_run import (
     ScriptRun,
     describe,
     last_record,
-    one_line,
     script_name,
     with_length,
 )
@@ -43,7 +42,7 @@ from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
-from amptui.text import write_line
+from amptui.text import one_line, write_line
 
 ONLY_OBSERVED = "this run is only observed"
 """Why a request is refused: the script's own loop decides everything."""
@@ -186,11 +185,14 @@ class GuestRun(ScriptRun):
         self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
         self._lock = RunLock.take(self._run_dir.path, new=True)
         self._peer: RankPeer | None = None
+        self._parent = os.getppid()
         self._asked_to_stop: str | None = None
         """Why a screen asked the script to stop."""
         try:
             self._connect(script)
         except BaseException:
+            if hasattr(self, "loop"):
+                self.loop.close()  # nobody takes its records
             self._lock.release()
             raise
         if not handed:
@@ -284,7 +286,7 @@ class GuestRun(ScriptRun):
         text = f"amptui stopped watching: {type(error).__name__}: {error}"
         self._emit(Note(time=time.time(), severity="error", text=one_line(text)))
         if self._peer is not None:
-            self._peer.close("is no longer watched")
+            self._peer.close(UNWATCHED)
 
     def _answer(self, request: Request, number: int) -> None:
         """Answer a screen, in a thread of the server's."""
@@ -323,8 +325,9 @@ class GuestRun(ScriptRun):
 
     def _interrupt(self, number: int) -> None:
         """Send the script a signal as its terminal would: that of several ranks is torchrun's."""
-        if self.world is not None and "TORCHELASTIC_RUN_ID" in os.environ:
-            os.kill(os.getppid(), number)
+        launched = self.world is not None and "TORCHELASTIC_RUN_ID" in os.environ
+        if launched and os.getppid() == self._parent:  # else torchrun is gone, and another has adopted us
+            os.kill(self._parent, number)
         else:
             signal.pthread_kill(threading.main_thread().ident or 0, number)
 

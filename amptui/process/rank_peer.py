@@ -8,24 +8,25 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
-from typing import Any
 
 import torch.distributed as dist
 
 from amptui.engine.description import device_name, gpu_uuid
 from amptui.engine.distributed.board import Board, collectives_made, open_board
 from amptui.engine.distributed.guest_control import GuestControl, Order, poll_seconds
-from amptui.engine.distributed.rank_group import place_of
+from amptui.engine.distributed.place import Place, place_of
 from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
 from amptui.engine.distributed.world import World, world_of
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.prompt import complain
-from amptui.ranks import RankPlace, RanksStarted
+from amptui.ranks import RanksStarted
 from amptui.records import Note, Record, StepRecord
+from amptui.text import one_line
 
 SIGN_IN_SECONDS = 30.0
 """How long after its first step a rank waits for the others to call amptui."""
@@ -38,6 +39,9 @@ _NO_LEADER = "rank 0 does not call amptui, so nothing is recorded"
 _CLOSING_SECONDS = 10.0
 
 _NO_GROUP = "the ranks share no process group: only rank 0 is watched"
+
+UNWATCHED = "is no longer watched"
+"""What became of a rank on which amptui has failed."""
 
 _NEVER = 1 << 62
 
@@ -135,14 +139,17 @@ class RankPeer:
         if self._control is not None:
             self._control.end(f"rank {self._world.rank} {why}")
         self._thread.join(_CLOSING_SECONDS)
-        try:
-            if self._board is not None and not self._ended:
-                self._board.decide("gone", [self._world.rank, why])
-                if self._world.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-                    time.sleep(2 * poll_seconds(self._world.size))  # the store ends with this process
-        except RuntimeError:
-            pass  # nobody is left
+        if not self._ended:
+            self._tell_gone(why)
         self._ended = True
+
+    def _tell_gone(self, why: str) -> None:
+        if self._board is None:
+            return
+        with suppress(RuntimeError):  # nobody is left
+            self._board.decide("gone", [self._world.rank, why])
+            if self._world.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+                time.sleep(2 * poll_seconds(self._world.size))  # the store ends with this process
 
     def _work(self) -> None:
         seconds = poll_seconds(self._world.size)
@@ -152,8 +159,9 @@ class RankPeer:
             except RuntimeError:  # the store's: its process has ended
                 self._end("the connection between the ranks was lost")
             except Exception as error:  # noqa: BLE001 - the script goes on
-                complain(" ".join(f"the ranks are not shown: {type(error).__name__}: {error}".split())[:500])
-                self._end("amptui failed")
+                complain(one_line(f"the ranks are not shown: {type(error).__name__}: {error}"))
+                self._tell_gone(UNWATCHED)  # the others would wait for it after every request
+                self._end(f"rank {self._world.rank} {UNWATCHED}")
 
     def _tick(self) -> None:
         if self._board is None:
@@ -183,7 +191,7 @@ class RankPeer:
         loop, rank = self._loop, self._world.rank
         assert loop is not None, "started with it"
         place = place_of(loop.device, device_name(loop.device), gpu_uuid(loop.device))
-        board.post(f"place/{rank}", {**asdict(place), "watches": self._control is not None})
+        board.post(f"place/{rank}", [self._control is not None, asdict(place)])
         for name in ("at", "near"):
             board.post(f"{name}/{rank}", [0, 0, 0])
         board.post(f"row/{rank}", [0, 0, []])
@@ -233,21 +241,19 @@ class RankPeer:
 
     def _unlike(self, board: Board) -> str:
         """The first rank that does not do as rank 0 does; empty if all do."""
-        places = self._places(board)
-        for rank, place in enumerate(places):
-            if place["watches"] != places[0]["watches"]:
+        watches = [each for each, _ in self._places(board)]
+        for rank, each in enumerate(watches):
+            if each != watches[0]:
                 return f"rank {rank} calls another function of amptui's than rank 0"
         return ""
 
-    def _places(self, board: Board) -> list[Mapping[str, Any]]:
-        return board.read([f"place/{rank}" for rank in range(self._world.size)])
+    def _places(self, board: Board) -> list[tuple[bool, Place]]:
+        """Of each rank whether it calls watch(), and where it runs."""
+        told = board.read([f"place/{rank}" for rank in range(self._world.size)])
+        return [(watches, Place(**place)) for watches, place in told]
 
     def _tell_places(self, board: Board) -> None:
-        names = ("host", "device", "device_name", "gpu_uuid", "memory_total_bytes")
-        places = tuple(
-            RankPlace(rank=rank, **{name: place[name] for name in names})
-            for rank, place in enumerate(self._places(board))
-        )
+        places = tuple(place.of_rank(rank) for rank, (_, place) in enumerate(self._places(board)))
         self._emit(RanksStarted(time=time.time(), ranks=places))
 
     # ------------------------------------------------------------------ while training

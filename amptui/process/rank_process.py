@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from amptui.control import tell_nobody
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World, refuse_unsupported, world_of
 from amptui.engine.worker import TrainingThread
@@ -26,7 +27,6 @@ from amptui.process.training import (
     watch_gpu,
 )
 from amptui.prompt import complain
-from amptui.records import Record
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
 from amptui.runs.rundir import RunDir
@@ -120,7 +120,7 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
     from amptui.engine.distributed.rank_thread import RankThread
 
     control = RankControl(world)
-    thread = RankThread(request, spec, control, _tell_nobody, world, watch_gpu=watch_gpu)
+    thread = RankThread(request, spec, control, tell_nobody, world, watch_gpu=watch_gpu)
     with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: thread.saving) as signals:
         gc.enable()
         thread.start()
@@ -160,10 +160,6 @@ def _redirect_output(log: Path | None) -> None:
 def _status(thread: TrainingThread) -> int:
     """Rank 0 tells why the run failed."""
     return 0 if thread.error is None else thread.error.exit_status
-
-
-def _tell_nobody(_record: Record) -> None:
-    """Rank 0 tells what all ranks do."""
 
 
 def _main(environment: Mapping[str, str]) -> int:

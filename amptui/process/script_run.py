@@ -24,6 +24,7 @@ from amptui.engine.sharding import is_sharded
 from amptui.fork import how_ended
 from amptui.prompt import complain
 from amptui.records import DataInfo, RunFailed, RunFinished, RunStarted, Severity
+from amptui.text import one_line
 
 _DEFAULT_GROWTH_INTERVAL = 2000
 """torch.amp.GradScaler's."""
@@ -176,7 +177,7 @@ def last_record(
             reason = "stopped"
         return RunFinished(time=now, steps=step, seconds=seconds, reason=reason)
     trace = "".join(traceback.format_exception(error))
-    text = one_line(f"{type(error).__name__}: {error}").removesuffix(": ")
+    text = one_line(f"{type(error).__name__}: {error}").removesuffix(":")
     if isinstance(error, SystemExit):
         text = _exit_words(error.code)
     return RunFailed(time=now, step=step, error=text, traceback=trace)
@@ -194,8 +195,3 @@ def _exit_words(code: object) -> str:
     """The exit status that Python makes of a ``SystemExit``: 1 of what is no number, which it prints."""
     status, words = (code, "") if isinstance(code, int) else (1, f": {code}")
     return one_line(f"the script {how_ended(status & 0xFF)}{words}")
-
-
-def one_line(text: str) -> str:
-    """``text`` without line breaks, 500 characters at most."""
-    return " ".join(text.split())[:500]

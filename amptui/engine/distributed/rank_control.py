@@ -20,6 +20,7 @@ from amptui.control import (
     Request,
     StopRequest,
     XRayRequest,
+    tell_nobody,
 )
 from amptui.engine.distributed.rank_rows import Exchange, RankNumbers, RankRow, RankRows
 from amptui.engine.distributed.world import World
@@ -60,7 +61,7 @@ class RankControl(Control):
 
     can_retry = False  # the others may be inside its all-reduce
 
-    def __init__(self, world: World, emit: Callable[[Record], object] = lambda _record: None) -> None:
+    def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
         super().__init__(emit)
         self._world = world
         self._exchange: Exchange | None = None

@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.engine.distributed.launcher_store import LauncherStore
+from amptui.engine.distributed.place import Place
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
@@ -43,18 +44,6 @@ _COMPILING = "compiling"
 
 End = Literal["stopped", "failed", "out of memory", "waited"]
 """How a rank ended early: asked to before the first step, by an error of its own, or because others did."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a rank runs."""
-
-    host: str
-    pid: int
-    device: str
-    device_name: str
-    gpu_uuid: str | None
-    memory_total_bytes: int | None
 
 
 class PeerEndedError(DeviceError):
@@ -371,19 +360,6 @@ def is_of_a_group(error: BaseException) -> bool:
     return any(
         sign in text
         for sign in ("gloo", "nccl", "connection closed by peer", "pair closure", "process group")
-    )
-
-
-def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Place:
-    """Where this process runs."""
-    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
-    return Place(
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        device=str(device),
-        device_name=device_name,
-        gpu_uuid=gpu_uuid,
-        memory_total_bytes=total,
     )
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amptui.control import tell_nobody
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
@@ -18,7 +19,7 @@ from amptui.engine.distributed.world import World, refused_requests
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
-from amptui.ranks import RankLost, RankPlace, RanksStarted
+from amptui.ranks import RankLost, RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
 from amptui.request import TrainRequest
 from amptui.samples import DeviceSample, GpuSample
@@ -77,7 +78,7 @@ class RankThread(TrainingThread):
         self._world = world
         self._rank_control = control
         self._meter = RankMeter()
-        self._tell = emit if world.leads else _tell_nobody
+        self._tell = emit if world.leads else tell_nobody
         super().__init__(request, spec, control, self._take, **options)
         self._rank, self._world_size = world.rank, world.size
         control.measure = self._measure
@@ -158,7 +159,8 @@ class RankThread(TrainingThread):
         """Choose this rank's device, and meet the other ranks."""
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
-        from amptui.engine.distributed.rank_group import RankGroup, place_of
+        from amptui.engine.distributed.place import place_of
+        from amptui.engine.distributed.rank_group import RankGroup
 
         choices = setup.choose(replace(self._request, device=self._device()))
         device = choices.device
@@ -240,17 +242,7 @@ class RankThread(TrainingThread):
     def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
         super()._announce_run(started, start)
         assert self._group is not None, "the ranks have met"
-        ranks = tuple(
-            RankPlace(
-                rank=rank,
-                host=place.host,
-                device=place.device,
-                device_name=place.device_name,
-                gpu_uuid=place.gpu_uuid,
-                memory_total_bytes=place.memory_total_bytes,
-            )
-            for rank, place in enumerate(self._group.places)
-        )
+        ranks = tuple(place.of_rank(rank) for rank, place in enumerate(self._group.places))
         world = self._world
         self._emit(
             RanksStarted(
@@ -383,10 +375,6 @@ class RankThread(TrainingThread):
                 detail=ended.detail,
             )
         )
-
-
-def _tell_nobody(_record: Record) -> None:
-    """Rank 0 tells what all ranks did."""
 
 
 def _do_nothing() -> None:

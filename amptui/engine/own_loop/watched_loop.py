@@ -28,6 +28,7 @@ from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
 from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
+from amptui.text import one_line
 
 ComputeLoss = Callable[[], Tensor]
 """Runs a forward pass of the script's and returns its loss."""
@@ -329,7 +330,7 @@ class WatchedLoop(ObservedLoop):
         try:
             path = save()
         except Exception as error:  # noqa: BLE001 - a full disk must not end a training
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+            why = one_line(f"{type(error).__name__}: {error}")
             self._note("error", f"the script's save() failed: {why}")
             return why
         place = f" to {path}" if isinstance(path, str | Path) else ""
