@@ -60,6 +60,11 @@ def milliseconds(seconds: float | None) -> str:
     return f"{_three_digits(seconds * 1000)} ms"
 
 
+def megahertz(value: float | None) -> str:
+    """A clock: ``1,410 MHz``."""
+    return NOT_AVAILABLE if value is None else f"{count(round(value))} MHz"
+
+
 def joules(value: float | None, per: str = "") -> str:
     """Energy with three significant digits: ``412 J``, ``98.5 mJ``; with ``per="1k"``, ``1.23 kJ/1k``."""
     if value is None or not math.isfinite(value):

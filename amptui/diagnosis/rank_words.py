@@ -81,7 +81,7 @@ def slow_because(verdict: RankVerdict) -> str:
     if verdict.cause == "compute":
         return f"forward and backward take {took[0]}, on the others {took[1]}"
     others = verdict.others_clock_mhz
-    of = "" if others is None else f"of {_megahertz(others)} "
+    of = "" if others is None else f"of {units.megahertz(others)} "
     clock = f"clock held at {units.count(round(verdict.clock_mhz or 0))} {of}by {', '.join(verdict.reasons)}"
     return clock if verdict.seconds is None else f"{clock}; compute {took[0]}, others {took[1]}"
 
@@ -90,13 +90,9 @@ def slow_in_short(verdict: RankVerdict) -> str:
     """``rank 5 slow: compute 12.7 ms, others 9.61 ms``."""
     took = units.milliseconds(verdict.seconds), units.milliseconds(verdict.others_seconds)
     if verdict.cause == "clocks":
-        took = _megahertz(verdict.clock_mhz), _megahertz(verdict.others_clock_mhz)
+        took = units.megahertz(verdict.clock_mhz), units.megahertz(verdict.others_clock_mhz)
     what = {"input": "data wait", "compute": "compute", "clocks": "clock"}[verdict.cause]
     return f"rank {verdict.rank} slow: {what} {took[0]}, others {took[1]}"
-
-
-def _megahertz(value: float | None) -> str:
-    return units.NOT_AVAILABLE if value is None else f"{units.count(round(value))} MHz"
 
 
 def ranks_disagree(record: RanksDisagree) -> str:

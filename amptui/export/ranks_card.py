@@ -38,7 +38,7 @@ _COLUMNS: tuple[tuple[str, Callable[[RankRow], str]], ...] = (
     ("grad norm", lambda row: "" if row.grad_norm is None else units.loss(row.grad_norm)),
     ("skipped", lambda row: units.count(row.skipped)),
     ("own Inf", lambda row: units.count(row.overflowed)),
-    ("clock", lambda row: "" if row.sm_clock_mhz is None else f"{units.count(round(row.sm_clock_mhz))} MHz"),
+    ("clock", lambda row: units.megahertz(row.sm_clock_mhz)),
     ("throttled", lambda row: ", ".join(row.throttled)),
 )
 

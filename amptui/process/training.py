@@ -170,7 +170,7 @@ def run_for_viewers(
 ) -> int:
     """Train in a process without a terminal, watched by ``viewer``, if given, and others.
 
-    Returns the exit status.     ``world``: this process is rank 0 of several.
+    Returns the exit status. ``world``: this process is rank 0 of several.
     """
     try:
         with RunLock.take(run_dir.path, new=not request.resume) as lock:

@@ -59,15 +59,9 @@ def refuse_unsupported(request: TrainRequest, ranks: int) -> None:
     """Raise UsageError for an option that is not supported in a run of so many ``ranks``."""
     if request.fsdp:
         _refuse_with_fsdp(request, ranks)
-    if ranks == 1:
-        return
-    reasons = {
-        "--device": request.device.startswith("cuda:") and "each rank takes the GPU of its own number",
-    }
-    for option, reason in reasons.items():
-        if reason:
-            hint = "use --device cuda" if option == "--device" else f"leave out {option}, or use one process"
-            raise UsageError(f"{option} with {ranks} ranks: {reason}", hint=hint)
+    if ranks > 1 and request.device.startswith("cuda:"):
+        what = f"--device with {ranks} ranks: each rank takes the GPU of its own number"
+        raise UsageError(what, hint="use --device cuda")
 
 
 def _refuse_with_fsdp(request: TrainRequest, ranks: int) -> None:

@@ -33,19 +33,10 @@ class _Strip(NamedTuple):
     """Whether the lowest stands out, not the largest."""
 
 
-def _megahertz(value: float | None) -> str:
-    return units.NOT_AVAILABLE if value is None else f"{units.count(round(value))} MHz"
-
-
 _STRIPS = (
     _Strip("compute", lambda row: row.compute_seconds, units.milliseconds, "compute"),
     _Strip("data wait", lambda row: row.data_seconds, units.milliseconds, "data"),
-    _Strip(
-        "clock",
-        lambda row: row.sm_clock_mhz,
-        lambda value: f"{units.count(value and round(value))} MHz",
-        lowest=True,
-    ),
+    _Strip("clock", lambda row: row.sm_clock_mhz, units.megahertz, lowest=True),
     _Strip("GPU memory", lambda row: row.memory_used_bytes, units.number_of_bytes),
 )
 

@@ -164,10 +164,6 @@ def _memory(row: RankRow) -> str:
     return "" if row.memory_used_bytes is None else units.bytes_of(row.memory_used_bytes, total)
 
 
-def _clock(row: RankRow) -> str:
-    return "" if row.sm_clock_mhz is None else f"{units.count(round(row.sm_clock_mhz))} MHz"
-
-
 def _number(value: float | None) -> str:
     return units.loss(value) if value is not None else ""
 
@@ -193,7 +189,7 @@ _COLUMNS = (
     _Column("grad norm", 9, 10, lambda row: _number(row.grad_norm)),
     _Column("skipped", 7, 8, lambda row: units.count(row.skipped)),
     _Column("own Inf", 7, 11, lambda row: units.count(row.overflowed)),
-    _Column("clock", 9, 5, _clock, ("clocks",)),
+    _Column("clock", 9, 5, lambda row: units.megahertz(row.sm_clock_mhz), ("clocks",)),
 )
 
 _BAR_RANK = 4
