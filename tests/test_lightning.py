@@ -32,9 +32,8 @@ from amptui.records import (
     Validated,
 )
 from amptui.runs.journal import read
+from tests.checkout import ROOT, child_environment
 from tests.run_records import of
-
-ROOT = Path(__file__).parents[1]
 
 pytestmark = pytest.mark.filterwarnings("default")  # Lightning's own
 
@@ -383,8 +382,9 @@ def test_of_several_processes_only_rank_0_is_observed(tmp_path: Path, runs: Path
 def test_the_demo_runs_without_a_screen(tmp_path: Path) -> None:
     folder, demo = tmp_path / "run", ROOT / "demo" / "lightning_toggle.py"
     command = [sys.executable, "-m", "amptui", "run", "--headless", "--run-dir", str(folder), str(demo), "1"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    with child_environment() as added:
+        env = {**os.environ, **added, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "trained 50 steps" in done.stdout
     found = list(read(folder / "journal.jsonl"))
