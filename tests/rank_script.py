@@ -1,6 +1,7 @@
 """A DDP script as people write it, which ``torchrun`` starts; writes down what each of its steps did.
 
-``rank_script.py OUT KIND STEPS``: KIND says what of amptui it calls, and what happens to it.
+``rank_script.py OUT KIND STEPS``: KIND says what of amptui it calls, and what happens to it. After STEPS it
+goes on until there is a file ``OUT/stop``.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,9 @@ STEPS: list[tuple[str, str]] = []
 class Script:
     """One rank's model, data and loop."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, stop: Path) -> None:
         self.kind = kind
+        self.stop = stop
         self.rank = dist.get_rank()
         torch.manual_seed(0)
         layers = nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)
@@ -66,17 +69,28 @@ class Script:
         """Both ranks call it after the same step: else this would hang."""
         dist.barrier()
 
-    def batches(self, steps: int) -> Iterable[Tensor]:
-        for _ in range(steps):
+    def turns(self, least: int) -> Iterable[int]:
+        """So many, and more until rank 0 finds that the script is to stop: the same number on all ranks."""
+        for turn in count():
+            if turn >= least:
+                goes_on = torch.tensor(int(not self.stop.exists()))
+                dist.broadcast(goes_on, 0)
+                if not goes_on:
+                    return
+            yield turn
+
+    def batches(self, turns: Iterable[int]) -> Iterable[Tensor]:
+        for _ in turns:
             yield torch.randn(8, 16, generator=self.data)
 
     def train(self, steps: int) -> None:
-        batches = self.batches(steps)
         if self.kind.endswith("uneven"):
-            for epoch in range(steps // 10):
+            for epoch in self.turns(steps // 10):
                 with self.model.join():  # type: ignore[operator]
-                    self.run(self.batches(9 + self.rank + epoch % 2))
-        elif self.monitor is None:
+                    self.run(self.batches(range(9 + self.rank + epoch % 2)))
+            return
+        batches = self.batches(self.turns(steps))
+        if self.monitor is None:
             self.run(batches)
         else:
             self.run(self.monitor.steps(batches))
@@ -94,7 +108,7 @@ class Script:
                 self.monitor.backward(loss)
                 self.monitor.step()
             STEPS.append((precision, self.weights()))
-            if self.kind.endswith("killed") and self.rank == 1 and len(STEPS) == 30:
+            if self.kind.endswith("killed") and self.rank == 1 and len(STEPS) >= 30 and self.stop.exists():
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.kind not in ("bare", "observe"):
                 time.sleep(0.001)
@@ -114,7 +128,7 @@ def _fail(*_: object) -> None:
 def main(out: str, kind: str, steps: str) -> None:
     """Train, and write the steps to ``out``."""
     dist.init_process_group("gloo")
-    script = Script(kind)
+    script = Script(kind, Path(out) / "stop")
     script.train(int(steps))
     (Path(out) / f"{script.rank}.json").write_text(json.dumps(STEPS))
     sys.stdout.write(f"rank {script.rank} is done\n")  # in one piece: the ranks write at once

@@ -55,7 +55,8 @@ def launched(
     out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN
 ) -> subprocess.CompletedProcess[str]:
     """The script on two ranks, to its end."""
-    out.mkdir(exist_ok=True)
+    out.mkdir()
+    (out / "stop").touch()
     command = [*start, SCRIPT, str(out), kind, str(steps)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
@@ -68,6 +69,7 @@ def steps_in(out: Path) -> Steps:
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Steps:
     """What the script does without us."""
     out = tmp_path_factory.mktemp("bare")
+    (out / "stop").touch()
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     command = [*TORCHRUN, SCRIPT, str(out), "bare", "200"]
     subprocess.run(command, check=True, capture_output=True, timeout=240, env=environment)
@@ -174,20 +176,33 @@ def _connected(run: Path) -> socket.socket | None:
 
 
 @contextmanager
-def training(out: Path, kind: str, runs: Path, steps: int = 1_000_000) -> Iterator[tuple[Screen, Path]]:
-    """A script on two ranks that trains until it is stopped, and a screen; its end is awaited."""
+def started(out: Path, kind: str, steps: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The script on two ranks, which goes on until the end of the block; that of the script is awaited."""
     out.mkdir()
     command = [*TORCHRUN, SCRIPT, str(out), kind, str(steps)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with (out / "errors").open("wb") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
-            wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
-            screen = Screen(the_run(runs))
-            yield screen, the_run(runs)
-            _, said = process.communicate(timeout=120)
-            screen.close()
-            assert process.returncode == 0, said
+            yield process
+            (out / "stop").touch()
+            process.wait(120)
         finally:
             process.terminate()
+
+
+def said(out: Path) -> str:
+    """What the ranks wrote to standard error."""
+    return (out / "errors").read_text()
+
+
+@contextmanager
+def training(out: Path, kind: str, runs: Path, steps: int = 1_000_000) -> Iterator[tuple[Screen, Path]]:
+    """A script on two ranks that trains until it is stopped, and a screen; its end is awaited."""
+    with started(out, kind, steps) as process:
+        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+        screen = Screen(the_run(runs))
+        yield screen, the_run(runs)
+    screen.close()
+    assert process.returncode == 0, said(out)
 
 
 def test_all_ranks_obey_a_screen_at_the_same_step(tmp_path: Path, runs: Path) -> None:
@@ -230,54 +245,69 @@ def test_ranks_of_a_sharded_model_obey_too(tmp_path: Path, runs: Path) -> None:
     assert all(isinstance(each, StepRecord) and each.grad_norm is None for each in steps)
 
 
-def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(tmp_path: Path, runs: Path) -> None:
+def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
+    bare: Steps, tmp_path: Path, runs: Path
+) -> None:
     out = tmp_path / "out"
-    with training(out, "only rank 0", runs, 2000) as (screen, run):
+    with training(out, "only rank 0", runs, 200) as (screen, run):
         answer = screen.ask(PrecisionRequest("bf16"))
         assert isinstance(answer, RequestRefused)
         assert "rank 1 does not call amptui" in answer.detail
     first, other = steps_in(out)
     assert first == other
-    assert len(first) == 2000
-    notes = [each for each in of(records_of(run), Note) if isinstance(each, Note)]
+    assert [first[:200], other[:200]] == bare
+    records = records_of(run)
+    assert len(of(records, StepRecord)) == len(first)
+    notes = [each for each in of(records, Note) if isinstance(each, Note)]
     assert len([note for note in notes if "rank 1 does not call amptui" in note.text]) == 1
 
 
 def test_where_rank_0_does_not_watch_one_line_says_so(bare: Steps, tmp_path: Path, runs: Path) -> None:
-    done = launched(tmp_path / "out", "only rank 1", 1500)
-    assert done.returncode == 0
-    assert [steps[:200] for steps in steps_in(tmp_path / "out")] == bare
-    assert done.stderr.count("rank 0 does not call amptui") == 1
+    out = tmp_path / "out"
+    with started(out, "only rank 1", 200) as process:
+        wait_until(lambda: "rank 0 does not call amptui" in said(out), "nobody said so")
+    assert process.returncode == 0
+    assert [steps[:200] for steps in steps_in(out)] == bare
+    assert said(out).count("rank 0 does not call amptui") == 1
     assert not runs.exists()
 
 
 def test_a_fault_of_one_rank_costs_one_line_and_no_bit(bare: Steps, tmp_path: Path, runs: Path) -> None:
-    done = launched(tmp_path / "out", "faulty", 200)
-    assert (done.returncode, steps_in(tmp_path / "out")) == (0, bare)
-    assert done.stderr.count("on purpose") == 1
+    out = tmp_path / "out"
+    with started(out, "faulty", 200) as process:
+        wait_until(lambda: "on purpose" in said(out), "no fault")
+    assert process.returncode == 0
+    assert [steps[:200] for steps in steps_in(out)] == bare
+    assert said(out).count("on purpose") == 1
     assert isinstance(records_of(the_run(runs))[-1], RunFinished)
 
 
 def test_ranks_with_unequal_batches_train_as_without_us_and_refuse(tmp_path: Path, runs: Path) -> None:
-    assert launched(tmp_path / "bare", "bare uneven", 1000).returncode == 0
+    assert launched(tmp_path / "bare", "bare uneven", 200).returncode == 0
     out = tmp_path / "out"
-    with training(out, "uneven", runs, 1000) as (screen, _run):
+    with training(out, "uneven", runs, 200) as (screen, _run):
         screen.wait_for(StepRecord, 100)
         answer = screen.ask(PrecisionRequest("bf16"))
         assert isinstance(answer, RequestRefused)
         assert isinstance(screen.ask(PauseRequest(True)), RequestRefused)
-    assert steps_in(out) == steps_in(tmp_path / "bare")
+    for ours, bare in zip(steps_in(out), steps_in(tmp_path / "bare"), strict=True):
+        assert len(bare) >= 190
+        assert ours[: len(bare)] == bare
 
 
 def test_a_killed_rank_ends_the_script_as_without_us(tmp_path: Path, runs: Path) -> None:
-    bare = launched(tmp_path / "bare", "bare killed", 1000)
-    ours = launched(tmp_path / "out", "killed", 1000)
+    bare = launched(tmp_path / "bare", "bare killed", 1_000_000)
+    out = tmp_path / "out"
+    with started(out, "killed", 1_000_000) as ours:
+        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+        wait_until(lambda: of(records_of(the_run(runs)), StepRecord), "no step")
     assert ours.returncode == bare.returncode != 0
-    found = [re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", done.stderr)[-1] for done in (bare, ours)]
+    found = [
+        re.findall(r"rank +: (\d).*\n +exitcode +: (-?\d+)", text)[-1] for text in (bare.stderr, said(out))
+    ]
     assert found[0] == found[1] == ("1", "-9")
-    steps = of(records_of(the_run(runs)), StepRecord)
-    assert steps  # what happened before is kept
-    assert "SIGABRT" not in ours.stderr
+    assert of(records_of(the_run(runs)), StepRecord)  # what happened before is kept
+    assert "SIGABRT" not in said(out)
 
 
 def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:
