@@ -1,5 +1,6 @@
 """What is known of the ranks of a distributed run: a row for each, the slow one, those lost or differing."""
 
+import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,7 +184,7 @@ def _medians(window: Iterable[RanksSampled], name: str) -> dict[int, float]:
         for rank, value in zip(sample.ranks, getattr(sample, name), strict=False):
             if _is_sound(value):
                 found.setdefault(rank, []).append(value)
-    return {rank: sorted(values)[len(values) // 2] for rank, values in found.items()}
+    return {rank: statistics.median(values) for rank, values in found.items()}
 
 
 def _percentiles(newest: RanksSampled, rows: Sequence[RankRow]) -> dict[str, tuple[float, ...]]:

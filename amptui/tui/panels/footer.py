@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from amptui import units
 from amptui.records import Severity
 from amptui.telemetry.view import SessionView
-from amptui.tui.canvas import Canvas
+from amptui.tui.canvas import Canvas, text_width
 from amptui.tui.panels.phrases import Phrase, Word, fitting, line_width, wrapped, write, write_right
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.style import Style
@@ -22,10 +22,10 @@ NOTICE_STYLES: Mapping[Severity, Style] = {
 
 
 def draw(canvas: Canvas, _view: SessionView, screen: ScreenState) -> None:
-    """Hints on the left, the cost of drawing on the right; a message takes the hints' place."""
+    """Hints on the left, the cost of drawing on the right; a message takes the place of both if it must."""
     cost = _cost(screen)
     room = canvas.width - 2 - line_width(cost) - 2
-    if screen.lost or room < canvas.width // 2:
+    if screen.lost or room < max(canvas.width // 2, text_width(screen.message)):
         cost, room = [], canvas.width - 2
     write_right(canvas, 0, cost, margin=1)
     if screen.message:

@@ -122,7 +122,7 @@ def ranks(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
     if alarms:
         sign, style = VERDICT_SIGNS["error"]
         room = canvas.width - 2 - _LABEL_WIDTH
-        phrases.append(Phrase((Word("".join(wrapped(f"{sign} {alarms[-1]}", room, lines=1)), style),), 0))
+        phrases.append(Phrase((Word("".join(wrapped(f"{sign} {alarms[0]}", room, lines=1)), style),), 0))
     elif found.straggler is not None:
         sign, style = VERDICT_SIGNS["warning"]
         phrases.append(Phrase((Word(f"{sign} {slow_in_short(found.straggler)}", style),), 0))

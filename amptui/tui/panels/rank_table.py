@@ -250,9 +250,10 @@ class _Table:
         names = ("data", "compute", "wait") if computes else ("data", "", "rest of the step")
         signs = _ASCII_SIGNS if ascii_only else _SIGNS
         parts = [f"{sign} {name}" for sign, name in zip(signs, names, strict=True) if name]
-        while len("  ".join(parts)) > self._bar:
+        blanks = "  " if len("  ".join(parts)) <= self._bar else " "
+        while len(blanks.join(parts)) > self._bar:
             parts.pop()
-        return "  ".join(parts)
+        return blanks.join(parts)
 
     def draw_row(self, canvas: Canvas, y: int, row: RankRow) -> None:
         """One rank; the slow one is marked, and the number that shows it."""

@@ -147,3 +147,14 @@ def test_a_message_has_the_place_of_the_hints() -> None:
     ).lines()[0]
     assert text.startswith(" checkpoint saved ")
     assert "quit" not in text
+
+
+def test_a_message_that_needs_the_whole_line_has_it() -> None:
+    message = "checkpoint step-000002751.pt: 651 KiB in 150 ms, training blocked for 12 ms"
+    screen = ScreenState(message=message, frames_per_second=3.8, frame_cpu_percent=1.3)
+    wide, narrow = (
+        draw_alone(footer.draw, views.compared(), width, screen=screen).lines()[0] for width in (120, 80)
+    )
+    assert message in wide
+    assert "fps" in wide
+    assert narrow.strip() == message

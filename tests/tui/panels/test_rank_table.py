@@ -86,6 +86,14 @@ def test_a_bar_is_as_long_as_its_part_of_the_step() -> None:
     assert waits == pytest.approx(whole * row.data_seconds / row.step_seconds, abs=1)
 
 
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("world_size", [8, 64])
+def test_what_fills_a_bar_is_named_above_it(world_size: int, size: tuple[int, int]) -> None:
+    lines = drawn(rank_views.view(world_size, "compute"), size).lines()
+    assert any("▆▆" in line for line in lines)
+    assert any("░ data" in line and "▆ compute" in line for line in lines)
+
+
 def test_what_is_wrong_comes_first() -> None:
     canvas = drawn(rank_views.ALL["8 ranks in trouble"](), (116, 14))
     lines = canvas.lines()
@@ -165,7 +173,7 @@ def test_the_headline_has_the_throughput_together_and_each() -> None:
             "8 ranks, slow data",
             r"ranks ▁+█▁+|ranks [▁-█]{8} ⚠ rank 5 slow: data wait 3\.\d+ ms, others 0\.\d+ ms",
         ),
-        ("8 ranks in trouble", r"ranks .*✖ replicas disagree: .*"),
+        ("8 ranks in trouble", r"ranks .*✖ rank 6 on node-1 was killed: .*"),
         ("2 ranks", r"ranks 2 ranks [▁-█]{2} \d+\.\d k samples/s each"),
         ("8 ranks, unsampled", "ranks 8 ranks"),
     ],
