@@ -82,7 +82,7 @@ def _draw_strip(canvas: Canvas, y: int, room: int, strip: _Strip, ranks: RanksVi
 
 def _draw_range(canvas: Canvas, y: int, room: int, strip: _Strip, ranks: RanksView) -> None:
     values: Sequence[float] = ranks.percentiles[strip.percentiles]
-    draw_percentiles(canvas, _LABEL_WIDTH, y, room, values, values[-1])
+    draw_percentiles(canvas, _LABEL_WIDTH, y, room, values)
     _write_numbers(canvas, y, strip, values[2], values[-1])
 
 

@@ -74,9 +74,9 @@ def _level(value: float, top: float, *, ascii_only: bool) -> str:
 
 def draw_rank_axis(canvas: Canvas, x: int, y: int, width: int, ranks: int) -> None:
     """Number the ranks below a strip: the first, the last, and what fits between them."""
-    each = cells_each(ranks, width)
     if ranks <= 0 or width <= 0:
         return
+    each = cells_each(ranks, width)
     last = str(ranks - 1)
     end = x + int((ranks - 1) * each)
     step = next(
@@ -89,11 +89,12 @@ def draw_rank_axis(canvas: Canvas, x: int, y: int, width: int, ranks: int) -> No
     canvas.text(end, y, last, Style.DIM)
 
 
-def draw_percentiles(canvas: Canvas, x: int, y: int, width: int, values: Sequence[float], top: float) -> None:
+def draw_percentiles(canvas: Canvas, x: int, y: int, width: int, values: Sequence[float]) -> None:
     """Draw ``╶──━━┿━━────╴``: from the least to the most thin, from the 10th to the 90th percentile thick.
 
-    ``values`` are the 0th, 10th, 50th, 90th and 100th; the axis goes from 0 to ``top``.
+    ``values`` are the 0th, 10th, 50th, 90th and 100th; the axis goes from 0 to the last of them.
     """
+    top = values[-1]
     if top <= 0 or width <= 0:
         return
     low, tenth, middle, ninetieth, high = (

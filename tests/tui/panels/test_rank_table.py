@@ -1,6 +1,7 @@
 """The panel of the ranks: rows of few, an overview of many, and what is wrong with any."""
 
 import re
+from collections.abc import Callable
 
 import pytest
 
@@ -114,6 +115,12 @@ def test_a_long_sentence_does_not_cost_the_rows() -> None:
     view = rank_views.view(8, "clocks")
     assert len(rows_of(drawn(view, (90, 10)))) == 8
     assert len(rows_of(drawn(view, (90, 11)))) == 8
+
+
+@pytest.mark.parametrize("make", rank_views.ALL.values(), ids=rank_views.ALL)
+def test_a_panel_without_room_is_drawn_too(make: Callable[[], SessionView]) -> None:
+    for width in (1, 11, 30):
+        assert drawn(make(), (width, 5)).lines()
 
 
 def test_without_samples_the_panel_says_so() -> None:
