@@ -1,5 +1,6 @@
 """The store in the launcher's process: what ranks tell each other before they meet, and after a restart."""
 
+import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,9 @@ from amptui.errors import AmptuiError
 _POLL_SECONDS = 0.05
 
 _PLAN, _OVER, _CAUSE = "plan", "over", "cause"
+
+ENDED = "ended"
+"""How many ranks have told of an early end; below it each tells how."""
 
 
 class LauncherStore:
@@ -51,6 +55,14 @@ class LauncherStore:
     def final_status(self) -> int | None:
         """The exit status of a run that was refused."""
         return int(self.lasting.get(_OVER)) if self.lasting.check([_OVER]) else None
+
+    def tell_end(self, how: str, text: str) -> None:
+        """Tell the other ranks that this one ends early and why; without the store nobody is left to tell."""
+        if how in ("failed", "out of memory"):
+            self.tell_cause(f"rank {self._world.rank}: {text}")
+        with suppress(RuntimeError):
+            self.store.set(f"{ENDED}/{self._world.rank}", json.dumps([how, text]))
+            self.store.add(ENDED, 1)
 
     def tell_cause(self, cause: str) -> None:
         """Why these ranks end, for those that are started after them; the first word counts."""

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from amptui.engine.distributed.launcher_store import LauncherStore
+from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
 from amptui.engine.distributed.place import Place
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
 from amptui.engine.distributed.world import World
@@ -35,8 +35,6 @@ _MEETING_SECONDS = 0.05
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
-
-_ENDED = "ended"
 
 _BAD_LOSS = "bad loss"
 
@@ -269,12 +267,8 @@ class RankGroup:
     # ------------------------------------------------------------------ ends
 
     def tell_end(self, how: End, text: str) -> None:
-        """Tell the others that this rank ends early, and why; without the store nobody is left to tell."""
-        if how in ("failed", "out of memory"):
-            self._launcher.tell_cause(f"rank {self.world.rank}: {text}")
-        with suppress(RuntimeError):
-            self._store.set(f"{_ENDED}/{self.world.rank}", json.dumps([how, text]))
-            self._store.add(_ENDED, 1)
+        """Tell the others that this rank ends early, and why."""
+        self._launcher.tell_end(how, text)
 
     def tell_bad_loss(self, step: int) -> None:
         """Tell the others of the first step whose loss was not finite on this rank."""
@@ -343,11 +337,11 @@ class RankGroup:
         """How each rank ended that has told so."""
         found: dict[int, tuple[End, str]] = {}
         with suppress(RuntimeError):
-            if not self._store.add(_ENDED, 0):
+            if not self._store.add(ENDED, 0):
                 return found
             for rank in range(self.world.size):
-                if rank != self.world.rank and self._store.check([f"{_ENDED}/{rank}"]):
-                    how, text = json.loads(self._store.get(f"{_ENDED}/{rank}"))
+                if rank != self.world.rank and self._store.check([f"{ENDED}/{rank}"]):
+                    how, text = json.loads(self._store.get(f"{ENDED}/{rank}"))
                     found[rank] = (how, text)
         return found
 

@@ -196,8 +196,8 @@ class RankThread(TrainingThread):
         if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
             return "cpu"
         count = torch.cuda.device_count()
-        if count <= local:
-            what = f"rank {self._world.rank} needs a GPU of its own: this machine has {count:,}"
+        if 0 < count <= local:
+            what = f"each rank needs a GPU of its own: this machine has {count:,}"
             raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
         return f"cuda:{local}"
 
@@ -307,6 +307,13 @@ class RankThread(TrainingThread):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
                 self._group.tell_end("failed", str(error))
+            self._tell_failure(error)
+            return
+        if self._group is None and isinstance(error, AmptuiError):
+            from amptui.engine.distributed.launcher_store import LauncherStore
+
+            # Rank 0 may wait for this one, and is asked to stop next. It may have the same error then.
+            LauncherStore(self._world).tell_end("failed", str(error))
             self._tell_failure(error)
             return
         if self._group is None:

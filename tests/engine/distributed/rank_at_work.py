@@ -116,7 +116,12 @@ class Run:
     """This process's rank."""
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, str], model: str = "Recorded", **options: Any
+        self,
+        folder: Path,
+        settings: Mapping[str, str],
+        model: str = "Recorded",
+        device: str = "cpu",
+        **options: Any,
     ) -> None:
         world = world_of(os.environ)
         assert world is not None, "the tests start several"
@@ -128,7 +133,7 @@ class Run:
         request = TrainRequest(
             model="recorded",
             data_dir=folder,
-            device="cpu",
+            device=device,
             settings=settings,
             checkpoint_dir=folder / "checkpoints",
             nproc=world.size,
@@ -209,7 +214,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         "refusals": [record.detail for record in run.records if isinstance(record, RequestRefused)],
         "checkpoints": [record.step for record in run.records if isinstance(record, CheckpointWritten)],
         "error": str(run.thread.error or ""),
-        "waits": run.control.waits,
+        "waits": getattr(run.control, "waits", []),  # none before the ranks met
         "hashed_steps": sorted({row.numbers.hashed_step for row in rows}),
         "notes": [each.text for each in run.records if isinstance(each, Note)],
         "overflowed": [(each.step, each.ranks) for each in run.records if isinstance(each, RanksOverflowed)],
@@ -244,6 +249,14 @@ def _requests(folder: Path, *, requests: int, seed: int, fsdp: bool = False, **s
 def _plain(folder: Path, *, options: Mapping[str, Any] | None = None, **settings: str) -> Run:
     """Nobody asks for anything; ``options`` are those of the command line."""
     run = Run(folder, {"epochs": "2", **settings}, **(options or {}))
+    run.thread.start()
+    return run
+
+
+def _without_gpu(folder: Path, *, rank: int) -> Run:
+    """One rank is to train on a GPU, of which there is none."""
+    device = "cuda" if int(os.environ["RANK"]) == rank else "cpu"
+    run = Run(folder, {"epochs": "2"}, device=device)
     run.thread.start()
     return run
 
@@ -303,6 +316,7 @@ def _with_options(folder: Path, *, model: str, settings: Mapping[str, str], **op
 TASKS: dict[str, Callable[..., Run]] = {
     "requests": _requests,
     "plain": _plain,
+    "without GPU": _without_gpu,
     "probed": partial(_asked, ask=_probe, options={}, slow_seconds="0.001"),
     "refused": partial(_asked, ask=_xray_in_vain, options={}, slow_seconds="0.001"),
     "switched": partial(_asked, ask=_switch_in_vain, options={}, slow_seconds="0.001"),

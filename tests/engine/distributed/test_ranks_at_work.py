@@ -218,6 +218,15 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, ran
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_rank_that_fails_before_it_met_the_others_is_told_by_rank_0(tmp_path: Path) -> None:
+    ranks = train_ranks("without GPU", 2, tmp_path, arguments={"rank": 1})
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].startswith("rank 1: device cuda")
+    assert "RankLost" in ranks[0].found["records"]
+
+
+@pytest.mark.slow
 def test_a_parameter_without_a_gradient_is_explained(tmp_path: Path) -> None:
     ranks = train_ranks("plain", 2, tmp_path, arguments={"unused": "yes"})
     assert [each.status for each in ranks] == [1, 1]
