@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
+from amptui.engine.own_loop.step_functions import ComputeLoss
 from amptui.engine.own_loop.switched_amp import SwitchedAmp
-from amptui.engine.own_loop.watched_loop import ComputeLoss, OwnLoop, WatchedLoop
+from amptui.engine.own_loop.watched_loop import OwnLoop, WatchedLoop
 from amptui.engine.precision import unsupported_precisions
 from amptui.engine.sharding import is_sharded, sharded_dtype
 from amptui.monitor import Monitor, check_trained
@@ -123,6 +124,11 @@ class AmpMonitor(Monitor):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad(set_to_none=True)
+
+    def _see(self, batch: object) -> None:
+        run = self._run
+        if run is not None and isinstance(run.loop, WatchedLoop) and run.loop.counted.wants_shapes:
+            run.loop.counted.see(batch)
 
     def train_step(self, *compute_losses: ComputeLoss) -> Tensor:
         """Make a whole step of the functions, each of which runs a forward pass and returns its loss.

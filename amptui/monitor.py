@@ -162,6 +162,7 @@ class Monitor:
             except StopIteration:
                 return
             self._loaded(asked, time.perf_counter() - asked, samples_of(batch))
+            self._see(batch)
             yield batch
 
     def _tell_length(self) -> None:
@@ -173,6 +174,9 @@ class Monitor:
         """A batch was loaded."""
         if self._run is not None:
             self._run.loop.loaded(asked, seconds, samples * self._run.ranks)
+
+    def _see(self, batch: object) -> None:
+        """A batch is about to be given to the loop."""
 
     @contextmanager
     def validation(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from amptui.control import CheckpointRequest, Control, PauseRequest, TraceReques
 from amptui.engine.failure import explain
 from amptui.engine.own_loop.loop_hooks import harmless
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.step_functions import ComputeLoss, CountedSteps, Pass
 from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.precision_switch import PrecisionSwitch
@@ -29,9 +30,6 @@ from amptui.engine.probes.xray import take_xray
 from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
 from amptui.text import one_line
-
-ComputeLoss = Callable[[], Tensor]
-"""Runs a forward pass of the script's and returns its loss."""
 
 NO_CLOSURE = "it runs the forward pass again: train with monitor.train_step()"
 
@@ -46,19 +44,6 @@ class _Script(Experiment):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - the function knows its model
         loss: Tensor = batch()
         return loss
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pass:
-    """A forward pass of the script's, which a probe may run again but not copy."""
-
-    compute_loss: ComputeLoss
-
-    def __call__(self) -> Tensor:
-        return self.compute_loss()
-
-    def __deepcopy__(self, _memo: object) -> "_Pass":
-        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -114,6 +99,7 @@ class WatchedLoop(ObservedLoop):
         self._switch = PrecisionSwitch(own, self.control, self.allocator, emit)
         self._switch.can_retry = False
         self._probes = Probes(own, self._gradients, emit)
+        self.counted = CountedSteps(own, self._probes, self._note)
         self._observation = ExitStack()
         self._usual_backwards = 0
         self._probes_until = 1
@@ -139,11 +125,16 @@ class WatchedLoop(ObservedLoop):
 
     def after_backward(self, loss: Tensor) -> None:
         """See :meth:`ObservedLoop.after_backward`; measures the float16 window where it is due."""
+        counter = self.counted.counter
+        if counter is not None:
+            counter.paused = True
         super().after_backward(loss)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
         if self.step < self._probes_until and self._made.backwards == self._usual_backwards:
             step, precision = self.step + 1, self._switch.precision
             self._probes.after_backward(step, precision, assumed_scale=self._loss_scale())
+        if counter is not None:
+            counter.paused = False
 
     def after_scaled_step(self) -> None:
         """See :meth:`ObservedLoop.after_scaled_step`; a trace shows the scale before its update."""
@@ -158,7 +149,7 @@ class WatchedLoop(ObservedLoop):
 
         Returns what ``run`` does. Exceptions of the script's functions pass through.
         """
-        self._begin_attempt([_Pass(each) for each in passes])
+        self._begin_attempt([Pass(each) for each in passes])
         if not self.active:
             return run()
         step = self.step + 1
@@ -166,6 +157,7 @@ class WatchedLoop(ObservedLoop):
         made: list[Tensor] = []
 
         def make(_precision: Precision) -> None:
+            errors.clear()  # their tracebacks keep the tensors of the attempt before
             self._follow_switch()
             self._begin_run()
             try:
@@ -176,7 +168,9 @@ class WatchedLoop(ObservedLoop):
 
         self._in_attempt = True
         try:
-            self._switch.attempt(step, f"in step {step}", make)
+            counts = self.counted.inputs is not None
+            attempt = partial(self.counted.attempt, make) if counts else make
+            self._switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
             if any(error is each for each in errors):
                 raise
@@ -189,13 +183,17 @@ class WatchedLoop(ObservedLoop):
             self._in_attempt = False
         if self._look_is_due():
             self._look_unless_failed()
+            self.counted.wants_shapes = True
         return made[-1]
 
     @harmless
-    def _begin_attempt(self, passes: Sequence[_Pass]) -> None:
+    def _begin_attempt(self, passes: Sequence[Pass]) -> None:
         self._switch.can_retry = self.control.can_retry
         self._take_xray(passes)
-        self._switch.begin_step()
+        warms_up = self._switch.begin_step()
+        if warms_up or self.counted.wants_shapes:
+            samples, batches = self._samples or self._made.samples, self._made.batches
+            self.counted.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
 
     @harmless
     def _begin_run(self) -> None:
@@ -219,6 +217,9 @@ class WatchedLoop(ObservedLoop):
         context = self._probes.around_step(self.step + 1, self._switch.precision, None)
         self._in_probes = True
         self._observation.enter_context(context)
+        if self.counted.inputs is not None:
+            context = self.counted.around_passes(self.step + 1, self._switch.precision)
+            self._observation.enter_context(context)
 
     @harmless
     def _leave_probes(self) -> None:
@@ -230,7 +231,7 @@ class WatchedLoop(ObservedLoop):
         self._push_pending()
         self._made = self._made.again()
 
-    def _take_xray(self, passes: Sequence[_Pass]) -> None:
+    def _take_xray(self, passes: Sequence[Pass]) -> None:
         """Compare the step's passes in FP32 and AMP if that was asked for; an error ends nothing."""
         if (asked := self.control.take(XRayRequest)) is None:
             return
@@ -393,6 +394,7 @@ class WatchedLoop(ObservedLoop):
             self._own.precisions["fp32"].enter()
 
     def give_up(self, error: Exception) -> None:
+        self.counted.inputs = None
         with suppress(Exception):
             self._observation.close()
         super().give_up(error)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,8 @@ class FlopCounter(TorchDispatchMode):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.paused = False
+        """Whether what runs now does not belong to the step."""
         self._formulas = _formulas_of_torch()
         self._names = _names_by_shape(model)
         self._tf32 = Tf32Flags.current()
@@ -70,6 +73,8 @@ class FlopCounter(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         given = kwargs or {}
+        if self.paused:
+            return func(*args, **given)
         if own := _own_function():
             self._uncounted.append(own)
         result = func(*args, **given)
@@ -203,3 +208,9 @@ def is_compiled(model: nn.Module, *, inside: bool = False) -> bool:
     """
     modules = list(model.modules())[inside:]
     return any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in modules)
+
+
+def is_anything_compiled() -> bool:
+    """Whether this process has given anything to ``torch.compile``, which would run eagerly if counted."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")  # torch.compile() imports it
+    return any(callable(backend) for backend in getattr(frames, "cached_backends", {}).values())
