@@ -24,7 +24,7 @@ from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.loop_hooks import FirstStep
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.engine.own_loop.switched_amp import SwitchedAmp
-from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
+from amptui.engine.own_loop.watched_loop import NO_CLOSURE, NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.capture import LogTail
 from amptui.process.rank_peer import UNWATCHED, RankPeer
@@ -159,7 +159,10 @@ class Watched:
 
     def refuses(self) -> Mapping[str, str]:
         """The requests that its run never takes, each with the reason."""
-        return {} if self.save is not None else {"checkpoint": NO_SAVE}
+        refused = {} if self.save is not None else {"checkpoint": NO_SAVE}
+        if self.own.no_closure != NO_CLOSURE:  # a framework's loop never has functions
+            refused["x-ray"] = self.own.no_closure
+        return refused
 
     def unsupported(self, _precision: str) -> Mapping[str, str]:
         """The precisions that the device does not support."""
