@@ -3,6 +3,7 @@
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -43,3 +44,12 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
         gpu_uuid=gpu_uuid,
         memory_total_bytes=total,
     )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine runs; a dead one that nobody has waited for does not."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] not in "ZX"

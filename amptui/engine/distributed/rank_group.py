@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -17,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
-from amptui.engine.distributed.place import Place
+from amptui.engine.distributed.place import Place, is_alive
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
@@ -32,6 +31,9 @@ BUSY_SECONDS = 1200.0
 gloo waits, which cannot tell compiling from hanging: in a compiled run it waits so long for both."""
 
 _MEETING_SECONDS = 0.05
+
+_COMPILING_SECONDS = 1.0
+"""How often a rank that waits for rows looks whether another one compiles."""
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
@@ -73,6 +75,7 @@ class RankGroup:
         self.compiles = compiles
         """Whether the model is compiled, for which ranks have to wait longer."""
         self._gathers = 0
+        self._compiling = False
         self._stopping = stopping
         self._device = device
         self._launcher = LauncherStore(world)
@@ -137,9 +140,8 @@ class RankGroup:
                 raise found
             if stopping:
                 raise DeviceError("asked to stop while waiting for the other ranks")
-            if patience_seconds is not None and time.monotonic() - waiting > patience_seconds:
-                self._raise_unless_compiling()
-                waiting = time.monotonic()
+            if patience_seconds is not None:
+                waiting = self._waiting_since(waiting, patience_seconds)
             time.sleep(_MEETING_SECONDS)
 
     def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
@@ -180,34 +182,41 @@ class RankGroup:
         work, self._work = self._work, None
         if work is None:
             return []
+        waiting = time.monotonic()
         while not self._arrives(work):
-            self._raise_unless_compiling()
+            waiting = self._waiting_since(waiting, HANG_SECONDS)
         table: Table = self._out.view(self.world.size, ROW_VALUES).numpy()
         return table
 
     def _arrives(self, work: Any) -> bool:
-        """Whether all rows come in time; gloo gives up by itself where nothing is compiled."""
+        """Whether all rows come in a moment; gloo gives up by itself where nothing is compiled."""
         if not self.compiles:
             work.wait()
             return True
         try:
-            work.wait(timedelta(seconds=HANG_SECONDS))
+            work.wait(timedelta(seconds=_COMPILING_SECONDS))
         except RuntimeError:
-            if work.is_completed():
-                raise
-            return False
+            if not work.is_completed():
+                return False
+            work.wait()  # the rows came just now; raises if they never will
         return True
 
-    def _raise_unless_compiling(self) -> None:
-        """Raise what gloo would, which waits in vain, unless another rank compiles."""
-        if not any(self._store.check([f"{_COMPILING}/{rank}"]) for rank in self._others()):
-            raise RuntimeError(f"gloo: no rank came within {HANG_SECONDS:g} s")
+    def _waiting_since(self, waiting: float, patience_seconds: float) -> float:
+        """Since when this rank waits: now if another compiles. Raises what gloo would if it is too long."""
+        now = time.monotonic()
+        with suppress(RuntimeError):
+            if self._store.add(_COMPILING, 0) > self._compiling:
+                return now
+        if now - waiting > patience_seconds:
+            raise RuntimeError(f"gloo: no rank came within {patience_seconds:g} s")
+        return waiting
 
     def tell_compiling(self, compiling: bool) -> None:
         """Tell the others that they must wait for this rank, which begins or ends to compile."""
-        key = f"{_COMPILING}/{self.world.rank}"
         with suppress(RuntimeError):
-            self._store.set(key, "") if compiling else self._store.delete_key(key)
+            if compiling != self._compiling:
+                self._store.add(_COMPILING, 1 if compiling else -1)
+                self._compiling = compiling
 
     def agree(self, trouble: str) -> str:
         """The ``trouble`` of the first rank that has one, which it names; "" if none has. Waits for all."""
@@ -295,6 +304,9 @@ class RankGroup:
             rank = silent[0]
             detail = f"it made the others wait for {HANG_SECONDS:g} s"
             return PeerEndedError(rank, "hung", detail, f"rank {rank} hung: {detail}")
+        if not silent:
+            text = "no rank ended, but they waited for each other: does loss() run the same layers on all?"
+            return PeerEndedError(-1, "waited", "", text)
         return PeerEndedError(-1, "waited", "", "another rank ended or hung")
 
     @property
@@ -312,7 +324,7 @@ class RankGroup:
             if how != "waited":
                 return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         for rank, place in enumerate(self._places):
-            if rank not in ends and place.host == socket.gethostname() and not _is_alive(place.pid):
+            if rank not in ends and place.host == socket.gethostname() and not is_alive(place.pid):
                 detail = f"pid {place.pid} is gone"
                 return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
         return None
@@ -355,12 +367,3 @@ def is_of_a_group(error: BaseException) -> bool:
         sign in text
         for sign in ("gloo", "nccl", "connection closed by peer", "pair closure", "process group")
     )
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process of this machine runs; a dead one that nobody has waited for does not."""
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
