@@ -389,7 +389,8 @@ def _samples(source: Arrays | Dataset[Any], batch_size: int, training: bool, wor
         what = f"the training set has {samples:,} samples, fewer than one batch of {batch_size:,}"
         if world_size > 1:
             what += f" for each of {world_size:,} ranks"
-        raise DataError(what, hint=f"use --batch-size {max(1, samples // world_size)} or less")
+        fitting = samples // world_size
+        raise DataError(what, hint=f"use --batch-size {fitting} or less" if fitting else "use fewer ranks")
     return samples
 
 

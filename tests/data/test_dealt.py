@@ -174,6 +174,7 @@ class Short(SequentialSampler):
         (DataLoader(Stream(), 2), UsageError, "the training data is a stream"),
         (Backwards(Numbers(8), 2), UsageError, "the training data is a Backwards with an __iter__"),
         (DataLoader(Numbers(8), 2, sampler=Endless()), UsageError, "the training DataLoader has a sampler"),
+        (Numbers(1), DataError, "the training set has 1 samples, .*; use fewer ranks"),
         (DataLoader(Numbers(3), 2), DataError, "the training DataLoader has 2 batches, not a whole one"),
         (
             DataLoader(Numbers(8), batch_sampler=Buckets()),
@@ -182,7 +183,16 @@ class Short(SequentialSampler):
         ),
         (DataLoader(Numbers(8), 2, sampler=Short(range(8))), DataError, "the data's sampler ended after 4"),
     ],
-    ids=["stream", "loader of a stream", "own iterator", "no length", "too few", "unequal", "short"],
+    ids=[
+        "stream",
+        "loader of a stream",
+        "own iterator",
+        "no length",
+        "one sample",
+        "too few",
+        "unequal",
+        "short",
+    ],
 )
 def test_what_ranks_cannot_share_is_refused(source: Source, kind: type[AmptuiError], said: str) -> None:
     with pytest.raises(kind, match=said):

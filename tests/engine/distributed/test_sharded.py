@@ -13,6 +13,7 @@ from amptui.engine.distributed.sharded import LossRoot, blocks_of, shard
 from amptui.engine.distributed.sharded_gradients import ShardedGradients
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.weights import load_weights
+from amptui.errors import ExperimentError
 from amptui.records import StepRecord
 from tests.engine.distributed.odd_model import OddModel
 from tests.engine.distributed.rank_at_work import train_ranks
@@ -99,6 +100,19 @@ def test_rows_of_one_rank_are_those_of_a_single_process() -> None:
     assert model.bias.grad is not None
     model.bias.grad[0] = math.nan
     assert sharded.health(sharded.measure().tolist(), 1.0).nonfinite_names == ("bias",)
+
+
+@pytest.mark.usefixtures("group")
+def test_a_block_may_have_a_dtype_of_its_own_and_trained_weights_of_one_block_only_one() -> None:
+    def block() -> nn.Sequential:
+        return nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
+
+    shard(LossRoot(block(), 1), 1)
+    frozen = nn.ModuleList([block()])
+    frozen[0].get_submodule("1").requires_grad_(False)
+    shard(LossRoot(frozen, 1), 1)
+    with pytest.raises(ExperimentError, match=r"0\.0\.weight is float32 and 0\.1\.weight is float64"):
+        shard(LossRoot(nn.ModuleList([block()]), 1), 1)
 
 
 @pytest.mark.usefixtures("group")
