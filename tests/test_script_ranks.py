@@ -24,8 +24,8 @@ from amptui.control import (
 )
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.errors import RunFolderError
-from amptui.ranks import RanksSampled, RanksStarted
-from amptui.records import Note, PauseChanged, Record, RunFinished, RunStarted, StepRecord
+from amptui.ranks import RankLost, RanksSampled, RanksStarted
+from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
 from tests.checkout import ROOT
@@ -308,6 +308,16 @@ def test_a_killed_rank_ends_the_script_as_without_us(tmp_path: Path, runs: Path)
     assert found[0] == found[1] == ("1", "-9")
     assert of(records_of(the_run(runs)), StepRecord)  # what happened before is kept
     assert "SIGABRT" not in said(out)
+
+
+def test_the_error_of_another_rank_is_in_the_journal(tmp_path: Path, runs: Path) -> None:
+    """That of rank 0 says only that the connection was closed."""
+    assert launched(tmp_path / "out", "failing", 1000).returncode == 1
+    records = records_of(the_run(runs))
+    (lost,) = of(records, RankLost)
+    assert isinstance(lost, RankLost)
+    assert (lost.rank, lost.cause, lost.detail) == (1, "failed", "ArithmeticError: a wrong number")
+    assert isinstance(records[-1], RunFailed)
 
 
 def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:

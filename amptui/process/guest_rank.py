@@ -6,7 +6,8 @@ from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.guest_run import Observed, Watched, open_loop, tell_fault
 from amptui.process.rank_peer import UNWATCHED
-from amptui.process.script_run import ScriptRun
+from amptui.process.script_run import ScriptRun, last_record
+from amptui.records import RunFailed
 
 
 class OtherRank(ScriptRun):
@@ -24,8 +25,9 @@ class OtherRank(ScriptRun):
     def stop_reason(self) -> str | None:
         return self.loop.control.stop_reason if isinstance(self.loop, WatchedLoop) else None
 
-    def close(self, error: BaseException | None, *, at_exit: bool) -> None:  # noqa: ARG002
-        self._peer.close("has ended")
+    def close(self, error: BaseException | None, *, at_exit: bool) -> None:
+        last = last_record(error, step=self.loop.step, seconds=0.0, stopped=False, at_exit=at_exit)
+        self._peer.close("has ended", last.error if isinstance(last, RunFailed) else "")
         self.loop.close()
 
     def _begin(self, _precision: str) -> None:

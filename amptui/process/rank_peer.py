@@ -8,10 +8,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from itertools import count
+from typing import Any
 
 import torch.distributed as dist
 
@@ -24,7 +25,7 @@ from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
 from amptui.engine.distributed.world import World, world_of
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.prompt import complain
-from amptui.ranks import RanksStarted
+from amptui.ranks import RankLost, RanksStarted
 from amptui.records import Note, Record, StepRecord
 from amptui.text import one_line
 
@@ -133,21 +134,24 @@ class RankPeer:
         """The rank has made its first step."""
         self._begun_at = time.monotonic()
 
-    def close(self, why: str) -> None:
-        """Tell the others that this rank takes no part any more, and end the thread; called by another."""
+    def close(self, why: str, error: str = "") -> None:
+        """Tell the others that this rank takes no part any more, and end the thread; called by another.
+
+        ``error`` is what the script failed with: rank 0, which then fails too, tells of it.
+        """
         self._stopping.set()
         if self._control is not None:
             self._control.end(f"rank {self._world.rank} {why}")
         self._thread.join(_CLOSING_SECONDS)
         if not self._ended:
-            self._tell_gone(why)
+            self._tell_gone(why, error)
         self._ended = True
 
-    def _tell_gone(self, why: str) -> None:
+    def _tell_gone(self, why: str, error: str = "") -> None:
         if self._board is None:
             return
         with suppress(RuntimeError):  # nobody is left
-            self._board.decide("gone", [self._world.rank, why])
+            self._tell_lost(self._board, self._board.decide("gone", [self._world.rank, why, error]))
             if self._world.leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
                 time.sleep(2 * poll_seconds(self._world.size))  # the store ends with this process
 
@@ -296,7 +300,18 @@ class RankPeer:
 
     def _gone(self, board: Board) -> str:
         gone = board.look("gone")
+        if gone:
+            self._tell_lost(board, gone)
         return f"rank {gone[0]} {gone[1]}" if gone else ""
+
+    def _tell_lost(self, board: Board, gone: Sequence[Any]) -> None:
+        """Rank 0's: record that another rank was the first to go, if it failed."""
+        rank, _, error = gone
+        if not (self._world.leads and self._loop is not None and self._connected and error and rank):
+            return
+        (place,) = board.read([f"place/{rank}"])
+        step, host = self._loop.step, str(place["host"])
+        self._emit(RankLost(time=time.time(), step=step, rank=rank, host=host, cause="failed", detail=error))
 
     def _announce_sample(self, board: Board) -> None:
         """Take the next sample at a step that every rank hears of before."""

@@ -10,7 +10,7 @@ import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.engine.distributed import rank_group
-from amptui.engine.distributed.places import place_of
+from amptui.engine.distributed.place import place_of
 from amptui.engine.distributed.rank_group import HANG_SECONDS, RankGroup
 from amptui.engine.distributed.world import World
 
