@@ -29,7 +29,7 @@ _IN_THE_RECORD = frozenset(
 _WITHOUT_EFFECT = frozenset(
     {
         *("data_dir", "checkpoint_every", "max_rounds", "probes"),
-        *("validation", "validate_every", "save_weights"),
+        *("validation", "validate_every", "save_weights", "max_restarts"),
     }
 )
 """Options of ``run.json`` that change neither a weight nor a loss."""

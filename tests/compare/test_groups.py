@@ -53,7 +53,14 @@ def test_options_that_only_run_json_has_count_if_they_change_the_training() -> N
     asked: list[dict[str, Any]] = [
         {},
         {"compiled": True, "seed": 1},
-        {"compiled": False, "channels_last": None, "accumulate": 1, "save_weights": "/x/seed2.pt", "seed": 2},
+        {
+            "compiled": False,
+            "channels_last": None,
+            "accumulate": 1,
+            "save_weights": "/x/seed2.pt",
+            "max_restarts": 3,
+            "seed": 2,
+        },
         {"accumulate": 4},
     ]
     assert letters(*runs, asked=asked) == ["A", "B", "A", "C"]
