@@ -168,8 +168,7 @@ class WatchedLoop(ObservedLoop):
 
         self._in_attempt = True
         try:
-            counts = self.counted.inputs is not None
-            attempt = partial(self.counted.attempt, make) if counts else make
+            attempt = partial(self.counted.attempt, make) if self.counted.inputs is not None else make
             self._switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
             if any(error is each for each in errors):
