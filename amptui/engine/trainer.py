@@ -15,7 +15,7 @@ from amptui.control import Asked, Control, PauseRequest, XRayRequest
 from amptui.data.batches import Batch, count_samples
 from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
-from amptui.engine.checkpoint.resume import capture
+from amptui.engine.checkpoint.resume import capture, capture_parts
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.compilation import Place
 from amptui.engine.failure import is_device_lost, never_free
@@ -137,11 +137,14 @@ class Trainer:
         engine.flush()
         if self._prepared.parallel is not None:
             self._control.finish()
+            if self._prepared.parallel.sharded:  # each rank has a part to write
+                self._write_last_checkpoint()
             self.saving, self._doing = True, "while collecting what all ranks keep"
             self._writer.part(self._position.states())
-            self._prepared.parallel.leave(self._prepared.optimizer, keeps_checkpoints=self._writer.keeps)
+            self._prepared.parallel.leave()
             self.saving = False
-        self._write_last_checkpoint()
+        if self._prepared.parallel is None or not self._prepared.parallel.sharded:
+            self._write_last_checkpoint()
         engine.switch.finish(self.step)
         return outcome
 
@@ -315,10 +318,7 @@ class Trainer:
     def _write_checkpoint(self, reason: Reason) -> None:
         """Capture a checkpoint for the thread that writes it."""
         if self._writer.follows:
-            self._writer.send_states(self._position.states())
-            parallel = self._prepared.parallel
-            if parallel is not None and parallel.sharded:
-                parallel.whole_states(self._prepared.optimizer)  # rank 0 gathers them
+            self._writer.send_states(self._position.states(), partial(capture_parts, self._prepared))
             return
         began = time.perf_counter()
         self._engine.flush()
@@ -328,12 +328,10 @@ class Trainer:
     def _write_last_checkpoint(self) -> None:
         """Write the run's last checkpoint, unless it is there already, and wait for it."""
         writer, place = self._writer, self._position.place(self._engine.switch.chosen)
-        if writer.follows or not (writer.writing or writer.lacks(place)):
-            return
         self.saving, self._doing = True, f"while writing the checkpoint of step {self.step}"
-        self._enter_phase("stopping", "writing the checkpoint")
-        writer.wait()
-        if writer.lacks(place):
+        if writer.writing or writer.lacks(place):
+            self._enter_phase("stopping", "writing the checkpoint")
+        if writer.last_is_due(place):
             self._write_checkpoint(writer.last_reason())
             writer.wait()
         self.saving = False

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from amptui.engine.checkpoint.file import save_whole
+from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
 from amptui.request import SAFETENSORS

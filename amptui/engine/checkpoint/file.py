@@ -1,6 +1,5 @@
 """Checkpoint files: written completely or not at all, and read without running code."""
 
-import errno
 import os
 import re
 import zipfile
@@ -12,7 +11,9 @@ from typing import Any
 
 import torch
 
-from amptui.runfiles import FOLDER_MODE, is_still, names_in, open_new, open_to_read, opened_folder
+from amptui.engine.checkpoint.disk_file import save_whole
+from amptui.engine.checkpoint.shards import Part, Shards, remove_shards, step_of_shards
+from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opened_folder
 
 FORMAT = 1
 """Increased when the meaning of a file's content changes."""
@@ -27,8 +28,6 @@ SET_ASIDE = ".old"
 """The suffix of a file that resuming ignores."""
 
 _NAME = re.compile(r"step-(\d{9,})\.pt")
-
-_PIECE_BYTES = 2**22
 
 Place = tuple[int, int, int, str]
 """Step, epoch, finished batches of the epoch, precision."""
@@ -49,7 +48,7 @@ class Checkpoint:
     identity: dict[str, Any]
     """Settings that distinguish this training from others."""
     model: dict[str, Any]
-    """``state_dict()``."""
+    """``state_dict()``; in it and in ``optimizer``, tensors that are in ``shards`` are on the meta device."""
     model_versions: dict[str, Any]
     """The ``_metadata`` of ``model``: the versions of its modules' states."""
     optimizer: dict[str, Any]
@@ -65,6 +64,10 @@ class Checkpoint:
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
     their ``gpu``; empty for a single process, whose file then has no such entry."""
+    shards: Shards | None = None
+    """Where the parts of a sharded model are; the file of another has no such entry."""
+    parts: list[Part] = field(default_factory=list)
+    """This rank's, which are not in the file but will be in ``shards``."""
 
     @property
     def world_size(self) -> int:
@@ -93,11 +96,33 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def prune(folder: Path) -> None:
-    """Remove all but the newest ``KEPT`` checkpoints. Raises OSError."""
+    """Remove all but the newest ``KEPT`` checkpoints. Raises OSError.
+
+    Nothing may be in the middle of being written.
+    """
     with opened_folder(folder) as opened:
         for path in checkpoints(folder)[KEPT:]:
             with suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=opened)
+        _remove_lost_shards(opened)
+
+
+def _remove_lost_shards(opened: int) -> None:
+    """Remove the shards of all steps without a checkpoint."""
+    names = os.listdir(opened)
+    steps = {_step(name) for name in names if _NAME.fullmatch(name)}
+    for name in names:
+        step = step_of_shards(name)
+        if step is not None and step not in steps:
+            remove_shards(name, folder=opened)
+
+
+def _remove_older_shards(checkpoint: Checkpoint, opened: int) -> None:
+    """Remove those of an earlier checkpoint of the same step."""
+    own = checkpoint.shards.folder.name if checkpoint.shards else ""
+    for name in os.listdir(opened):
+        if step_of_shards(name) == checkpoint.step and name != own:
+            remove_shards(name, folder=opened)
 
 
 def clear(folder: Path, *, after: int) -> None:
@@ -106,40 +131,55 @@ def clear(folder: Path, *, after: int) -> None:
     The run does not continue from those: they are damaged, or of another training.
     """
     with suppress(OSError), opened_folder(folder) as opened:
+        _remove_lost_shards(opened)
         for name in os.listdir(opened):  # noqa: PTH208 - a descriptor, not a path
             with suppress(OSError):
+                step = _step(name) if _NAME.fullmatch(name) else step_of_shards(name)
                 if _NAME.fullmatch(name.removesuffix(WRITING)) and name.endswith(WRITING):
                     os.unlink(name, dir_fd=opened)
-                elif _NAME.fullmatch(name) and _step(name) > after:
+                elif step is not None and step > after:
                     os.replace(name, name + SET_ASIDE, src_dir_fd=opened, dst_dir_fd=opened)
 
 
 def write(
     checkpoint: Checkpoint, folder: Path, *, before_it_counts: Callable[[], object] = lambda: None
 ) -> int:
-    """Write ``checkpoint`` into ``folder``, which is created if missing, and return its size in bytes.
+    """Write ``checkpoint`` into ``folder``, which is created if missing; return its bytes with its shards.
 
-    ``before_it_counts`` is called when the file is on the disk but has not got its name yet. If this raises
-    OSError, no file is left.
+    ``before_it_counts`` is called when the file is on the disk but has not got its name yet. If this raises,
+    no file is left, nor are its shards, which have to be on the disk already.
     """
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     name = checkpoint_name(checkpoint.step)
     unfinished = name + WRITING
+    shards = checkpoint.shards
     with opened_folder(folder) as opened:
         try:
             size_bytes = _write(checkpoint, open_new(unfinished, folder=opened))
             before_it_counts()
+            if shards:
+                shards.check(checksums=False)
+                size_bytes += shards.size_bytes
             os.replace(unfinished, name, src_dir_fd=opened, dst_dir_fd=opened)
+        except BaseException:
+            if shards:
+                remove_shards(shards.folder.name, folder=opened)
+            raise
         finally:
             with suppress(OSError):
                 os.unlink(unfinished, dir_fd=opened)
         with suppress(OSError):  # not every file system can sync a folder
             os.fsync(opened)
+        with suppress(OSError):
+            _remove_older_shards(checkpoint, opened)
     return size_bytes
 
 
-def read(path: Path) -> Checkpoint:
-    """The checkpoint in ``path``, with its tensors in host memory. Raises DamagedError."""
+def read(path: Path, *, checksums: bool = True) -> Checkpoint:
+    """The checkpoint in ``path``, with its own tensors in host memory. Raises DamagedError.
+
+    Without ``checksums`` of its shards only their sizes are checked.
+    """
     try:
         with opened_folder(path.parent) as folder, open_to_read(path.name, folder=folder) as file:
             # torch checks no checksums.
@@ -159,72 +199,36 @@ def read(path: Path) -> Checkpoint:
     found = content.pop("format", None) if isinstance(content, dict) else None
     if found != FORMAT:
         raise DamagedError(f"its format is {found}, but this amptui reads {FORMAT}")
-    names = {each.name for each in fields(Checkpoint)}
-    content.setdefault("ranks", [])
+    names = {each.name for each in fields(Checkpoint)} - {"parts"}
+    content = {"ranks": [], "shards": None, **content}
     if content.keys() != names:
         different = ", ".join(sorted(map(str, content.keys() ^ names)))
         raise DamagedError(f"unexpected or missing entries: {different}")
+    if content["shards"] is not None:
+        content["shards"] = _checked_shards(content["shards"], path.parent, checksums=checksums)
     return Checkpoint(**content)
 
 
-class _File:
-    """A file for ``torch.save`` that keeps an error of the disk for later.
-
-    torch's writer is C++ code. Depending on the version, an exception from this file may end the process, so
-    it raises none.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._opened = os.fstat(descriptor)
-        self.error: OSError | None = None
-
-    def write(self, data: bytes) -> int:
-        """Write all of ``data``, unless an earlier write failed."""
-        left = memoryview(data).cast("B")
-        try:
-            while left and self.error is None:
-                self.check()
-                # In pieces, so that not all pages of the file wait for a slow disk at once.
-                left = left[os.write(self._descriptor, left[:_PIECE_BYTES]) :]
-        except OSError as error:
-            self.error = error
-        return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: nothing is buffered."""
-
-    def check(self) -> None:
-        """Raise OSError if other code has closed the descriptor."""
-        if not is_still(self._descriptor, self._opened):
-            raise OSError(errno.EBADF, "other code closed the file")
-
-    def close(self) -> None:
-        """Close the descriptor, unless it is another file's by now."""
-        if is_still(self._descriptor, self._opened):
-            os.close(self._descriptor)
+def _checked_shards(plain: dict[str, Any], folder: Path, *, checksums: bool) -> Shards:
+    try:
+        shards = Shards.from_plain(plain, folder)
+        shards.check(checksums=checksums)
+    except OSError as error:
+        raise DamagedError(f"{plain['folder']}: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise DamagedError(str(error)) from error
+    return shards
 
 
 def _write(checkpoint: Checkpoint, descriptor: int) -> int:
     """Write to ``descriptor``, close it, and return the size in bytes."""
     content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
-    if not checkpoint.ranks:
-        del content["ranks"]
+    del content["parts"]
+    content["shards"] = checkpoint.shards.plain() if checkpoint.shards else None
+    for name in ("ranks", "shards"):
+        if not content[name]:
+            del content[name]
     return save_whole({"format": FORMAT, **content}, descriptor)
-
-
-def save_whole(content: object, descriptor: int) -> int:
-    """``torch.save`` to ``descriptor``, and close it; the bytes, which are on the disk. Raises OSError."""
-    file = _File(descriptor)
-    try:
-        torch.save(content, file)  # type: ignore[arg-type]  # torch needs no more of a file
-        if file.error is not None:
-            raise file.error
-        file.check()
-        os.fsync(descriptor)
-        return os.fstat(descriptor).st_size
-    finally:
-        file.close()
 
 
 def _step(name: str) -> int:

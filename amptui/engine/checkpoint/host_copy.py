@@ -26,6 +26,7 @@ class HostCopy:
 
     The copies share a few large blocks of memory, so writing them takes the interpreter's lock a few times
     and not five times per tensor. Tensors that are the same, such as tied weights, are the same in the copy.
+    Empty ones on the meta device stay.
     """
 
     def __init__(self, states: Sequence[object]) -> None:
@@ -90,7 +91,7 @@ def _rebuilt(state: object, name: str, copied: Callable[[Tensor], Tensor]) -> An
     if type(state) in _PLAIN:
         return state
     if type(state) in (Tensor, torch.nn.Parameter):
-        return copied(state)  # type: ignore[arg-type]  # it is a tensor
+        return state if state.is_meta else copied(state)  # type: ignore[attr-defined,arg-type]  # a tensor
     if isinstance(state, np.generic):
         return _rebuilt(state.item(), name, copied)
     if isinstance(state, Mapping):
@@ -107,7 +108,8 @@ def _rebuilt(state: object, name: str, copied: Callable[[Tensor], Tensor]) -> An
 def _tensors(state: object) -> Iterator[Tensor]:
     """All tensors that :func:`_rebuilt` finds."""
     if type(state) in (Tensor, torch.nn.Parameter):
-        yield state  # type: ignore[misc]  # it is a tensor
+        if not state.is_meta:  # type: ignore[attr-defined]  # it is a tensor
+            yield state  # type: ignore[misc]
     elif isinstance(state, Mapping):
         for value in state.values():
             yield from _tensors(value)

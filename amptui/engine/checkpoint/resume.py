@@ -1,7 +1,7 @@
 """Captures a run's state for a checkpoint, and restores it in a new process."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
+from amptui.engine.checkpoint.shards import Part, whole_room
 from amptui.engine.description import plain_fields
 from amptui.engine.prepared import Prepared
 from amptui.errors import RunFolderError, UsageError
@@ -49,13 +50,10 @@ def capture(
     if schedule is not None:
         schedule.synchronize()
     with nullcontext() if schedule is None else schedule.as_numbers():
-        if prepared.parallel is None:
-            model, optimizer = prepared.model.state_dict(), prepared.optimizer.state_dict()
-        else:
-            model, optimizer = prepared.parallel.whole_states(prepared.optimizer)
+        model, optimizer, parts = _states(prepared)
     extras = {name: value.state_dict() for name, value in _extras(prepared)}
     scaler = _scaler_state(prepared.scaler)
-    copy = HostCopy((model, optimizer, extras, scaler))
+    copy = HostCopy((model, optimizer, extras, scaler, _tensors(parts)))
     checkpoint = Checkpoint(
         step=position.step,
         epoch=position.epoch,
@@ -68,10 +66,40 @@ def capture(
         scaler=copy.of(scaler, "the scaler's state"),
         extras=dict(_kept_extras(extras, copy, warn)),
         loop=dict(loop),
+        parts=_copied(parts, copy),
         **position.states(),
     )
     copy.wait()
     return replace(checkpoint, scaler=_as_numbers(checkpoint.scaler))
+
+
+def capture_parts(prepared: Prepared) -> list[Part]:
+    """Copy what this rank has of a sharded model and of its optimizer's state to host memory.
+
+    Waits for the device, but for no other rank.
+    """
+    if prepared.parallel is None or not prepared.parallel.sharded:
+        return []
+    *_, parts = _states(prepared)
+    copy = HostCopy((_tensors(parts),))
+    copied = _copied(parts, copy)
+    copy.wait()
+    return copied
+
+
+def _states(prepared: Prepared) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
+    if prepared.parallel is None:
+        return prepared.model.state_dict(), prepared.optimizer.state_dict(), []
+    return prepared.parallel.states(prepared.optimizer)
+
+
+def _tensors(parts: Iterable[Part]) -> list[Tensor]:
+    return [part.tensor for part in parts]
+
+
+def _copied(parts: Sequence[Part], copy: HostCopy) -> list[Part]:
+    copies = copy.of(_tensors(parts), "the model's parts")
+    return [replace(part, tensor=tensor) for part, tensor in zip(parts, copies, strict=True)]
 
 
 def _scaler_state(scaler: GradScaler) -> dict[str, Any]:
@@ -135,13 +163,12 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
     name = checkpoint_name(checkpoint.step)
     _check_same(checkpoint, prepared)
     try:
-        model = OrderedDict(checkpoint.model)
-        model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
+        model, optimizer = _filled(checkpoint, prepared)
         if prepared.parallel is None:
             prepared.model.load_state_dict(model)
-            prepared.optimizer.load_state_dict(own(checkpoint.optimizer))
+            prepared.optimizer.load_state_dict(optimizer)
         else:
-            prepared.parallel.load_states(model, own(checkpoint.optimizer), prepared.optimizer)
+            prepared.parallel.load_states(model, optimizer, prepared.optimizer)
         prepared.scaler.load_state_dict(checkpoint.scaler)
         _restore_extras(checkpoint, prepared, warn)
     except (RuntimeError, ValueError, KeyError) as error:
@@ -157,6 +184,21 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
         epoch_draws=RandomStates.from_plain(checkpoint.epoch_draws, prepared),
         loop=checkpoint.loop,
     )
+
+
+def _filled(checkpoint: Checkpoint, prepared: Prepared) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The states of model and optimizer, with what is among shards: all of it, or this rank's part."""
+    model, optimizer = OrderedDict(checkpoint.model), own(checkpoint.optimizer)
+    model._metadata = checkpoint.model_versions  # type: ignore[attr-defined]  # as torch's own state_dict()
+    if not checkpoint.shards:
+        return model, optimizer
+    room = whole_room if prepared.parallel is None else prepared.parallel.room(prepared.optimizer)
+    try:
+        states = checkpoint.shards.fill({"model": model, "optimizer": optimizer}, room)
+    except OSError as error:
+        what = f"cannot read {checkpoint.shards.folder}: {error.strerror or error}"
+        raise RunFolderError(what, hint="use a folder that all machines share") from error
+    return states["model"], states["optimizer"]
 
 
 def _check_same(checkpoint: Checkpoint, prepared: Prepared) -> None:

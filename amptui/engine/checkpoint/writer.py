@@ -13,6 +13,7 @@ from torch import Tensor
 
 from amptui.control import Asked, CheckpointRequest, Control
 from amptui.engine.checkpoint.file import Checkpoint, Place, checkpoint_name, clear, prune, write
+from amptui.engine.checkpoint.shards import Part
 from amptui.keeping import CheckpointWritten, KeepingChanged
 from amptui.records import Note, Record, Severity
 
@@ -34,6 +35,14 @@ class _Job:
     blocked_seconds: float
     asked: tuple[Asked[CheckpointRequest], ...]
     """The requests to answer."""
+
+
+class PartError(Exception):
+    """What another rank had to write is missing; the message names the rank."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class CheckpointWriter:
@@ -165,8 +174,11 @@ class CheckpointWriter:
         )
         self._thread.start()
 
-    def send_states(self, states: dict[str, Any]) -> None:
-        """Send this process's :meth:`DataPosition.states` to the one that writes the file."""
+    def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:
+        """Send this process's :meth:`DataPosition.states` to the one that writes the file.
+
+        Of a sharded model ``take`` its parts and write them in a thread.
+        """
 
     def part(self, states: dict[str, Any]) -> None:
         """The other ranks leave: send what a last checkpoint needs of this one."""
@@ -178,6 +190,11 @@ class CheckpointWriter:
         """Wait until nothing is being written."""
         if self._thread is not None:
             self._thread.join()
+
+    def last_is_due(self, place: Place) -> bool:
+        """Wait until nothing is being written; whether the run's last checkpoint, of ``place``, remains."""
+        self.wait()
+        return self.lacks(place)
 
     def last_reason(self) -> Reason:
         """Why the run's last checkpoint is written."""
@@ -222,7 +239,7 @@ class CheckpointWriter:
     def _write_job(self, job: _Job) -> None:
         assert self._folder is not None, "nothing is taken without a folder"
         checkpoint = self._complete(job.checkpoint)
-        _refuse_lost(checkpoint.model, self.finite_names)
+        refuse_lost(checkpoint.model, self.finite_names)
         write_file = partial(
             write, checkpoint, self._folder, before_it_counts=partial(self._journaled, checkpoint.step)
         )
@@ -250,7 +267,7 @@ class CheckpointWriter:
             self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=""))
 
     def _report(self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]) -> None:
-        kind, why = _explained(error)
+        kind, why = explained(error)
         for each in asked:
             self._control.answer(each, why)
         if kind not in self._troubles or reason == "asked":
@@ -262,13 +279,13 @@ class CheckpointWriter:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
 
-def _refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> None:
+def refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> None:
     """Raise ValueError for a model with NaN, or with Inf in a parameter of ``finite_names``.
 
     Its checkpoints would replace the earlier ones. Elsewhere Inf is allowed, because masks contain it.
     """
     for name, value in state.items():
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, Tensor) or value.is_meta or not value.is_floating_point():
             continue
         if bool(value.isnan().any()):
             raise ValueError(f"{name} contains NaN (earlier checkpoints are kept)")
@@ -276,8 +293,10 @@ def _refuse_lost(state: Mapping[str, Any], finite_names: Collection[str]) -> Non
             raise ValueError(f"{name} contains Inf (earlier checkpoints are kept)")
 
 
-def _explained(error: Exception) -> tuple[str, str]:
+def explained(error: Exception) -> tuple[str, str]:
     """The kind of ``error``, and its message."""
+    if isinstance(error, PartError):
+        return error.kind, str(error)
     if isinstance(error, OSError) and error.errno is not None:
         why = error.strerror or str(error)
         return str(error.errno), f"{why} (free some space)" if error.errno in _DISK_FULL else why

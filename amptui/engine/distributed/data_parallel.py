@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.data.batches import Batch, Batches, count_samples
+from amptui.engine.checkpoint.shards import Keys, Part, whole_room
 from amptui.engine.distributed.compute_timer import ComputeTimer
 from amptui.engine.distributed.own_overflows import OwnOverflows
 from amptui.engine.distributed.rank_control import TrialFailedError
@@ -185,20 +186,24 @@ class DataParallel:
         for buffer in self._model.buffers():
             torch.distributed.broadcast(buffer, src=0)
 
-    def whole_states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The states of the model and of its ``optimizer``, as a single process has them; all ranks call it.
+    def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
+        """The states of the model and of its ``optimizer``, and this rank's parts of what is divided.
 
-        If each rank has a part of them, rank 0 gets the whole, in host memory.
+        In place of a divided tensor the states have an empty one on the meta device. Waits for no other rank.
         """
-        return self._model.state_dict(), optimizer.state_dict()
+        return self._model.state_dict(), optimizer.state_dict(), []
+
+    def room(self, optimizer: Optimizer) -> Callable[[Keys, Tensor], Tensor]:  # noqa: ARG002
+        """What makes room for a tensor of a checkpoint, which :meth:`load_states` is given then."""
+        return whole_room
 
     def load_states(self, model: dict[str, Any], state: dict[str, Any], optimizer: Optimizer) -> None:
-        """Load whole states of the model and of its ``optimizer``."""
+        """Load states of the model and of its ``optimizer``, whole or as :meth:`room` made them."""
         self._model.load_state_dict(model)
         optimizer.load_state_dict(state)
 
-    def leave(self, optimizer: Optimizer, *, keeps_checkpoints: bool) -> None:  # noqa: ARG002
-        """Part from the other ranks after the last step; a last checkpoint may follow."""
+    def leave(self) -> None:
+        """Part from the other ranks after the last step; a last checkpoint may follow, unless ``sharded``."""
         self.group.leave()
 
 

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from amptui.control import Asked, CheckpointRequest
-from amptui.engine.checkpoint.file import Checkpoint
+from amptui.engine.checkpoint.file import Checkpoint, Place
+from amptui.engine.checkpoint.shards import Part
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World
@@ -31,7 +32,7 @@ class Mail(Protocol):
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``."""
 
-    def collect(self, name: str, given_up: Callable[[], bool]) -> list[bytes]:
+    def collect(self, name: str, given_up: Callable[[], bool], patience_seconds: float | None) -> list[bytes]:
         """What the other ranks handed in as ``name``, from rank 1 on; raises if that is ``given_up``."""
 
 
@@ -81,11 +82,14 @@ class RankCheckpoints(CheckpointWriter):
         """See :class:`CheckpointWriter`; rank 0's part."""
         self._begin()
         super().keep(take, reason, began=began)
-        if not self._writing:  # nothing was taken, or it is written already
-            self._ranks.checkpoints_done = self._number
+        if self._job is None:
+            self._not_taken()
 
-    def send_states(self, states: dict[str, Any]) -> None:
+    def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:  # noqa: ARG002
         """The part of the other ranks."""
+        self._send(states)
+
+    def _send(self, states: dict[str, Any]) -> None:
         self._begin()
         with self._lock:
             self._wanted = None
@@ -103,6 +107,10 @@ class RankCheckpoints(CheckpointWriter):
             self.wait()
             self._name = _LAST
             self._hand_in(states)
+
+    def last_is_due(self, place: Place) -> bool:
+        """See :class:`CheckpointWriter`; rank 0 writes it alone."""
+        return not self.follows and super().last_is_due(place)
 
     def give_up(self) -> None:
         """See :class:`CheckpointWriter`."""
@@ -122,13 +130,21 @@ class RankCheckpoints(CheckpointWriter):
         if not self.follows:
             self._ranks.want_checkpoint()
 
+    def _not_taken(self) -> None:
+        """Rank 0 failed to take its part."""
+        self._ranks.checkpoints_done = self._number
+
     def _hand_in(self, states: dict[str, Any]) -> None:
         with suppress(RuntimeError):  # the store is gone with the launcher: so is the run
             self._mail.hand_in(self._name, _encoded({**states, "gpu": self._gpu}))
 
     def _complete(self, checkpoint: Checkpoint) -> Checkpoint:
-        told = self._mail.collect(self._name, self._given_up.is_set)
-        return replace(checkpoint, ranks=[_decoded(each) for each in told])
+        return replace(checkpoint, ranks=self._collect())
+
+    def _collect(self, patience_seconds: float | None = None) -> list[dict[str, Any]]:
+        """What the other ranks have handed in, from rank 1 on."""
+        told = self._mail.collect(self._name, self._given_up.is_set, patience_seconds)
+        return [_decoded(each) for each in told]
 
     def _report(self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]) -> None:
         if not self._given_up.is_set():

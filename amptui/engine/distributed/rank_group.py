@@ -250,15 +250,17 @@ class RankGroup:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
         self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
 
-    def collect(self, name: str, given_up: Callable[[], bool]) -> list[bytes]:
+    def collect(
+        self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
+    ) -> list[bytes]:
         """What the other ranks have handed in as ``name``, from rank 1 on; waits for it, in any thread.
 
         Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is ``given_up`` or too long.
         """
-        return [self._take(f"{name}/{rank}", rank, given_up) for rank in range(1, self.world.size)]
+        limit = time.monotonic() + (patience_seconds or HANG_SECONDS)
+        return [self._take(f"{name}/{rank}", rank, given_up, limit) for rank in range(1, self.world.size)]
 
-    def _take(self, key: str, rank: int, given_up: Callable[[], bool]) -> bytes:
-        limit = time.monotonic() + HANG_SECONDS
+    def _take(self, key: str, rank: int, given_up: Callable[[], bool], limit: float) -> bytes:
         while True:
             ended = self._ended_first()
             over = given_up() or time.monotonic() > limit
@@ -269,7 +271,7 @@ class RankGroup:
             if ended is not None:
                 raise ended
             if over:
-                text = f"rank {rank} has not sent its random states"
+                text = f"rank {rank} has not sent its part of the checkpoint"
                 raise PeerEndedError(rank, "waited", "", text)
             time.sleep(_MEETING_SECONDS)
 

@@ -1,6 +1,7 @@
 """The trainer thread of one rank: meets the others before it prepares, and tells them how it ended."""
 
 import math
+import secrets
 import socket
 import time
 import traceback
@@ -215,7 +216,7 @@ class RankThread(TrainingThread):
             return checkpoint
         name = self._group.hear("checkpoint")
         try:
-            return read(folder / name) if name else None
+            return read(folder / name, checksums=False) if name else None  # rank 0 has checked them
         except DamagedError as error:
             what = f"{socket.gethostname()} cannot read {folder / name}: {error}"
             raise RunFolderError(what, hint="use a folder that all machines share") from error
@@ -230,14 +231,16 @@ class RankThread(TrainingThread):
         from amptui.engine.distributed.rank_checkpoints import RankCheckpoints
 
         assert self._group is not None, "the ranks have met"
-        return RankCheckpoints(
-            folder,
-            world=self._world,
-            mail=self._group,
-            keeps=self._keeps,
-            gpu=prepared.device.index or 0,
-            **options,
-        )
+        options |= {"world": self._world, "mail": self._group, "keeps": self._keeps}
+        options["gpu"] = prepared.device.index or 0
+        if not self._request.fsdp:
+            return RankCheckpoints(folder, **options)
+        from amptui.engine.distributed.sharded_checkpoints import ShardedCheckpoints
+
+        if self._world.leads:
+            self._group.tell("start", secrets.token_hex(4))
+        start = self._group.hear("start")
+        return ShardedCheckpoints(folder, shared=self._checkpoints_path, start=start, **options)
 
     def _announce_run(self, started: RunStarted, start: "Start | None") -> None:
         super()._announce_run(started, start)

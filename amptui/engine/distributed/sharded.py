@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from amptui.data.batches import Batch
+from amptui.engine.checkpoint.host_copy import NotPlainError
+from amptui.engine.checkpoint.shards import Keys, Part, replaced, whole_room
 from amptui.engine.distributed.data_parallel import DataParallel, LossAsGradient, is_trainable
 from amptui.engine.distributed.rank_group import RankGroup
 from amptui.engine.distributed.sharded_gradients import ShardedGradients
@@ -41,7 +43,6 @@ class ShardedDataParallel(DataParallel):
     ) -> None:
         super().__init__(group, experiment, model)
         self._keeps_weights = keeps_weights
-        self._last_states: tuple[dict[str, Any], dict[str, Any]] | None = None
         group.meet("weights")
         names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
         group.check_equal({"parameters": sum(p.numel() for p in model.parameters()), "tensors": len(names)})
@@ -79,27 +80,25 @@ class ShardedDataParallel(DataParallel):
     def gradients(self, model: nn.Module) -> GradientProbe:
         return ShardedGradients(model, self.world.size)
 
-    def whole_states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-        held = optimizer.state_dict()
-        if self._last_states is None:
-            states = self._model.state_dict(), held
-            return gathered(states[0], keep=self.world.leads), gathered(states[1], keep=self.world.leads)
-        model, last = self._last_states  # after leave() nothing can be gathered, and nothing changes
-        return model, {**held, "state": last["state"]}
+    def states(self, optimizer: Optimizer) -> tuple[dict[str, Any], dict[str, Any], list[Part]]:
+        parts: list[Part] = []
+        states = {"model": self._model.state_dict(), "optimizer": optimizer.state_dict()}
+        split = replaced(states, _is_sharded, partial(_take_part, parts))
+        return split["model"], split["optimizer"], parts
+
+    def room(self, optimizer: Optimizer) -> Callable[[Keys, Tensor], Tensor]:
+        like: dict[object, object] = dict(enumerate(_parameters(optimizer)))
+        like.update(self._model.state_dict())
+        return partial(_room, like)
 
     def load_states(self, model: dict[str, Any], state: dict[str, Any], optimizer: Optimizer) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        super().load_states(
-            divided_model(model, self._model.state_dict()), divided_optimizer(state, parameters), optimizer
-        )
+        divided = divided_optimizer(state, _parameters(optimizer))
+        super().load_states(divided_model(model, self._model.state_dict()), divided, optimizer)
 
-    def leave(self, optimizer: Optimizer, *, keeps_checkpoints: bool) -> None:
-        if keeps_checkpoints:
-            self._last_states = self.whole_states(optimizer)
-            self.state = self._last_states[0]
-        elif self._keeps_weights:
+    def leave(self) -> None:
+        if self._keeps_weights:
             self.state = gathered(self._model.state_dict(), keep=self.world.leads)
-        super().leave(optimizer, keeps_checkpoints=keeps_checkpoints)
+        super().leave()
 
     def _average(self) -> None:
         """Sharded gradients are averaged already."""
@@ -211,21 +210,47 @@ def _is_sequence_of_layers(module: nn.Module) -> bool:
 def gathered(state: Any, *, keep: bool) -> Any:
     """``state`` with whole tensors in host memory instead of sharded ones, gathered one after the other.
 
-    A checkpoint then has the form of a single process's, and any number of ranks can resume from it.
     All ranks have to call it with equal states; with ``keep`` False a rank takes part and keeps none of them.
     Containers are copied; a ``state_dict()`` keeps its versions.
     """
-    if isinstance(state, DTensor):
-        whole: Tensor = state.full_tensor()
+
+    def take(_keys: Keys, tensor: Tensor) -> Tensor | None:
+        whole: Tensor = cast("DTensor", tensor).full_tensor()
         return whole.cpu() if keep else None
-    if isinstance(state, dict):
-        values = {name: gathered(value, keep=keep) for name, value in state.items()}
-        if not hasattr(state, "_metadata"):
-            return values
-        same = copy(state)
-        same.update(values)
-        return same
-    return [gathered(each, keep=keep) for each in state] if isinstance(state, list) else state
+
+    return replaced(state, _is_sharded, take)
+
+
+def _is_sharded(tensor: Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+@torch.no_grad()
+def _take_part(parts: list[Part], keys: Keys, tensor: Tensor) -> Tensor:
+    """What stands for a sharded tensor; this rank's part is added to ``parts``, unless it is empty."""
+    assert isinstance(tensor, DTensor), "only those are replaced"
+    local = tensor.to_local()
+    if all(placement.is_replicate() for placement in tensor.placements):
+        return local
+    if not all(placement.is_shard() for placement in tensor.placements):
+        raise NotPlainError(f"{keys} is a sum over ranks, which a checkpoint cannot store")
+    if local.numel():
+        (chunk,) = tensor.__create_chunk_list__()
+        parts.append(Part(keys, tensor.shape, chunk.offsets, local))
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+
+
+def _room(like: Mapping[object, object], keys: Keys, meta: Tensor) -> Tensor:
+    """Room for this rank's part of what has the shape of its parameter, or for another tensor as a whole."""
+    parameter = like.get(keys[1] if keys[0] == "model" else keys[2])
+    if isinstance(parameter, DTensor) and parameter.shape == meta.shape:
+        return torch.empty_like(parameter, dtype=meta.dtype, requires_grad=False)
+    return whole_room(keys, meta)
+
+
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
+    """In the order of their numbers."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def divided_model(whole: dict[str, Any], model: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,7 +271,9 @@ def divided_optimizer(whole: Mapping[str, Any], parameters: Iterable[Tensor]) ->
 
 
 def _part(whole: Any, like: object) -> Any:
-    if not (isinstance(like, DTensor) and isinstance(whole, Tensor) and whole.shape == like.shape):
+    if isinstance(whole, DTensor) or not (
+        isinstance(like, DTensor) and isinstance(whole, Tensor) and whole.shape == like.shape
+    ):
         return whole
     # Without a source rank each takes its part of what it has read itself.
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)

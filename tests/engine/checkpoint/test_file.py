@@ -16,12 +16,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.engine.checkpoint.disk_file import DiskFile
 from amptui.engine.checkpoint.file import (
     FORMAT,
     KEPT,
     Checkpoint,
     DamagedError,
-    _File,
     checkpoint_name,
     checkpoints,
     clear,
@@ -242,7 +242,7 @@ def test_a_descriptor_that_other_code_reused_is_not_touched(
 ) -> None:
     theirs = tmp_path / "of a person"
     theirs.write_bytes(b"dear\n")
-    file = _File(open_new(tmp_path / "checkpoint"))
+    file = DiskFile(open_new(tmp_path / "checkpoint"))
     assert file.write(b"one") == 3
     os.close(file._descriptor)
     assert os.open(theirs, os.O_RDWR) == file._descriptor  # the lowest that is free

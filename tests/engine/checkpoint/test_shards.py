@@ -1,0 +1,189 @@
+"""The folder beside a sharded model's checkpoint: what two ranks wrote is whole, or it is not used."""
+
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from amptui.engine.checkpoint.file import (
+    KEPT,
+    Checkpoint,
+    DamagedError,
+    checkpoint_name,
+    checkpoints,
+    clear,
+    prune,
+    read,
+    write,
+)
+from amptui.engine.checkpoint.resume import newest_checkpoint
+from amptui.engine.checkpoint.shards import Part, Shards, shards_name, whole_room, write_part
+from tests.engine.checkpoint.test_file import made, names
+
+WEIGHT = torch.arange(15.0).reshape(5, 3)
+
+MOMENT = torch.arange(4.0).to(torch.bfloat16)
+
+
+def sharded(folder: Path, step: int, number: int = 1) -> Checkpoint:
+    """A checkpoint whose shards two ranks have written: of 5 rows, and of 4 numbers that rank 1 has alone."""
+    place = folder / shards_name(step, "abc", number)
+    weight, moment = ("model", "weight"), ("optimizer", "state", 0, "moment")
+    files = [
+        write_part(place, 0, [Part(weight, (5, 3), (0, 0), WEIGHT[:3])]),
+        write_part(place, 1, [Part(weight, (5, 3), (3, 0), WEIGHT[3:]), Part(moment, (4,), (0,), MOMENT)]),
+    ]
+    shards = Shards(place, files)
+    shards.write_metadata()
+    state = {"state": {0: {"moment": on_meta(MOMENT), "step": torch.tensor(3.0)}}, "param_groups": []}
+    model = {"weight": on_meta(WEIGHT), "mean": torch.ones(3)}
+    return replace(made(step), model=model, optimizer=state, shards=shards)
+
+
+def on_meta(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, device="meta")
+
+
+def test_parts_are_read_as_whole_tensors_and_counted(tmp_path: Path) -> None:
+    size_bytes = write(sharded(tmp_path, 7), tmp_path)
+    (path,) = checkpoints(tmp_path)
+    found = read(path)
+    assert found.shards is not None
+    files = [path, *found.shards.folder.glob("*.distcp")]
+    assert len(files) == 3
+    assert size_bytes == sum(each.stat().st_size for each in files)
+    filled = found.shards.fill({"model": found.model, "optimizer": found.optimizer}, whole_room)
+    assert torch.equal(filled["model"]["weight"], WEIGHT)
+    assert torch.equal(filled["model"]["mean"], torch.ones(3))
+    assert torch.equal(filled["optimizer"]["state"][0]["moment"], MOMENT)
+
+
+def test_torch_reads_the_folder_too(tmp_path: Path) -> None:
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    checkpoint = sharded(tmp_path, 7)
+    assert checkpoint.shards is not None
+    dcp_to_torch_save(checkpoint.shards.folder, tmp_path / "whole.pt")
+    whole = torch.load(tmp_path / "whole.pt", weights_only=True)
+    assert torch.equal(whole["model"]["weight"], WEIGHT)
+    assert torch.equal(whole["optimizer"]["state"][0]["moment"], MOMENT)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [flip, cut, Path.unlink])
+def test_a_damaged_part_is_noticed_and_the_checkpoint_before_is_used(
+    tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    for step in (7, 8):
+        write(sharded(tmp_path, step), tmp_path)
+    damage(tmp_path / shards_name(8, "abc", 1) / "__1_0.distcp")
+    said: list[str] = []
+    assert newest_checkpoint(tmp_path, said.append).step == 7
+    assert len(said) == 1
+
+
+class Opened:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return (os.mkdir, (str(self.path),))
+
+
+def test_torch_s_own_metadata_is_not_unpickled(tmp_path: Path) -> None:
+    write(sharded(tmp_path, 7), tmp_path)
+    found = read(checkpoints(tmp_path)[0])
+    assert found.shards is not None
+    (found.shards.folder / ".metadata").write_bytes(pickle.dumps(Opened(tmp_path / "code was run")))
+    filled = found.shards.fill({"model": found.model}, whole_room)
+    assert torch.equal(filled["model"]["weight"], WEIGHT)
+    assert not (tmp_path / "code was run").exists()
+
+
+@pytest.mark.parametrize("name", ["..", "/etc", "step-000000007.abc-1.shards/../.."])
+def test_a_folder_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    checkpoint = sharded(tmp_path, 7)
+    assert checkpoint.shards is not None
+    plain = {**checkpoint.shards.plain(), "folder": name}
+    with pytest.raises(ValueError, match="no name"):
+        Shards.from_plain(plain, tmp_path)
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    write(sharded(tmp_path, 7), tmp_path)
+    folder = tmp_path / shards_name(7, "abc", 1)
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedError):
+        read(checkpoints(tmp_path)[0])
+
+
+def test_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
+    for step in range(1, KEPT + 2):
+        write(sharded(tmp_path, step), tmp_path)
+    sharded(tmp_path, 99)  # of a killed process
+    prune(tmp_path)
+    kept = range(2, KEPT + 2)
+    assert names(tmp_path) == sorted(
+        name for step in kept for name in (checkpoint_name(step), shards_name(step, "abc", 1))
+    )
+    clear(tmp_path, after=2)
+    assert names(tmp_path) == sorted(
+        name + (".old" if step > 2 else "")
+        for step in kept
+        for name in (checkpoint_name(step), shards_name(step, "abc", 1))
+    )
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    write(sharded(tmp_path, 3), tmp_path)
+    sharded(tmp_path, 4)
+    mine = tmp_path / shards_name(5, "abc", 1)
+    sharded(tmp_path, 5)
+    (mine / "notes.txt").write_text("mine")
+    clear(tmp_path, after=9)
+    assert names(tmp_path) == [shards_name(3, "abc", 1), checkpoint_name(3), mine.name]
+    assert names(mine) == ["notes.txt"]
+
+
+def test_a_second_checkpoint_of_a_step_replaces_the_first_at_once(tmp_path: Path) -> None:
+    write(sharded(tmp_path, 3, number=1), tmp_path)
+    there: list[list[str]] = []
+    write(sharded(tmp_path, 3, number=2), tmp_path, before_it_counts=lambda: there.append(names(tmp_path)))
+    assert shards_name(3, "abc", 1) in there[0]
+    assert names(tmp_path) == [shards_name(3, "abc", 2), checkpoint_name(3)]
+    assert read(tmp_path / checkpoint_name(3)).shards is not None
+
+
+def test_shards_of_a_checkpoint_that_could_not_be_written_are_removed(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError("the journal's disk")
+
+    with pytest.raises(OSError, match="journal"):
+        write(sharded(tmp_path, 3), tmp_path, before_it_counts=fail)
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_does_not_count_without_its_shards(tmp_path: Path) -> None:
+    checkpoint = sharded(tmp_path, 3)
+    assert checkpoint.shards is not None
+    cut(checkpoint.shards.folder / "__0_0.distcp")
+    with pytest.raises(ValueError, match="bytes instead of"):
+        write(checkpoint, tmp_path)
+    assert names(tmp_path) == []
