@@ -103,11 +103,13 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batch(tmp_path: Pa
     assert losses(alone.log) == pytest.approx(expected[8:], rel=1e-5)
 
 
-def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_a_checkpoint_of_one_process_is_resumed_with_two_ranks(tmp_path: Path, fsdp: bool) -> None:
+    """It is one file, as was a sharded model's in version 0.1.0."""
     settings = {"epochs": "2", **NO_BATCH_NORM}
     folder = tmp_path / "checkpoints"
     Worker(RECORDED, checkpoint_dir=folder, steps=5, batch_size=16, settings=settings).end()
-    two = ranks(tmp_path, "Recorded", settings=settings, resume=True)
+    two = ranks(tmp_path, "Recorded", settings=settings, resume=True, fsdp=fsdp)
     log = Log()
     train(prepare(Recorded(epochs=2, batch_size=16, batch_norm=False)), log)
     assert two[0].found["losses"] == pytest.approx(losses(log)[5:], rel=1e-5)
