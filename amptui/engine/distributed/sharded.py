@@ -230,8 +230,8 @@ def _take_part(parts: list[Part], keys: Keys, tensor: Tensor) -> Tensor:
     """What stands for a sharded tensor; this rank's part is added to ``parts``, unless it is empty."""
     assert isinstance(tensor, DTensor), "only those are replaced"
     local = tensor.to_local()
-    if all(placement.is_replicate() for placement in tensor.placements):
-        return local
+    if not tensor.numel() or all(placement.is_replicate() for placement in tensor.placements):
+        return local.reshape(tensor.shape)
     if not all(placement.is_shard() for placement in tensor.placements):
         raise NotPlainError(f"{keys} is a sum over ranks, which a checkpoint cannot store")
     if local.numel():

@@ -70,6 +70,7 @@ class ShardedCheckpoints(RankCheckpoints):
         """Keeps the parts until the next: after the device has failed, pinned memory must not be freed."""
 
     def send_states(self, states: dict[str, Any], take: Callable[[], list[Part]]) -> None:
+        self._write_own = dict  # there is memory for one copy of the parts
         try:
             self._write_own = partial(self._written, take(), {})
         except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on

@@ -6,7 +6,6 @@
 import json
 import os
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -22,8 +21,6 @@ from typing import Any
 
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.answers import RequestRefused, RequestTaken
 from amptui.control import (
@@ -36,8 +33,7 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.engine.checkpoint.shards import Part, ShardFile, write_part
-from amptui.engine.distributed import rank_group, sharded_checkpoints
+from amptui.engine.distributed import rank_group
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_rows import Exchange, RankRow, Table
 from amptui.engine.distributed.rank_thread import RankThread
@@ -49,6 +45,13 @@ from amptui.modelspec import parse_model
 from amptui.ranks import RanksDisagree, RanksOverflowed
 from amptui.records import EpochFinished, Note, Record, StepRecord, StepSkipped
 from amptui.request import TrainRequest
+from tests.engine.distributed.hindered_writing import (
+    COUNTED,
+    count_collectives,
+    die_at_second_part,
+    empty_disk,
+    fill_disk,
+)
 from tests.engine.distributed.recorded import COMPILED, STEPS, Recorded
 
 
@@ -233,6 +236,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
             if isinstance(record, RanksDisagree)
         ],
     }
+    empty_disk()
     (folder / f"{run.world.rank}.json").write_text(json.dumps({"steps": STEPS, "found": found}))
     return status
 
@@ -313,75 +317,20 @@ def _validate_in_each(run: Run) -> None:
         run.wait_for(EpochFinished, before + 2)
 
 
-class Collectives(TorchDispatchMode):
-    """Counts the operations of all ranks that begin inside."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
-        self.count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(issubclass(each, DTensor) for each in types):
-            return NotImplemented  # its own operations come here
-        self.count += "c10d" in func.namespace
-        return func(*args, **(kwargs or {}))
-
-
-COUNTED: dict[str, list[int]] = {}
-"""How many collectives began in each call of a function."""
-
-
-def _count_collectives(owner: type[Any], name: str) -> None:
-    called = getattr(owner, name)
-
-    def counting(*given: Any) -> Any:
-        with Collectives() as collectives:
-            result = called(*given)
-        COUNTED.setdefault(name, []).append(collectives.count)
-        return result
-
-    setattr(owner, name, counting)
-
-
-class FullDisk(Run):
-    """Rank 1 cannot write a file of more than a kilobyte until the run has ended."""
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        if self.world.rank == 1:
-            _, self.hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, self.hard))
-
-    def until_end(self) -> int:
-        status = super().until_end()
-        if self.world.rank == 1:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (self.hard, self.hard))
-        return status
-
-
 def _with_full_disk(folder: Path, **options: Any) -> Run:
-    _count_collectives(Trainer, "_write_checkpoint")
-    _count_collectives(Recorded, "after_step")
-    run = FullDisk(folder, {"epochs": "2"}, **options)
-    run.thread.start()
-    return run
+    """Rank 1 cannot write its checkpoints; how many collectives those and its steps begin is counted."""
+    count_collectives(Trainer, "_write_checkpoint")
+    count_collectives(Recorded, "after_step")
+    if os.environ["RANK"] == "1":
+        fill_disk()
+    return _with_options(folder, model="Recorded", settings={}, **options)
 
 
 def _killed_while_writing(folder: Path, **options: Any) -> Run:
     """Rank 1 is killed when it has written half of its second checkpoint."""
-    run = Run(folder, {"epochs": "2"}, **options)
-    written: list[ShardFile] = []
-
-    def write_half(folder: Path, rank: int, parts: Sequence[Part]) -> ShardFile:
-        written.append(write_part(folder, rank, parts[: len(parts) // 2] if written else parts))
-        if len(written) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return written[0]
-
-    if run.world.rank == 1:
-        sharded_checkpoints.write_part = write_half  # type: ignore[attr-defined]
-    run.thread.start()
-    return run
+    if os.environ["RANK"] == "1":
+        die_at_second_part()
+    return _with_options(folder, model="Recorded", settings={}, **options)
 
 
 def _with_options(folder: Path, *, model: str, settings: Mapping[str, str], **options: Any) -> Run:
