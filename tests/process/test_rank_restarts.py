@@ -23,6 +23,17 @@ EVERY_5 = ("--checkpoint-every", "5", "--epochs", "10")
 SLOWLY = ("--set", "slow_seconds=0.02")
 
 
+def kill(rank: int, process: "subprocess.Popen[str]", go_on: Path) -> None:
+    """Kill a rank of a run that is held; what is started again is not."""
+    os.kill(pid_of(rank, process), signal.SIGKILL)
+    go_on.touch()
+
+
+def held(go_on: Path) -> Sequence[str]:
+    """The options of a run that makes 20 steps, which take a while, and more when there is ``go_on``."""
+    return (*SLOWLY, "--set", f"held={go_on}")
+
+
 def has_a_checkpoint(run: Path) -> bool:
     """Whether ranks can go on from one."""
     return bool(list((run / "checkpoints").glob("step-*.pt")))
@@ -67,9 +78,9 @@ def resumed(run: Path, *options: str, start: Sequence[str] = ALONE) -> tuple[int
 def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
     tmp_path: Path, start: Sequence[str], own: Sequence[str]
 ) -> None:
-    run = tmp_path / "run"
-    with ranks(run, *EVERY_5, *SLOWLY, *own, start=start, until=has_a_checkpoint) as process:
-        os.kill(pid_of(1, process), signal.SIGKILL)
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    with ranks(run, *EVERY_5, *held(go_on), *own, start=start, until=has_a_checkpoint) as process:
+        kill(1, process, go_on)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert_is_one_whole_run(run, 60)
@@ -83,10 +94,10 @@ def test_a_killed_rank_is_started_again_and_the_journal_reads_as_one_run(
 
 @pytest.mark.slow
 def test_ranks_without_a_checkpoint_start_again_from_the_beginning(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    endless = ("--steps", "30", "--set", "samples=4800", *SLOWLY)
-    with ranks(run, *endless, "--max-restarts", "1") as process:
-        os.kill(pid_of(0, process), signal.SIGKILL)
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    one_epoch = ("--steps", "30", "--set", "samples=4800", *held(go_on))
+    with ranks(run, *one_epoch, "--max-restarts", "1") as process:
+        kill(0, process, go_on)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 0, said
     assert_is_one_whole_run(run, 30)
@@ -111,9 +122,9 @@ def test_ranks_that_are_asked_to_stop_are_not_started_again(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_the_last_line_of_a_failed_run_is_the_way_on(tmp_path: Path) -> None:
     """Ranks resume it, as many, one, or under torchrun; a number that does not fit is refused."""
-    run = tmp_path / "run"
-    with ranks(run, *EVERY_5, *SLOWLY, until=has_a_checkpoint) as process:
-        os.kill(pid_of(1, process), signal.SIGKILL)
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    with ranks(run, *EVERY_5, *held(go_on), until=has_a_checkpoint) as process:
+        kill(1, process, go_on)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert said.splitlines()[-1].endswith(f": {resume_command(run)}")

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ class Recorded(Tiny):
     """It takes its means over a rank's own batch: another training than that of one process."""
     loader: bool = False
     """Its data is a DataLoader of its own, with a worker, and validates in batches of 10."""
+    held: str = ""
+    """A file that step 20 waits for: a test that is slow finds the run no further."""
     loading_seconds: float = 0.0
     """How long rank 1 loads its data."""
     unused: bool = False
@@ -89,6 +92,8 @@ class Recorded(Tiny):
     def loss(self, model: nn.Module, batch: Any) -> Tensor | dict[str, Tensor]:
         if self.slow_seconds:
             time.sleep(random.random() * 2 * self.slow_seconds)
+        while self.held and len(STEPS) == 19 and not Path(self.held).exists():
+            time.sleep(0.01)
         if id(self) != self.trained:
             time.sleep(self.xray_seconds)
         self.precision = precision_now()
