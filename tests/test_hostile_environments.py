@@ -120,7 +120,7 @@ def start_anew(
         cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=120,
+        timeout=400,
         check=False,
         preexec_fn=lower,
     )

@@ -59,7 +59,7 @@ def resumed(run: Path, *options: str, start: Sequence[str] = ALONE) -> tuple[int
         capture_output=True,
         text=True,
         env=environment,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     return ended.returncode, ended.stderr
