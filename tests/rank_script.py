@@ -110,7 +110,7 @@ class Script:
             STEPS.append((precision, self.weights()))
             if self.kind.endswith("killed") and self.rank == 1 and len(STEPS) >= 30 and self.stop.exists():
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self.kind == "failing" and self.rank == 1 and len(STEPS) == 30:
+            if self.kind == "failing" and self.rank == 1 and self.stop.exists():
                 raise ArithmeticError("a wrong number")
             if self.kind not in ("bare", "observe"):
                 time.sleep(0.001)

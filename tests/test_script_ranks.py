@@ -312,7 +312,10 @@ def test_a_killed_rank_ends_the_script_as_without_us(tmp_path: Path, runs: Path)
 
 def test_the_error_of_another_rank_is_in_the_journal(tmp_path: Path, runs: Path) -> None:
     """That of rank 0 says only that the connection was closed."""
-    assert launched(tmp_path / "out", "failing", 1000).returncode == 1
+    with started(tmp_path / "out", "failing", 1_000_000) as process:
+        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+        wait_until(lambda: of(records_of(the_run(runs)), RanksStarted), "the ranks have not met")
+    assert process.returncode == 1
     records = records_of(the_run(runs))
     (lost,) = of(records, RankLost)
     assert isinstance(lost, RankLost)

@@ -309,9 +309,10 @@ class RankPeer:
         rank, _, error = gone
         if not (self._world.leads and self._loop is not None and self._connected and error and rank):
             return
-        (place,) = board.read([f"place/{rank}"])
-        step, host = self._loop.step, str(place["host"])
-        self._emit(RankLost(time=time.time(), step=step, rank=rank, host=host, cause="failed", detail=error))
+        step, (_, place) = self._loop.step, self._places(board)[rank]
+        self._emit(
+            RankLost(time=time.time(), step=step, rank=rank, host=place.host, cause="failed", detail=error)
+        )
 
     def _announce_sample(self, board: Board) -> None:
         """Take the next sample at a step that every rank hears of before."""
