@@ -1,6 +1,7 @@
 """`amptui run` on a real terminal and without one: the script's output, screen and exit status."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -67,6 +68,18 @@ loop = Loop("fp32")
 amptui.observe(loop.model, loop.optimizer)
 loop.run(3)
 sys.exit(int(sys.argv[1]))
+"""
+
+EXITS_WHEN_TOLD = """
+import os, sys, time
+import amptui
+from tests.observed import Loop
+loop = Loop("fp32")
+amptui.observe(loop.model, loop.optimizer)
+while not os.path.exists(sys.argv[1]):
+    loop.run(1)
+    time.sleep(0.02)
+sys.exit(3)
 """
 
 
@@ -152,12 +165,16 @@ def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, EXITS), "3")
+    told = tmp_path / "told"
+    path = script(tmp_path, EXITS_WHEN_TOLD)
+    command = amptui_command("run", "--run-dir", str(folder), path, str(told))
     with ended_afterwards(folder), Terminal(command) as terminal:
+        terminal.wait_for("running")  # a script that ends sooner opens no screen
+        told.touch()
         terminal.wait_for("ended")
         terminal.press("q")
         assert terminal.wait() == 3
-        assert "failed at step 3: the script exited with status 3" in terminal.text
+        assert re.search(r"failed at step \d+: the script exited with status 3", terminal.text)
     assert isinstance(list(read(folder / "journal.jsonl"))[-1], RunFailed)
 
 
