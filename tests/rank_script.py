@@ -49,7 +49,7 @@ class Script:
 
     def open(self) -> None:
         """Call amptui as ``kind`` says."""
-        if self.kind in ("bare", "bare uneven", "bare killed"):
+        if self.kind.startswith("bare"):
             return
         import amptui
         from amptui.process import rank_peer
@@ -112,8 +112,17 @@ class Script:
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.kind == "failing" and self.rank == 1 and self.stop.exists():
                 raise ArithmeticError("a wrong number")
+            if self.fails_now and self.rank == int(self.kind[-1]) and self.stop.exists():
+                if self.kind.startswith("killed"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                raise ArithmeticError("only once")
             if self.kind not in ("bare", "observe"):
                 time.sleep(0.001)
+
+    @property
+    def fails_now(self) -> bool:
+        """Whether these are the ranks of ``failing once: rank N`` that do not reach the end."""
+        return "once" in self.kind and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
 
     def weights(self) -> str:
         """A hash of what this rank holds."""
@@ -131,7 +140,7 @@ def main(out: str, kind: str, steps: str) -> None:
     """Train, and write the steps to ``out``."""
     dist.init_process_group("gloo")
     script = Script(kind, Path(out) / "stop")
-    script.train(int(steps))
+    script.train(1_000_000_000 if script.fails_now else int(steps))
     (Path(out) / f"{script.rank}.json").write_text(json.dumps(STEPS))
     sys.stdout.write(f"rank {script.rank} is done\n")  # in one piece: the ranks write at once
     # A group that is destroyed right after a collective aborts the process now and then (pytorch 190489).

@@ -25,7 +25,16 @@ from amptui.control import (
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.errors import RunFolderError
 from amptui.ranks import RankLost, RanksSampled, RanksStarted
-from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import (
+    Note,
+    PauseChanged,
+    Record,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+    StepRecord,
+)
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
 from tests.checkout import ROOT
@@ -176,10 +185,12 @@ def _connected(run: Path) -> socket.socket | None:
 
 
 @contextmanager
-def started(out: Path, kind: str, steps: int) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    out: Path, kind: str, steps: int, start: tuple[str, ...] = TORCHRUN
+) -> Iterator[subprocess.Popen[bytes]]:
     """The script on two ranks, which goes on until the end of the block; that of the script is awaited."""
     out.mkdir()
-    command = [*TORCHRUN, SCRIPT, str(out), kind, str(steps)]
+    command = [*start, SCRIPT, str(out), kind, str(steps)]
     with (out / "errors").open("wb") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
             yield process
@@ -321,6 +332,33 @@ def test_the_error_of_another_rank_is_in_the_journal(tmp_path: Path, runs: Path)
     assert isinstance(lost, RankLost)
     assert (lost.rank, lost.cause, lost.detail) == (1, "failed", "ArithmeticError: a wrong number")
     assert isinstance(records[-1], RunFailed)
+
+
+@pytest.mark.parametrize("kind", ["failing once: rank 0", "failing once: rank 1", "killed once: rank 1"])
+def test_ranks_that_are_started_again_go_on_in_one_run(
+    kind: str, tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The new ranks would find the addresses of the old ones in torchrun's store (pytorch 135712).
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    again = ("--standalone", *TORCHRUN[3:], "--max-restarts", "1", "--monitor-interval", "0.1")
+    start = amptui_command("run", "--headless", "torchrun")
+    with started(tmp_path / "out", kind, 40, (*start, *again)) as process:
+        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+        run = the_run(runs)
+        wait_until(lambda: of(records_of(run), RanksStarted), "the ranks have not met")
+    assert process.returncode == 0, said(tmp_path / "out")
+    records = records_of(the_run(runs))
+    assert len(of(records, RunStarted)) == 1
+    (resumed,) = of(records, RunResumed)
+    assert isinstance(resumed, RunResumed)
+    causes = {"failing once: rank 0": "only once", "failing once: rank 1": "only once"}
+    assert (resumed.restarts, resumed.world_size) == (1, 2)
+    assert causes.get(kind, "a rank ended") in resumed.cause
+    steps = [record.step for record in records if isinstance(record, StepRecord)]
+    assert steps == list(range(1, resumed.step + 41))
+    last = records[-1]
+    assert isinstance(last, RunFinished)
+    assert (last.reason, last.steps) == ("done", resumed.step + 40)
 
 
 def test_the_demo_trains_on_two_ranks(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def run_resumed(found: Resumption) -> str:
     """
     record = found.record
     text = f"resumed after step {units.count(record.step)} from {record.checkpoint} on {record.device_name}"
-    if not record.checkpoint:
+    if not record.checkpoint and record.step:
+        text = f"the script goes on after step {units.count(record.step)} on {record.device_name}"
+    elif not record.checkpoint:
         text = f"started from the beginning, before the first checkpoint, on {record.device_name}"
     if record.restarts:
         text = f"restart {units.count(record.restarts)}, {' '.join(record.cause.split())}: {text}"

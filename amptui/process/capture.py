@@ -164,9 +164,12 @@ class _PipeReader(threading.Thread):
 class LogTail(threading.Thread):
     """Emits the lines that a script's standard output and error append to one file, as records."""
 
-    def __init__(self, path: Path, emit: Callable[[Record], object]) -> None:
+    def __init__(self, path: Path, emit: Callable[[Record], object], *, skip: bool) -> None:
+        """``skip`` what was written before."""
         super().__init__(name="amptui-output", daemon=True)
         self._file = path.open("rb")
+        if skip:
+            self._file.seek(0, os.SEEK_END)
         self._log = _OutputLog(path, emit)
         self._rest = b""
         self._stopping = threading.Event()

@@ -3,12 +3,13 @@
 import os
 import shlex
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import nn
@@ -29,6 +30,7 @@ from amptui.handover import take_run_dir
 from amptui.process.capture import LogTail
 from amptui.process.rank_peer import UNWATCHED, RankPeer
 from amptui.process.recorder import Recorder
+from amptui.process.restarted_run import RestartedRun, last_before_restart
 from amptui.process.script_run import (
     ScriptRun,
     describe,
@@ -37,7 +39,7 @@ from amptui.process.script_run import (
     with_length,
 )
 from amptui.prompt import complain
-from amptui.records import PRECISIONS, Note, PhaseChanged, Record, RunStarted, Severity
+from amptui.records import PRECISIONS, Note, PhaseChanged, Record, RunFailed, RunStarted, Severity
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 from amptui.runs.server import Server
@@ -176,23 +178,24 @@ class GuestRun(ScriptRun):
     """
 
     def __init__(self, script: Observed | Watched, world: World | None = None) -> None:
-        super().__init__(world)
         handed = take_run_dir()
+        if world is not None and not handed:
+            world = replace(world, restart=0, max_restarts=0)  # each start of the ranks has a run of its own
+        super().__init__(world)
         self._started_by_amptui = bool(handed)
-        if world is not None and handed and RunDir(Path(handed)).holds_a_run:
-            handed = ""  # torchrun has started the ranks again
+        goes_on = world is not None and world.restart > 0 and RunDir(Path(handed)).holds_a_run
         self._script: Observed | Watched | None = script
         self._refusal = script.reason if isinstance(script, Observed) else ""
         self._name = script_name()
         self._began = time.monotonic()
         self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
-        self._lock = RunLock.take(self._run_dir.path, new=True)
+        self._lock = RunLock.take(self._run_dir.path, new=not goes_on)
         self._peer: RankPeer | None = None
         self._parent = os.getppid()
         self._asked_to_stop: str | None = None
         """Why a screen asked the script to stop."""
         try:
-            self._connect(script)
+            self._connect(script, goes_on=goes_on)
         except BaseException:
             if hasattr(self, "loop"):
                 self.loop.close()  # nobody takes its records
@@ -201,7 +204,7 @@ class GuestRun(ScriptRun):
         if not handed:
             write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
 
-    def _connect(self, script: Observed | Watched) -> None:
+    def _connect(self, script: Observed | Watched, *, goes_on: bool) -> None:
         path = self._run_dir.path
         session = Session(str(path))
         recorder = self._recorder = Recorder(
@@ -209,8 +212,13 @@ class GuestRun(ScriptRun):
             self._run_dir,
             asked={"script": sys.argv},
             listeners=[lambda _batch: self._lock.renew()],  # once a second at least: the device is sampled
+            goes_on=goes_on,
         )
-        self._emit = recorder.emit
+        self._emit: Emit = recorder.emit
+        self._restarted: RestartedRun | None = None
+        if goes_on and self.world is not None:
+            self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, recorder.cut_after)
+            self._emit = self._restarted.emit
         self.loop, self._peer = open_loop(self, script, self._emit, begins=self._begin, failed=self._fail)
         if isinstance(self._control, GuestControl):
             self._control.cannot_stop = self._cannot_stop
@@ -219,7 +227,8 @@ class GuestRun(ScriptRun):
         recorder.show_to(self._server)
         self._sampler = Sampler(self._emit, read_allocator=lambda: self.loop.allocator.sample)
         log = path / "output.log"
-        self._tail = LogTail(log, self._emit) if self._started_by_amptui and log.exists() else None
+        has_log = self._started_by_amptui and log.exists()
+        self._tail = LogTail(log, self._emit, skip=goes_on) if has_log else None
         self._emit(PhaseChanged(time=time.time(), phase="first step", detail="waiting for the first step"))
         self._server.start()
         if self._server.trouble:
@@ -266,7 +275,11 @@ class GuestRun(ScriptRun):
             self._tail.stop()
         seconds = time.monotonic() - self._began
         step = self.loop.step
-        self._emit(last_record(error, step=step, seconds=seconds, stopped=stopped, at_exit=at_exit))
+        last = last_record(error, step=step, seconds=seconds, stopped=stopped, at_exit=at_exit)
+        if isinstance(last, RunFailed) and self.world is not None and self.world.starts_again:
+            self._emit(last_before_restart(last, self.world, socket.gethostname()))
+        else:
+            self._emit(last)
         self._sampler.stop(timeout=1.0)
         self._recorder.close(_CLOSING_SECONDS)
         self._server.close(_CLOSING_SECONDS)
@@ -278,7 +291,10 @@ class GuestRun(ScriptRun):
         """Describe the run, as its first step ends."""
         self._emit(PhaseChanged(time=time.time(), phase="training"))
         started = self._description(precision)
-        self._emit(started)
+        if self._restarted is None:
+            self._emit(started)
+        else:
+            self._restarted.begin(started, self.loop.step)
         if started.parallel == "fsdp2":
             self.note("info", _NO_NORMS)
         if self._peer is not None:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
@@ -55,9 +55,12 @@ def world_of_script() -> World | None:
 
     Raises UsageError if a variable of torchrun's is not a number.
     """
+    launched = world_of(os.environ)
     if not (dist.is_available() and dist.is_initialized()):
-        return world_of(os.environ)
+        return launched
     rank, size = dist.get_rank(), dist.get_world_size()
+    if launched is not None and size > 1:
+        return replace(launched, rank=rank, size=size)
     local = os.environ.get("LOCAL_RANK", "")
     return World(rank, int(local) if local.isdigit() else rank, size) if size > 1 else None
 
@@ -258,7 +261,8 @@ class RankPeer:
 
     def _tell_places(self, board: Board) -> None:
         places = tuple(place.of_rank(rank) for rank, (_, place) in enumerate(self._places(board)))
-        self._emit(RanksStarted(time=time.time(), ranks=places))
+        restarts = {"restarts": self._world.restart, "max_restarts": self._world.max_restarts}
+        self._emit(RanksStarted(time=time.time(), ranks=places, **restarts))
 
     # ------------------------------------------------------------------ while training
 

@@ -195,7 +195,7 @@ class _Restarts:
         self._max_restarts = self._max_restarts if view.ranks is None else view.ranks.max_restarts
         if view.outcome is not None or restarts >= self._max_restarts:
             return None
-        self.waiting = "the ranks start again from the newest checkpoint"
+        self.waiting = "the ranks are being started again"
         limit = time.monotonic() + _RESTART_SECONDS
         try:
             while not left() and time.monotonic() < limit:

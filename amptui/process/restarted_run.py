@@ -1,0 +1,100 @@
+"""The run of a script whose ranks torchrun has started again: it goes on in its folder, steps and all."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from amptui.diagnosis.rank_words import rank_lost
+from amptui.engine.distributed.world import World
+from amptui.ranks import RankLost
+from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted, StepRecord
+from amptui.runs.journal import read
+from amptui.runs.rundir import RunDir
+
+_UNKNOWN_CAUSE = "a rank ended"
+"""torchrun tells the ranks that it starts again nothing of those before."""
+
+
+class RestartedRun:
+    """What rank 0's new process adds to the journal of the one before.
+
+    A framework knows which of the script's steps it makes; any other loop counts from 1 again, whatever it
+    has read from a checkpoint of its own. ``take`` gets the records with the run's steps instead, and
+    ``cut_after`` cuts the journal.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        world: World,
+        take: Callable[[Record], object],
+        cut_after: Callable[[int], int | None],
+    ) -> None:
+        self._run_dir = run_dir
+        self._world = world
+        self._take = take
+        self._cut_after = cut_after
+        self._steps_before = 0
+
+    def emit(self, record: Record) -> None:
+        """Take a record with the steps of this process."""
+        self._take(_later(record, self._steps_before) if self._steps_before else record)
+
+    def begin(self, started: RunStarted, step: int) -> None:
+        """Emit the first record, at the end of the first step, which the loop counts as ``step``.
+
+        Reads the whole journal. Raises RunFolderError if that cannot be cut.
+        """
+        last_step, cause = self._read_journal()
+        resumes_after = step - 1 if step > 1 else last_step
+        lost_steps = self._cut_after(resumes_after)
+        if lost_steps is None:
+            self._take(started)  # the ranks before made no step
+            return
+        self._take(
+            RunResumed(
+                time=time.time(),
+                step=resumes_after,
+                checkpoint="",
+                device=started.device,
+                device_name=started.device_name,
+                gpu_uuid=started.gpu_uuid,
+                precision=started.precision,
+                versions=started.versions,
+                lost_steps=lost_steps,
+                world_size=started.world_size,
+                parallel=started.parallel,
+                batch_size=started.batch_size,
+                global_batch_size=started.global_batch_size,
+                restarts=self._world.restart,
+                cause=cause or _UNKNOWN_CAUSE,
+            )
+        )
+        self._steps_before = 0 if step > 1 else last_step
+
+    def _read_journal(self) -> tuple[int, str]:
+        """The last step of the ranks before, and which of them was lost."""
+        step, cause = 0, ""
+        for record in read(self._run_dir.journal_path):
+            if isinstance(record, StepRecord):
+                step = record.step
+            elif isinstance(record, RunStarted | RunResumed):
+                cause = ""
+            elif isinstance(record, RankLost):
+                cause = cause or rank_lost(record)
+        return step, cause
+
+
+def last_before_restart(failed: RunFailed, world: World, host: str) -> RankLost:
+    """Rank 0's failure, if torchrun starts the ranks again: the run is not over."""
+    return RankLost(
+        time=failed.time, step=failed.step, rank=world.rank, host=host, cause="failed", detail=failed.error
+    )
+
+
+def _later(record: Record, steps: int) -> Record:
+    """``record`` with its step, if it has one, so many ``steps`` later."""
+    name = "steps" if isinstance(record, RunFinished) else "step"
+    step: Any = getattr(record, name, None)
+    return record if step is None else replace(record, **{name: step + steps})
