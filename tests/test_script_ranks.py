@@ -263,23 +263,23 @@ def test_where_only_rank_0_watches_it_tells_so_once_and_nobody_waits(
     with training(out, "only rank 0", runs, 200) as (screen, run):
         answer = screen.ask(PrecisionRequest("bf16"))
         assert isinstance(answer, RequestRefused)
-        assert "rank 1 does not call amptui" in answer.detail
+        assert "rank 1 has not called amptui" in answer.detail
     first, other = steps_in(out)
     assert first == other
     assert [first[:200], other[:200]] == bare
     records = records_of(run)
     assert len(of(records, StepRecord)) == len(first)
     notes = [each for each in of(records, Note) if isinstance(each, Note)]
-    assert len([note for note in notes if "rank 1 does not call amptui" in note.text]) == 1
+    assert len([note for note in notes if "rank 1 has not called amptui" in note.text]) == 1
 
 
 def test_where_rank_0_does_not_watch_one_line_says_so(bare: Steps, tmp_path: Path, runs: Path) -> None:
     out = tmp_path / "out"
     with started(out, "only rank 1", 200) as process:
-        wait_until(lambda: "rank 0 does not call amptui" in said(out), "nobody said so")
+        wait_until(lambda: "rank 0 has not called amptui" in said(out), "nobody said so")
     assert process.returncode == 0
     assert [steps[:200] for steps in steps_in(out)] == bare
-    assert said(out).count("rank 0 does not call amptui") == 1
+    assert said(out).count("rank 0 has not called amptui") == 1
     assert not runs.exists()
 
 

@@ -151,7 +151,7 @@ def eager_precisions(precisions: Mapping[str, Precision], model: nn.Module) -> d
     return found
 
 
-class Place(NamedTuple):
+class CompiledIn(NamedTuple):
     """What was being computed when torch compiled for it."""
 
     step: int
@@ -184,14 +184,14 @@ class CompileWatch:
         """Whether torch is compiling now."""
         self.told: Callable[[bool], object] = lambda _compiling: None
         """Told when torch begins to compile, and when it ends."""
-        self._where: Callable[[], Place] = lambda: Place(0, "", True)
+        self._where: Callable[[], CompiledIn] = lambda: CompiledIn(0, "", True)
         self._emit: Callable[[Record], object] = lambda _record: None
         self._began = 0.0
         self._announced = False
-        self._found: dict[Place, _Found] = {}
+        self._found: dict[CompiledIn, _Found] = {}
         self._first_steps: dict[tuple[str, bool], int] = {}
 
-    def begin(self, where: Callable[[], Place], emit: Callable[[Record], object]) -> None:
+    def begin(self, where: Callable[[], CompiledIn], emit: Callable[[Record], object]) -> None:
         """Watch from now on; ``where`` is asked when torch starts to compile."""
         from torch._dynamo.callback import callback_handler
 
@@ -241,7 +241,7 @@ class CompileWatch:
             found.traced = True
             found.ids.append(args.compile_id)
 
-    def _record(self, place: Place, found: _Found) -> ModelCompiled:
+    def _record(self, place: CompiledIn, found: _Found) -> ModelCompiled:
         key = place.precision, place.training
         first = self._first_steps.setdefault(key, place.step)
         what: Literal["first", "again", "graphs"] = "again" if found.traced else "graphs"

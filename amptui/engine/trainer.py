@@ -17,7 +17,7 @@ from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
 from amptui.engine.checkpoint.resume import capture, capture_parts
 from amptui.engine.checkpoint.writer import CheckpointWriter, Reason
-from amptui.engine.compilation import Place
+from amptui.engine.compilation import CompiledIn
 from amptui.engine.failure import is_device_lost, never_free
 from amptui.engine.micro_batch import MicroBatch
 from amptui.engine.prepared import Prepared
@@ -346,9 +346,9 @@ class Trainer:
             warn=self._writer.warn,
         )
 
-    def _place(self) -> Place:
+    def _place(self) -> CompiledIn:
         training = self._prepared.model.training
-        return Place(self.step, self.precision if training else self._validated_in, training)
+        return CompiledIn(self.step, self.precision if training else self._validated_in, training)
 
     def _enter_phase(self, phase: Phase, detail: str = "") -> None:
         if phase != self._phase:

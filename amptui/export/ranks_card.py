@@ -6,7 +6,7 @@ from amptui import units
 from amptui.diagnosis.rank_words import place_words, rank_lost, ranks_disagree, size_words, speed_sentence
 from amptui.export.markup import Markup, card, paragraph, table, verdict
 from amptui.ranks import PERCENTILES
-from amptui.telemetry.rank_watch import RankRow, RanksView
+from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
 
 
@@ -28,7 +28,7 @@ def ranks_card(view: SessionView) -> Markup | None:
     )
 
 
-_COLUMNS: tuple[tuple[str, Callable[[RankRow], str]], ...] = (
+_COLUMNS: tuple[tuple[str, Callable[[RankSummary], str]], ...] = (
     ("device", lambda row: place_words(row.place)),
     ("data wait", lambda row: units.milliseconds(row.data_seconds)),
     ("compute", lambda row: units.milliseconds(row.compute_seconds)),

@@ -35,7 +35,7 @@ from amptui.process.script_run import (
     ScriptRun,
     describe,
     last_record,
-    script_name,
+    own_script_name,
     with_length,
 )
 from amptui.prompt import complain
@@ -186,7 +186,7 @@ class GuestRun(ScriptRun):
         goes_on = world is not None and world.restart > 0 and RunDir(Path(handed)).holds_a_run
         self._script: Observed | Watched | None = script
         self._refusal = script.reason if isinstance(script, Observed) else ""
-        self._name = script_name()
+        self._name = own_script_name()
         self._began = time.monotonic()
         self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
         self._lock = RunLock.take(self._run_dir.path, new=not goes_on)

@@ -39,7 +39,7 @@ from amptui.terminal import HeldTerminal, can_show_a_screen
 
 if TYPE_CHECKING:
     from amptui.process.rank_process import RankPlan
-    from amptui.process.watch import Watched
+    from amptui.process.watch import ViewerEnd
 
 _ENDING_SECONDS = 20.0
 """How long a run's process may take to exit after its last record, for example to close a file."""
@@ -271,7 +271,7 @@ def watch_run(
     *,
     attached: bool,
     quiet: bool,
-) -> "Watched":
+) -> "ViewerEnd":
     """Show the run in ``folder`` on the screen; see :func:`amptui.process.watch.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
     with HeldTerminal(lambda: _farewell(folder)) as terminal:
@@ -298,7 +298,7 @@ def _farewell(folder: Path) -> str:
     return f"the screen was killed, training continues; to watch it again: amptui attach {_quoted(folder)}"
 
 
-def left_running(watched: "Watched", folder: Path) -> int | None:
+def left_running(watched: "ViewerEnd", folder: Path) -> int | None:
     """Report to a user who left a run that goes on; return the exit status.
 
     None if the run has ended or was asked to.
@@ -314,7 +314,7 @@ def left_running(watched: "Watched", folder: Path) -> int | None:
     return 128 + watched.signal if watched.signal is not None else int(bool(watched.error))
 
 
-def _conclude(watched: "Watched", folder: Path, offspring: Offspring | None) -> int:
+def _conclude(watched: "ViewerEnd", folder: Path, offspring: Offspring | None) -> int:
     """Report how the run stands to a user who is back at the shell prompt."""
     status = left_running(watched, folder)
     if status is not None:
@@ -338,7 +338,7 @@ def tell(*lines: str) -> None:
         complain(str(error))
 
 
-def _status(watched: "Watched", folder: Path, ended: int | None) -> int:
+def _status(watched: "ViewerEnd", folder: Path, ended: int | None) -> int:
     outcome = watched.view.outcome
     if outcome is None:
         complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))

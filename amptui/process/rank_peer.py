@@ -35,7 +35,7 @@ SIGN_IN_SECONDS = 30.0
 _LATER_SECONDS = 10.0
 """How much longer the others wait for rank 0."""
 
-_NO_LEADER = "rank 0 does not call amptui, so nothing is recorded"
+_NO_LEADER = "rank 0 has not called amptui, so nothing is recorded"
 
 _CLOSING_SECONDS = 10.0
 
@@ -230,7 +230,7 @@ class RankPeer:
         if board.count("signed") >= self._world.size and waited > 0:
             return str(board.decide("members", self._unlike(board)))
         if waited > SIGN_IN_SECONDS:
-            return str(board.decide("members", f"{self._absent(board)} does not call amptui"))
+            return str(board.decide("members", f"{self._absent(board)} has not called amptui"))
         return None
 
     def _found(self, board: Board, waited: float) -> str | None:

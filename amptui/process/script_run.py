@@ -183,7 +183,7 @@ def last_record(
     return RunFailed(time=now, step=step, error=text, traceback=trace)
 
 
-def script_name() -> str:
+def own_script_name() -> str:
     """What the run is called: the file that Python was told to run."""
     stem = Path(sys.argv[0] if sys.argv else "").stem
     if stem == "__main__":

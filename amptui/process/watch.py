@@ -54,7 +54,7 @@ _Received = TypeVar("_Received")
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class ViewerEnd:
     """How a viewer ended, and its last view."""
 
     left: "Left"
@@ -79,7 +79,7 @@ def watch(
     frames_per_second: float | None,
     opening: "Opening | None" = None,
     quiet: bool = False,
-) -> Watched:
+) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
@@ -151,7 +151,7 @@ def watch(
     over = view.outcome is not None or (ended.is_set() and not _trains_on(run_dir))
     silence = "" if over else last_heard.silence()
     error = client.error or error
-    return Watched(left, over, client.stop_reason is not None, signals.received, view, silence, error)
+    return ViewerEnd(left, over, client.stop_reason is not None, signals.received, view, silence, error)
 
 
 def _lost_words(error: str, run_dir: Path) -> str:
@@ -275,7 +275,7 @@ def _go_on_in_lines(
     return ""
 
 
-def follow_until_first_step(connection: socket.socket, run_dir: Path) -> Watched:
+def follow_until_first_step(connection: socket.socket, run_dir: Path) -> ViewerEnd:
     """Follow a run in plain lines until its first step, then detach; Ctrl+C before that stops it.
 
     Closing the terminal before that does not stop it.
@@ -296,4 +296,4 @@ def follow_until_first_step(connection: socket.socket, run_dir: Path) -> Watched
     client.leave(kind, _GOODBYE_SECONDS)
     left: Left = kind if signals.received is None else "interrupted"
     stop_asked = signals.received is not None
-    return Watched(left, ended.is_set(), stop_asked, signals.received, session.view(), "", client.error)
+    return ViewerEnd(left, ended.is_set(), stop_asked, signals.received, session.view(), "", client.error)

@@ -31,7 +31,7 @@ RankRecord = RanksStarted | RanksSampled | RanksDisagree | RankLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankRow:
+class RankSummary:
     """One rank: seconds are medians over the newest samples, the rest is of the newest one."""
 
     rank: int
@@ -59,7 +59,7 @@ class RanksView:
     """The ranks of a run, as of their newest sample."""
 
     world_size: int
-    rows: tuple[RankRow, ...] = ()
+    rows: tuple[RankSummary, ...] = ()
     """By rank; of a run of more than 64 ranks those that stand out."""
     step: int | None = None
     """Of the newest sample; None before the first."""
@@ -162,14 +162,14 @@ class RankWatch:
 
 def _rows(
     newest: RanksSampled, window: Iterable[RanksSampled], places: Sequence[RankPlace]
-) -> Iterable[RankRow]:
+) -> Iterable[RankSummary]:
     by_rank = {place.rank: place for place in places}
     seconds = {name: _medians(window, name) for name in ("step_seconds", "data_seconds", "compute_seconds")}
     columns = {name: dict(zip(newest.ranks, getattr(newest, name), strict=False)) for name in _NEWEST}
     for rank in sorted(newest.ranks):
         numbers: dict[str, Any] = {name: column.get(rank) for name, column in (seconds | columns).items()}
         reasons = tuple(reason for reason, held in newest.throttled.items() if rank in held)
-        yield RankRow(rank=rank, place=by_rank.get(rank), throttled=reasons, **numbers)
+        yield RankSummary(rank=rank, place=by_rank.get(rank), throttled=reasons, **numbers)
 
 
 _NEWEST = (
@@ -187,7 +187,7 @@ def _medians(window: Iterable[RanksSampled], name: str) -> dict[int, float]:
     return {rank: statistics.median(values) for rank, values in found.items()}
 
 
-def _percentiles(newest: RanksSampled, rows: Sequence[RankRow]) -> dict[str, tuple[float, ...]]:
+def _percentiles(newest: RanksSampled, rows: Sequence[RankSummary]) -> dict[str, tuple[float, ...]]:
     """As told; where the rows are all ranks, of the rows."""
     found = {}
     for name in ("step", "data", "compute"):

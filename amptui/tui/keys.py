@@ -20,11 +20,13 @@ class Key:
     """One word for the footer; empty if the key is not shown there."""
     meaning: str
     """One line for the help."""
+    hint_paused: str = ""
+    """The word while the run is paused, if it is another."""
 
 
 RUN_KEYS = (
     Key("p", ("p",), "toggle_precision", "AMP", "switch the running training between FP32 and AMP"),
-    Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume"),
+    Key("space", ("space",), "toggle_pause", "pause", "pause after the current step, or resume", "resume"),
     Key("d", ("d",), "detach", "detach", "close the screen, training continues; amptui attach reopens it"),
     Key("s", ("s",), "write_checkpoint", "save", "write a checkpoint after the current step"),
     Key("m", ("m",), "choose_precision", "precision", "choose any precision that this device supports"),
@@ -58,9 +60,9 @@ ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 """The action of each press."""
 
 
-def footer_hints(keys: Iterable[Key]) -> tuple[tuple[str, str], ...]:
+def footer_hints(keys: Iterable[Key], *, paused: bool = False) -> tuple[tuple[str, str], ...]:
     """The footer's hints: each key with its word."""
-    return tuple((key.label, key.hint) for key in keys if key.hint)
+    return tuple((key.label, (paused and key.hint_paused) or key.hint) for key in keys if key.hint)
 
 
 FOOTER_HINTS = footer_hints(KEYS)

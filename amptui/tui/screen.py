@@ -177,7 +177,7 @@ class RunScreen(CanvasApp):
             steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, self._view.step_seconds),
             stopping=self._control.stop_reason is not None and not self._over,
             accepts=self._accepts(),
-            hints=footer_hints(self._keys()),
+            hints=footer_hints(self._keys(), paused=self._view.state == "paused"),
             lost=self._state.lost or self._lost_words(),
             silence="" if self._over else self._why_silent(),
             message=self._state.message if now < self._message_until else "",

@@ -32,6 +32,12 @@ def test_the_footer_shows_keys_of_the_table_with_help_and_quit_last() -> None:
     assert all(words and " " not in words for _, words in FOOTER_HINTS)
 
 
+def test_a_paused_run_can_be_resumed() -> None:
+    running, paused = dict(footer_hints(KEYS)), dict(footer_hints(KEYS, paused=True))
+    assert (running["space"], paused["space"]) == ("pause", "resume")
+    assert {**paused, "space": "pause"} == running
+
+
 def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
     assert set(KEYS) - set(ENDED_KEYS) == set(RUN_KEYS)
     assert set(footer_hints(ENDED_KEYS)) <= set(FOOTER_HINTS)

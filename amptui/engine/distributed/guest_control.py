@@ -41,7 +41,7 @@ _APART = "the ranks are not at the same step: did one take fewer batches, or cal
 
 _LOST = "the connection between the ranks was lost"
 
-NO_SCRIPT_XRAY = "it runs the forward pass again, in which rank 0 would wait for the other ranks"
+NO_SCRIPT_XRAY = "rank 0 would wait for the others in its forward pass"
 
 R = TypeVar("R", bound=Request)
 

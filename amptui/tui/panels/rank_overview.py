@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from amptui import units
-from amptui.telemetry.rank_watch import RankRow, RanksView
+from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.rank_strips import draw_percentiles, draw_rank_axis, draw_strip
 from amptui.tui.style import Style
@@ -25,7 +25,7 @@ class _Strip(NamedTuple):
     """One kind of number."""
 
     label: str
-    value: Callable[[RankRow], float | None]
+    value: Callable[[RankSummary], float | None]
     text: Callable[[float | None], str]
     percentiles: str = ""
     """Their name in the view."""

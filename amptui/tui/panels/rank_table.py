@@ -12,7 +12,7 @@ from amptui.diagnosis.rank_words import (
     size_words,
     speed_sentence,
 )
-from amptui.telemetry.rank_watch import RankRow, RanksView
+from amptui.telemetry.rank_watch import RankSummary, RanksView
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect, text_width
 from amptui.tui.panels.ab_comparison import steady_style
@@ -159,7 +159,7 @@ def _draw_extremes(canvas: Canvas, view: SessionView, ranks: RanksView) -> None:
             table.draw_row(canvas, y, row)
 
 
-def _memory(row: RankRow) -> str:
+def _memory(row: RankSummary) -> str:
     total = row.place.memory_total_bytes if row.place is not None else None
     return "" if row.memory_used_bytes is None else units.bytes_of(row.memory_used_bytes, total)
 
@@ -175,7 +175,7 @@ class _Column(NamedTuple):
     width: int
     rank: int
     """The lowest matters most."""
-    text: Callable[[RankRow], str]
+    text: Callable[[RankSummary], str]
     causes: tuple[str, ...] = ()
     """The verdicts of which it is the evidence."""
 
@@ -229,7 +229,7 @@ class _Table:
                 room -= column.width + _GAP
         return [column for column in measured if column in kept], room
 
-    def _place(self, row: RankRow) -> str:
+    def _place(self, row: RankSummary) -> str:
         return place_words(row.place, with_host=self._hosts)
 
     def draw_titles(self, canvas: Canvas, y: int, rank_title: str = "rank") -> None:
@@ -255,7 +255,7 @@ class _Table:
             parts.pop()
         return blanks.join(parts)
 
-    def draw_row(self, canvas: Canvas, y: int, row: RankRow) -> None:
+    def draw_row(self, canvas: Canvas, y: int, row: RankSummary) -> None:
         """One rank; the slow one is marked, and the number that shows it."""
         verdict = self._ranks.straggler
         slow = verdict is not None and verdict.rank == row.rank
@@ -276,7 +276,7 @@ class _Table:
         if row.throttled and self._reasons > 4:
             canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
 
-    def _draw_bar(self, canvas: Canvas, x: int, y: int, row: RankRow, style: int) -> None:
+    def _draw_bar(self, canvas: Canvas, x: int, y: int, row: RankSummary, style: int) -> None:
         """Waiting for data, local compute, and the rest of the step, which is waiting for others."""
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)

@@ -145,7 +145,7 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
     [
         "amptui.engine.own_loop.observed_loop.StepFacts",
         "amptui.engine.own_loop.observed_loop.ObservedLoop._learning_rates",
-        "amptui.process.guest_run.script_name",
+        "amptui.process.guest_run.own_script_name",
     ],
 )
 def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
