@@ -62,7 +62,7 @@ def open_board(name: str) -> Board | None:
 
 
 def collectives_made() -> int:
-    """How many collectives this rank has begun on the script's process group; 0 where nobody counts them.
+    """How many collectives this rank has begun on the default process group; 0 where nobody counts them.
 
     Equal on all ranks that are at the same place of the training, however many steps each has counted.
     """

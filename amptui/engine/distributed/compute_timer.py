@@ -12,10 +12,10 @@ from torch import Tensor, nn
 class ComputeTimer:
     """Times from the start of a forward pass to the gradient that comes last, before the all-reduce ends.
 
-    Call :meth:`begin` before a step's first forward pass; a hook of the first parameter ends the time, since
-    the backward pass comes to it last. A CPU is timed in all steps, by the host's clock. On a GPU two events
-    around the work of one step are recorded, the host's clock knows nothing of it; the next step is timed
-    after they have been read. Nobody waits for the device.
+    Call :meth:`begin` as a step's first forward pass begins, after any wait for other ranks; a hook of the
+    first parameter ends the time, since the backward pass comes to it last. A CPU is timed in all steps, by
+    the host's clock. On a GPU two events around the work of one step are recorded, the host's clock knows
+    nothing of it; the next step is timed after they have been read. Nobody waits for the device.
     """
 
     def __init__(

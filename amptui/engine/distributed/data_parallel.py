@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.data.batches import Batch, Batches, count_samples
 from amptui.engine.checkpoint.shards import Keys, Part, whole_room
+from amptui.engine.distributed.board import collectives_made
 from amptui.engine.distributed.compute_timer import ComputeTimer
 from amptui.engine.distributed.own_overflows import OwnOverflows
 from amptui.engine.distributed.rank_control import TrialFailedError
@@ -92,7 +93,7 @@ class DataParallel:
         self._module = _Loss(self._model, self._experiment)
         self._ddp = DistributedDataParallel(self._module)
         self.weights_check = WeightsCheck(parameters, self._device, leads=self.world.leads)
-        self.compute_timer = ComputeTimer(parameters, self._device)
+        self.compute_timer = self._module.timer = ComputeTimer(parameters, self._device)
         self.own_overflows = OwnOverflows(parameters, self._device)
 
     def micro_batches(self, drawn: Sequence[Batch]) -> list[MicroBatch]:
@@ -116,8 +117,7 @@ class DataParallel:
         """What ``loss()`` returns for this rank's batch; the step's loss counts ``weigh`` of it."""
         if first:
             self._module.mean.grad = None
-            self.compute_timer.begin()
-        self._module.weigh, self.compute_timer.ends_step = weigh, last
+        self._module.weigh, self._module.begins_step, self.compute_timer.ends_step = weigh, first, last
         if last and not self._alone:
             return self._ddp(batch)
         with self._ddp.no_sync():
@@ -219,9 +219,18 @@ class _Loss(nn.Module):
         """Its gradient is the loss: averaged with all others, at no cost of its own."""
         self.weigh: Callable[[Tensor], Tensor] = weights([1])[0]
         """What the next loss counts for among a step's micro-batches."""
+        self.begins_step = True
+        """Whether the next forward pass is the first of its step."""
+        self.timer = ComputeTimer((), device)
 
     def forward(self, batch: Batch) -> object:
+        # Not earlier: DDP has just waited for rank 0's buffers.
+        if self.begins_step:
+            self.timer.begin()
+        collectives = collectives_made()
         result = self._experiment.loss(self.model, batch)
+        if collectives_made() != collectives:
+            self.timer.forget()  # it waits for other ranks by itself, as SyncBatchNorm does
         if isinstance(result, dict) and is_trainable(result.get("loss")):
             return {**result, "loss": LossAsGradient.apply(result["loss"], self.mean, self.weigh)}
         if is_trainable(result):

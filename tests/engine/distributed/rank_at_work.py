@@ -229,6 +229,7 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         "notes": [each.text for each in run.records if isinstance(each, Note)],
         "overflowed": [(each.step, each.ranks) for each in run.records if isinstance(each, RanksOverflowed)],
         "skipped": [each.step for each in run.records if isinstance(each, StepSkipped)],
+        "compute": [row.numbers.compute_seconds for row in rows],
         "own_overflows": next((row.numbers.overflowed for row in reversed(rows)), None),
         "disagreements": [
             (record.what, record.step, record.count, [each.rank for each in record.others])

@@ -1,5 +1,7 @@
 """Real ranks over gloo: they train as one process would, obey together, and tell who ended."""
 
+import math
+import statistics
 from pathlib import Path
 
 import pytest
@@ -231,3 +233,20 @@ def test_a_parameter_without_a_gradient_is_explained(tmp_path: Path) -> None:
     ranks = train_ranks("plain", 2, tmp_path, arguments={"unused": "yes"})
     assert [each.status for each in ranks] == [1, 1]
     assert ranks[0].found["error"].startswith("a parameter of the model took no part in loss()")
+
+
+@pytest.mark.slow
+def test_a_wait_for_the_buffers_of_a_slow_rank_is_no_compute_time(tmp_path: Path) -> None:
+    """DDP gives out those of batch norm before each forward pass."""
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"epochs": "1", "lag_seconds": "1"})
+    assert [each.status for each in ranks] == [0, 0]
+    measured = [seconds for seconds in ranks[0].found["compute"] if not math.isnan(seconds)]
+    assert statistics.median(measured) < 0.5
+
+
+@pytest.mark.slow
+def test_a_loss_that_communicates_has_no_compute_time(tmp_path: Path) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"epochs": "1", "communicates": "yes"})
+    assert [each.status for each in ranks] == [0, 0]
+    assert ranks[0].found["compute"]
+    assert all(math.isnan(seconds) for seconds in ranks[0].found["compute"])
