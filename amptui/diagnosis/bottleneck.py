@@ -17,8 +17,13 @@ LITTLE_REST = 0.05
 Tensor Cores give at most 8 to 16 times FP32's throughput (NVIDIA's data sheets, V100 to H200)."""
 
 
-def bound_words(timing: PrecisionTiming) -> str:
-    """``launch-bound``; empty if the cause is unknown."""
+def bound_words(timing: PrecisionTiming, *, ranks: int = 1) -> str:
+    """``launch-bound``; empty if the cause is unknown.
+
+    With several ``ranks`` forward and backward contain the communication.
+    """
+    if timing.bound == "compute" and ranks > 1:
+        return "compute- or communication-bound"
     return "" if timing.bound in ("", "unknown") else f"{timing.bound}-bound"
 
 
@@ -76,11 +81,12 @@ def _share(percent: float) -> str:
     return units.percent(percent / 100)
 
 
-def limit(timing: PrecisionTiming) -> str:
+def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
     """The most that another precision can gain, by Amdahl's law; empty until enough steps were timed.
 
     With a share p of the step in forward and backward this is 1 / (1 - p), if they took no time at all;
-    input-bound, 1 / (share of the input).
+    input-bound, 1 / (share of the input). With several ``ranks`` forward and backward contain communication,
+    which takes as long in any precision: there is no number then.
     """
     if not timing.bound:
         return ""
@@ -88,10 +94,18 @@ def limit(timing: PrecisionTiming) -> str:
         return f"data takes as long in any precision: {_times(1 / _input_share(timing))} at most"
     if timing.bound == "launch":
         return "launching takes as long in any precision: little to gain"
+    return _amp_limit(timing, ranks)
+
+
+def _amp_limit(timing: PrecisionTiming, ranks: int) -> str:
     shares = shares_of(timing.phases)
     amp = sum(shares.get(name, 0.0) for name in AMP_PHASES)
     part = f"{units.percent(amp)} of the step"
     used = base_precision(timing.precision) in AMP_PRECISIONS
+    if ranks > 1 and used:
+        return f"what AMP speeds up is still {part}, less the communication in it"
+    if ranks > 1:
+        return f"AMP can speed up forward and backward, {part}, but not the communication in them"
     if 1 - amp < LITTLE_REST:
         who = "what AMP speeds up is still" if used else "AMP can speed up forward and backward:"
         return f"{who} {part}, little else limits it"
@@ -100,18 +114,20 @@ def limit(timing: PrecisionTiming) -> str:
     return f"AMP can speed up only forward and backward, {part}: {_times(1 / (1 - amp))} at most"
 
 
-def limit_beside(timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison) -> str:
+def limit_beside(
+    timing: PrecisionTiming, others: Sequence[PrecisionTiming], comparison: Comparison, *, ranks: int = 1
+) -> str:
     """The limit of one of several timings; if AMP was slower than the baseline, that instead."""
     judged = {each.precision: each for each in others if each.bound}
     compared = timing.precision if timing.precision in AMP_PRECISIONS else comparison.amp
     baseline, amp = judged.get(comparison.baseline or ""), judged.get(compared or "")
     if baseline is None or amp is None or timing not in (baseline, amp):
-        return limit(timing)
+        return limit(timing, ranks=ranks)
     why = why_slower(baseline, amp)
     if why and timing is baseline:
         times = _times(_whole(amp) / _whole(baseline))
         why = f"no gain from {precision_label(amp.precision)}: its steps take {times} as long"
-    return why or limit(timing)
+    return why or limit(timing, ranks=ranks)
 
 
 def why_slower(baseline: PrecisionTiming, other: PrecisionTiming) -> str:

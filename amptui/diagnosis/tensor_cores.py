@@ -12,13 +12,17 @@ MIN_SHARE = 0.1
 
 
 def rate_words(found: PrecisionFlops) -> str:
-    """``412 TFLOP/s``, or ``≥412 TFLOP/s`` where something could not be counted; n/a without a speed."""
+    """``412 TFLOP/s``, or ``≥412 TFLOP/s`` where something could not be counted; n/a without a speed.
+
+    Of several ranks, that of one: ``412 TFLOP/s each``.
+    """
     value = found.flops_per_second
     if value is None:
         return units.NOT_AVAILABLE
     scale, unit = next(((s, u) for s, u in ((1e12, "T"), (1e9, "G")) if value >= s), (1e6, "M"))
     least = "≥" if found.counted.uncounted else ""
-    return f"{least}{_three_digits(value / scale)} {unit}FLOP/s"
+    each = " each" if found.ranks > 1 else ""
+    return f"{least}{_three_digits(value / scale)} {unit}FLOP/s{each}"
 
 
 def mfu_words(found: PrecisionFlops) -> str:

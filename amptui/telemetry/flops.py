@@ -83,4 +83,5 @@ def flops_now(counted: FlopsCounted, step_seconds: float | None, run: RunStarted
         on_gpu=on_gpu,
         flops_per_second=counted.flops / step_seconds if step_seconds and known else None,
         peak_flops_per_second=peak_flops(run.device_name, counted.flops_by_type) if run and on_gpu else None,
+        ranks=1 if run is None else run.world_size,
     )

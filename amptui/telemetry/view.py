@@ -167,6 +167,8 @@ class PrecisionFlops:
     """The GPU's dense peak for that kind of number; None where it is not known."""
     other_sizes: bool = False
     """Whether steps of other sizes than the counted one ran too, which the speed leaves out."""
+    ranks: int = 1
+    """How many train together; the operations are those of rank 0, and the peak that of one GPU."""
 
     @property
     def mfu(self) -> float | None:

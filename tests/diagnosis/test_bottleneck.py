@@ -79,6 +79,17 @@ def test_each_bottleneck_has_its_limit(timing: PrecisionTiming, words: str) -> N
     assert limit(timing) == words
 
 
+@pytest.mark.parametrize("amp", [False, True])
+def test_with_several_ranks_no_number_is_promised(amp: bool) -> None:
+    timing = judged(0.0, 0.4, 0.58, None, 0.02, amp=amp)
+    assert bound_words(timing, ranks=4) == "compute- or communication-bound"
+    words = limit(timing, ranks=4)
+    assert "98% of the step" in words
+    assert "communication" in words
+    assert "at most" not in words
+    assert "little else" not in words
+
+
 @given(st.lists(st.floats(1e-6, 10.0), min_size=5, max_size=5), st.floats(1.0, 64.0))
 def test_no_precision_that_speeds_up_forward_and_backward_beats_the_limit(
     seconds: list[float], times: float

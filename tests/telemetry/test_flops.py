@@ -142,6 +142,12 @@ def test_what_could_not_be_counted_makes_it_a_lower_bound() -> None:
     assert mfu_words(found) == "≥0%"
 
 
+def test_of_several_ranks_the_speed_is_that_of_each() -> None:
+    full, _ = folded(samples.flops(flops=2 * TERA), samples.flops("fp16"), *STEPS, world_size=4)
+    assert rate_words(full) == "500 TFLOP/s each"
+    assert full.mfu == pytest.approx(500 / 67)
+
+
 def test_a_compiled_model_counted_once_has_a_speed_in_each_precision() -> None:
     full, half = folded(samples.flops("fp16", flops=2 * TERA), *STEPS)
     assert half.counted.flops == full.counted.flops
