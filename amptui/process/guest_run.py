@@ -210,7 +210,7 @@ class GuestRun(ScriptRun):
         recorder = self._recorder = Recorder(
             session,
             self._run_dir,
-            asked={"script": sys.argv},
+            asked={"script": sys.argv, "max_restarts": 0 if self.world is None else self.world.max_restarts},
             listeners=[lambda _batch: self._lock.renew()],  # once a second at least: the device is sampled
             goes_on=goes_on,
         )

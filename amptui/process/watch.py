@@ -23,6 +23,7 @@ from amptui.process.plain_lines import PlainFront
 from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain
 from amptui.runs.client import Client
+from amptui.runs.find import RESTART_SECONDS
 from amptui.runs.lock import holder
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
@@ -44,9 +45,6 @@ _ENDING_SECONDS = 1.0
 
 _SILENT_SECONDS = 5.0
 """A run samples its device every second; during a long call it may miss some."""
-
-_RESTART_SECONDS = 120.0
-"""How long a screen waits for ranks to be started again. The launcher gives the old ones 30 s to end."""
 
 _RECONNECT_SECONDS = 0.2
 
@@ -196,7 +194,7 @@ class _Restarts:
         if view.outcome is not None or restarts >= self._max_restarts:
             return None
         self.waiting = "the ranks are being started again"
-        limit = time.monotonic() + _RESTART_SECONDS
+        limit = time.monotonic() + RESTART_SECONDS
         try:
             while not left() and time.monotonic() < limit:
                 with suppress(RunFolderError):

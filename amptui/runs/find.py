@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from amptui.runs.rundir import (
     open_run_dir,
     read_run_json,
     run_argument,
+    written,
 )
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
@@ -25,6 +27,9 @@ _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
 
 _MAX_NAMED = 3
 """Matching runs that a message lists at most."""
+
+RESTART_SECONDS = 120.0
+"""How long ranks may take to be started again. The launcher gives the old ones 30 s to end."""
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
 
@@ -186,7 +191,20 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
     words = {"stopped": "was stopped", "died": "died unexpectedly", "unreadable": "cannot be read"}
     ended = f"{run.name}{' ' if is_named else ', '}{words.get(run.state, run.state)}"
     named = run_argument(run.folder)
+    if run.state == "died" and _may_start_again(RunDir(run.folder)):
+        hint = "its ranks may be starting again: repeat this in a few seconds"
+        return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
     hint = f"view it with `amptui replay {named}`"
     if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
         hint += f", or resume it with `{resume_command(run.folder)}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
+
+
+def _may_start_again(run_dir: RunDir) -> bool:
+    """Whether the run has just died, and had a launcher that starts its ranks again."""
+    wrote = written(run_dir)
+    if wrote is None or time.time() - wrote > RESTART_SECONDS:
+        return False
+    with suppress(RunFolderError, KeyError, TypeError):
+        return int(read_run_json(run_dir.path)["asked"]["max_restarts"]) > 0
+    return False

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shlex
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -223,6 +224,23 @@ def test_of_several_live_runs_the_one_started_last_is_shown_unless_a_name_may_me
         assert live_run("mnist-1") == first
         with pytest.raises(UsageError, match=r"'mnist' matches 2 live runs: mnist-1, mnist-2; give more"):
             live_run("mnist")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "seconds_ago", "waits"), [(3, 0, True), (3, 1000, False), (0, 0, False)]
+)
+def test_ranks_that_may_be_starting_again_are_waited_for(
+    restarts: int, seconds_ago: float, waits: bool
+) -> None:
+    run_dir = with_checkpoints("mnist-1")
+    run_dir.write_run_json({"asked": {"max_restarts": restarts}})
+    run_dir.journal_path.write_text("")
+    at = time.time() - seconds_ago
+    os.utime(run_dir.journal_path, (at, at))
+    with pytest.raises(UsageError) as caught:
+        live_run("mnist-1")
+    assert ("starting again" in str(caught.value)) == waits
+    assert ("--resume" in str(caught.value)) != waits
 
 
 def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
