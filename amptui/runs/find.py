@@ -206,5 +206,6 @@ def _may_start_again(run_dir: RunDir) -> bool:
     if wrote is None or time.time() - wrote > RESTART_SECONDS:
         return False
     with suppress(RunFolderError, KeyError, TypeError):
-        return int(read_run_json(run_dir.path)["asked"]["max_restarts"]) > 0
+        restarts = read_run_json(run_dir.path)["asked"]["max_restarts"]
+        return isinstance(restarts, int) and restarts > 0
     return False
