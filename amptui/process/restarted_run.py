@@ -1,11 +1,11 @@
 """The run of a script whose ranks torchrun has started again: it goes on in its folder, steps and all."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from amptui.diagnosis.rank_words import rank_lost
+from amptui.engine.description import describe_resumption
 from amptui.engine.distributed.world import World
 from amptui.ranks import RankLost
 from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted, StepRecord
@@ -31,10 +31,10 @@ class RestartedRun:
         take: Callable[[Record], object],
         cut_after: Callable[[int], int | None],
     ) -> None:
-        self._run_dir = run_dir
         self._world = world
         self._take = take
         self._cut_after = cut_after
+        self._last_step, self._cause = _read_journal(run_dir)
         self._steps_before = 0
 
     def emit(self, record: Record) -> None:
@@ -44,46 +44,30 @@ class RestartedRun:
     def begin(self, started: RunStarted, step: int) -> None:
         """Emit the first record, at the end of the first step, which the loop counts as ``step``.
 
-        Reads the whole journal. Raises RunFolderError if that cannot be cut.
+        Raises RunFolderError if the journal cannot be cut.
         """
-        last_step, cause = self._read_journal()
-        resumes_after = step - 1 if step > 1 else last_step
+        resumes_after = step - 1 if step > 1 else self._last_step
         lost_steps = self._cut_after(resumes_after)
         if lost_steps is None:
             self._take(started)  # the ranks before made no step
             return
-        self._take(
-            RunResumed(
-                time=time.time(),
-                step=resumes_after,
-                checkpoint="",
-                device=started.device,
-                device_name=started.device_name,
-                gpu_uuid=started.gpu_uuid,
-                precision=started.precision,
-                versions=started.versions,
-                lost_steps=lost_steps,
-                world_size=started.world_size,
-                parallel=started.parallel,
-                batch_size=started.batch_size,
-                global_batch_size=started.global_batch_size,
-                restarts=self._world.restart,
-                cause=cause or _UNKNOWN_CAUSE,
-            )
-        )
-        self._steps_before = 0 if step > 1 else last_step
+        why, again = self._cause or _UNKNOWN_CAUSE, self._world.restart
+        resumed = describe_resumption(started, None, lost_steps=lost_steps, restarts=again, cause=why)
+        self._take(replace(resumed, step=resumes_after))
+        self._steps_before = 0 if step > 1 else self._last_step
 
-    def _read_journal(self) -> tuple[int, str]:
-        """The last step of the ranks before, and which of them was lost."""
-        step, cause = 0, ""
-        for record in read(self._run_dir.journal_path):
-            if isinstance(record, StepRecord):
-                step = record.step
-            elif isinstance(record, RunStarted | RunResumed):
-                cause = ""
-            elif isinstance(record, RankLost):
-                cause = cause or rank_lost(record)
-        return step, cause
+
+def _read_journal(run_dir: RunDir) -> tuple[int, str]:
+    """The last step of the ranks before, and which of them was lost; reads all of it."""
+    step, cause = 0, ""
+    for record in read(run_dir.journal_path):
+        if isinstance(record, StepRecord):
+            step = record.step
+        elif isinstance(record, RunStarted | RunResumed):
+            cause = ""
+        elif isinstance(record, RankLost):
+            cause = cause or rank_lost(record)
+    return step, cause
 
 
 def last_before_restart(failed: RunFailed, world: World, host: str) -> RankLost:
