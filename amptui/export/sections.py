@@ -181,9 +181,8 @@ def _phase(timing: PrecisionTiming, name: str) -> str:
 
 
 def _bound(timing: PrecisionTiming, view: SessionView) -> Markup | None:
-    ranks = 1 if view.run is None else view.run.world_size
-    limit = limit_beside(timing, view.timings, view.comparison, ranks=ranks)
-    words = [bound_words(timing, ranks=ranks), evidence(timing), limit]
+    limit = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
+    words = [bound_words(timing, ranks=view.world_size), evidence(timing), limit]
     text = "; ".join(word for word in words if word)
     return element("p", chip(timing.precision), f" {text}", class_="verdict") if text else None
 

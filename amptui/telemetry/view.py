@@ -320,6 +320,11 @@ class SessionView:
         return REQUEST_KINDS if self.run is None else REQUEST_KINDS.difference(self.run.refuses)
 
     @property
+    def world_size(self) -> int:
+        """How many ranks train together; 1 before that is known."""
+        return 1 if self.run is None else self.run.world_size
+
+    @property
     def training_gpu(self) -> GpuSample | None:
         """The GPU, or the MIG instance of one, that trains, as last sampled by NVML; None if unknown.
 

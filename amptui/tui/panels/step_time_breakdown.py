@@ -187,8 +187,7 @@ def _row_label(row: _Row) -> tuple[Word, Word]:
 def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
     """``▲ AMP fp16  ✔ compute-bound: ...``, and what another precision can gain."""
     sign, style = _BOUND_SIGNS.get(timing.bound, NO_VERDICT)
-    ranks = 1 if view.run is None else view.run.world_size
-    bound = bound_words(timing, ranks=ranks)
+    bound = bound_words(timing, ranks=view.world_size)
     head = (
         Word(signed_label(timing.precision), precision_style(timing.precision) | BOLD),
         Word(f"  {sign}", style | BOLD),
@@ -197,7 +196,7 @@ def _verdict(timing: PrecisionTiming, view: SessionView, width: int) -> Block:
     text = f" {bound}: {why}" if bound else f" {why}"
     width -= _INDENT
     first, *others = wrapped_phrases(text, Style.TEXT, width, lines=_MAX_LINES, head=head)
-    gain = limit_beside(timing, view.timings, view.comparison, ranks=ranks)
+    gain = limit_beside(timing, view.timings, view.comparison, ranks=view.world_size)
     limit = wrapped_phrases(gain, Style.DIM, width, lines=_MAX_LINES)
     lines = [first, *([Phrase((Word(" " * _INDENT), *each.words))] for (each,) in [*others, *limit])]
     return Block(lines, 1 + _rank(timing.precision, view), len(lines))
