@@ -13,13 +13,15 @@ from accelerate.utils import convert_to_fp32
 from torch import nn
 from torch.optim import Optimizer
 
-from amptui.amp_monitor import PrecisionName, default_amp
+from amptui.amp_monitor import PrecisionName, default_amp, must_have_closure
+from amptui.engine.own_loop.named_optimizers import NamedOptimizer
 from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
-from amptui.engine.own_loop.watched_loop import OwnLoop, WatchedLoop
+from amptui.engine.own_loop.trained_script import OwnLoop
+from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.engine.precision import unsupported_precisions
-from amptui.framework_loop import must_have_closure
 from amptui.monitor import Monitor
-from amptui.process.guest_run import Observed, Watched, tell_fault
+from amptui.process.guest_run import tell_fault
+from amptui.process.watched_scripts import Observed, Watched
 from amptui.prompt import complain
 from amptui.records import AMP_PRECISIONS, PRECISIONS
 
@@ -301,7 +303,7 @@ class AcceleratorMonitor(Monitor):
         """Open the run when there are a model and its optimizer; say once what comes too late for it."""
         try:
             if self._opened:
-                self._meet_another_optimizer()
+                self._keep_precision_of_several()
             elif self._models and self._optimizers:
                 self._opened = True
                 self._open(self._script())
@@ -310,12 +312,12 @@ class AcceleratorMonitor(Monitor):
         except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
             tell_fault("cannot watch this script", error)
 
-    def _meet_another_optimizer(self) -> None:
+    def _keep_precision_of_several(self) -> None:
         run = self._run
         if run is not None and len(self._optimizers) > 1:
             switchable = [each for each in PRECISIONS if each != self.precision]
             self._unsupported.update(dict.fromkeys(switchable, _SEVERAL_OPTIMIZERS))
-            run.warn_once(f"{_SEVERAL_OPTIMIZERS}: only the first one's steps are watched")
+            run.warn_once(f"{_SEVERAL_OPTIMIZERS}: the precision stays")
 
     def _script(self) -> Observed | Watched:
         optimizer, accelerator = self._optimizers[0], self._accelerator
@@ -329,8 +331,7 @@ class AcceleratorMonitor(Monitor):
             self._unsupported["fp16"] = f"{type(optimizer).__name__} calls its closure again"
         own = OwnLoop(
             device=self._amp.device,
-            model=model,
-            optimizer=optimizer,
+            trained=NamedOptimizer("", model, optimizer),
             precisions=self._amp.precisions,
             precision=self._amp.precision.name,
             amp_precision=self._amp_precision,

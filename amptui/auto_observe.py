@@ -4,9 +4,10 @@ The script's lines are not changed, and Python itself starts it, as ``python scr
 ``startup`` is put in front of ``PYTHONPATH``; the ``sitecustomize`` in it runs before the script, takes that
 entry and amptui's own variables out again, and leaves one finder in ``sys.meta_path``. It finds nothing and
 wraps no loader: whenever any module is imported, it looks whether ``torch.optim`` has been loaded meanwhile,
-and then waits for the first optimizer. The first optimizer that makes a step is observed, with the module
-that has its parameters and the scaler that it is used with. A script that never imports torch keeps a finder
-that finds nothing. Child processes, however they are started, are not observed.
+and then waits for the first optimizer. The optimizers that make steps are observed, each with the module that
+has its parameters, and with the scalers that they are used with. A script that never imports torch keeps a
+finder that finds nothing. Child processes, however they are started, are not observed; a script that starts
+itself anew in the same process, by ``os.exec*``, is.
 
 Other ways in, and why not:
 
@@ -20,6 +21,7 @@ Other ways in, and why not:
 - hooks of ``nn.Module``: they slow every forward pass, and ``torch.compile`` guards on them.
 """
 
+import atexit
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -34,11 +36,22 @@ if TYPE_CHECKING:
 
 _OPTIMIZERS = "torch.optim.optimizer"
 
+_OTHER_OPTIMIZERS = {"keras": "keras.optimizers", "fastai.optimizer": "fastai.optimizer"}
+"""Modules that train with optimizers of their own, of which no step is seen."""
+
 
 def await_torch() -> None:
     """Observe the first optimizer step of this process, which has not run a line of the script yet."""
     if handover.keep_run_dir():
         sys.meta_path.insert(0, _AwaitsTorch())
+        atexit.register(_note_other_optimizers, os.getpid())
+
+
+def _note_other_optimizers(pid: int) -> None:
+    """At the end of a script: why it may have trained and made no step that was seen."""
+    name = next((name for module, name in _OTHER_OPTIMIZERS.items() if module in sys.modules), "")
+    if name and os.getpid() == pid:
+        handover.note_optimizers(name)
 
 
 class _AwaitsTorch:
@@ -95,9 +108,9 @@ def _await_optimizer(optimizer_class: Any, made: Callable[[], None]) -> None:
 
 def _search_loop() -> None:
     try:
-        from amptui.engine.own_loop.loop_search import LoopSearch
+        from amptui.engine.own_loop.loop_search import search_loop
 
-        LoopSearch(found=_observe, failed=_tell_fault)
+        search_loop(open_loop=_observe, failed=_tell_fault)
     except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
         _tell_fault(error)
 

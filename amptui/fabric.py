@@ -10,6 +10,8 @@ from lightning.fabric.plugins import Precision as FabricPrecision
 from torch import Tensor, distributed, nn
 from torch.optim import Optimizer
 
+from amptui.amp_monitor import must_have_closure
+from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
 from amptui.engine.own_loop.switched_amp import SwitchedAmp
 from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.framework_loop import (
@@ -18,10 +20,10 @@ from amptui.framework_loop import (
     ClosureRunBefore,
     build_own_loop,
     checked_amp,
-    must_have_closure,
 )
 from amptui.monitor import Monitor
-from amptui.process.guest_run import Observed, Watched, tell_fault
+from amptui.process.guest_run import tell_fault
+from amptui.process.watched_scripts import Observed, Watched
 
 NO_CLOSURE = "only the loop itself can run its forward passes"
 
@@ -33,8 +35,8 @@ class Precision(FabricPrecision):
     "bf16-mixed". ``amp`` is what AMP means: by default that of ``precision``, else ``fp16`` on a GPU and
     ``bf16`` on a CPU. ``scaler``, ``samples_per_step`` and ``save`` are as in :func:`amptui.watch`.
 
-    The first optimizer that steps is watched. Several processes are only observed, on rank 0. Raises
-    ValueError for another precision or ``amp``.
+    All optimizers that make steps are watched, from the first one's first step on. Several processes are only
+    observed, on rank 0. Raises ValueError for another precision or ``amp``.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Precision(FabricPrecision):
         return self._current().convert_output(data)
 
     def backward(self, tensor: Tensor, model: nn.Module | None, *args: Any, **kwargs: Any) -> None:
-        self.monitor.begin_backward(tensor)
+        self.monitor.begin_backward()
         super().backward(self._switched().scaler.scale(tensor), model, *args, **kwargs)
 
     def unscale_gradients(self, optimizer: Optimizer) -> None:
@@ -151,7 +153,7 @@ class Precision(FabricPrecision):
             if distributed.get_rank() > 0:
                 return None
             why = f"{processes} processes train together; this is rank 0"
-            return Observed(model, optimizer, amp.scaler, samples, reason=why)
+            return Observed(model, optimizer, amp.scaler, samples, reason=why, lanes=self.monitor.lanes)
         own = build_own_loop(
             model,
             optimizer,
@@ -160,7 +162,7 @@ class Precision(FabricPrecision):
             closure=closure or must_have_closure(optimizer),
             no_closure=NO_CLOSURE,
         )
-        return Watched(own, amp, samples, self._save)
+        return Watched(own, amp, samples, self._save, lanes=self.monitor.lanes)
 
     def _model_of(self, optimizer: Optimizer) -> nn.Module:
         """The module that ``optimizer`` trains; if it trains several, the first of them."""
@@ -177,7 +179,8 @@ class FabricMonitor(Monitor):
         """Whether the first step has begun."""
         self.may_stop = True
         """Whether to end the loop when a screen asks for it: of several processes all would have to."""
-        self._loss: Tensor | None = None
+        self.lanes: OptimizerLanes | None = None
+        """What sees the first step until the run begins."""
         self._early: list[tuple[float, float, int]] = []
 
     @property
@@ -194,14 +197,15 @@ class FabricMonitor(Monitor):
             self._tell_length()
             for batch in self._early:
                 run.loop.loaded(*batch)
-            run.loop.log(self._loss, {})
-        self._loss, self._early = None, []
+        elif self.lanes is not None:
+            self.lanes.leave()
+        self.lanes, self._early = None, []
 
-    def begin_backward(self, loss: Tensor) -> None:
-        """Keep the loss of the first step, which no hook sees yet."""
-        if not self.opened and loss.numel() == 1:
-            value = loss.detach().reshape(())
-            self._loss = value if self._loss is None else self._loss + value
+    def begin_backward(self) -> None:
+        """The first step is seen from its first backward pass on, before its optimizer is known."""
+        if not self.opened and self.lanes is None:
+            self.lanes = OptimizerLanes()
+            self.lanes.listen()
 
     def end_step(self) -> None:
         """Handle the requests, if a step has ended since the last call."""

@@ -101,6 +101,11 @@ class ModulesTraced:
     """How many modules were watched."""
     seconds: float | None
     """What the hooks cost the step on the host's clock."""
+    lost: tuple[str, ...] = ()
+    """Parameters and buffers that held NaN or Inf before the step already, bounded in number. If there are
+    any, the trace cannot show where they come from: ``first`` is None and ``nearest`` empty."""
+    lost_count: int = 0
+    """How many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +175,11 @@ class PrecisionMeasured:
     precision: str
     blocks: int
     steps: int
-    """Steps counted in these blocks."""
+    """Applied steps counted in these blocks."""
     step_seconds: float | None
-    """The median of the blocks' medians."""
+    """The geometric mean of the blocks' medians."""
     samples_per_second: float | None
+    """In steps of that time."""
     speedup: float | None
     """The baseline's step time by this one's, from pairs of neighbouring blocks: above 1 is faster."""
     speedup_low: float | None
@@ -181,6 +187,7 @@ class PrecisionMeasured:
     speedup_high: float | None
     peak_allocated_bytes: int | None
     skipped: int
+    """Steps that no figure counts: the scaler skipped them."""
     first_loss: float | None
     last_loss: float | None
 
@@ -289,13 +296,15 @@ class MemoryBreakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnalignedProduct:
-    """A matrix product or convolution with a size that is no multiple of 8."""
+    """A matrix product or convolution with a size that could be padded to a multiple of 8."""
 
     name: str
-    """A layer with a weight of that shape; empty if none has one."""
+    """A layer with a weight of that shape; older journals have an empty name for none."""
     sizes: tuple[int, ...]
     """M, N and K of a product; channels in and out of a convolution."""
     flops: int
+    padded: tuple[int, ...] = ()
+    """Those of the sizes that are worth padding; older journals do not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,11 +321,11 @@ class FlopsCounted:
     nchw_flops: int
     """Of convolutions in half precision whose tensors are all channels first."""
     unaligned_flops: int
-    """Of all with a size that is no multiple of 8."""
+    """Of all with a size that could be padded to a multiple of 8."""
     unaligned: tuple[UnalignedProduct, ...]
     """By layer, the forward pass's sizes; those with the most operations first, bounded in number."""
     uncounted: tuple[str, ...]
-    """What ran and has no formula: if there is any, ``flops`` is a lower bound."""
+    """What ran, may have computed more than elements, and has no formula: then ``flops`` is a lower bound."""
     samples: int | None = None
     """Of the counted step, which stands for the steps of as many samples; older journals do not say."""
     shapes_vary: bool = False

@@ -1,6 +1,5 @@
 """What Lightning's Trainer and Fabric train, as the engine takes it; and closures of optimizers."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +7,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.amp_monitor import default_amp
+from amptui.engine.own_loop.named_optimizers import NamedOptimizer
 from amptui.engine.own_loop.switched_amp import SwitchedAmp
-from amptui.engine.own_loop.watched_loop import OwnLoop
+from amptui.engine.own_loop.trained_script import OwnLoop
 from amptui.engine.precision import unsupported_precisions
 from amptui.records import AMP_PRECISIONS
 
@@ -55,8 +55,7 @@ def build_own_loop(
     unsupported.pop(precision, None)  # it is the script's own choice
     return OwnLoop(
         device=amp.device,
-        model=model,
-        optimizer=optimizer,
+        trained=NamedOptimizer("", model, optimizer),
         precisions=amp.precisions,
         precision=precision,
         amp_precision=amp_precision or mixed,
@@ -75,9 +74,3 @@ class ClosureRunBefore:
 
     def __call__(self) -> Any:
         return self._results.pop() if self._results else self._closure()
-
-
-def must_have_closure(optimizer: Optimizer) -> bool:
-    """Whether ``optimizer.step`` takes a closure always, as that of LBFGS; no scaler passes one on."""
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    return closure is not None and closure.default is closure.empty

@@ -1,7 +1,10 @@
 """What `amptui run` hands to the script's process, and how that process takes it."""
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
 
 RUN_DIR_VARIABLE = "AMPTUI_RUN_DIR"
 """The environment variable by which `amptui run` tells a script where to keep its run."""
@@ -12,9 +15,18 @@ OBSERVE_VARIABLE = "AMPTUI_OBSERVE"
 LAUNCHER_VARIABLE = "AMPTUI_LAUNCHER"
 """Set if `amptui run --observe` starts a launcher, such as torchrun, whose ranks shall be observed."""
 
+PROCESS_VARIABLE = "AMPTUI_PROCESS"
+"""Set if a script replaces itself by ``os.exec``: the process that shall be observed, and no child of it."""
+
+OPTIMIZERS_FILE = "optimizers"
+"""In the folder of a run that was never opened: which optimizers other than torch's the script could use."""
+
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
 
 _kept = ""
+
+_replaced: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+"""Functions of :mod:`os` by name, each with ours that stands in its place."""
 
 
 def environment(
@@ -39,7 +51,55 @@ def keep_run_dir() -> bool:
     """Keep the run's folder for :func:`take_run_dir` without a variable that child processes inherit."""
     global _kept  # noqa: PLW0603 - a process is started once
     _kept = os.environ.pop(RUN_DIR_VARIABLE, "")
+    if _kept:
+        _follow_exec()
     return is_run_dir_kept()
+
+
+def _follow_exec() -> None:
+    """Let a program that takes this process's place know of the run, until somebody takes its folder.
+
+    Scripts do that to set environment variables that Python or a library reads at its start. All functions
+    ``os.exec*`` lead to these two, and :mod:`subprocess` and :mod:`multiprocessing` to neither. A process
+    that was forked from this one executes as ever.
+    """
+    pid, execv, execve = os.getpid(), os.execv, os.execve
+
+    def is_observed() -> bool:
+        return os.getpid() == pid and is_run_dir_kept()
+
+    def observed(env: Mapping[Any, Any]) -> dict[str, str]:
+        before = {os.fsdecode(name): os.fsdecode(value) for name, value in env.items()}
+        return {**environment(before, _kept, observe=True), PROCESS_VARIABLE: str(pid)}
+
+    @functools.wraps(execv)
+    def execv_observed(path: Any, argv: Any, /) -> None:
+        try:
+            if is_observed():
+                with suppress(OSError):
+                    execve(path, argv, observed(os.environ))
+            execv(path, argv)  # or its own error
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise  # which, bare, does not put this frame back
+
+    @functools.wraps(execve)
+    def execve_observed(path: Any, argv: Any, env: Any) -> None:
+        try:
+            execve(path, argv, observed(env) if is_observed() else env)
+        except BaseException as error:
+            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+            raise
+
+    _replaced.update(execv=(execv, execv_observed), execve=(execve, execve_observed))
+    os.execv, os.execve = execv_observed, execve_observed  # type: ignore[assignment]
+
+
+def _follow_exec_no_more() -> None:
+    for name, (function, ours) in _replaced.items():
+        if getattr(os, name) is ours:
+            setattr(os, name, function)
+    _replaced.clear()
 
 
 def is_run_dir_kept() -> bool:
@@ -47,8 +107,16 @@ def is_run_dir_kept() -> bool:
     return bool(_kept)
 
 
+def note_optimizers(name: str) -> None:
+    """Leave a word for `amptui run` where no run has been opened."""
+    if is_run_dir_kept():
+        with suppress(OSError), open(os.path.join(_kept, OPTIMIZERS_FILE), "w") as file:  # noqa: PTH118, PTH123
+            file.write(name)
+
+
 def take_run_dir() -> str:
     """The folder that `amptui run` chose for this process's run, to whoever asks first; else ``""``."""
     global _kept
     taken, _kept = os.environ.pop(RUN_DIR_VARIABLE, "") or _kept, ""
+    _follow_exec_no_more()
     return taken

@@ -7,12 +7,12 @@ journal and serve screens; a fault of amptui's is told in one line, and the scri
 import atexit
 import operator
 import os
-import sys
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self, SupportsIndex, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,15 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.data.batches import count_samples
-from amptui.engine.own_loop.loop_hooks import is_from_signal_handler
+from amptui.engine.own_loop.guard import is_from_signal_handler
 from amptui.engine.own_loop.loop_search import FoundLoop
+from amptui.engine.own_loop.named_optimizers import Pairs, named_optimizers
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.process.error_hook import begin_taking, end_taking
 from amptui.process.guest_rank import OtherRank
-from amptui.process.guest_run import GuestRun, Observed, Watched, tell_fault
+from amptui.process.guest_run import GuestRun, tell_fault
 from amptui.process.rank_peer import world_of_script
+from amptui.process.watched_scripts import Observed, Watched
 from amptui.text import one_line
 
 if TYPE_CHECKING:
@@ -33,43 +36,60 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+_OPEN: "weakref.WeakSet[Monitor]" = weakref.WeakSet()
+"""The monitors of this process, some of which may be closed."""
+
 
 def observe(
-    model: nn.Module,
-    optimizer: Optimizer,
+    model: nn.Module | Pairs,
+    optimizer: Optimizer | None = None,
     scaler: GradScaler | None = None,
     *,
     samples_per_step: int | None = None,
+    start_step: int = 0,
 ) -> "Monitor":
     """Watch a training loop without changing it; call it once, before the first step.
 
-    The loop keeps its own autocast and ``scaler``. Every step of ``optimizer`` is seen through hooks: the
-    loss that was backpropagated (unscaled; the sum if there were several), the loss scale and skipped steps,
-    learning rates, time, memory, and now and then the norm of the gradients of ``model``. Nothing waits for
-    the GPU, and the training stays the same bit for bit.
+    The loop keeps its own autocast and scalers. Every step of ``optimizer`` is seen through hooks: the loss
+    of the backward passes whose gradients it used (unscaled; the sum if there were several), the loss scale
+    and skipped steps, learning rates, time, memory, and now and then the norm of the gradients of ``model``.
+    Nothing waits for the GPU, and the training stays the same bit for bit.
 
-    ``samples_per_step``: how many samples one optimizer step takes, for the throughput.
+    Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
+    first: ``observe({"generator": (g, g_optimizer), "critic": (c, c_optimizer)})``. Optimizers that are not
+    named are watched too, from their first steps on, up to eight; one that takes another's place continues
+    its steps.
 
-    Raises TypeError for arguments of other kinds. If anything of amptui's own fails, it writes one line to
-    standard error and the script continues unobserved.
+    ``samples_per_step``: how many samples one optimizer step takes, for the throughput. ``start_step``: how
+    many steps a resumed script has made before; the first one seen is the next.
+
+    ``scaler`` is needed for what the run is described by; whichever scaler steps an optimizer is followed.
+
+    Raises TypeError for arguments of other kinds and ValueError for a negative ``start_step``. If anything of
+    amptui's own fails, it writes one line to standard error and the script continues unobserved.
     """
-    check_trained(model, optimizer)
+    first, *others = named_optimizers(model, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
-    return Monitor(Observed(model, optimizer, scaler, samples_per_step))
+    start_step = checked_start_step(start_step)
+    observed = Observed(
+        first.model, first.optimizer, scaler, samples_per_step, name=first.name, others=tuple(others)
+    )
+    return Monitor(observed, start_step=start_step)
 
 
-def check_trained(model: object, optimizer: object) -> None:
-    """Raise TypeError if these are not a model and its optimizer."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"optimizer must be a torch.optim.Optimizer, not {type(optimizer).__name__}")
+def checked_start_step(start_step: object) -> int:
+    """The number of steps made before. Raises TypeError if it is no integer, ValueError if it is negative."""
+    if isinstance(start_step, bool) or not isinstance(start_step, SupportsIndex):
+        raise TypeError(f"start_step must be an integer, not {type(start_step).__name__}")
+    if (steps := operator.index(start_step)) < 0:
+        raise ValueError(f"start_step must not be negative, but is {steps}")
+    return steps
 
 
 def observe_found(loop: FoundLoop) -> ObservedLoop | None:
     """As :func:`observe`, from the middle of the first step; None if that failed, which is told."""
-    return Monitor(Observed(loop.model, loop.optimizer, loop.scaler, None, loop.first_step)).loop
+    return Monitor(Observed(loop.model, loop.optimizer, loop.scaler, None, lanes=loop.lanes)).loop
 
 
 class Monitor:
@@ -78,17 +98,19 @@ class Monitor:
     As a context manager it closes at the end of the block.
     """
 
-    def __init__(self, script: Observed | Watched | None) -> None:
+    def __init__(self, script: Observed | Watched | None, *, start_step: int = 0) -> None:
         self._run: ScriptRun | None = None
         self._error: BaseException | None = None
         self._total_epochs = self._batches_per_epoch = 0
+        self._first_epoch = 1
+        self._start_step = start_step
         self._pid = os.getpid()
-        self._excepthook = sys.excepthook
         if script is not None:
             self._open(script)
 
     def _open(self, script: Observed | Watched) -> None:
         """Begin to watch: at once, or when a framework has made model and optimizer."""
+        self._take_over(script)
         try:
             world = world_of_script()
             is_led = world is not None and not world.leads
@@ -98,8 +120,30 @@ class Monitor:
                 raise  # the script's alarm found us at work
             tell_fault("cannot watch this script", error)
             return
-        sys.excepthook = self._take_error
+        if self._start_step:
+            self._run.loop.step = self._run.start_step = self._start_step
+        begin_taking(self._take_error)
         atexit.register(self._close_at_exit)
+
+    def _take_over(self, script: Observed | Watched) -> None:
+        """Close the monitors that watch one of the script's optimizers: a notebook's cell was run again."""
+        optimizers = [script.optimizer, *(pair.optimizer for pair in script.others)]
+        for monitor in list(_OPEN):
+            if monitor._watches(optimizers):
+                monitor._replaced()
+        _OPEN.add(self)
+
+    def _watches(self, optimizers: Iterable[Optimizer]) -> bool:
+        if self._run is None or os.getpid() != self._pid:
+            return False
+        watched = [loop.optimizer for loop in self._run.loop.lanes.named_loops]
+        return any(optimizer is other for optimizer in optimizers for other in watched)
+
+    def _replaced(self) -> None:
+        """Another monitor watches the same optimizer now."""
+        if self._run is not None:
+            self._run.note("info", "another monitor watches this optimizer now: this run ends here")
+        self.close()
 
     @property
     def loop(self) -> ObservedLoop | None:
@@ -134,9 +178,14 @@ class Monitor:
         return run.stop_reason is not None
 
     def epochs(self, epochs: Iterable[_T] | int) -> Iterator[_T | int]:
-        """Iterate over ``epochs``, or so many from 0 on, and tell the screen where each one ends."""
+        """Iterate over ``epochs``, or so many from 0 on, and tell the screen where each one ends.
+
+        The screen counts epochs from 1. ``range(10, 20)`` is what a resumed script has left of 20 epochs that
+        it counts from 0: the screen shows 11 of 20. ``range(1, 11)`` is 10 epochs that it counts from 1,
+        unless it has named a ``start_step``. Any other iterable counts from 1, whatever it holds.
+        """
         all_epochs = range(epochs) if isinstance(epochs, int) else epochs
-        self._total_epochs = _length_of(all_epochs)
+        self._first_epoch, self._total_epochs = numbers_of_epochs(all_epochs, resumed=self._start_step > 0)
         self._tell_length()
         for each in all_epochs:
             yield each
@@ -168,6 +217,8 @@ class Monitor:
     def _tell_length(self) -> None:
         if self._run is not None:
             self._run.total_epochs = self._total_epochs
+            self._run.epochs_before = self._first_epoch - 1
+            self._run.loop.epoch = max(self._run.loop.epoch, self._first_epoch)
             self._run.batches_per_epoch = self._batches_per_epoch
 
     def _loaded(self, asked: float, seconds: float, samples: int) -> None:
@@ -205,13 +256,9 @@ class Monitor:
     ) -> None:
         self._close(error)
 
-    def _take_error(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        """The script dies of ``error``: tell the run at exit, and the terminal as the script would."""
-        if not hasattr(sys, "ps1"):  # an interactive session goes on
-            self._error = error
-        self._excepthook(kind, error, trace)
+    def _take_error(self, error: BaseException) -> None:
+        """The script dies of ``error``: tell the run at exit."""
+        self._error = error
 
     def _close_at_exit(self) -> None:
         self._close(self._error, at_exit=True)
@@ -221,8 +268,7 @@ class Monitor:
         if run is None or os.getpid() != self._pid:
             return
         atexit.unregister(self._close_at_exit)
-        if sys.excepthook == self._take_error:
-            sys.excepthook = self._excepthook
+        end_taking(self._take_error)
         try:
             run.close(error, at_exit=at_exit)
         except Exception as fault:  # noqa: BLE001 - the script has its own end
@@ -237,6 +283,14 @@ def samples_of(batch: object) -> int:
         if is_from_signal_handler(error):
             raise
         return 0
+
+
+def numbers_of_epochs(epochs: Iterable[object], *, resumed: bool) -> tuple[int, int]:
+    """The numbers of the first and the last epoch, counted from 1; the last is 0 if it is unknown."""
+    if not (isinstance(epochs, range) and epochs.step == 1 and 0 < epochs.start < epochs.stop):
+        return 1, _length_of(epochs)
+    counts_from_one = epochs.start == 1 and not resumed
+    return (1, epochs.stop - 1) if counts_from_one else (epochs.start + 1, epochs.stop)
 
 
 def _length_of(values: Iterable[object]) -> int:

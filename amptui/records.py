@@ -20,10 +20,14 @@ from amptui.findings import (
     XRayTaken,
 )
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.loop_records import OTHER_PRECISIONS, GradientsDropped, LossForm, OptimizerFollowed
 from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed, RanksSampled, RanksStarted
 from amptui.samples import DeviceSample
 
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
+"""Every precision that can be switched to, in the order in which tables show them."""
+
+PRECISION_ORDER = (*PRECISIONS, *OTHER_PRECISIONS)
 """Every precision a step can run in, in the order in which tables show them."""
 
 AMP_PRECISIONS = ("fp16", "bf16")
@@ -112,6 +116,8 @@ class RunStarted:
     parallel: Literal["", "ddp", "fsdp2"] = ""
     global_batch_size: int | None = None
     """Samples of all ranks in one step, its micro-batches included; None in a single process."""
+    optimizer: str = ""
+    """What a screen calls the first of several optimizers; empty where nobody named it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +170,9 @@ class StepRecord:
     """Batches whose gradients were accumulated in this step; ``samples`` are those of all of them."""
     group_lrs: tuple[float, ...] = ()
     """The learning rate of each parameter group, where they differ; the first 8."""
+    optimizer: str = ""
+    """Which of a script's several optimizers; empty for the run's first, and for an only one."""
+    loss_form: LossForm = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +183,7 @@ class PrecisionChanged:
     step: int
     previous: str
     current: str
+    optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +207,7 @@ class LossScaleChanged:
     previous: float
     current: float
     reason: Literal["backoff", "growth"]
+    optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,8 +228,8 @@ class StepSkipped:
     kinds: tuple[NonFiniteKind, ...] = ()
     """What each of ``names`` holds: NaN, or Inf and no NaN."""
     ranks: tuple[int, ...] = ()
-    """The first 8 ranks whose own gradients were not finite; empty where that is not known, or known of all.
-    A later :class:`~amptui.ranks.RanksOverflowed` tells it too."""
+    """The first 8 with such gradients of their own; empty: unknown, all, or ``RanksOverflowed`` says it."""
+    optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +248,7 @@ class NonFinite:
     """What each of ``names`` holds."""
     ranks: tuple[int, ...] = ()
     """As in :class:`StepSkipped`."""
+    optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +302,8 @@ class Printed:
     time: float
     stream: Literal["stdout", "stderr"]
     text: str
+    live: bool = False
+    """A progress bar's line, which the stream's next record replaces; with an empty ``text`` it is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -355,6 +369,8 @@ Record = (
     | RanksOverflowed
     | RankLost
     | PrecisionChanged
+    | OptimizerFollowed
+    | GradientsDropped
     | BlockFinished
     | LossScaleChanged
     | StepSkipped

@@ -38,6 +38,7 @@ def summary_lines(view: SessionView) -> list[str]:
         if isinstance(view.validated, Validated):
             when = f"step {view.validated.step:,}"
         lines.append(f"validation after {when}: {_validation(view.validated.validation)}")
+    lines += _optimizers(view)
     if view.comparison.rows:
         lines += ["", *table(_COLUMNS, [_row(stats) for stats in view.comparison.rows])]
         lines += _verdict(view)
@@ -53,10 +54,33 @@ def _validation(found: Validation) -> str:
     return f"loss {units.loss(found.loss)}, accuracy {units.percent(found.accuracy, 1)}{own}"
 
 
+def _optimizers(view: SessionView) -> list[str]:
+    """A row for each of several optimizers, and of which of them the other numbers are."""
+    if not view.optimizers:
+        return []
+    rows = [
+        (
+            each.label,
+            units.count(each.step),
+            precision_label(each.precision or "").strip() or NOT_MEASURED,
+            units.loss(each.loss).replace(units.NOT_AVAILABLE, NOT_MEASURED),
+            units.loss(each.smoothed_loss).replace(units.NOT_AVAILABLE, NOT_MEASURED),
+            units.loss(each.lr).replace(units.NOT_AVAILABLE, NOT_MEASURED),
+            units.count(each.skipped),
+        )
+        for each in view.optimizers
+    ]
+    lines = ["", *table(("optimizer", "steps", "precision", "last loss", "smoothed", "lr", "skipped"), rows)]
+    if view.optimizers_left_out:
+        lines.append(f"the run has more than {len(rows)} optimizers: the others are left out")
+    (front,) = (each.label for each in view.optimizers if each.is_front)
+    return [*lines, f"all other numbers are of {front}"]
+
+
 def _row(stats: PrecisionStats) -> tuple[str, ...]:
     return (
         precision_label(stats.precision),
-        units.count(stats.steps),
+        units.count(stats.steps_made),
         of_steps(stats, units.milliseconds(stats.median_step_seconds)),
         of_steps(stats, units.rate(stats.samples_per_second)),
         units.number_of_bytes(stats.peak_allocated_bytes).replace(units.NOT_AVAILABLE, NOT_MEASURED),

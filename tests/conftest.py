@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from amptui.data import vision
 from amptui.data.synthetic import digits
-from tests import survival
+from tests import deprecations, reruns, survival
 from tests.warm import WarmSource
 
 # What a shell's background job or `nohup` ignores, every program that it starts ignores as well; what has a
@@ -50,6 +50,13 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say which warnings are errors, and let the process that counts run again what failed."""
+    for line in deprecations.filters_for_pytest():
+        config.addinivalue_line("filterwarnings", line)
+    reruns.register(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 FAULTS = {
-    "autocast": "amptui.engine.own_loop.observed_loop.ObservedLoop._push_pending",
-    "scale": "amptui.engine.own_loop.observed_loop.with_loss",
+    "autocast": "amptui.engine.own_loop.observed_loop.ObservedLoop.forward_begins",
+    "scale": "amptui.engine.own_loop.loop_hooks.mark_scaled",
     "backward": "amptui.engine.probes.gradients.GradientProbe.measure",
     "unscale": "amptui.engine.own_loop.observed_loop.ObservedLoop._name_overflow",
-    "step": "amptui.engine.own_loop.observed_loop.learning_rates_of",
+    "step": "amptui.engine.own_loop.loop_step.learning_rates_of",
     "before update": "amptui.engine.own_loop.observed_loop.current_scale",
     "after update": "amptui.engine.own_loop.observed_loop.growth_tracker",
     "first step": "amptui.process.guest_run.describe",
-    "push": "amptui.engine.own_loop.observed_loop.StepFacts",
+    "push": "amptui.engine.own_loop.row_sender.StepFacts",
     "look": "amptui.engine.allocator.AllocatorWatch.look",
 }
 """For each hook a function of ours that it calls: let it fail, and nothing may happen to the loop."""

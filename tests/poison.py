@@ -164,12 +164,15 @@ PRECISION_FIELDS = frozenset({"precision", "previous", "current", "baseline", "a
 
 
 def poisoned(record: T, texts: Iterator[str], *, keep: Collection[str] = ()) -> T:
-    """``record`` with each text in it, at any depth, replaced by poison; fields named in ``keep`` stay."""
+    """``record`` with each text in it, at any depth, replaced by poison; fields named in ``keep`` stay.
+
+    So does the empty name of a run's first optimizer.
+    """
     hints = get_type_hints(type(record))
     changes = {
         field.name: _poisoned(getattr(record, field.name), hints[field.name], texts, keep)
         for field in dataclasses.fields(record)  # type: ignore[arg-type]
-        if field.name not in keep
+        if field.name not in keep and (field.name != "optimizer" or getattr(record, field.name))
     }
     return dataclasses.replace(record, **changes)  # type: ignore[type-var]
 
@@ -209,6 +212,14 @@ def _rank_records() -> Iterator[Record]:
     yield RankLost(time=100.2, step=120, rank=1, host="node-1", cause="killed", detail="signal 9")
 
 
+def _second_optimizer() -> Iterator[Record]:
+    yield samples.followed("discriminator")
+    yield samples.followed("", replaces="SGD")
+    yield from samples.steps(1, 3, optimizer="discriminator")
+    yield samples.dropped(3, optimizer="discriminator")
+    yield samples.skip(3, optimizer="discriminator")
+
+
 def records() -> Iterator[Record]:
     """A run with a record of every type, nothing in it poisoned yet."""
     yield PhaseChanged(time=99.0, phase="importing", detail="importing torch")
@@ -220,8 +231,10 @@ def records() -> Iterator[Record]:
         data=DataInfo(name="MNIST", real=False, samples=3),
         world_size=2,
         parallel="ddp",
+        optimizer="generator",
     )
     yield from samples.steps(1, 60, losses={"a": 1.0, "b": 2.0}, grad_max=0.1)
+    yield from _second_optimizer()
     yield BlockFinished(time=100.1, step=60, precision="fp32", steps=60, peak_allocated_bytes=1 << 30)
     yield PrecisionChanged(time=100.1, step=61, previous="fp32", current="fp16")
     yield from samples.steps(61, 120, precision="fp16", losses={"a": 1.0, "b": 2.0}, grad_max=0.1)

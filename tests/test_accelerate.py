@@ -16,6 +16,7 @@ import amptui
 import amptui.accelerate
 from amptui.answers import RequestRefused, RequestTaken
 from amptui.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
+from amptui.loop_records import OptimizerFollowed
 from amptui.records import (
     EpochFinished,
     Note,
@@ -250,8 +251,15 @@ def test_a_second_optimizer_keeps_the_precision(runs: Path, capsys: pytest.Captu
                 optimizer.step()
                 optimizer.zero_grad()
         assert monitor.precision == "fp32"
-    assert [record.reason for record in of(RequestRefused, records(runs))] == ["unavailable"]
+    written = records(runs)
+    assert [record.reason for record in of(RequestRefused, written)] == ["unavailable"]
     assert capsys.readouterr().err.count("several optimizers") == 1
+    names = {record.optimizer for record in of(OptimizerFollowed, written)}
+    assert len(names) == 2
+    for name in names:
+        steps = [record for record in of(StepRecord, written) if record.optimizer == name]
+        assert [record.step for record in steps] == [1, 2, 3, 4]
+        assert None not in {record.loss for record in steps}
 
 
 def test_an_optimizer_that_calls_its_closure_again_takes_no_scaler(runs: Path) -> None:

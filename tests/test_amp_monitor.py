@@ -19,7 +19,7 @@ from amptui.control import (
     StopRequest,
     XRayRequest,
 )
-from amptui.engine.own_loop import watched_loop
+from amptui.engine.own_loop import trained_script
 from amptui.findings import PrecisionsCompared
 from amptui.records import (
     EpochFinished,
@@ -212,8 +212,8 @@ def test_an_xray_and_a_checkpoint_are_refused_with_the_reason_where_they_cannot_
         own.watched(monitor, form, 5, before)
     refused = of(RequestRefused, records(runs))
     assert {record.request.kind: record.detail for record in refused} == {
-        "x-ray": watched_loop.NO_CLOSURE,
-        "checkpoint": watched_loop.NO_SAVE,
+        "x-ray": trained_script.NO_CLOSURE,
+        "checkpoint": trained_script.NO_SAVE,
     }
 
 
@@ -292,7 +292,8 @@ def test_an_autocast_of_the_scripts_own_is_told(runs: Path) -> None:
             monitor.step()
     warnings = [record for record in of(Note, records(runs)) if record.severity == "warning"]
     assert len(warnings) == 1
-    assert "bfloat16 runs in fp32 steps" in warnings[0].text
+    assert "steps in fp32 were computed in bf16" in warnings[0].text
+    assert {record.precision for record in of(StepRecord, records(runs))} == {"bf16"}
 
 
 def test_the_scaler_keeps_its_state_in_every_precision() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests import deprecations
+
 PRELUDE = """
 import os, signal, sys, time
 from amptui.fork import fork
@@ -16,7 +18,7 @@ def run(program: str, *arguments: str, terminal: bool = False) -> tuple[str, int
     """What the program printed and its exit status; its terminal, if it has one, is closed with it."""
     master, slave = pty.openpty()
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PRELUDE + program, *arguments],
+        [sys.executable, *deprecations.options_for_python(), "-c", PRELUDE + program, *arguments],
         stdin=slave if terminal else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=slave if terminal else subprocess.STDOUT,

@@ -21,3 +21,24 @@ def test_a_stored_line_reads_and_writes_identically(line: str) -> None:
     record = codec.loads(line)
     assert record is not None
     assert codec.dumps(record) == line
+
+
+NEW_FIELDS = {
+    "RunStarted": ("optimizer",),
+    "StepRecord": ("optimizer", "loss_form"),
+    "PrecisionChanged": ("optimizer",),
+    "LossScaleChanged": ("optimizer",),
+    "StepSkipped": ("optimizer",),
+    "NonFinite": ("optimizer",),
+    "GradientsDropped": ("optimizer",),
+}
+"""Fields that journals had not before a run could have several optimizers."""
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: json.loads(line)["type"])
+def test_a_line_without_an_optimizer_is_of_the_first(line: str) -> None:
+    fields = json.loads(line)
+    names = NEW_FIELDS.get(fields["type"], ())
+    record = codec.loads(json.dumps({name: value for name, value in fields.items() if name not in names}))
+    assert record is not None
+    assert [getattr(record, name) for name in names] == [""] * len(names)

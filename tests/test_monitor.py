@@ -160,6 +160,84 @@ def test_epochs_end_where_the_loop_says(runs: Path) -> None:
     assert of(RunStarted, found)[0].total_epochs == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "start_step", "epochs", "total_epochs", "total_steps"),
+    [
+        (2, 0, [1, 2], 2, 4),
+        (range(2), 0, [1, 2], 2, 4),
+        (range(10, 12), 0, [11, 12], 12, 4),
+        (range(10, 12), 20, [11, 12], 12, 24),
+        (range(1, 3), 0, [1, 2], 2, 4),
+        (range(1, 3), 2, [2, 3], 3, 6),
+        (range(4, 0, -2), 0, [1, 2], 2, 4),
+        (range(10, 10), 0, [], 0, None),
+        (["a", "b"], 0, [1, 2], 2, 4),
+        (iter([10, 11]), 0, [1, 2], 2, 4),
+        ((epoch for epoch in (10, 11)), 0, [1, 2], 0, None),
+    ],
+    ids=[
+        *("count", "range", "rest", "rest from a step", "from one", "from one at a step"),
+        *("downward", "empty", "list", "iterator", "generator"),
+    ],
+)
+def test_epochs_have_the_script_s_numbers_counted_from_1(
+    given: Any, start_step: int, epochs: list[int], total_epochs: int, total_steps: int | None, runs: Path
+) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer, start_step=start_step) as watched:
+        for _ in watched.epochs(given):
+            for step in watched.steps([1, 2]):
+                loop.train_step(step)
+        if not epochs:
+            loop.train_step(1)
+    found = records(runs)
+    ends = of(EpochFinished, found)
+    assert [(record.epoch, record.step) for record in ends] == [
+        (epoch, start_step + 2 * count) for count, epoch in enumerate(epochs, 1)
+    ]
+    if epochs:
+        assert [record.epoch for record in of(StepRecord, found)] == [each for each in epochs for _ in "12"]
+    (started,) = of(RunStarted, found)
+    assert (started.total_epochs, started.total_steps) == (total_epochs, total_steps)
+
+
+def test_a_second_row_of_epochs_goes_on_counting(runs: Path) -> None:
+    loop = Loop("fp32")
+    with amptui.observe(loop.model, loop.optimizer) as watched:
+        for given in (2, range(2), range(8, 10)):
+            for _ in watched.epochs(given):
+                loop.train_step(1)
+    assert [record.epoch for record in of(EpochFinished, records(runs))] == [1, 2, 3, 4, 9, 10]
+
+
+@pytest.mark.parametrize("way", ["observe", "watch"])
+def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
+    loop = Loop("fp32")
+    monitor = getattr(amptui, way)(loop.model, loop.optimizer, start_step=torch.tensor(1000))
+    with monitor:
+        for step in range(1, 4):
+            loop.train_step(step)
+    found = records(runs)
+    assert [record.step for record in of(StepRecord, found)] == [1001, 1002, 1003]
+    assert of(RunFinished, found)[0].steps == 1003
+    session = Session()
+    session.fold(found)
+    assert session.view().step == 1003
+
+
+@pytest.mark.parametrize(
+    ("start_step", "error"), [(True, TypeError), (1.0, TypeError), ("1", TypeError), (-1, ValueError)]
+)
+@pytest.mark.parametrize("way", ["observe", "watch"])
+def test_a_start_step_is_a_number_of_steps(
+    way: str, start_step: Any, error: type[Exception], runs: Path
+) -> None:
+    loop = Loop("fp32")
+    with pytest.raises(error, match=r"^start_step must "):
+        getattr(amptui, way)(loop.model, loop.optimizer, start_step=start_step)
+    assert not runs.exists()
+
+
 def test_a_precision_that_the_loop_changes_is_followed_and_evaluation_changes_none(runs: Path) -> None:
     loop = Loop("fp32")
     with amptui.observe(loop.model, loop.optimizer):
@@ -175,7 +253,7 @@ def test_a_precision_that_the_loop_changes_is_followed_and_evaluation_changes_no
     assert changes == [(3, "fp32", "bf16"), (5, "bf16", "fp32")]
 
 
-def test_another_optimizer_of_the_same_scaler_makes_no_steps(runs: Path) -> None:
+def test_another_optimizer_of_the_same_scaler_has_steps_of_its_own(runs: Path) -> None:
     loop = Loop("fp16")
     other = nn.Parameter(torch.ones(1))
     second = torch.optim.SGD([other], lr=0.1)
@@ -185,7 +263,10 @@ def test_another_optimizer_of_the_same_scaler_makes_no_steps(runs: Path) -> None
             loop.scaler.scale(other.sum()).backward()
             loop.scaler.step(second)
             loop.scaler.update()
-    assert len(of(StepRecord, records(runs))) == 4
+    steps = of(StepRecord, records(runs))
+    assert [record.step for record in steps if not record.optimizer] == [1, 2, 3, 4]
+    others = [record for record in steps if record.optimizer == "SGD"]
+    assert [record.loss for record in others] == pytest.approx([1.0, 0.9, 0.8, 0.7], rel=1e-4)
 
 
 # ------------------------------------------------------------------------------ a good guest
@@ -233,7 +314,7 @@ def _globals() -> list[object]:
 
 
 def test_nothing_is_changed_for_good() -> None:
-    before, loop = _globals(), Loop("fp16")
+    before, threads, loop = _globals(), {*threading.enumerate()}, Loop("fp16")
     hooks = len(loop.optimizer._optimizer_step_post_hooks)
     with amptui.observe(loop.model, loop.optimizer, loop.scaler) as watched:
         loop.run(3)
@@ -241,7 +322,7 @@ def test_nothing_is_changed_for_good() -> None:
     assert _globals() == before
     assert len(loop.optimizer._optimizer_step_post_hooks) == hooks
     assert not {"scale", "unscale_", "step", "update"} & set(vars(loop.scaler))
-    assert not any(thread.name.startswith("amptui") for thread in threading.enumerate())
+    assert {*threading.enumerate()} <= threads
 
 
 def test_copies_of_what_is_observed_know_nothing_of_it() -> None:
@@ -253,6 +334,7 @@ def test_copies_of_what_is_observed_know_nothing_of_it() -> None:
         again = pickle.loads(pickle.dumps(loop.scaler))  # noqa: S301 - our own
         assert again.get_scale() == loop.scaler.get_scale()
     assert not model._forward_pre_hooks
+    assert not model._forward_pre_hooks_with_kwargs
     assert type(optimizer) is torch.optim.AdamW
     assert getattr(scaler.step, "__self__", None) is scaler
 

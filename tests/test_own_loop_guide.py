@@ -71,3 +71,24 @@ def test_the_amp_loop_and_the_observed_loop_of_the_guide_train(
     exec(block("amptui.observe("), names)  # noqa: S102
     names["monitor"].close()
     assert len(list((tmp_path / "amptui" / "runs").iterdir())) == 2
+
+
+def test_the_gan_of_the_guide_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    torch.manual_seed(0)
+    generator, critic = nn.Linear(4, 3), nn.Linear(3, 1)
+    names: dict[str, Any] = {
+        "generator": generator,
+        "critic": critic,
+        "g_optimizer": torch.optim.SGD(generator.parameters(), lr=0.1),
+        "c_optimizer": torch.optim.SGD(critic.parameters(), lr=0.1),
+        "pairs": [(torch.randn(5, 3), torch.randn(5, 4))] * 3,
+    }
+    exec("import amptui\n" + block('monitor.step("critic")'), names)  # noqa: S102 - our own page
+    names["monitor"].close()
+    (run,) = (tmp_path / "amptui" / "runs").iterdir()
+    steps = [record for record in read(run / "journal.jsonl") if isinstance(record, StepRecord)]
+    assert sorted((step.optimizer, step.step) for step in steps) == [
+        (name, step) for name in ("", "critic") for step in (1, 2, 3)
+    ]
+    assert {step.loss_form for step in steps} == {""}

@@ -1,10 +1,13 @@
 """Standard streams that were closed before the program began."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import deprecations
 
 PROGRAM = """
 import os, sys
@@ -31,7 +34,7 @@ os.write(file, str(file).encode())
 )
 def test_no_file_of_ours_becomes_a_standard_stream(closed: str, out: str, err: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
-    shell = f'"$0" -W error -c "$1" "$2" {closed}'
+    shell = f'"$0" {shlex.join(deprecations.options_for_python())} -c "$1" "$2" {closed}'
     done = subprocess.run(
         ["sh", "-c", shell, sys.executable, PROGRAM, str(file)],
         stdin=subprocess.DEVNULL,

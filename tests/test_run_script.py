@@ -204,6 +204,49 @@ def test_a_signal_ends_the_script_and_gives_its_number(tmp_path: Path) -> None:
         wait_for_end(folder)
 
 
+COUNTS_INTERRUPTS = """
+import os, signal, sys, time
+count, limit = 0, time.monotonic() + 30
+def interrupted(*_):
+    global count
+    count += 1
+    os.write(1, b"interrupted %d\\n" % count)
+signal.signal(signal.SIGINT, interrupted)
+os.write(1, b"ready\\n")
+while count < int(sys.argv[1]) and time.monotonic() < limit:
+    time.sleep(0.01)
+time.sleep(0.5)  # for one too many
+os.write(1, b"in all %d\\n" % count)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupt_by_kill_reaches_the_script_once(tmp_path: Path) -> None:
+    command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "2")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        for count in (1, 2):
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.readline() == f"interrupted {count}\n"
+        output, errors = process.communicate(timeout=60)
+    assert output == "in all 2\n"
+    assert "KeyboardInterrupt" in errors
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_ctrl_c_without_a_screen_reaches_the_script_once(tmp_path: Path) -> None:
+    command = amptui_command("run", "--headless", script(tmp_path, COUNTS_INTERRUPTS), "1")
+    with Terminal(command) as terminal:
+        terminal.wait_for("ready")
+        terminal.press("\x03")
+        terminal.wait_for("in all 1")
+        assert terminal.wait() == 128 + signal.SIGINT
+
+
 def test_on_a_terminal_the_screen_opens_and_ctrl_c_interrupts_the_script(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = amptui_command("run", "--run-dir", str(folder), script(tmp_path, TRAINS), "100000", "0")

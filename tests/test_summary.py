@@ -55,8 +55,8 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
     assert "validation after epoch 5: loss 0.0351, accuracy 99.1%" in lines
     header = next(i for i, line in enumerate(lines) if line.startswith("precision"))
     fp32, fp16 = lines[header + 1 : header + 3]
-    assert fp32.split() == ["FP32", "580", "3.91", "ms", "65.5", "k/s", "1.90", "GiB", "0.0412", "0"]
-    assert fp16.split() == ["AMP", "fp16", "584", "2.02", "ms", "127", "k/s", "1.18", "GiB", "0.0312", "0"]
+    assert fp32.split() == ["FP32", "600", "3.91", "ms", "65.5", "k/s", "1.90", "GiB", "0.0412", "0"]
+    assert fp16.split() == ["AMP", "fp16", "604", "2.02", "ms", "127", "k/s", "1.18", "GiB", "0.0312", "0"]
     assert len(fp32) == len(fp16)
     assert lines[header + 3 : header + 6] == [
         "warm-up steps left out: 40",
@@ -94,7 +94,7 @@ def test_a_precision_that_hardly_ran_is_told_of_and_nothing_is_said_to_be_sure()
     header = next(i for i, line in enumerate(lines) if line.startswith("precision"))
     assert [line.split("  ")[0] for line in lines[header : header + 3]] == ["precision", "FP32", "AMP fp16"]
     assert "peak allocated" not in lines[header]
-    assert lines[header + 1].split()[1:6] == ["0", "~583", "ms", "~54.9/s", "0.0412"]
+    assert lines[header + 1].split()[1:6] == ["9", "~583", "ms", "~54.9/s", "0.0412"]
     assert lines[header + 3 : header + 5] == [
         "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16",
         "AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps: FP32 0 of 20, AMP 0 of 20",
@@ -111,9 +111,26 @@ def test_thirteen_steps_with_two_switches_leave_an_impression() -> None:
         ("fp32", 0, 9),
         ("bf16", 0, 4),
     ]
+    assert [row.steps_made for row in found.rows] == [9, 4]
     assert found.speedup is None
     assert found.provisional_speedup is not None
     assert "n/a" not in text(session.view())
+
+
+def test_the_steps_of_a_precision_are_all_that_were_made_in_it() -> None:
+    session = Session()
+    for number in range(1, 41):
+        untimed = number in (1, 30, 31)
+        seconds = None if untimed else 0.01
+        precision = "fp32" if number <= 35 else "bf16"
+        session.fold(
+            [record_samples.step(number, precision=precision, step_seconds=seconds, settling=number <= 5)]
+        )
+    rows = {row.precision: row for row in session.view().comparison.rows}
+    assert (rows["fp32"].steps, rows["fp32"].warm_up_steps, rows["fp32"].untimed_steps) == (28, 5, 2)
+    assert [rows[name].steps_made for name in ("fp32", "bf16")] == [35, 5]
+    table = [line.split() for line in summary_lines(session.view()) if line.startswith(("FP32", "AMP"))]
+    assert [line[:3] for line in table[:2]] == [["FP32", "35", "10.0"], ["AMP", "bf16", "5"]]
 
 
 def test_what_one_precision_alone_has_is_not_measured_in_the_other() -> None:

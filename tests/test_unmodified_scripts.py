@@ -6,16 +6,16 @@ import subprocess
 import sys
 import textwrap
 import zipapp
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from amptui.loop_records import OptimizerFollowed
 from amptui.process.script import NO_STEP
-from amptui.records import Note, Record, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.runs.journal import read
 from tests.terminal import Terminal, amptui_command
+from tests.unmodified import LOOP, of, outcome, same_outcome
 
 FACTS = """
 import argparse, gc, os, signal, sys, threading, warnings
@@ -32,87 +32,6 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float)
 print(name, parser.parse_args())
 """
-
-LOOP = """
-import os, random, signal, sys, traceback
-import torch
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 4)
-
-    def forward(self, inputs):
-        return self.second(self.first(inputs).relu())
-
-def train(steps=8, after=lambda step: None, quiet=False):
-    random.seed(0)
-    torch.manual_seed(0)
-    model = Net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=3)
-    for step in range(1, steps + 1):
-        optimizer.zero_grad()
-        inputs, labels = torch.randn(8, 16), torch.randint(4, (8,))
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = nn.functional.cross_entropy(model(inputs * (1e6 if step in (1, 5) else 1)), labels)
-        scaler.scale(loss).backward()
-        scaler.unscale_(optimizer)
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        if not quiet:
-            print(f"\\r{step}/{steps}", end="", file=sys.stderr, flush=True)
-            print(repr(loss.item()), scaler.get_scale())
-        after(step)
-    return model
-"""
-
-
-@dataclass(frozen=True)
-class Done:
-    """What a script did: all that another person or program can see of it."""
-
-    status: int
-    output: str
-    errors: str
-    files: Mapping[str, bytes]
-
-
-def outcome(command: Sequence[str], folder: Path, given: str) -> Done:
-    made = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-    done = subprocess.run(
-        [*command], cwd=folder, env=env, input=given, capture_output=True, text=True, check=False, timeout=300
-    )
-    new = {path for path in folder.iterdir() if path.is_file() and path not in made}
-    files = {path.name: path.read_bytes() for path in new}
-    for path in new:
-        path.unlink()
-    return Done(done.returncode, done.stdout, done.stderr, files)
-
-
-def same_outcome(folder: Path, *command: str, given: str = "") -> tuple[Done, list[Record]]:
-    """Runs a script without and with us, holds the two to each other, and reads what was recorded."""
-    bare = outcome([sys.executable, *command], folder, given)
-    run = folder.parent / "run"
-    start = [sys.executable, "-m", "amptui", "run", "--observe", "--headless", "--run-dir", str(run)]
-    ours = outcome([*start, *command], folder, given)
-    first, _, errors = ours.errors.partition("\n")
-    assert first == f"amptui: recording {run}"
-    journal = run / "journal.jsonl"
-    found = list(read(journal)) if journal.exists() else []
-    if not journal.exists():
-        bare = Done(bare.status, bare.output, f"{bare.errors}amptui: {NO_STEP}\n", bare.files)
-    assert errors[: len(bare.errors)] == bare.errors
-    status = bare.status if bare.status >= 0 else 128 - bare.status
-    assert (ours.status, ours.output, ours.files) == (status, bare.output, bare.files)
-    return ours, found
-
-
-def of(kind: type[Record], found: Sequence[Record]) -> list[Record]:
-    return [record for record in found if type(record) is kind]
 
 
 @pytest.fixture
@@ -237,6 +156,32 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     assert done.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
 
 
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("keras", "keras.optimizers"), ("fastai.optimizer", "fastai.optimizer"), ("another", "")],
+)
+def test_a_script_with_optimizers_that_are_not_torch_s_is_told_so(
+    module: str, name: str, folder: Path
+) -> None:
+    (folder / "fastai").mkdir()
+    for path in ("keras.py", "another.py", "fastai/optimizer.py"):
+        (folder / path).touch()
+    (folder / "train.py").write_text(f"import os, {module}\nif os.fork():\n    os.wait()\n")
+    run = folder.parent / "run"
+    done = outcome(
+        amptui_command("run", "--observe", "--headless", "--run-dir", str(run), "train.py"), folder, ""
+    )
+    word = f"; it loaded {name}, whose steps are not seen" if name else ""
+    assert done.errors.splitlines()[1:] == [f"amptui: {NO_STEP}{word}"]
+    assert (done.status, done.output) == (0, "")
+    assert not run.exists()
+    if name:
+        (folder / "train.py").write_text(f"import {module}\nfrom loop import train\ntrain(quiet=True)\n")
+        _, found = same_outcome(folder, "train.py")
+        assert len(of(StepRecord, found)) == 8
+        assert not (run / "optimizers").exists()
+
+
 # ------------------------------------------------------------------------------------- its children
 
 _CHILDREN = """
@@ -299,7 +244,7 @@ def test_children_of_every_kind_have_no_hooks_and_no_variables(when: str, folder
 
 
 @pytest.mark.slow
-def test_of_two_models_in_turn_the_one_that_steps_first_is_observed(folder: Path) -> None:
+def test_of_two_models_in_turn_each_has_steps_of_its_own(folder: Path) -> None:
     text = """
         torch.manual_seed(0)
         models = Net(), Net()
@@ -313,10 +258,14 @@ def test_of_two_models_in_turn_the_one_that_steps_first_is_observed(folder: Path
                 print(repr(loss.item()))
     """
     done, found = same_outcome(folder, script(folder, text))
-    losses = [record.loss for record in found if isinstance(record, StepRecord)]
-    assert [repr(loss) for loss in losses] == done.output.splitlines()[::2]
-    notes = [record.text for record in found if isinstance(record, Note)]
-    assert notes == ["a second optimizer (Adam) makes steps too: only those of the first (SGD) are shown"]
+    printed = done.output.splitlines()
+    followed = [record for record in found if isinstance(record, OptimizerFollowed)]
+    assert [(record.optimizer, record.kind) for record in followed] == [("", "SGD"), ("Net 2", "Adam")]
+    for losses, optimizer in (printed[::2], ""), (printed[1::2], "Net 2"):
+        steps = [
+            record for record in found if isinstance(record, StepRecord) and record.optimizer == optimizer
+        ]
+        assert [(record.step, repr(record.loss)) for record in steps] == list(enumerate(losses, 1))
 
 
 @pytest.mark.slow
@@ -335,7 +284,9 @@ def test_what_the_script_lets_go_of_is_freed(folder: Path) -> None:
     """
     done, found = same_outcome(folder, script(folder, text))
     assert done.output == "[None, None, None]\n" * 2
-    assert len(of(StepRecord, found)) == 3
+    assert [record.step for record in found if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5, 6]
+    (second,) = (record for record in found if isinstance(record, OptimizerFollowed))
+    assert (second.step, second.optimizer, second.replaces) == (3, "", "Adam")
 
 
 @pytest.mark.slow

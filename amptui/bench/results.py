@@ -29,7 +29,7 @@ from amptui.telemetry.flops import flops_now
 from amptui.telemetry.view import PrecisionFlops, PrecisionTiming, SessionView
 
 _COLUMNS = (
-    *("precision", "median step", "samples/s", "speed-up", "by compiling", "achieved", "MFU"),
+    *("precision", "step", "samples/s", "speed-up", "by compiling", "achieved", "MFU"),
     *("peak allocated", "losses", "skipped"),
 )
 
@@ -71,7 +71,7 @@ class Measured:
     def flops_of(self, row: PrecisionMeasured) -> PrecisionFlops | None:
         """What its steps compute, at the speed of the comparison; None if it was not counted.
 
-        If sizes are mixed, at the speed of the steps of the counted size: the comparison's median is of all.
+        If sizes are mixed, at the speed of the steps of the counted size: the comparison's time is of all.
         """
         found = next((each for each in self.view.flops if each.counted.precision == row.precision), None)
         if found is None or found.other_sizes:
@@ -228,6 +228,7 @@ def _size_lines(size: Measured, asked: BenchRequest) -> list[str]:
     if size.error:
         lines.append(f"ended early: {size.error}")
     lines += _not_measured(size.failed, "failed in its first step: ")
+    lines += _not_measured(_skipping(compared), "too few applied steps: ")
     lines += ["", *size.cards] if size.cards else []
     if size.compile_seconds:
         took = [f"{precision_label(name)} {_span(each)}" for name, each in size.compile_seconds.items()]
@@ -309,6 +310,12 @@ def _cells(row: PrecisionMeasured, compared: PrecisionsCompared, size: Measured)
 
 def _not_measured(reasons: Mapping[str, str], what: str = "") -> list[str]:
     return [f"not measured: {precision_label(name)}: {what}{why}" for name, why in reasons.items()]
+
+
+def _skipping(compared: PrecisionsCompared) -> Mapping[str, str]:
+    """The precisions without a time because the scaler skipped their steps."""
+    rows = [row for row in compared.rows if row.step_seconds is None and row.skipped]
+    return {row.precision: f"the scaler skipped {units.count(row.skipped)}" for row in rows}
 
 
 def _flops_json(found: PrecisionFlops) -> dict[str, Any]:

@@ -158,6 +158,10 @@ def how_measured(found: Compared) -> list[str]:
         f"{final}; best: lowest mean of {MEAN_STEPS} steps in a row",
         "training time: sum of all step times, without validation and pauses",
     ]
+    several = {run.name: run.view.optimizers[0].label for run in found.runs if run.view.optimizers}
+    if several:
+        firsts = ", ".join(f"{label} of {name}" for name, label in several.items())
+        lines.append(f"of several optimizers only the first is compared: {firsts}")
     if any(len(group.runs) > 1 for group in found.groups):
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
     if any(contrast.outcome == "not shown" for contrast in found.contrasts):

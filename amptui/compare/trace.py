@@ -11,6 +11,7 @@ import numpy as np
 from amptui.records import Record, RunResumed, RunStarted, StepRecord, Validation
 from amptui.samples import DeviceSample
 from amptui.telemetry.history import Track
+from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
 from amptui.telemetry.stretch import Stretch, stretches
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series, SessionView
@@ -117,7 +118,10 @@ class RunFigures:
 
 
 class Trace:
-    """Folds the records of one run, in order. What a resumed run repeats replaces what it did before."""
+    """Folds the records of one run, in order. What a resumed run repeats replaces what it did before.
+
+    Of several optimizers only the steps of the first count.
+    """
 
     def __init__(self, folder: str) -> None:
         self.session = Session(folder)
@@ -141,7 +145,8 @@ class Trace:
         for record in records:
             self._last_time = record.time
             if isinstance(record, StepRecord):
-                steps.append(record)
+                if not record.optimizer:
+                    steps.append(record)
             elif isinstance(record, RunStarted | RunResumed):
                 self._add_steps(steps)
                 steps = []
@@ -160,7 +165,7 @@ class Trace:
     ) -> RunFigures:
         """What is known so far; the arguments are fields of the result."""
         loss = self._loss.snapshot() if self._started else EMPTY_SERIES
-        view = self.session.view()
+        view = self.session.view(FIRST)
         return RunFigures(
             name=name,
             folder=view.run_dir,
@@ -238,7 +243,7 @@ class Trace:
         self._samples += sum(record.samples for record in stretch.records)
         self._seconds = float(seconds[-1])
         self._steps += len(stretch)
-        self._untimed += len(stretch) - len(stretch.timed_seconds)
+        self._untimed += timed.count(0.0)
 
     def _add_lows(self, stretch: Stretch, samples: Floats, seconds: Floats) -> None:
         losses = np.array([math.nan if loss is None else loss for loss in stretch.losses])

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from amptui import units
 from amptui.diagnosis.labels import precision_label
+from amptui.loop_records import OTHER_PRECISIONS
 from amptui.records import AMP_PRECISIONS, base_precision
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.timing import enqueued, kept_up, on_device, seconds_of, shares_of
@@ -86,9 +87,10 @@ def limit(timing: PrecisionTiming, *, ranks: int = 1) -> str:
 
     With a share p of the step in forward and backward this is 1 / (1 - p), if they took no time at all;
     input-bound, 1 / (share of the input). With several ``ranks`` forward and backward contain communication,
-    which takes as long in any precision: there is no number then.
+    which takes as long in any precision: there is no number then. Empty too where the weights are not
+    float32: what AMP would change there is not known.
     """
-    if not timing.bound:
+    if not timing.bound or base_precision(timing.precision) in OTHER_PRECISIONS:
         return ""
     if timing.bound == "input":
         return f"data takes as long in any precision: {_times(1 / _input_share(timing))} at most"

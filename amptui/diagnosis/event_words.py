@@ -8,6 +8,7 @@ from amptui.diagnosis import float16_verdicts, loss_scale, memory_use, nonfinite
 from amptui.diagnosis.labels import data_label, precision_label
 from amptui.findings import ModelCompiled, ModulesTraced
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.loop_records import GradientsDropped, OptimizerFollowed
 from amptui.ranks import RankLost, RanksDisagree
 from amptui.records import (
     EpochFinished,
@@ -37,6 +38,8 @@ from amptui.telemetry.stragglers import SlowRankNews
 def event_text(event: Event) -> str:
     """The event in one line."""
     text = _TEXTS[type(event.about)](event.about)
+    if event.optimizer:
+        text = f"{event.optimizer}: {text}"
     return text if event.times == 1 else f"{text} (×{units.count(event.times)})"
 
 
@@ -82,6 +85,20 @@ def model_compiled(record: ModelCompiled) -> str:
     where = precision_label(record.precision) + ("" if record.training else " validation")
     text = f"{what} for {where} in {_span(record.seconds)}"
     return f"{text}: {record.reason}" if record.reason else text
+
+
+def optimizer_followed(record: OptimizerFollowed) -> str:
+    """``Adam trains Discriminator, 2,765,568 parameters``, or ``optimizer replaced: AdamW for SGD``."""
+    if record.replaces:
+        return f"optimizer replaced: {record.kind} for {record.replaces}"
+    return f"{record.kind} trains {record.model}, {units.count(record.parameters)} parameters"
+
+
+def gradients_dropped(record: GradientsDropped) -> str:
+    """``gradients cleared before a step, loss nan``."""
+    passes = "" if record.passes == 1 else f" of {units.count(record.passes)} backward passes"
+    loss = "" if record.loss is None else f", loss {units.loss(record.loss)}"
+    return f"gradients{passes} cleared before a step{loss}"
 
 
 def pause_changed(record: PauseChanged) -> str:
@@ -196,6 +213,8 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     ViewersChanged: viewers_changed,
     RanksDisagree: rank_words.ranks_disagree,
     RankLost: rank_words.rank_lost,
+    OptimizerFollowed: optimizer_followed,
+    GradientsDropped: gradients_dropped,
     SlowRankNews: rank_words.slow_rank,
     RunFinished: run_ended,
     RunFailed: lambda it: f"failed: {_first_line(it.error)}",  # the list has a column for the step

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from amptui import units
 from amptui.diagnosis.labels import precision_label
-from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS
+from amptui.diagnosis.nonfinite import FORWARD_OVERFLOW, WORDS, named
 from amptui.findings import Float16Window, LayerAgreement, ModuleRange, ModulesTraced, XRayTaken
 from amptui.records import Severity
 from amptui.telemetry.health import (
@@ -82,8 +82,12 @@ def at_scale(loss_scale: float | None, *, hypothetical: bool) -> str:
 
 
 def trace_verdict(trace: ModulesTraced) -> Verdict:
-    """The module that overflowed first and what to do, or the one closest to an overflow."""
+    """The module that overflowed first and what to do, the one closest to it, or lost weights."""
     found = judge_trace(trace)
+    if found.state == "weights lost":
+        lost = named(trace.lost, trace.lost_count)
+        text = f"weights not finite already: {lost}; no module is to blame, go back to a checkpoint"
+        return Verdict(found.severity, text)
     if trace.first is not None:
         text = f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
         return Verdict(found.severity, text)

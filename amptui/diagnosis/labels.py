@@ -11,15 +11,39 @@ _LABELS: Mapping[str, str] = {
     "tf32": "TF32",
     "fp16": "AMP fp16",
     "bf16": "AMP bf16",
+    "mixed": "mixed precisions",
+    "unknown": "precision unknown",
+}
+"""Those of the others are their names."""
+
+_GLYPHS: Mapping[str, str] = {
+    "fp32": "■",
+    "ieee": "□",
+    "tf32": "◆",
+    "fp16": "▲",
+    "bf16": "●",
+    "fp16 weights": "△",
+    "bf16 weights": "○",
+    "float64": "◇",
+    "mixed": "◐",
 }
 
-_GLYPHS: Mapping[str, str] = {"fp32": "■", "ieee": "□", "tf32": "◆", "fp16": "▲", "bf16": "●"}
-
-_LETTERS: Mapping[str, str] = {"fp32": "F", "ieee": "I", "tf32": "T", "fp16": "A", "bf16": "B"}
+_LETTERS: Mapping[str, str] = {
+    "fp32": "F",
+    "ieee": "I",
+    "tf32": "T",
+    "fp16": "A",
+    "bf16": "B",
+    "fp16 weights": "H",
+    "bf16 weights": "b",
+    "float64": "D",
+    "mixed": "M",
+}
+"""``H`` and ``D`` as in half and double precision."""
 
 
 def precision_label(name: str) -> str:
-    """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; an unknown name is its own label."""
+    """``AMP fp16`` for ``fp16``, ``AMP fp16 eager`` for ``fp16 eager``; other names are labels."""
     base = base_precision(name)
     return _LABELS.get(base, base) + name[len(base) :]
 
@@ -43,8 +67,9 @@ def precision_letter(name: str | None) -> str:
 
 
 def signed_label(name: str) -> str:
-    """``▲ AMP fp16``."""
-    return f"{precision_glyph(name)} {precision_label(name)}"
+    """``▲ AMP fp16``; in short, for the head of a column, ``◐ mixed`` and ``? unknown``."""
+    label = name if name in ("mixed", "unknown") else precision_label(name)
+    return f"{precision_glyph(name)} {label}"
 
 
 def data_label(data: DataInfo) -> str:

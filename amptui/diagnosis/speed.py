@@ -154,17 +154,27 @@ def _gain_words(speedup: float, low: float | None, high: float | None, than: str
 # ---------------------------------------------------------------------------- the running ratio
 
 
+def _skips_beside(stats: PrecisionStats) -> str:
+    """`` (26 skipped)``, which are not among its steps."""
+    return f" ({units.count(stats.skipped)} skipped)" if stats.skipped else ""
+
+
 def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) -> str:
     """What a speed-up still needs; empty when there is one. ``accepts``: what the run can be asked for."""
     if comparison.missing == "more steps":
-        steps = {row.precision: row.steps for row in comparison.rows}
-        baseline, amp = comparison.baseline or "", comparison.amp or ""
-        sides = ((precision_label(baseline), steps.get(baseline, 0)), ("AMP", steps.get(amp, 0)))
-        few = [f"{name} {count} of {MIN_STEPS}" for name, count in sides if count < MIN_STEPS]
+        rows = {row.precision: row for row in comparison.rows}
+        sides = ((comparison.baseline or "", ""), (comparison.amp or "", "AMP"))
+        few = [
+            f"{label or precision_label(name)} {rows[name].steps} of {MIN_STEPS}{_skips_beside(rows[name])}"
+            for name, label in sides
+            if name in rows and rows[name].steps < MIN_STEPS
+        ]
         return f"not enough steps: {', '.join(few)}"
     if comparison.missing in ("AMP", "baseline"):
         other = "AMP" if comparison.missing == "AMP" else "FP32"
         return f"press p to compare with {other}" if "precision" in accepts else f"no steps in {other}"
+    if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
+        return "neither FP32 nor AMP ran"
     return {"": "", "steps": "no steps yet"}[comparison.missing]
 
 

@@ -1,5 +1,6 @@
 """Whether the Tensor Cores are used: achieved FLOP/s, their share of the peak, and what holds them back."""
 
+import math
 from collections.abc import Sequence
 
 from amptui import units
@@ -9,6 +10,9 @@ from amptui.telemetry.view import PrecisionFlops
 
 MIN_SHARE = 0.1
 """Of a step's operations: what concerns less is not worth a hint."""
+
+MAX_NAMES = 3
+"""Operators without a formula that a sentence names."""
 
 
 def rate_words(found: PrecisionFlops) -> str:
@@ -50,11 +54,20 @@ def flops_hints(all_: Sequence[PrecisionFlops]) -> list[str]:
     """
     if any(found.counted.shapes_vary for found in all_):
         return ["no FLOP/s: inputs of as many samples have different shapes, so one count is not true of all"]
-    hints = []
+    hints = _lower_bound(all_)
     for found in all_:
         if found.counted.precision in AMP_PRECISIONS:
             hints += _hints(found)
     return list(dict.fromkeys(hints))
+
+
+def _lower_bound(all_: Sequence[PrecisionFlops]) -> list[str]:
+    """What ``≥`` means; empty if all was counted."""
+    names = list(dict.fromkeys(name for found in all_ for name in found.counted.uncounted))
+    if not names:
+        return []
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return [f"FLOP/s are a lower bound: no formula for {', '.join(names[:MAX_NAMES])}{more}"]
 
 
 def _hints(found: PrecisionFlops) -> list[str]:
@@ -66,14 +79,14 @@ def _hints(found: PrecisionFlops) -> list[str]:
         hints.append(f"{part} of the operations in {label} run in float32: an X-ray names the operators")
     if not found.on_gpu:
         return hints
-    if counted.unaligned_flops >= MIN_SHARE * counted.flops and counted.unaligned:
-        worst = counted.unaligned[0]
+    worst = counted.unaligned[0] if counted.unaligned else None
+    if worst is not None and worst.padded and counted.unaligned_flops >= MIN_SHARE * counted.flops:
         sizes = " × ".join(map(units.count, worst.sizes))
-        where = f"{worst.name} ({sizes})" if worst.name else f"a product of {sizes}"
         part = units.percent(counted.unaligned_flops / counted.flops)
+        pads = " and ".join(f"{units.count(size)} to {units.count(_aligned(size))}" for size in worst.padded)
         hints.append(
-            f"{part} of the operations have a size that is not a multiple of 8, most of them in {where}: "
-            "pad it, as Tensor Cores work in eights"
+            f"{part} of the operations have a size that is not a multiple of 8, "
+            f"most of them in {worst.name} ({sizes}): pad {pads}, as Tensor Cores work in eights"
         )
     if counted.nchw_flops >= MIN_SHARE * counted.flops:
         part = units.percent(counted.nchw_flops / counted.flops)
@@ -82,6 +95,10 @@ def _hints(found: PrecisionFlops) -> list[str]:
             "try --channels-last"
         )
     return hints
+
+
+def _aligned(size: int) -> int:
+    return 8 * math.ceil(size / 8)
 
 
 def _three_digits(value: float) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Literal
 
 from amptui.estimate import BLOCK_STEPS, Ratio, paired_ratio
@@ -24,12 +24,14 @@ MAX_ROUNDS = 24
 class _Blocks:
     """The blocks of one precision so far."""
 
-    medians: list[float] = field(default_factory=list)
+    medians: list[float | None] = field(default_factory=list)
+    """None for a block in which the scaler skipped too many steps."""
     block_seconds: list[float] = field(default_factory=list)
-    """Step times of the current block."""
+    """Times of the applied steps of the current block."""
+    block_skips: int = 0
+    """Its skipped steps."""
     steps: int = 0
     samples: int = 0
-    seconds: float = 0.0
     skipped: int = 0
     first_loss: float | None = None
     last_loss: float | None = None
@@ -38,6 +40,9 @@ class _Blocks:
 
 class ABTest:
     """Runs every precision for one block in each round: A B C, then C B A, and so on.
+
+    A block lasts until ``block_steps`` steps are applied, but takes no more than as many skipped ones: a
+    scaler that skips all steps ends its blocks too. A block with fewer applied steps has no time.
 
     Slow drifts affect all precisions alike. ``chosen`` is the precision to return to. The test ends when
     every interval is narrow, after ``max_rounds``, or when the user stops it.
@@ -83,7 +88,8 @@ class ABTest:
         """Steps until the current block is full, by those delivered so far."""
         if self.over:
             return 0
-        return self._block_steps - len(self._blocks[self._remaining[0]].block_seconds)
+        blocks = self._blocks[self._remaining[0]]
+        return self._block_steps - max(len(blocks.block_seconds), blocks.block_skips)
 
     def stop(self) -> None:
         """End it with the result so far."""
@@ -110,13 +116,15 @@ class ABTest:
             blocks.first_loss = record.loss if blocks.first_loss is None else blocks.first_loss
             blocks.last_loss = record.loss
         # Steps in flight when a block was full belong to none.
-        if record.precision != self._remaining[0] or record.settling or record.step_seconds is None:
+        if record.precision != self._remaining[0] or record.settling or not record.step_seconds:
             return False
-        blocks.block_seconds.append(record.step_seconds)
-        blocks.steps += 1
-        blocks.samples += record.samples
-        blocks.seconds += record.step_seconds
-        return self._end_block(blocks) if len(blocks.block_seconds) >= self._block_steps else False
+        if record.skipped:
+            blocks.block_skips += 1
+        else:
+            blocks.block_seconds.append(record.step_seconds)
+            blocks.steps += 1
+            blocks.samples += record.samples
+        return self._end_block(blocks) if self.steps_left <= 0 else False
 
     def add_peak(self, precision: str, peak_bytes: int | None) -> None:
         """Add the memory peak of a block that ended."""
@@ -143,8 +151,10 @@ class ABTest:
         )
 
     def _end_block(self, blocks: _Blocks) -> bool:
-        blocks.medians.append(median(blocks.block_seconds))
+        full = len(blocks.block_seconds) >= self._block_steps
+        blocks.medians.append(median(blocks.block_seconds) if full else None)
         blocks.block_seconds.clear()
+        blocks.block_skips = 0
         del self._remaining[0]
         if self._remaining:
             return False
@@ -160,7 +170,8 @@ class ABTest:
     def _is_narrow(self) -> bool:
         sides = [(name, self._precisions[0]) for name in self._precisions[1:]] + self._pairs()
         widths = [ratio.relative_width for side in sides if (ratio := self._ratio(*side))]
-        return self._rounds >= MIN_ROUNDS and all(w is not None and w <= self._narrow for w in widths)
+        narrow = all(width is not None and width <= self._narrow for width in widths)
+        return self._rounds >= MIN_ROUNDS and len(widths) > 0 and narrow
 
     def _pairs(self) -> list[tuple[str, str]]:
         """Each compiled precision beside itself run eagerly, and beside the first compiled one."""
@@ -169,9 +180,13 @@ class ABTest:
         return [*eager.items(), *((name, compiled[0]) for name in compiled[1:] if eager)]
 
     def _ratio(self, precision: str, than: str) -> Ratio | None:
-        before, other = self._blocks[than], self._blocks[precision]
-        pairs = min(len(before.medians), len(other.medians))
-        return paired_ratio(before.medians[:pairs], other.medians[:pairs])
+        both = zip(self._medians(than), self._medians(precision), strict=False)
+        pairs = [(before, after) for before, after in both if before is not None and after is not None]
+        return paired_ratio([before for before, _ in pairs], [after for _, after in pairs])
+
+    def _medians(self, precision: str) -> Sequence[float | None]:
+        """Those of whole rounds; of the first one as far as it is."""
+        return self._blocks[precision].medians[: self._rounds or None]
 
     def _pair(self, precision: str, than: str) -> PairCompared | None:
         ratio = self._ratio(precision, than)
@@ -189,12 +204,15 @@ class ABTest:
         blocks = self._blocks[precision]
         baseline = self._precisions[0]
         ratio = self._ratio(precision, baseline) if precision != baseline else None
+        medians = [seconds for seconds in self._medians(precision) if seconds is not None]
+        # As the ratio is made: the times of two rows by each other are the ratio between them.
+        step_seconds = geometric_mean(medians) if medians else None
         return PrecisionMeasured(
             precision=precision,
-            blocks=len(blocks.medians),
+            blocks=len(medians),
             steps=blocks.steps,
-            step_seconds=median(blocks.medians) if blocks.medians else None,
-            samples_per_second=blocks.samples / blocks.seconds if blocks.seconds else None,
+            step_seconds=step_seconds,
+            samples_per_second=blocks.samples / blocks.steps / step_seconds if step_seconds else None,
             speedup=ratio.value if ratio else None,
             speedup_low=ratio.low if ratio else None,
             speedup_high=ratio.high if ratio else None,

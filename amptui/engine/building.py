@@ -42,7 +42,7 @@ def build_model(
     if channels_last:
         model.to(memory_format=torch.channels_last)
     if compile_mode is not None:
-        compile_in_place(model, compile_mode)
+        compile_in_place(model, mode=compile_mode)
     return model.train()
 
 

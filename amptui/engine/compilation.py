@@ -7,8 +7,8 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ def check_compiler(device: torch.device) -> None:
         raise DeviceError(f"--compile needs a compiler: {missing.what}", hint=missing.hint)
 
 
-def compile_in_place(model: nn.Module, mode: str) -> None:
+def compile_in_place(model: nn.Module, **options: Any) -> None:
     """Let ``model`` run through ``torch.compile`` from its next call on; names of parameters stay.
 
     Each precision is compiled once: torch keeps a variant for each state of autocast and of the flags.
@@ -90,7 +90,32 @@ def compile_in_place(model: nn.Module, mode: str) -> None:
     torch.compiler.reset()
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, MAX_VARIANTS)
-    model.compile(mode=mode)
+    with _called_through_a_function_of_ours(model):
+        model.compile(**options)
+
+
+@contextmanager
+def _called_through_a_function_of_ours(model: nn.Module) -> Iterator[None]:
+    """Meanwhile a model whose ``forward`` is torch's own, nn.Sequential's say, offers our call to compile.
+
+    torch 2.9 compiles no function in a file of torch's unless one from elsewhere calls it: such a model ran
+    eagerly, and nothing was said. Newer releases put a function of theirs in between.
+    """
+    from torch._dynamo import trace_rules
+
+    if not trace_rules.check(model.forward):
+        yield
+        return
+    original: Callable[..., Any] = model._call_impl
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        return original(*arguments, **named)
+
+    model.__dict__["_call_impl"] = call
+    try:
+        yield
+    finally:
+        del model.__dict__["_call_impl"]
 
 
 def uses_cuda_graphs(mode: str | None, device: torch.device) -> bool:

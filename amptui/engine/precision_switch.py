@@ -320,6 +320,11 @@ class PrecisionSwitch:
             else:
                 self._emit(self._ab_test.record(step))
 
+    def cannot_compare(self, why: str) -> None:
+        """End an A/B test of precisions that are not what they are called, without a verdict."""
+        if self._ab_test is not None:
+            self._ab_test.exclude(self.precision.name, why)
+
     def _stop_ab_test(self, step: int) -> None:
         """End the A/B test, if one is running, and report its result."""
         ab_test, self._ab_test = self._ab_test, None

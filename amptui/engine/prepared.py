@@ -45,6 +45,8 @@ class Prepared:
     validation: Batches | None
     model: nn.Module
     optimizer: Optimizer
+    built_groups: int
+    """The parameter groups that ``build_optimizer()`` made; training may add others."""
     scaler: GradScaler
     first_scale: float
     """The loss scale that a run starts with."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from amptui.engine.probes.gradients import GradientHealth, GradientProbe
 from amptui.engine.step_row import RowLayout, StepNumbers
+from amptui.loop_records import LossForm
 from amptui.records import (
     COLLAPSE_SKIPS,
     EpochFinished,
@@ -57,6 +58,8 @@ class StepFacts(NamedTuple):
     """Whether the row's gradients were measured before unscaling."""
     micro_batches: int = 1
     group_lrs: tuple[float, ...] = ()
+    optimizer: str = ""
+    loss_form: LossForm = ""
 
 
 @dataclass(slots=True)
@@ -172,6 +175,8 @@ class StepReporter:
                 grad_max=health.largest if health else None,
                 micro_batches=facts.micro_batches,
                 group_lrs=group_lrs,
+                optimizer=facts.optimizer,
+                loss_form=facts.loss_form,
             )
         )
         self._update_loss(loss, seconds, applied=not skipped)
@@ -181,7 +186,7 @@ class StepReporter:
             self.consecutive_skips = 0
         if scaled:
             self.growth_tracker, self.scaled_step = int(numbers.growth_tracker), facts.step
-            self._update_scale(facts.step, now, scale, numbers.next_scale)
+            self._update_scale(facts, now, scale, numbers.next_scale)
 
     def _health(self, facts: StepFacts, numbers: StepNumbers) -> GradientHealth:
         """The step's gradients as measured by the probe or by clipping."""
@@ -254,7 +259,12 @@ class StepReporter:
         if loss is not None and not self.loss_is_finite:
             kind = _kind(loss)
             self.unexplained_step = facts.step
-            self.emit(NonFinite(time=now, step=facts.step, what="loss", kind=kind, names=(), count=1))
+            name = facts.optimizer
+            self.emit(
+                NonFinite(
+                    time=now, step=facts.step, what="loss", kind=kind, names=(), count=1, optimizer=name
+                )
+            )
         if skipped_at_scale is not None:
             self.consecutive_skips += 1
             if self.consecutive_skips >= COLLAPSE_SKIPS:
@@ -269,6 +279,7 @@ class StepReporter:
                     count=health.nonfinite_count if health else None,
                     consecutive=self.consecutive_skips,
                     kinds=health.nonfinite_kinds if health else (),
+                    optimizer=facts.optimizer,
                 )
             )
         elif health is not None and health.nonfinite_count:
@@ -282,19 +293,21 @@ class StepReporter:
                     names=health.nonfinite_names,
                     count=health.nonfinite_count,
                     kinds=health.nonfinite_kinds,
+                    optimizer=facts.optimizer,
                 )
             )
 
-    def _update_scale(self, step: int, now: float, scale: float, next_scale: float) -> None:
+    def _update_scale(self, facts: StepFacts, now: float, scale: float, next_scale: float) -> None:
         self.loss_scale = next_scale
         if next_scale != scale:
             self.emit(
                 LossScaleChanged(
                     time=now,
-                    step=step,
+                    step=facts.step,
                     previous=scale,
                     current=next_scale,
                     reason="growth" if next_scale > scale else "backoff",
+                    optimizer=facts.optimizer,
                 )
             )
 
@@ -328,4 +341,5 @@ def _unmeasured(facts: StepFacts, now: float) -> StepRecord:
         settling=facts.warming_up,
         micro_batches=facts.micro_batches,
         group_lrs=facts.group_lrs,
+        optimizer=facts.optimizer,
     )

@@ -271,6 +271,7 @@ def assemble(
         validation=validation if request.validation else None,
         model=model,
         optimizer=optimizer,
+        built_groups=len(optimizer.param_groups),
         scaler=scaler,
         first_scale=scaler.get_scale(),
         precisions=precisions,

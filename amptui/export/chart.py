@@ -11,6 +11,7 @@ from amptui import units
 from amptui.export.axis import Axis, Kind, axis
 from amptui.export.markup import Markup, css_class, element, percent
 from amptui.export.steps import Columns, Steps, columns, marks, ribbon, step_axis
+from amptui.telemetry.robust_range import rate_limits
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
 WIDTH = 1000
@@ -18,6 +19,9 @@ WIDTH = 1000
 
 _MARGIN = 8
 """Free pixels above and below a curve: half a label."""
+
+_TOLERANCE = 1e-9
+"""Values are not called outside for a rounding error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ def draw(chart: Chart, steps: Steps) -> Markup | None:
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
     found = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
-    extremes = (values for each in found for values in (each.minimum, each.maximum))
+    extremes = [values for each in found for values in _shown_extremes(each)]
     vertical = axis(np.concatenate([points, *extremes]), chart.kind)
     if vertical is None:
         return None
@@ -88,7 +92,8 @@ def draw(chart: Chart, steps: Steps) -> Markup | None:
         class_="plot",
     )
     legend = _legend(curves) if len(curves) > 1 else None
-    note = element("p", chart.note, class_="note") if chart.note else None
+    notes = " ".join(filter(None, (chart.note, _beyond(found, vertical))))
+    note = element("p", notes, class_="note") if notes else None
     data = json.dumps(_values(chart, curves, found), separators=(",", ":"))
     return element("figure", caption, area, legend, note, class_="chart", data_values=data)
 
@@ -103,6 +108,26 @@ def _in_units(series: Series, unit: float) -> Series:
         mean=series.mean / unit,
         recent=series.recent / unit,
     )
+
+
+def _shown_extremes(found: Columns) -> tuple[Floats, Floats]:
+    """The extremes that the axis shows: of rates only the usual ones."""
+    if found.weights is None or not np.isfinite(found.mean).any():
+        return found.minimum, found.maximum
+    bottom, top = rate_limits(found.mean, found.weights)
+    return np.clip(found.minimum, bottom, top), np.clip(found.maximum, bottom, top)
+
+
+def _beyond(found: list[Columns], vertical: Axis) -> str:
+    """``Beyond the axis: single steps in 3 columns.``; empty if all are shown."""
+    with np.errstate(invalid="ignore"):
+        outside = [
+            (vertical.heights(each.maximum) > 1 + _TOLERANCE) | (vertical.heights(each.minimum) < -_TOLERANCE)
+            for each in found
+            if each.weights is not None
+        ]
+    count = sum(int(columns.sum()) for columns in outside)
+    return f"Beyond the axis: single steps in {count:,} column{'' if count == 1 else 's'}." if count else ""
 
 
 def _newest(chart: Chart, curves: tuple[Curve, ...]) -> str:
@@ -189,7 +214,8 @@ class _Plot:
 
 def pixels(vertical: Axis, values: Floats, height: int) -> Floats:
     """The distance of values from the top of a plot ``height`` pixels high."""
-    return _MARGIN + (1 - vertical.heights(values)) * (height - 2 * _MARGIN)
+    heights = np.clip(vertical.heights(values), 0.0, 1.0)
+    return _MARGIN + (1 - heights) * (height - 2 * _MARGIN)
 
 
 def value_labels(vertical: Axis, height: int, words: Callable[[float], str]) -> Markup:

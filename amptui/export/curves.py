@@ -7,25 +7,34 @@ import numpy as np
 
 from amptui import units
 from amptui.diagnosis.event_words import validation_numbers
+from amptui.diagnosis.loss_form import step_loss_words
 from amptui.export.chart import Chart, Curve, Point
 from amptui.export.recording import Recording
 from amptui.records import EpochFinished, Validated
-from amptui.telemetry.view import Series
+from amptui.telemetry.optimizers import FIRST
+from amptui.telemetry.view import Series, SessionView
 from amptui.text import printable
 
 
 def charts(recording: Recording) -> Iterator[Chart]:
     """All charts, the most important first."""
-    view = recording.view
+    yield from step_charts(recording, recording.view)
+    yield from _device(recording)
+
+
+def step_charts(recording: Recording, view: SessionView) -> Iterator[Chart]:
+    """Those of the steps of the optimizer in front of ``view``, the loss first."""
+    validations = recording.validations if view.front == FIRST else ()
     yield Chart(
         title="loss",
         curves=(Curve("loss", view.loss),),
         height=220,
-        points=tuple(point for epoch in recording.validations for point in _validation(epoch)),
+        points=tuple(point for epoch in validations for point in _validation(epoch)),
         skips=view.skips,
+        note=step_loss_words(view.newest),
     )
-    if recording.parts:
-        parts = tuple(Curve(printable(name), series) for name, series in recording.parts.items())
+    if named := recording.parts(view.front):
+        parts = tuple(Curve(printable(name), series) for name, series in named.items())
         yield Chart(title="loss components", curves=parts)
     yield Chart(
         title="throughput",
@@ -50,10 +59,10 @@ def charts(recording: Recording) -> Iterator[Chart]:
         sparse=True,
         note="log2(65504 / largest scaled gradient); outside fp16, what float16 would have. × overflowed.",
     )
-    norm = Curve("gradient norm", recording.curve("grad_norm"))
+    norm = Curve("gradient norm", recording.step_curve("grad_norm", view.front))
     yield Chart(title="gradient norm", curves=(norm,), sparse=True)
-    yield Chart(title="learning rate", curves=(Curve("learning rate", recording.curve("lr")),))
-    yield from _device(recording)
+    rate = Curve("learning rate", recording.step_curve("lr", view.front))
+    yield Chart(title="learning rate", curves=(rate,))
 
 
 def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
@@ -65,16 +74,16 @@ def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
 
 def _device(recording: Recording) -> Iterator[Chart]:
     memory = {
-        "used on the GPU": recording.curve("gpu_memory"),
-        "allocated by torch": recording.curve("allocated"),
+        "used on the GPU": recording.device_curve("gpu_memory"),
+        "allocated by torch": recording.device_curve("allocated"),
     }
     known = tuple(Curve(name, series) for name, series in memory.items() if series.count)
     if known:
         unit, unit_value = _unit(curve.series for curve in known)
         yield Chart(title="GPU memory", unit=unit, unit_value=unit_value, curves=known, kind="linear")
-    busy = Curve("GPU utilization", recording.curve("busy"))
+    busy = Curve("GPU utilization", recording.device_curve("busy"))
     yield Chart(title="GPU utilization", unit="%", curves=(busy,), kind="linear", sparse=True)
-    power = Curve("GPU power", recording.curve("power"))
+    power = Curve("GPU power", recording.device_curve("power"))
     yield Chart(title="GPU power", unit="W", curves=(power,), kind="linear", sparse=True)
 
 

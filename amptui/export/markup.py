@@ -114,8 +114,11 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Markup:
 
 
 def css_class(precision: str | None) -> str:
-    """The CSS class with a precision's colour; ``other`` for unknown names in a journal."""
-    base = base_precision(precision or "")
+    """The CSS class with a precision's colour; ``other`` for unknown names in a journal.
+
+    Weights of half precision have the colour of their type; glyph and letter tell them from AMP.
+    """
+    base = base_precision(precision or "").removesuffix(" weights")
     return base if base in PRECISIONS else "other"
 
 

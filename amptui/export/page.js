@@ -1,10 +1,15 @@
 // Shows what each chart holds at the step that somebody points at. Without it the page only lacks that.
 "use strict";
-const run = document.querySelector("main").dataset;
-const first = Number(run.first), last = Number(run.last), switches = JSON.parse(run.switches);
+// Each optimizer of a run counts its own steps: the charts of each have an axis in common.
+const axes = new Map([...document.querySelectorAll("[data-first]")].map((element) => [element, {
+  first: Number(element.dataset.first),
+  last: Number(element.dataset.last),
+  switches: JSON.parse(element.dataset.switches),
+}]));
 const charts = [...document.querySelectorAll("figure[data-values]")].map((figure) => {
   const readout = figure.querySelector(".readout");
   return {
+    axis: axes.get(figure.closest("[data-first]")),
     area: figure.querySelector(".area"),
     cursor: figure.querySelector(".cursor"),
     readout,
@@ -20,7 +25,7 @@ const number = (value) => {
   return value.toLocaleString("en-US", Number.isInteger(value) ? {} : { maximumSignificantDigits: 4 });
 };
 
-const precisionAt = (step) => switches.filter(([begin]) => begin <= step).at(-1)?.[1] ?? "";
+const precisionAt = (step, { switches }) => switches.filter(([begin]) => begin <= step).at(-1)?.[1] ?? "";
 
 // A column may hold steps that were not measured: the nearest one that was, within an eighth of the run.
 const nearest = (curve, column) => {
@@ -42,10 +47,11 @@ const valueOf = (curve, step, unit) => {
   return `${name}${number(curve.mean[at])}${spread}${unit && " " + unit}${bad}`;
 };
 
-const point = (share) => {
+const point = (share, axis) => {
+  const { first, last } = axis;
   const step = Math.min(last, first + Math.floor(share * (last - first + 1)));
-  const where = `step ${step.toLocaleString("en-US")} ${precisionAt(step)}`;
-  for (const chart of charts) {
+  const where = `step ${step.toLocaleString("en-US")} ${precisionAt(step, axis)}`;
+  for (const chart of charts.filter((each) => each.axis === axis)) {
     chart.readout.textContent = `${where}: ${chart.curves.map((c) => valueOf(c, step, chart.unit)).join(" · ")}`;
     const x = `${100 * share}%`;
     chart.cursor.setAttribute("x1", x);
@@ -61,10 +67,10 @@ const leave = () => {
   }
 };
 
-for (const { area } of charts) {
+for (const { area, axis } of charts) {
   const follow = (event) => {
     const box = area.getBoundingClientRect();
-    point(Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)));
+    point(Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)), axis);
   };
   area.addEventListener("pointermove", follow);
   area.addEventListener("pointerdown", follow);

@@ -1,18 +1,14 @@
 """A run as one self-contained HTML page, which needs no network and no other file."""
 
-import json
-
 from amptui import __version__
-from amptui.diagnosis.labels import precision_label
 from amptui.export import run_details, safety, sections
 from amptui.export.chart import draw
 from amptui.export.curves import charts
 from amptui.export.markup import Markup, card, chip, document, element
+from amptui.export.optimizers_card import axis_attributes, optimizers_card, other_cards
 from amptui.export.ranks_card import ranks_card
 from amptui.export.recording import Recording
 from amptui.export.steps import Steps
-from amptui.telemetry.view import SessionView
-from amptui.text import printable
 
 
 def page(recording: Recording) -> str:
@@ -29,34 +25,28 @@ def _main(recording: Recording) -> Markup:
     loss, others = curves[:1], curves[1:]
     cards = [
         sections.figures(recording),
-        card("training", *loss, _legend(view)),
+        optimizers_card(view),
+        card("training", *loss, _legend(recording)),
         sections.comparison(view),
         ranks_card(view),
         sections.time_spent(view),
         sections.memory_spent(view),
         safety.conclusions(view),
         card("curves", element("div", *others, class_="charts") if any(others) else None),
+        *other_cards(recording),
         safety.window(view.numerics.window),
         safety.trace(view.numerics.trace),
         safety.xray(view.numerics.xray),
         run_details.events(view),
         run_details.settings(recording),
     ]
-    # JSON escapes these a second time, so element() does not find their control characters.
-    labels = [[switch.step, printable(precision_label(switch.precision))] for switch in view.switches]
-    return element(
-        "main",
-        sections.header(recording),
-        *cards,
-        data_first=steps.first,
-        data_last=steps.last,
-        data_switches=json.dumps(labels),
-    )
+    return element("main", sections.header(recording), *cards, **axis_attributes(steps))
 
 
-def _legend(view: SessionView) -> Markup | None:
+def _legend(recording: Recording) -> Markup | None:
     """The colours of the precisions that ran, and what the marks mean."""
-    used = dict.fromkeys(switch.precision for switch in view.switches)
+    views = (recording.view, *recording.other_views)
+    used = dict.fromkeys(switch.precision for view in views for switch in view.switches)
     if not used:
         return None
     items = [element("li", chip(precision)) for precision in used]

@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from amptui.records import EpochFinished, Record, RunStarted, StepRecord, Validated
 from amptui.samples import DeviceSample
 from amptui.telemetry.history import Track
+from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session
-from amptui.telemetry.stretch import stretches
+from amptui.telemetry.stretch import Stretch, stretches
 from amptui.telemetry.view import EMPTY_SERIES, Series, SessionView
 
 MAX_PARTS = 8
@@ -33,26 +35,33 @@ class Recording:
         self.passed_over = ""
         """What of the journal could not be read, in one line."""
         self._session = Session(folder)
-        self._curves: defaultdict[str, _Curve] = defaultdict(_Curve)
-        self._parts: dict[str, _Curve] = {}
+        self._device: defaultdict[str, _Curve] = defaultdict(_Curve)
+        self._by_optimizer: dict[str, _StepCurves] = {FIRST: _StepCurves()}
         self._step = 0
 
     @property
     def view(self) -> SessionView:
-        """The view at the end of the journal."""
-        return self._session.view()
+        """The view at the end of the journal, its first optimizer in front."""
+        return self._session.view(FIRST)
 
     @property
-    def parts(self) -> dict[str, Series]:
+    def other_views(self) -> list[SessionView]:
+        """The same with each of the other optimizers in front."""
+        return [self._session.view(each.name) for each in self.view.optimizers if each.name != FIRST]
+
+    def parts(self, optimizer: str = FIRST) -> dict[str, Series]:
         """The parts of the loss by name, one value per step."""
-        return {name: curve.series for name, curve in self._parts.items()}
+        own = self._by_optimizer.get(optimizer, _StepCurves())
+        return {name: curve.series for name, curve in own.parts.items()}
 
-    def curve(self, name: str) -> Series:
-        """``grad_norm``, ``lr``, or one of the device: ``gpu_memory``, ``allocated``, ``power``, ``busy``.
+    def step_curve(self, name: Literal["grad_norm", "lr"], optimizer: str = FIRST) -> Series:
+        """One value per step."""
+        own = self._by_optimizer.get(optimizer, _StepCurves())
+        return own.curves[name].series if name in own.curves else EMPTY_SERIES
 
-        One value per step; a device sample counts for the newest step at that time.
-        """
-        return self._curves[name].series if name in self._curves else EMPTY_SERIES
+    def device_curve(self, name: Literal["gpu_memory", "allocated", "power", "busy"]) -> Series:
+        """A device sample counts for the newest step of the first optimizer at that time."""
+        return self._device[name].series if name in self._device else EMPTY_SERIES
 
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
@@ -71,8 +80,10 @@ class Recording:
     def _add(self, record: Record) -> None:
         if isinstance(record, RunStarted):
             self.started = record
-            for curve in (*self._curves.values(), *self._parts.values()):
+            for curve in self._device.values():
                 curve.resuming = True
+            for own in self._by_optimizer.values():
+                own.expect_resume()
         elif isinstance(record, DeviceSample):
             self._add_sample(record)
         elif isinstance(record, EpochFinished | Validated) and record.validation is not None:
@@ -80,14 +91,15 @@ class Recording:
 
     def _add_steps(self, steps: Sequence[StepRecord]) -> None:
         self.steps += len(steps)
-        for stretch in stretches(steps):
-            self._step = stretch.first_step + len(stretch) - 1
-            for name, value_of in _OF_STEPS.items():
-                self._curves[name].put(stretch.first_step, [value_of(step) for step in stretch.records])
-            for name in dict.fromkeys(name for step in stretch.records for name in step.losses):
-                if name in self._parts or len(self._parts) < MAX_PARTS:
-                    values = [step.losses.get(name) for step in stretch.records]
-                    self._parts.setdefault(name, _Curve()).put(stretch.first_step, values)
+        for name in dict.fromkeys(step.optimizer for step in steps):
+            own = [step for step in steps if step.optimizer == name]
+            if name not in self._by_optimizer and len(self._by_optimizer) == MAX_OPTIMIZERS:
+                continue
+            curves = self._by_optimizer.setdefault(name, _StepCurves())
+            for stretch in stretches(own):
+                curves.add(stretch)
+            if name == FIRST:
+                self._step = own[-1].step
 
     def _add_sample(self, sample: DeviceSample) -> None:
         if not self._step:
@@ -101,7 +113,27 @@ class Recording:
         }
         for name, value in found.items():
             if value is not None:
-                self._curves[name].put(self._step, [value])
+                self._device[name].put(self._step, [value])
+
+
+class _StepCurves:
+    """The curves of one optimizer's steps."""
+
+    def __init__(self) -> None:
+        self.curves: defaultdict[str, _Curve] = defaultdict(_Curve)
+        self.parts: dict[str, _Curve] = {}
+
+    def expect_resume(self) -> None:
+        for curve in (*self.curves.values(), *self.parts.values()):
+            curve.resuming = True
+
+    def add(self, stretch: Stretch) -> None:
+        for name, value_of in _OF_STEPS.items():
+            self.curves[name].put(stretch.first_step, [value_of(step) for step in stretch.records])
+        for name in dict.fromkeys(name for step in stretch.records for name in step.losses):
+            if name in self.parts or len(self.parts) < MAX_PARTS:
+                values = [step.losses.get(name) for step in stretch.records]
+                self.parts.setdefault(name, _Curve()).put(stretch.first_step, values)
 
 
 class _Curve:

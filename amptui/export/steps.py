@@ -33,6 +33,8 @@ class Columns:
     mean: Floats
     nonfinite: Floats
     """The number of NaN and Inf in each column."""
+    weights: Floats | None = None
+    """Of rates: the seconds of each column."""
 
     def middles(self) -> Floats:
         """The position of the middle of each column; step n reaches from n to n + 1."""
@@ -42,14 +44,16 @@ class Columns:
 def columns(series: Series) -> Columns:
     """``series`` in at most ``MAX_COLUMNS`` columns; no spike is lost."""
     joined = max(1, -(-len(series.mean) // MAX_COLUMNS))
+    weights = None if series.weights is None else np.nan_to_num(_rows(series.weights, joined))
     with np.errstate(over="ignore"):
         return Columns(
             first_step=series.first_step,
             width_steps=series.bucket_steps * joined,
             minimum=np.fmin.reduce(_rows(series.minimum, joined), axis=1),
             maximum=np.fmax.reduce(_rows(series.maximum, joined), axis=1),
-            mean=_means(_rows(series.mean, joined)),
+            mean=_means(_rows(series.mean, joined), weights),
             nonfinite=np.nansum(_rows(series.nonfinite.astype(np.float64), joined), axis=1),
+            weights=None if weights is None else weights.sum(axis=1),
         )
 
 
@@ -58,10 +62,14 @@ def _rows(values: Floats, joined: int) -> Floats:
     return np.pad(values, (0, -len(values) % joined), constant_values=np.nan).reshape(-1, joined)
 
 
-def _means(rows: Floats) -> Floats:
-    """Means of the finite values of each row, without a sum that could overflow."""
+def _means(rows: Floats, weights: Floats | None) -> Floats:
+    """Means of the finite values of each row, by their weights, without a sum that could overflow."""
     known = np.isfinite(rows)
-    shares = np.where(known, rows, 0.0) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    if weights is None:
+        shares = np.where(known, rows, 0.0) / np.maximum(known.sum(axis=1, keepdims=True), 1)
+    else:
+        totals = weights.sum(axis=1, keepdims=True)
+        shares = np.where(known, rows, 0.0) * (weights / np.where(totals > 0, totals, 1.0))
     return np.where(known.any(axis=1), shares.sum(axis=1), np.nan)
 
 

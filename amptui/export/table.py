@@ -14,11 +14,13 @@ from amptui.export.recording import Recording
 from amptui.records import Record, StepRecord
 from amptui.text import printable
 
-_PARTS = "losses"
+_PARTS, _OPTIMIZER, _FORM = "losses", "optimizer", "loss_form"
 
-COLUMNS = tuple(field.name for field in dataclasses.fields(StepRecord) if field.name != _PARTS)
+COLUMNS = tuple(
+    field.name for field in dataclasses.fields(StepRecord) if field.name not in (_PARTS, _OPTIMIZER, _FORM)
+)
 """The columns of every table, in the order of the record's fields. Parts of the loss follow as
-``losses.NAME``."""
+``losses.NAME``; then, in tables that need them, what the loss is and of which optimizer the step is."""
 
 _VALUES = attrgetter(*COLUMNS)
 
@@ -41,45 +43,52 @@ class StepTable:
         self._path = path
         self._file = _opened(path)
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._parts: list[str] = []
-        self._named_parts: int | None = None
-        """The number of loss parts in the file's header; None before it is written."""
+        self._late: list[str] = []
+        """The columns that not every table has, in the order in which they were first needed."""
+        self._named: int | None = None
+        """How many of them the file's header has; None before it is written."""
 
     def add(self, records: Sequence[Record]) -> None:
         """Write a row for each step among ``records``."""
         steps = [record for record in records if isinstance(record, StepRecord)]
         if not steps:
             return
-        names = dict.fromkeys(chain.from_iterable(step.losses for step in steps))
-        self._parts += [name for name in names if name not in self._parts]
+        needed = dict.fromkeys(
+            f"{_PARTS}.{name}" for name in chain.from_iterable(step.losses for step in steps)
+        )
+        needed |= {name: None for name in (_FORM, _OPTIMIZER) if any(getattr(step, name) for step in steps)}
+        self._late += [name for name in needed if name not in self._late]
         self._write_head()
         self._writer.writerows(map(self._row, steps))
 
-    def finish(self, _recording: Recording) -> None:
+    def finish(self, recording: Recording) -> None:
         """Complete the file."""
         self._write_head()
         self._file.close()
-        if self._named_parts != len(self._parts):
-            self._write_again()
+        if self._named != len(self._late) or _OPTIMIZER in self._late:
+            self._write_again(next((each.label for each in recording.view.optimizers if not each.name), ""))
 
     def close(self) -> None:
         """Close the file as it is."""
         self._file.close()
 
     def _write_head(self) -> None:
-        if self._named_parts is None:
+        if self._named is None:
             self._writer.writerow(self._head())
-            self._named_parts = len(self._parts)
+            self._named = len(self._late)
 
     def _head(self) -> list[str]:
-        return [*COLUMNS, *(_text(f"{_PARTS}.{name}") for name in self._parts)]
+        return [*COLUMNS, *map(_text, self._late)]
 
     def _row(self, step: StepRecord) -> list[object]:
         cells = [_CELLS[kind](value) if (kind := type(value)) in _CELLS else value for value in _VALUES(step)]
-        return [*cells, *map(step.losses.get, self._parts)]
+        return [*cells, *(_late_cell(step, name) for name in self._late)]
 
-    def _write_again(self) -> None:
-        """Rewrite the table: a loss part that appeared late needs a column in every row."""
+    def _write_again(self, first_label: str) -> None:
+        """Rewrite the table: a column that was needed late stands in every row.
+
+        ``first_label`` names the run's first optimizer, whose name in its records is empty.
+        """
         head, older = self._head(), self._path.with_suffix(".older")
         self._path.replace(older)
         try:
@@ -87,9 +96,19 @@ class StepTable:
                 reader, writer = csv.reader(rows), csv.writer(file, lineterminator="\n")
                 next(reader)
                 writer.writerow(head)
-                writer.writerows([*row, *[""] * (len(head) - len(row))] for row in reader)
+                place = head.index(_OPTIMIZER) if _OPTIMIZER in head else None
+                for row in reader:
+                    cells = [*row, *[""] * (len(head) - len(row))]
+                    if place is not None:
+                        cells[place] = cells[place] or _text(first_label)
+                    writer.writerow(cells)
         finally:
             older.unlink()
+
+
+def _late_cell(step: StepRecord, name: str) -> object:
+    part = name.removeprefix(f"{_PARTS}.")
+    return step.losses.get(part) if part != name else _text(getattr(step, name))
 
 
 class RankTable:

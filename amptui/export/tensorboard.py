@@ -10,6 +10,7 @@ from amptui.diagnosis.labels import data_label
 from amptui.errors import AmptuiError
 from amptui.export.recording import Recording
 from amptui.findings import StepTimed
+from amptui.loop_records import OTHER_PRECISIONS
 from amptui.records import (
     AMP_PRECISIONS,
     EpochFinished,
@@ -23,6 +24,7 @@ from amptui.records import (
 from amptui.samples import DeviceSample
 from amptui.telemetry.events import Event
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
+from amptui.telemetry.optimizers import MAX_OPTIMIZERS
 from amptui.text import printable
 
 try:
@@ -55,14 +57,9 @@ class EventFile:
         self._file = path.open("wb")
         self._writer = RecordWriter(self._file)
         self._begun = False
-        self._step = 0
-        self._time = 0.0
-        self._float16_scale = FIRST_SCALE
-        """The loss scale that ``fp16`` would use in a step in another precision."""
+        self._by_optimizer: dict[str, _OptimizerScalars] = {"": _OptimizerScalars("")}
         self._gpus: dict[str, int] = {}
         """Numbers by UUID, in order of appearance."""
-        self._steady: dict[str, tuple[float, int]] = {}
-        """The newest value by tag, and the step that it was written for."""
 
     def add(self, records: Sequence[Record]) -> None:
         """Write the curves in ``records``."""
@@ -72,18 +69,18 @@ class EventFile:
             if isinstance(record, StepRecord):
                 self._add_step(record)
             elif isinstance(record, DeviceSample):
-                self._write(record.time, self._step, dict(self._device(record)))
+                self._write(record.time, self._first.step, dict(self._device(record)))
             elif isinstance(record, EpochFinished | Validated):
                 self._write(record.time, record.step, _validation(record))
             elif isinstance(record, StepTimed):
                 self._write(record.time, record.step, _phases(record))
-            elif isinstance(record, LossScaleChanged):
-                self._float16_scale = record.current
+            elif isinstance(record, LossScaleChanged) and (own := self._of(record.optimizer)) is not None:
+                own.float16_scale = record.current
 
     def finish(self, recording: Recording) -> None:
         """Write the last values of curves that rarely change, and the texts."""
-        ends = {tag: value for tag, (value, step) in self._steady.items() if step != self._step}
-        self._write(self._time, self._step, ends)
+        for own in self._by_optimizer.values():
+            self._write(own.time, own.step, own.ends())
         view = recording.view
         if view.run is not None:
             self._write_text("run", _run_lines(view.run))
@@ -99,26 +96,23 @@ class EventFile:
         self._begun = True
         self._writer.write(EventProto(wall_time=time, file_version=_FILE_VERSION).SerializeToString())
 
-    def _add_step(self, record: StepRecord) -> None:
-        ends, begins = self._changes(record)
-        self._write(self._time, self._step, ends)
-        self._step, self._time = record.step, record.time
-        self._write(record.time, record.step, {**_step_scalars(record, self._float16_scale), **begins})
-        if record.loss_scale is not None:
-            self._float16_scale = record.loss_scale
+    @property
+    def _first(self) -> "_OptimizerScalars":
+        return self._by_optimizer[""]
 
-    def _changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
-        """Values that rarely change: old ones up to the previous step, new ones from this step on."""
-        ends, begins = {}, {}
-        for tag, value in _steady_scalars(record).items():
-            before = self._steady.get(tag)
-            if value is None or (before is not None and before[0] == value):
-                continue
-            if before is not None and before[1] != self._step:
-                ends[tag] = before[0]
-            begins[tag] = value
-            self._steady[tag] = value, record.step
-        return ends, begins
+    def _of(self, optimizer: str) -> "_OptimizerScalars | None":
+        """The scalars of an optimizer, which may be new; None if there are too many."""
+        if optimizer not in self._by_optimizer and len(self._by_optimizer) < MAX_OPTIMIZERS:
+            self._by_optimizer[optimizer] = _OptimizerScalars(f"{optimizer}/")
+        return self._by_optimizer.get(optimizer)
+
+    def _add_step(self, record: StepRecord) -> None:
+        if (own := self._of(record.optimizer)) is None:
+            return
+        ends, begins = own.changes(record)
+        self._write(own.time, own.step, ends)
+        self._write(record.time, record.step, {**own.of_step(record), **begins})
+        own.follow(record)
 
     def _device(self, sample: DeviceSample) -> Iterator[tuple[str, float | None]]:
         for gpu in sample.gpus:
@@ -141,12 +135,55 @@ class EventFile:
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
         plugin = SummaryMetadata.PluginData(plugin_name="text")
         value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=plugin), tensor=tensor)
-        self._write_values(self._time, self._step, [value])
+        self._write_values(self._first.time, self._first.step, [value])
 
     def _write_values(self, time: float, step: int, values: list[Summary.Value]) -> None:
         if values:
             event = EventProto(wall_time=time, step=step, summary=Summary(value=values))
             self._writer.write(event.SerializeToString())
+
+
+class _OptimizerScalars:
+    """The scalars of one optimizer's steps; ``prefix`` of its tags is empty for the run's first."""
+
+    def __init__(self, prefix: str) -> None:
+        self.step = 0
+        self.time = 0.0
+        self.float16_scale = FIRST_SCALE
+        """The loss scale that ``fp16`` would use in a step in another precision."""
+        self._prefix = prefix
+        self._steady: dict[str, tuple[float, int]] = {}
+        """The newest value by tag, and the step that it was written for."""
+
+    def of_step(self, record: StepRecord) -> Scalars:
+        """Values that change in every step."""
+        return self._named(_step_scalars(record, self.float16_scale))
+
+    def changes(self, record: StepRecord) -> tuple[Scalars, Scalars]:
+        """Values that rarely change: old ones up to the previous step, new ones from this step on."""
+        ends, begins = {}, {}
+        for tag, value in self._named(_steady_scalars(record)).items():
+            before = self._steady.get(tag)
+            if value is None or (before is not None and before[0] == value):
+                continue
+            if before is not None and before[1] != self.step:
+                ends[tag] = before[0]
+            begins[tag] = value
+            self._steady[tag] = value, record.step
+        return ends, begins
+
+    def follow(self, record: StepRecord) -> None:
+        """The step was written."""
+        self.step, self.time = record.step, record.time
+        if record.loss_scale is not None:
+            self.float16_scale = record.loss_scale
+
+    def ends(self) -> Scalars:
+        """The last values of curves that rarely change."""
+        return {tag: value for tag, (value, step) in self._steady.items() if step != self.step}
+
+    def _named(self, scalars: Scalars) -> Scalars:
+        return {f"{self._prefix}{tag}": value for tag, value in scalars.items()}
 
 
 _GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "temperature_c", "sm_clock_mhz")
@@ -155,10 +192,12 @@ _GPU_FIELDS = ("memory_used_bytes", "utilization_percent", "power_watts", "tempe
 def _step_scalars(record: StepRecord, float16_scale: float) -> Scalars:
     """Values that change in every step."""
     seconds = record.step_seconds
-    rate = record.samples / seconds if seconds else None
+    rate = record.samples / seconds if seconds and not record.skipped else None
     in_float16 = record.loss_scale is not None
     scale = float16_scale if record.loss_scale is None else record.loss_scale
-    room = None if record.grad_max is None else headroom(record.grad_max, scale)
+    room = None
+    if record.grad_max is not None and base_precision(record.precision) not in OTHER_PRECISIONS:
+        room = headroom(record.grad_max, scale)
     return {
         "loss": record.loss,
         **{f"loss_parts/{name}": value for name, value in record.losses.items()},

@@ -1,6 +1,7 @@
 """Reserves the terminal for the screen: what Python or C code prints goes to records and a log file."""
 
 import os
+import select
 import stat
 import sys
 import threading
@@ -9,18 +10,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Literal
 
+from amptui.process.output_lines import OutputLines
 from amptui.records import Note, Printed, Record
 from amptui.runfiles import open_to_append
 
 MAX_LINES_A_SECOND = 20
 """Limit of lines that become records; all lines go to the file."""
 
-_MAX_LINE_CHARACTERS = 500
+LIVE_INTERVAL_SECONDS = 10.0
+"""A line that is being overwritten becomes a record at most so often: each one is a line of the journal."""
 
-_MAX_READ_CHARACTERS = 65536
-"""A longer line is taken in pieces."""
+_SILENCE_SECONDS = 1.0
+
+_MAX_READ_BYTES = 65536
 
 _TAIL_INTERVAL_SECONDS = 0.2
+
+StreamName = Literal["stdout", "stderr"]
 
 
 class OutputCapture:
@@ -67,7 +73,7 @@ class OutputCapture:
         """Restore ``sys.stdout`` and ``sys.stderr`` after a screen library has replaced them."""
         sys.stdout, sys.stderr = self._own_streams
 
-    def _redirect(self, descriptor: int, name: Literal["stdout", "stderr"]) -> None:
+    def _redirect(self, descriptor: int, name: StreamName) -> None:
         reading, writing = os.pipe()
         self._saved[descriptor] = os.dup(descriptor)
         os.dup2(writing, descriptor)
@@ -125,40 +131,93 @@ class _OutputLog:
                 self._file.close()
                 self._file = None
 
-    def line(self, stream: Literal["stdout", "stderr"], text: str) -> None:
-        """Emit one line, unless this second's limit is reached."""
+    def live_line(self, stream: StreamName, text: str) -> None:
+        """Emit what stands in the line that is being overwritten now; nothing if ``text`` is empty."""
+        self._emit(Printed(time=time.time(), stream=stream, text=text, live=True))
+
+    def line(self, stream: StreamName, text: str) -> bool:
+        """Emit one line, unless this second's limit is reached; return whether it was emitted."""
         now = time.time()
         with self._lock:
             if int(now) != self._second:
                 self._second, self._lines = int(now), 0
             self._lines += 1
             if self._lines > MAX_LINES_A_SECOND:
-                return
+                return False
             if self._lines == MAX_LINES_A_SECOND:
                 text = f"{text[:200]} … (more lines in {self._path.name})"
-        self._emit(Printed(time=now, stream=stream, text=text[:_MAX_LINE_CHARACTERS]))
+        self._emit(Printed(time=now, stream=stream, text=text))
+        return True
+
+
+class _Stream:
+    """One stream of captured output, on its way to the records."""
+
+    def __init__(self, name: StreamName, log: _OutputLog) -> None:
+        self._name: StreamName = name
+        self._log = log
+        self._lines = OutputLines()
+        self._shown = ""
+        """The live line that the records show."""
+        self._live_due = 0.0
+        self._heard = time.monotonic()
+
+    @property
+    def waits(self) -> bool:
+        """Whether :meth:`take` has something to do even if nothing more is written."""
+        return self._lines.is_pending or self._lines.live != self._shown
+
+    def take(self, data: bytes) -> None:
+        """Emit the lines that ``data`` completes; without any data for a second, those held back as well."""
+        now = time.monotonic()
+        if data:
+            self._heard = now
+            self._emit(self._lines.feed(data))
+        elif now - self._heard >= _SILENCE_SECONDS:
+            self._emit(self._lines.settle())
+        live = self._lines.live
+        if live != self._shown and now >= self._live_due:
+            self._log.live_line(self._name, live)
+            self._shown, self._live_due = live, now + LIVE_INTERVAL_SECONDS
+
+    def finish(self) -> None:
+        """Emit what is left."""
+        self._emit(self._lines.finish())
+        if self._shown:
+            self._log.live_line(self._name, "")
+
+    def _emit(self, lines: list[str]) -> None:
+        for text in lines:
+            if self._log.line(self._name, text):
+                self._shown = ""  # it takes the live line's place
 
 
 class _PipeReader(threading.Thread):
     """Reads one pipe to its end."""
 
-    def __init__(self, descriptor: int, name: Literal["stdout", "stderr"], log: _OutputLog) -> None:
+    def __init__(self, descriptor: int, name: StreamName, log: _OutputLog) -> None:
         super().__init__(name=f"amptui-{name}", daemon=True)
         self._descriptor = descriptor
-        self._stream = name
+        self._stream = _Stream(name, log)
         self._log = log
 
     def run(self) -> None:
-        """Take the output line by line; a progress bar's carriage return ends one too."""
-        starts_line = True
-        with os.fdopen(self._descriptor, encoding="utf-8", errors="surrogateescape", newline="") as pipe:
-            while line := pipe.readline(_MAX_READ_CHARACTERS):
-                data = line.encode("utf-8", "surrogateescape")
+        """Take the output as it comes."""
+        readable = select.poll()
+        readable.register(self._descriptor, select.POLLIN)
+        try:
+            while True:
+                if self._stream.waits and not readable.poll(_SILENCE_SECONDS * 1000):
+                    self._stream.take(b"")
+                    continue
+                data = os.read(self._descriptor, _MAX_READ_BYTES)
+                if not data:
+                    break
                 self._log.write(data)
-                text = data.decode("utf-8", "replace").rstrip()
-                if starts_line and text:
-                    self._log.line(self._stream, text)
-                starts_line = line.endswith(("\r", "\n"))
+                self._stream.take(data)
+        finally:
+            os.close(self._descriptor)
+        self._stream.finish()
 
 
 class LogTail(threading.Thread):
@@ -170,26 +229,18 @@ class LogTail(threading.Thread):
         self._file = path.open("rb")
         if skip:
             self._file.seek(0, os.SEEK_END)
-        self._log = _OutputLog(path, emit)
-        self._rest = b""
+        self._stream = _Stream("stdout", _OutputLog(path, emit))
         self._stopping = threading.Event()
 
     def run(self) -> None:
         """Look for new lines until stopped."""
         while not self._stopping.wait(_TAIL_INTERVAL_SECONDS):
-            self._take(self._file.read(_MAX_READ_CHARACTERS))
-        self._take(self._file.read(_MAX_READ_CHARACTERS) + b"\n")
+            self._stream.take(self._file.read(_MAX_READ_BYTES))
+        self._stream.take(self._file.read(_MAX_READ_BYTES))
+        self._stream.finish()
         self._file.close()
 
     def stop(self) -> None:
         """Take what was written last, and end."""
         self._stopping.set()
         self.join(timeout=1)
-
-    def _take(self, data: bytes) -> None:
-        """A progress bar's carriage return ends a line too."""
-        *lines, self._rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
-        self._rest = self._rest[-_MAX_LINE_CHARACTERS:]
-        for line in lines:
-            if text := line.decode("utf-8", "replace").rstrip():
-                self._log.line("stdout", text)

@@ -4,9 +4,10 @@ from amptui.control import tell_nobody
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.handover import take_run_dir
-from amptui.process.guest_run import Observed, Watched, open_loop, tell_fault
+from amptui.process.guest_run import open_loop, tell_fault
 from amptui.process.rank_peer import UNWATCHED
 from amptui.process.script_run import ScriptRun, last_record
+from amptui.process.watched_scripts import Observed, Watched
 from amptui.records import RunFailed
 
 

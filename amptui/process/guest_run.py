@@ -7,25 +7,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from torch import nn
-from torch.amp.grad_scaler import GradScaler
-from torch.optim import Optimizer
-
 from amptui import __version__
-from amptui.answers import REQUEST_KINDS, RequestMade, RequestRefused
+from amptui.answers import RequestMade, RequestRefused
 from amptui.control import Control, Request, StopRequest, record_of
 from amptui.device.sampler import Sampler
 from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
-from amptui.engine.own_loop.loop_hooks import FirstStep
 from amptui.engine.own_loop.observed_loop import ObservedLoop
-from amptui.engine.own_loop.switched_amp import SwitchedAmp
-from amptui.engine.own_loop.watched_loop import NO_CLOSURE, NO_LONGER_WATCHED, NO_SAVE, OwnLoop, WatchedLoop
+from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, WatchedLoop
 from amptui.handover import take_run_dir
 from amptui.process.capture import LogTail
 from amptui.process.rank_peer import UNWATCHED, RankPeer
@@ -38,137 +32,18 @@ from amptui.process.script_run import (
     own_script_name,
     with_length,
 )
+from amptui.process.watched_scripts import Emit, Observed, Watched
 from amptui.prompt import complain
-from amptui.records import PRECISIONS, Note, PhaseChanged, Record, RunFailed, RunStarted, Severity
+from amptui.records import Note, PhaseChanged, RunFailed, RunStarted, Severity
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 from amptui.runs.server import Server
 from amptui.telemetry.session import Session
 from amptui.text import one_line, write_line
 
-ONLY_OBSERVED = "this run is only observed"
-"""Why a request is refused: the script's own loop decides everything."""
-
 _CLOSING_SECONDS = 5.0
 
 _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no memory breakdown of its shards"
-
-Emit = Callable[[Record], object]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Observed:
-    """A loop that keeps its own autocast and scaler."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    scaler: GradScaler | None
-    samples_per_step: int | None
-    first_step: FirstStep | None = None
-    """What the loop has done of its first step before it was found."""
-    reason: str = ONLY_OBSERVED
-    """Why requests are refused."""
-
-    def open_loop(
-        self,
-        emit: Emit,
-        *,
-        begins: Callable[[str], object],
-        failed: Callable[[Exception], object],
-        ranks: int = 1,
-        control: Control | None = None,  # noqa: ARG002 - nothing is asked of it
-    ) -> ObservedLoop:
-        """Begin to see its steps, one of so many ``ranks``."""
-        scales = self.scaler is not None and self.scaler.is_enabled()
-        loop = ObservedLoop(
-            self.model,
-            self.optimizer,
-            self.scaler if scales else None,  # one that is disabled stays so, and only passes on
-            emit,
-            samples_per_step=self.samples_per_step and self.samples_per_step * ranks,
-            begins=begins,
-            failed=failed,
-        )
-        if self.first_step is not None:
-            loop.begin_with(self.first_step)
-        return loop
-
-    @property
-    def amp_precision(self) -> str:
-        """What AMP would be here."""
-        scales = self.scaler is not None and self.scaler.is_enabled()
-        on_cuda = any(parameter.is_cuda for parameter in self.model.parameters())
-        return "fp16" if scales or on_cuda else "bf16"
-
-    def refuses(self) -> Mapping[str, str]:
-        """The requests that its run never takes, each with the reason."""
-        return dict.fromkeys(REQUEST_KINDS - {"stop"}, self.reason)
-
-    def unsupported(self, precision: str) -> Mapping[str, str]:
-        """The precisions that cannot be switched to from ``precision``."""
-        return {each: self.reason for each in PRECISIONS if each != precision}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Watched:
-    """A loop whose precision amptui switches; ``save`` writes its state."""
-
-    own: OwnLoop
-    amp: SwitchedAmp
-    samples_per_step: int | None
-    save: Callable[[], object] | None
-
-    @property
-    def model(self) -> nn.Module:
-        """The one that is trained."""
-        return self.own.model
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """Its optimizer."""
-        return self.own.optimizer
-
-    @property
-    def scaler(self) -> GradScaler:
-        """The one that follows the precision."""
-        return self.amp.scaler
-
-    def open_loop(
-        self,
-        emit: Emit,
-        *,
-        begins: Callable[[str], object],
-        failed: Callable[[Exception], object],
-        ranks: int = 1,
-        control: Control | None = None,
-    ) -> ObservedLoop:
-        """Begin to see its steps, one of so many ``ranks``, and to handle requests after them."""
-        return WatchedLoop(
-            self.own,
-            self.amp,
-            emit,
-            samples_per_step=self.samples_per_step and self.samples_per_step * ranks,
-            save=self.save,
-            control=control,
-            begins=begins,
-            failed=failed,
-        )
-
-    @property
-    def amp_precision(self) -> str:
-        """What AMP means in it."""
-        return self.own.amp_precision
-
-    def refuses(self) -> Mapping[str, str]:
-        """The requests that its run never takes, each with the reason."""
-        refused = {} if self.save is not None else {"checkpoint": NO_SAVE}
-        if self.own.no_closure != NO_CLOSURE:  # a framework's loop never has functions
-            refused["x-ray"] = self.own.no_closure
-        return refused
-
-    def unsupported(self, _precision: str) -> Mapping[str, str]:
-        """The precisions that the device does not support."""
-        return self.own.unsupported
 
 
 class GuestRun(ScriptRun):

@@ -11,13 +11,14 @@ from amptui import codec, units
 from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
+from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
 from amptui.diagnosis.rank_words import slow_in_short
 from amptui.notification import notify
 from amptui.prompt import complain
-from amptui.records import Record
+from amptui.records import Printed, Record
 from amptui.summary import summary_lines
 from amptui.telemetry.events import Event
-from amptui.telemetry.view import SessionView
+from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.text import NO_ROOM, fall_silent, write_line
 
 STATUS_INTERVAL_SECONDS = 5.0
@@ -67,6 +68,7 @@ class PlainFront:
         self._status_due = 0.0
         self._phase = ""
         self._status_step = 0
+        self._status_front = ""
 
     def update(self) -> None:
         """Write what happened since the last call; call it a few times a second."""
@@ -87,18 +89,22 @@ class PlainFront:
             self._phase = phase
             if phase and view.state == "starting":
                 self._write(f"{_clock(time.time())}   {phase}")
-        if view.step > self._status_step and time.monotonic() >= self._status_due:
+        is_new = view.step > self._status_step or view.front != self._status_front
+        if is_new and time.monotonic() >= self._status_due:
             self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
-            self._status_step = view.step
+            self._status_step, self._status_front = view.step, view.front
             self._write(f"{_clock(time.time())}   {status_line(view)}")
         if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
             notify(self._out, text)
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
-        """The events since the last look, oldest first; an event whose count grows is written once."""
+        """The events since the last look, oldest first; an event whose count grows is written once.
+
+        A progress bar is written once it is complete.
+        """
         fresh = [event for event in reversed(events) if event.number > self._told]
         self._told = max((event.number for event in fresh), default=self._told)
-        return fresh
+        return [event for event in fresh if not (isinstance(event.about, Printed) and event.about.live)]
 
     def _write(self, line: str) -> None:
         self._gone = self._gone or not write_line(self._out, line)
@@ -115,8 +121,7 @@ def status_line(view: SessionView) -> str:
     last, run = view.last, view.run
     total = f"/{run.total_steps:,}" if run is not None and run.total_steps else ""
     parts = [f"step {view.step:,}{total}", f"epoch {view.epoch}", precision_label(view.precision or "")]
-    if last is not None:
-        parts.append(f"loss {units.loss(last.loss)}")
+    parts += _loss_parts(view)
     if view.smoothed_loss is not None:
         parts.append(f"smoothed {units.loss(view.smoothed_loss)}")
     if view.step_seconds is not None:
@@ -132,7 +137,43 @@ def status_line(view: SessionView) -> str:
         parts.append(f"ETA {units.duration(view.eta_seconds)}")
     if run is not None and not run.data.real:
         parts.append("synthetic data")
-    return "  ".join(parts)
+    return "  ".join([*_front_parts(view), *parts, *_other_parts(view)])
+
+
+def _loss_parts(view: SessionView) -> list[str]:
+    """The newest loss and what it is, or why there is none."""
+    words = step_loss_words(view.newest)
+    if has_no_loss(view.newest):
+        return [words]
+    beside = f" ({words})" if words else ""
+    return [] if view.last is None else [f"loss {units.loss(view.last.loss)}{beside}"]
+
+
+def _front_parts(view: SessionView) -> list[str]:
+    """Which of several optimizers the numbers are of."""
+    return [f"{each.label}:" for each in view.optimizers if each.is_front]
+
+
+def _other_parts(view: SessionView) -> list[str]:
+    """The others in short."""
+    parts = [_other(each) for each in view.optimizers if not each.is_front]
+    return [*parts, f"more than {len(view.optimizers)} optimizers"] if view.optimizers_left_out else parts
+
+
+def _other(optimizer: OptimizerView) -> str:
+    """``| discriminator: step 2,400  AMP fp16  loss 0.391  lr 0.0004  grad norm 1.21  skipped 3``."""
+    parts = [f"| {optimizer.label}: step {optimizer.step:,}", precision_label(optimizer.precision or "")]
+    if optimizer.loss is not None:
+        parts.append(f"loss {units.loss(optimizer.loss)}")
+    elif words := loss_form_words(optimizer.loss_form, optimizer.micro_batches):
+        parts.append(words)
+    if optimizer.lr is not None:
+        parts.append(f"lr {units.loss(optimizer.lr)}")
+    if optimizer.grad_norm is not None:
+        parts.append(f"grad norm {units.loss(optimizer.grad_norm)}")
+    if optimizer.skipped:
+        parts.append(f"skipped {optimizer.skipped:,}")
+    return "  ".join(part for part in parts if part)
 
 
 def _memory_parts(view: SessionView) -> list[str]:

@@ -81,8 +81,8 @@ class _Sampling:
             self._number, self._due = number, step
 
     def add(self, record: Record) -> None:
-        """Add a step."""
-        if type(record) is not StepRecord:
+        """Add a step of the first optimizer, which all ranks make together."""
+        if type(record) is not StepRecord or record.optimizer:
             return
         self._meter.add(record)
         if record.step >= self._due:

@@ -34,12 +34,15 @@ class RestartedRun:
         self._world = world
         self._take = take
         self._cut_after = cut_after
-        self._last_step, self._cause = _read_journal(run_dir)
-        self._steps_before = 0
+        self._last_steps, self._cause = _read_journal(run_dir)
+        self._last_step = self._last_steps.get("", 0)
+        self._counts_on = False
 
     def emit(self, record: Record) -> None:
         """Take a record with the steps of this process."""
-        self._take(_later(record, self._steps_before) if self._steps_before else record)
+        if self._counts_on:
+            record = _later(record, self._last_steps.get(_optimizer_of(record), 0))
+        self._take(record)
 
     def begin(self, started: RunStarted, step: int) -> None:
         """Emit the first record, at the end of the first step, which the loop counts as ``step``.
@@ -54,20 +57,25 @@ class RestartedRun:
         why, again = self._cause or _UNKNOWN_CAUSE, self._world.restart
         resumed = describe_resumption(started, None, lost_steps=lost_steps, restarts=again, cause=why)
         self._take(replace(resumed, step=resumes_after))
-        self._steps_before = 0 if step > 1 else self._last_step
+        self._counts_on = step == 1
 
 
-def _read_journal(run_dir: RunDir) -> tuple[int, str]:
-    """The last step of the ranks before, and which of them was lost; reads all of it."""
-    step, cause = 0, ""
+def _read_journal(run_dir: RunDir) -> tuple[dict[str, int], str]:
+    """The last step of each optimizer of the ranks before, and which rank was lost; reads all of it."""
+    last_steps: dict[str, int] = {}
+    cause = ""
     for record in read(run_dir.journal_path):
         if isinstance(record, StepRecord):
-            step = record.step
+            last_steps[record.optimizer] = record.step
         elif isinstance(record, RunStarted | RunResumed):
             cause = ""
         elif isinstance(record, RankLost):
             cause = cause or rank_lost(record)
-    return step, cause
+    return last_steps, cause
+
+
+def _optimizer_of(record: Record) -> str:
+    return "" if isinstance(record, RunStarted) else getattr(record, "optimizer", "")
 
 
 def last_before_restart(failed: RunFailed, world: World, host: str) -> RankLost:

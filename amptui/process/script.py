@@ -5,7 +5,6 @@ script calls ``amptui.observe()`` or, with ``--observe``, makes its first step. 
 has this process's streams and terminal.
 """
 
-import math
 import os
 import signal
 import socket
@@ -14,14 +13,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any, BinaryIO
 
 from amptui.errors import RunFolderError, TerminalClosedError, UsageError
 from amptui.fork import Offspring, how_ended
-from amptui.handover import environment
+from amptui.handover import OPTIMIZERS_FILE, environment
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, HEEDED, blocked_stop_signals
 from amptui.prompt import complain
@@ -36,7 +33,10 @@ _POLL_SECONDS = 0.05
 _PIECE_BYTES = 65536
 
 _PASSED_ON = (signal.SIGHUP, signal.SIGTERM, *BY_SCHEDULER)
-"""Signals to this process that are meant for the script; Ctrl+C reaches both by itself."""
+"""Signals to this process that are meant for the script, as SIGINT is unless it is a terminal's Ctrl+C."""
+
+_SI_KERNEL = 0x80
+"""Linux's ``si_code`` of a signal that no process sent (asm-generic/siginfo.h)."""
 
 _TORCHRUN = "torch.distributed.run"
 """The module that ``torchrun`` runs."""
@@ -115,22 +115,28 @@ def _launched(command: Sequence[str]) -> Sequence[str] | None:
 def _pass_through(script: _Script) -> int:
     """Run the script with the streams, terminal and session of this process."""
     complain(f"recording {script.folder.path}")
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_PASSED_ON)}
-    offspring = Offspring(_spawn(script))
+    heeded = {n for n in (signal.SIGINT, *_PASSED_ON) if signal.getsignal(n) is not signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*heeded, signal.SIGCHLD})
     try:
-        for number in (number for number, handler in before.items() if handler is not signal.SIG_IGN):
-            # A terminal sends Ctrl+C to both.
-            passes_on = number != signal.SIGINT
-            signal.signal(number, partial(_pass_on, offspring.pid) if passes_on else lambda *_: None)
-        status = offspring.wait(math.inf)
+        offspring = Offspring(_spawn(script))
+        while offspring.status is None:
+            received = signal.sigtimedwait({*heeded, signal.SIGCHLD}, _POLL_SECONDS)
+            if received is not None and received.si_signo in heeded and not _is_ctrl_c(received):
+                _pass_on(offspring.pid, received.si_signo)
+        while signal.sigtimedwait(heeded, 0):  # what came too late for the script would end this process
+            pass
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    _report(script, status)
-    return _exit_status(status)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    _report(script, offspring.status)
+    return _exit_status(offspring.status)
 
 
-def _pass_on(pid: int, number: int, _frame: FrameType | None) -> None:
+def _is_ctrl_c(received: signal.struct_siginfo) -> bool:
+    """Whether a terminal sent it: then the script, which is in the same process group, has it too."""
+    return received.si_signo == signal.SIGINT and received.si_code == _SI_KERNEL
+
+
+def _pass_on(pid: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -212,7 +218,7 @@ def _follow_output(offspring: Offspring, written: BinaryIO, folder: Path | None)
         if received is not None and received.si_signo == signal.SIGHUP:
             raise TerminalClosedError("the terminal was closed; the script goes on")
         if received is not None:
-            _pass_on(offspring.pid, received.si_signo, None)
+            _pass_on(offspring.pid, received.si_signo)
     _copy(written)
     return None
 
@@ -257,8 +263,9 @@ def _report(script: _Script, status: int | None) -> None:
     """After the script's own output: what was recorded, on standard error, or that nothing was."""
     folder = script.folder
     if not folder.journal_path.exists():
-        complain(NO_STEP if script.observe else NEVER_CALLED)
+        complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
         with suppress(OSError):
+            (folder.path / OPTIMIZERS_FILE).unlink(missing_ok=True)
             (folder.path / "output.log").unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
         return
@@ -271,6 +278,15 @@ def _report(script: _Script, status: int | None) -> None:
     view = session.view()
     for line in summary_lines(replace(view, outcome=_with_status(view.outcome, folder, status))):
         write_line(sys.stderr, line)
+
+
+def _why_no_step(folder: RunDir) -> str:
+    """That nothing was recorded, and which optimizers the script may have trained with instead."""
+    try:
+        name = (folder.path / OPTIMIZERS_FILE).read_text()
+    except (OSError, UnicodeDecodeError):
+        return NO_STEP
+    return f"{NO_STEP}; it loaded {name}, whose steps are not seen" if name else NO_STEP
 
 
 def _exit_status(status: int | None) -> int:

@@ -1,6 +1,7 @@
 """What any process of somebody else's script knows of its run, and the run's first and last record."""
 
 import math
+import os
 import sys
 import time
 import traceback
@@ -19,12 +20,16 @@ from amptui.engine.description import device_name, gpu_uuid, hardware, versions
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.parameter_owner import kind_of
 from amptui.engine.own_loop.switched_amp import SwitchedScaler
 from amptui.engine.sharding import is_sharded
 from amptui.fork import how_ended
 from amptui.prompt import complain
 from amptui.records import DataInfo, RunFailed, RunFinished, RunStarted, Severity
 from amptui.text import one_line
+
+_KERNELS = ("ipykernel_launcher", "colab_kernel_launcher")
+"""The scripts that Python runs for a notebook."""
 
 _DEFAULT_GROWTH_INTERVAL = 2000
 """torch.amp.GradScaler's."""
@@ -39,6 +44,10 @@ class ScriptRun:
         self.world = world
         """The ranks of the script; None if it trains in one process."""
         self.total_epochs = 0
+        """The number of the last one, counted from 1; 0 if unknown."""
+        self.epochs_before = 0
+        """Those of them that were made before, by a script that is resumed; as the next."""
+        self.start_step = 0
         self.batches_per_epoch = 0
         """0 if unknown."""
         self.steps_per_epoch: int | None = None
@@ -91,6 +100,8 @@ class Script(Protocol):
     def samples_per_step(self) -> int | None: ...
     @property
     def amp_precision(self) -> str: ...
+    @property
+    def name(self) -> str: ...
     def refuses(self) -> Mapping[str, str]: ...
     def unsupported(self, precision: str, /) -> Mapping[str, str]: ...
 
@@ -105,7 +116,7 @@ def describe(
         growth_interval = scaler.get_growth_interval()
     config: dict[str, Any] = {
         "arguments": sys.argv[1:],
-        "model": type(script.model).__name__,
+        "model": kind_of(script.model),
         "optimizer": type(script.optimizer).__name__,
     }
     each = script.samples_per_step
@@ -130,6 +141,7 @@ def describe(
         growth_interval=growth_interval,
         observed=observed,
         refuses=script.refuses(),
+        optimizer=script.name,
     )
     if run.world is None:
         return started
@@ -155,7 +167,8 @@ def with_length(started: RunStarted, run: ScriptRun, batches_per_step: int) -> R
     steps_per_epoch = run.steps_per_epoch
     if steps_per_epoch is None and run.batches_per_epoch and batches_per_step:
         steps_per_epoch = math.ceil(run.batches_per_epoch / batches_per_step)
-    total = run.total_steps or (steps_per_epoch or 0) * run.total_epochs
+    steps_left = (steps_per_epoch or 0) * max(0, run.total_epochs - run.epochs_before)
+    total = run.total_steps or (steps_left and run.start_step + steps_left)
     return replace(
         started,
         steps_per_epoch=steps_per_epoch,
@@ -184,11 +197,21 @@ def last_record(
 
 
 def own_script_name() -> str:
-    """What the run is called: the file that Python was told to run."""
+    """What the run is called: the file that Python was told to run, or the notebook."""
     stem = Path(sys.argv[0] if sys.argv else "").stem
+    if stem in _KERNELS:
+        return _notebook_name()
     if stem == "__main__":
         return Path(sys.argv[0]).parent.name
     return stem if stem not in ("", "-c", "-m") else "script"
+
+
+def _notebook_name() -> str:
+    """The notebook's name as far as its front end tells the kernel; Colab and Kaggle do not."""
+    path = getattr(sys.modules.get("__main__"), "__vsc_ipynb_file__", None)  # Visual Studio Code
+    if not isinstance(path, str):
+        path = os.environ.get("JPY_SESSION_NAME", "")  # jupyter_server 2: the notebook's path
+    return Path(path).stem or "notebook"
 
 
 def _exit_words(code: object) -> str:

@@ -108,14 +108,15 @@ class Player:
         if self._thread.ident is not None:
             self._thread.join(_PATIENCE_SECONDS)
 
-    def look(self) -> SessionView:
+    def look(self, front: str | None = None) -> SessionView:
         """The session now, or as of the last call while a batch takes long to fold.
 
+        ``front`` is the optimizer whose steps it shows, as in :meth:`Session.view`.
         The question of a recorded pause is removed: nobody can answer it.
         """
         if self._folding.acquire(timeout=_LONGEST_LOOK_SECONDS):
             try:
-                self._view = self._shown.view()
+                self._view = self._shown.view(front)
             finally:
                 self._folding.release()
         return replace(self._view, pause_reason="") if self._view.pause_reason else self._view

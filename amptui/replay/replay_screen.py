@@ -107,6 +107,7 @@ class ReplayApp(WatchApp):
 
     def action_take_xray(self) -> None:
         """Show the latest X-ray up to this point."""
+        self._show_first_optimizer()
         if self._view.numerics.xray is None:
             self._say("no X-ray was recorded up to this point")
         elif self._overlay is None:

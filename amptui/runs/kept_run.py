@@ -36,7 +36,7 @@ _TAIL_BYTES = (2**16, 2**20, 2**24)
 """How far back to look for its newest step; a long pause comes after it."""
 
 _MAX_DAMAGED = 100
-"""Unreadable lines of one kind after which the search for it ends: a list has many runs."""
+"""Unreadable or unfit lines of one kind after which the search for it ends: a list has many runs."""
 
 _R = TypeVar("_R", bound=Record)
 _T = TypeVar("_T")
@@ -53,6 +53,7 @@ class KeptRun:
     precision: str | None
     """Of the newest step."""
     step: int | None
+    """Of the first optimizer of a script that has several."""
     total_steps: int | None
     started: float | None
     """Unix seconds, as are ``began`` and ``written``."""
@@ -217,26 +218,39 @@ def _newest(file: BinaryIO, size: int) -> _Newest:
 def _newest_in(data: bytes) -> _Newest:
     words = [_last(data, RunFinished), _last(data, RunFailed)]
     stepped, resumed = _last(data, StepRecord), _last(data, RunResumed)
+    if stepped[1] is not None and stepped[1].optimizer:
+        # The run's length is counted in steps of its first optimizer, unless that has long made none.
+        first = _last(data, StepRecord, lambda record: not record.optimizer)
+        stepped = first if first[1] is not None else stepped
+    optimizer = stepped[1].optimizer if stepped[1] is not None else ""
     after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
     # The end of a run that was resumed later is not its last record.
     at, word = max(words, key=lambda found: found[0])
     return _Newest(
         stepped=stepped[1],
         resumed=resumed[1],
-        switched=_last(data, PrecisionChanged)[1],
+        switched=_last(data, PrecisionChanged, lambda record: record.optimizer == optimizer)[1],
         pause=_last(data, PauseChanged)[1],
         word=word if at > after else None,
     )
 
 
-def _last(data: bytes, kind: type[_R]) -> tuple[int, _R | None]:
-    return _searched(data, kind, bytes.rfind)
+def _last(
+    data: bytes, kind: type[_R], fits: Callable[[_R], bool] = lambda _record: True
+) -> tuple[int, _R | None]:
+    return _searched(data, kind, bytes.rfind, fits)
 
 
 def _searched(
-    data: bytes, kind: type[_R], search: Callable[[bytes, bytes, int, int], int]
+    data: bytes,
+    kind: type[_R],
+    search: Callable[[bytes, bytes, int, int], int],
+    fits: Callable[[_R], bool] = lambda _record: True,
 ) -> tuple[int, _R | None]:
-    """The record that ``search`` finds first, and where its line begins; damaged ones are skipped."""
+    """The record that ``search`` finds first and that ``fits``, and where its line begins.
+
+    Damaged ones are skipped.
+    """
     mark = f'\n{{"type":"{kind.__name__}"'.encode()
     start, end = 0, len(data)
     for _ in range(_MAX_DAMAGED):
@@ -246,7 +260,7 @@ def _searched(
         line_end = data.find(b"\n", at + 1)
         with suppress(ValueError):
             record = codec.loads(data[at + 1 : line_end if line_end >= 0 else len(data)].decode())
-            if isinstance(record, kind):
+            if isinstance(record, kind) and fits(record):
                 return at, record
         start, end = (at + 1, end) if search is bytes.find else (0, at)
     return -1, None

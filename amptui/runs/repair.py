@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from amptui import codec, strictjson
 from amptui.errors import RunFolderError
-from amptui.records import Record, RunFailed, RunFinished, StepRecord
+from amptui.records import Record, RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.runfiles import open_file
 from amptui.runs.rundir import reason
 
@@ -24,8 +24,9 @@ def cut_after(journal: Path, step: int) -> int:
 
     Moves everything from the first later step on to ``journal.after-step-<step>-<k>.jsonl`` in the same
     folder, together with records since the step before it that announce that step or end the run, and an
-    incomplete last line. The rest is complete lines without a later step. Raises ``RunFolderError`` if that
-    file cannot be written; the journal is then unchanged.
+    incomplete last line. The rest is complete lines without a later step. Steps are those of the run's first
+    optimizer: others count their own. Raises ``RunFolderError`` if that file cannot be written; the journal
+    is then unchanged.
     """
     try:
         with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
@@ -49,6 +50,8 @@ def _where_to_cut(file: BinaryIO, step: int) -> int:
         suspicious = _END_OF_RUN.search(line) or any(int(number) > step for number in _STEP.findall(line))
         ends_a_suspicion = cut is not None and _STEP_RECORD in line
         record = _record(line) if suspicious or ends_a_suspicion else None
+        if _is_of_another_optimizer(record):
+            record = None
         if isinstance(record, StepRecord):
             if record.step > step:
                 return at if cut is None else cut
@@ -61,6 +64,10 @@ def _where_to_cut(file: BinaryIO, step: int) -> int:
     if cut is None and not line.endswith(b"\n") and _record(line) is None:
         return at - len(line)  # incomplete
     return at if cut is None else cut
+
+
+def _is_of_another_optimizer(record: Record | None) -> bool:
+    return not isinstance(record, RunStarted) and bool(getattr(record, "optimizer", ""))
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:
@@ -84,7 +91,7 @@ def _move(file: BinaryIO, at: int, journal: Path, step: int) -> int:
             file.seek(at)
             for line in _lines(file):
                 record = _record(line) if _STEP_RECORD in line else None
-                moved_steps += isinstance(record, StepRecord) and record.step > step
+                moved_steps += isinstance(record, StepRecord) and record.step > step and not record.optimizer
                 out.write(line)
             out.flush()
             os.fsync(out.fileno())

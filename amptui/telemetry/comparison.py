@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from amptui.records import AMP_PRECISIONS, PRECISIONS
+from amptui.records import AMP_PRECISIONS, PRECISION_ORDER, PRECISIONS
 from amptui.telemetry.gpu_use import EnergySpent, EnergySum
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import Comparison, PrecisionStats, PrecisionSwitch, Series, SessionView
@@ -45,8 +45,8 @@ _WARM_UP_WINDOW = 50
 class PrecisionLedger:
     """Adds up a run's steps by precision.
 
-    A step counts if it was timed and is not a warm-up step. Once two steps are counted, warm-up steps count
-    only for the skips; until then they provide the provisional figures.
+    A step counts if it was timed and applied and is not a warm-up step. Once two steps are counted, warm-up
+    steps count only for the skips; until then they provide the provisional figures.
     """
 
     _accounts: dict[str, "_Account"] = field(default_factory=dict)
@@ -70,11 +70,16 @@ class PrecisionLedger:
         self._account(spent.precision).add_energy(spent)
 
     def comparison(self) -> Comparison:
-        """The precisions used so far, in the order of ``PRECISIONS``, and AMP's gain."""
+        """The precisions used so far, in the order of ``PRECISION_ORDER``, and AMP's gain."""
         if self._comparison is None:
             rows = [account.stats() for account in self._accounts.values() if account.used]
             self._comparison = compare(rows)
         return self._comparison
+
+    @property
+    def skipped(self) -> int:
+        """Steps that the scaler dropped, in all precisions."""
+        return sum(account.skipped for account in self._accounts.values())
 
     def steps_of(self, precision: str, samples: int | None) -> "StepsOfSize":
         """The newest counted steps of so many samples, or all of them for None."""
@@ -111,12 +116,17 @@ class WarmUpSteps:
     _timed: int = 0
     _next_step: int | None = None
     """The step that would continue the stretch that was added last."""
+    _first_is_due: bool = False
+    """Whether the stretch has had no applied step yet."""
     _last_loss: float | None = None
 
     def add(self, stretch: Stretch) -> None:
         """Add warm-up steps, in order."""
-        first_seconds = stretch.records[0].step_seconds
-        begins = stretch.first_step != self._next_step and stretch.timed_seconds[:1] == [first_seconds]
+        first = stretch.records[0]
+        if stretch.first_step != self._next_step:
+            self._first_is_due = first.skipped or stretch.timed_seconds[:1] == [first.step_seconds]
+        begins = self._first_is_due and len(stretch.timed_seconds) > 0
+        self._first_is_due = self._first_is_due and not begins
         self._next_step = stretch.first_step + len(stretch)
         self._timed += len(stretch.timed_seconds)
         self._first_seconds.extend(stretch.timed_seconds[:begins])
@@ -151,7 +161,8 @@ class _Account:
     """Whether a step ran in it; a peak alone makes no row."""
     _steps: int = 0
     _warm_up_steps: int = 0
-    _skipped: int = 0
+    _untimed_steps: int = 0
+    skipped: int = 0
     _peak_bytes: int | None = None
     _last_loss: float | None = None
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
@@ -168,12 +179,13 @@ class _Account:
         self._stats = None
         self._of_size.clear()
         self.used = True
-        self._skipped += stretch.skipped
+        self.skipped += stretch.skipped
         if stretch.settling:
             self._warm_up_steps += len(stretch)
             self._warm_up.add(stretch)
             return
         self._steps += len(stretch.timed_seconds)
+        self._untimed_steps += len(stretch) - len(stretch.timed_seconds)
         self._seconds.extend(stretch.timed_seconds)
         self._samples.extend(stretch.timed_samples)
         self._data_seconds.extend(stretch.timed_data_seconds)
@@ -213,11 +225,12 @@ class _Account:
                 precision=self._precision,
                 steps=self._steps,
                 warm_up_steps=self._warm_up_steps,
+                untimed_steps=self._untimed_steps,
                 median_step_seconds=median(self._seconds),
                 samples_per_second=samples_per_second(self._samples, self._seconds),
                 peak_allocated_bytes=self._peak_bytes,
                 last_loss=self._last_loss,
-                skipped=self._skipped,
+                skipped=self.skipped,
                 data_fraction=data_fraction(self._data_seconds, self._seconds),
                 utilization_percent=self._percents / self._looks if self._looks else None,
                 joules_per_1000_samples=self._energy.joules_per_1000_samples(),
@@ -310,7 +323,7 @@ def ordered(comparison: Comparison) -> list[PrecisionStats]:
 
 def _place(precision: str) -> int:
     """A precision's place in the table; unknown ones come last."""
-    return PRECISIONS.index(precision) if precision in PRECISIONS else len(PRECISIONS)
+    return PRECISION_ORDER.index(precision) if precision in PRECISION_ORDER else len(PRECISION_ORDER)
 
 
 def _most_used(rows: Sequence[PrecisionStats]) -> PrecisionStats | None:

@@ -13,8 +13,10 @@ from amptui.telemetry.events import (
     ScaleMove,
     SkipRow,
     Storm,
+    cut_label,
     event_of,
     is_repeated,
+    optimizer_of,
     severity_of,
 )
 from amptui.telemetry.scaling import SkipMeaning, judge_skip
@@ -44,16 +46,22 @@ class EventLog:
 
     _prints: "deque[_AnyLine]" = field(default_factory=lambda: deque(maxlen=PRINTS))
     _others: "deque[_AnyLine]" = field(default_factory=lambda: deque(maxlen=OTHERS))
+    first_optimizer: str = ""
+    """What lines call a run's first optimizer; empty while it is the only one."""
     _trace: ModulesTraced | None = None
-    _skip_count: int = 0
-    _scale_has_grown: bool = False
+    _skip_counts: Counter[str] = field(default_factory=Counter)
+    """By optimizer."""
+    _have_grown: dict[str, bool] = field(default_factory=dict)
+    """The optimizers whose scale has grown."""
     _lines: Counter[Severity] = field(default_factory=Counter)
     _sequence: int = 0
     _changes: int = 0
     _newest: "_AnyLine | None" = field(default=None, init=False)
-    _skips: "_SkipLine | None" = field(default=None, init=False)
-    """The newest, as are the storms of each kind."""
-    _storms: dict[tuple[str, str], "_StormLine"] = field(default_factory=dict, init=False)
+    _skips: dict[str, "_SkipLine"] = field(default_factory=dict, init=False)
+    """The newest of each optimizer, as are the storms of each kind."""
+    _storms: dict[tuple[str, str, str], "_StormLine"] = field(default_factory=dict, init=False)
+    _bars: "dict[str, _PlainLine]" = field(default_factory=dict, init=False)
+    """The live line of each stream of output."""
     _events: tuple[Event, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +87,12 @@ class EventLog:
         return self._events
 
     def add(self, about: Happening) -> None:
-        """Add a line; if it repeats the newest line, count it there."""
+        """Add a line; if it repeats the newest line, count it there.
+
+        A progress bar is one line, until the stream's next line takes its place.
+        """
+        if isinstance(about, Printed) and not self._replace_bar(about):
+            return
         newest = self._newest
         if isinstance(newest, _PlainLine) and is_repeated(about, newest.about):
             newest.repeat()
@@ -87,31 +100,49 @@ class EventLog:
         else:
             self._append(_PlainLine(about))
 
+    def _replace_bar(self, printed: Printed) -> bool:
+        """Change or remove the stream's live line; return whether ``printed`` is to be added."""
+        bar = self._bars.get(printed.stream)
+        is_kept = bar is not None and bar in self._prints
+        if bar is not None and is_kept and printed.live and printed.text:
+            bar.become(printed)
+            self._rise(bar)
+            return False
+        self._bars.pop(printed.stream, None)
+        if bar is not None and is_kept:
+            self._prints.remove(bar)
+            self._newest = None if self._newest is bar else self._newest
+            self._events = None
+        return not printed.live or bool(printed.text)
+
     def add_skip(self, record: StepSkipped) -> None:
         """Add a skipped step; skips in a row are one line."""
-        line = self._skips
+        name = record.optimizer
+        line = self._skips.get(name)
         if line is not None and record.step == line.last_step + 1:
             line.add_skip(record)
             self._changed(line)
         else:
-            line = _SkipLine([record], self._skip_count, self._scale_has_grown)
+            line = _SkipLine([record], self._skip_counts[name], name in self._have_grown)
             self._append(line)
-        if self._trace is not None:
+        # Modules are traced in steps of the first optimizer.
+        if self._trace is not None and not name:
             line.add_trace(self._trace)
-        self._skip_count += 1
+        self._skip_counts[name] += 1
 
     def add_trace(self, record: ModulesTraced) -> None:
         """Add the result of a trace, also to the line of the skips that caused it."""
         self._trace = record
-        if self._skips is not None and self._skips.add_trace(record):
-            self._changed(self._skips)
+        skips = self._skips.get("")
+        if skips is not None and skips.add_trace(record):
+            self._changed(skips)
         self.add(record)
 
     def add_scale_change(self, record: LossScaleChanged, growth_interval: int | None) -> None:
         """Add a growth of the scale, or a backoff to the line of its skipped step."""
-        line = self._skips
+        line = self._skips.get(record.optimizer)
         if record.reason == "growth":
-            self._scale_has_grown = True
+            self._have_grown[record.optimizer] = True
             self._add_move(record, growth_interval)
         elif line is not None and record.step == line.last_step:
             line.add_backoff(record)
@@ -124,7 +155,7 @@ class EventLog:
 
     def add_nonfinite(self, record: NonFinite, precision: str | None) -> None:
         """Add NaN or Inf found in a step that ran in ``precision``."""
-        storm = self._storms.get((record.what, record.kind))
+        storm = self._storms.get((record.what, record.kind, record.optimizer))
         if storm is not None and storm.continues_at(record.step):
             storm.add(record)
             self._changed(storm)
@@ -133,13 +164,16 @@ class EventLog:
 
     def add_overflow(self, record: RanksOverflowed) -> None:
         """Add to the line of a step's trouble which ranks it came from."""
-        for line in (self._skips, *self._storms.values()):
-            if line is not None and line.add_ranks(record):
+        lines: list[_SkipLine | _StormLine] = [*self._skips.values(), *self._storms.values()]
+        for line in lines:
+            if line.add_ranks(record):
                 self._events = None
 
     def _append(self, line: "_AnyLine") -> None:
         self._sequence += 1
         line.sequence = self._sequence
+        if (name := line.optimizer_name) is not None:
+            line.optimizer = cut_label(name or self.first_optimizer)
         (
             self._prints if isinstance(line, _PlainLine) and isinstance(line.about, Printed) else self._others
         ).append(line)
@@ -151,8 +185,10 @@ class EventLog:
     def _follow(self, line: "_AnyLine") -> None:
         """Let the next events of its kind continue ``line``."""
         self._newest = line
-        if isinstance(line, _SkipLine):
-            self._skips = line
+        if isinstance(line, _PlainLine) and isinstance(line.about, Printed) and line.about.live:
+            self._bars[line.about.stream] = line
+        elif isinstance(line, _SkipLine):
+            self._skips[line.optimizer_name] = line
         elif isinstance(line, _StormLine):
             self._storms[line.key] = line
 
@@ -176,6 +212,8 @@ class _Line:
     """A line whose event is made on demand, since a storm changes its line at each step."""
 
     sequence: int = 0
+    optimizer: str = ""
+    """What a screen calls the optimizer of its steps, if there were several when it was added."""
     last_change: int = 0
     counted_as: Severity = "info"
     _event: Event | None = field(default=None, init=False)
@@ -187,8 +225,13 @@ class _Line:
     @property
     def event(self) -> Event:
         if self._event is None:
-            self._event = replace(self._made(), number=self.sequence)
+            self._event = replace(self._made(), number=self.sequence, optimizer=self.optimizer)
         return self._event
+
+    @property
+    def optimizer_name(self) -> str | None:
+        """The optimizer in whose steps it happened, empty for the first; None for other lines."""
+        raise NotImplementedError
 
     def _made(self) -> Event:
         raise NotImplementedError
@@ -205,9 +248,16 @@ class _PlainLine(_Line):
     def severity(self) -> Severity:
         return severity_of(self.about)
 
+    @property
+    def optimizer_name(self) -> str | None:
+        return optimizer_of(self.about)
+
     def repeat(self) -> None:
         self._times += 1
         self._event = None
+
+    def become(self, about: Happening) -> None:
+        self.about, self._event = about, None
 
     def _made(self) -> Event:
         return replace(event_of(self.about), times=self._times)
@@ -233,6 +283,10 @@ class _SkipLine(_Line):
     @property
     def severity(self) -> Severity:
         return self._severity
+
+    @property
+    def optimizer_name(self) -> str:
+        return self._newest.optimizer
 
     @property
     def last_step(self) -> int:
@@ -262,8 +316,8 @@ class _SkipLine(_Line):
         return True
 
     def add_ranks(self, record: RanksOverflowed) -> bool:
-        """Add the ranks to the skip of that step, if it is kept."""
-        for skips in (self._first, self._last):
+        """Add the ranks to the skip of that step, if it is kept; they tell of the first optimizer."""
+        for skips in (self._first, self._last) if not self.optimizer_name else ():
             for index, skip in enumerate(skips):
                 if skip.step == record.step:
                     skips[index] = replace(skip, ranks=record.ranks)
@@ -307,8 +361,12 @@ class _StormLine(_Line):
         return "warning" if self._in_float16 and self._first.what != "buffer" else "error"
 
     @property
-    def key(self) -> tuple[str, str]:
-        return self._first.what, self._first.kind
+    def optimizer_name(self) -> str:
+        return self._first.optimizer
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self._first.what, self._first.kind, self._first.optimizer
 
     def continues_at(self, step: int) -> bool:
         return 0 <= step - self._last.step <= STORM_GAP_STEPS
@@ -320,7 +378,7 @@ class _StormLine(_Line):
 
     def add_ranks(self, record: RanksOverflowed) -> bool:
         """Add the ranks to what was found in that step, if it is kept."""
-        if record.step not in (self._first.step, self._last.step):
+        if self.optimizer_name or record.step not in (self._first.step, self._last.step):
             return False
         if self._first.step == record.step:
             self._first = replace(self._first, ranks=record.ranks)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from amptui.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
+from amptui.loop_records import GradientsDropped, OptimizerFollowed
 from amptui.ranks import RankLost, RanksDisagree
 from amptui.records import (
     MIN_SOUND_SCALE,
@@ -30,6 +31,9 @@ from amptui.telemetry.stragglers import SlowRankNews
 
 XRAY_WORST_LAYERS = 8
 """The event of an X-ray keeps so many layers, those that agree least."""
+
+MAX_LABEL = 40
+"""Characters of what an optimizer is called; a name that is longer is cut."""
 
 EventKind = Literal[
     "switch",
@@ -131,6 +135,8 @@ Happening = (
     | RanksDisagree
     | RankLost
     | SlowRankNews
+    | OptimizerFollowed
+    | GradientsDropped
     | RunFinished
     | RunFailed
 )
@@ -148,6 +154,8 @@ class Event:
     about: Happening | SkipRow | Storm
     times: int = 1
     """How often it happened in a row."""
+    optimizer: str = ""
+    """Whose step it is, as a screen calls it; empty where a run has one optimizer only."""
     number: int = field(default=0, compare=False)
     """Lines are numbered in order of creation; a line that counts repeats keeps its number."""
 
@@ -161,6 +169,20 @@ def event_of(about: Happening) -> Event:
     return Event(record.time, step, _kind(record), severity_of(about), about)
 
 
+def optimizer_of(about: Happening) -> str | None:
+    """The name of the optimizer in whose steps it happened; None if it is of no optimizer."""
+    if isinstance(about, ScaleMove):
+        return about.record.optimizer
+    if isinstance(about, (PrecisionChanged, OptimizerFollowed, GradientsDropped)):
+        return about.optimizer
+    return None
+
+
+def cut_label(name: str) -> str:
+    """What an optimizer of that name is called."""
+    return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
+
+
 def summary_of_xray(record: XRayTaken) -> XRaySummary:
     """The verdict on an X-ray, and the layers that agree least."""
     worst = least_agreeing(record.layers)[:XRAY_WORST_LAYERS]
@@ -171,7 +193,7 @@ def summary_of_xray(record: XRayTaken) -> XRaySummary:
 def is_repeated(about: Happening, before: Happening) -> bool:
     """Whether the same happened as ``before`` but for the time; what belongs to a step never does."""
     if isinstance(about, Printed):
-        return isinstance(before, Printed) and about.text == before.text
+        return isinstance(before, Printed) and (about.text, about.live) == (before.text, before.live)
     if isinstance(about, (Note, KeepingChanged, ViewersChanged)):
         return type(about) is type(before) and about == replace(before, time=about.time)
     return False
@@ -193,7 +215,7 @@ _KINDS: Mapping[type[Any], EventKind] = {
 def _kind(record: Any) -> EventKind:
     if isinstance(record, LossScaleChanged):
         return "growth" if record.reason == "growth" else "skip"
-    if isinstance(record, ModulesTraced) and record.first is not None:
+    if isinstance(record, ModulesTraced) and (record.first is not None or record.lost_count):
         return "nonfinite"
     return _KINDS.get(type(record), "note")
 
@@ -208,7 +230,7 @@ def severity_of(about: Happening) -> Severity:
         return about.verdict.severity
     if isinstance(about, SlowRankNews):
         return "info" if about.verdict is None else "warning"
-    if isinstance(about, Resumption) and about.record.restarts:
+    if isinstance(about, GradientsDropped) or (isinstance(about, Resumption) and about.record.restarts):
         return "warning"
     return "error" if _is_error(about) else "info"
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field, replace
 
 from amptui.findings import FlopsCounted
-from amptui.records import EAGER_SUFFIX, PRECISIONS, RunStarted, base_precision
+from amptui.records import EAGER_SUFFIX, PRECISION_ORDER, RunStarted, base_precision
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.peak_flops import peak_flops
 from amptui.telemetry.view import PrecisionFlops
@@ -35,10 +35,10 @@ class FlopsWatch:
             self._counts[record.precision] = [*others[1 - MAX_SIZES :], record]
 
     def flops(self, ledger: PrecisionLedger, run: RunStarted | None) -> tuple[PrecisionFlops, ...]:
-        """In the order of ``PRECISIONS``; only counted steps, after warm-up, have a speed."""
+        """In the order of ``PRECISION_ORDER``; only counted steps, after warm-up, have a speed."""
         if not self._counts:
             return ()
-        order = {name: place for place, name in enumerate(PRECISIONS)}
+        order = {name: place for place, name in enumerate(PRECISION_ORDER)}
         names = {row.precision for row in ledger.comparison().rows} | set(self._counts)
         in_order = sorted(names, key=lambda name: (order.get(name, len(order)), name))
         return tuple(self._of(name, ledger, run) for name in in_order)

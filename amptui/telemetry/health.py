@@ -135,12 +135,15 @@ class TraceVerdict:
     """Whether a module overflowed, or would overflow in float16."""
 
     severity: Severity
-    state: Literal["overflowed", "would overflow", "fits", "unknown"]
-    """``unknown``: nothing overflowed, but no module has a distance to an overflow either."""
+    state: Literal["overflowed", "weights lost", "would overflow", "fits", "unknown"]
+    """``weights lost``: parameters or buffers were not finite before the step. ``unknown``: nothing
+    overflowed, but no module has a distance to an overflow either."""
 
 
 def judge_trace(trace: ModulesTraced) -> TraceVerdict:
     """On the module that overflowed first, or else on the one closest to an overflow."""
+    if trace.lost_count:
+        return TraceVerdict(severity="error", state="weights lost")
     if trace.first is not None:
         severity: Severity = "warning" if trace.precision == "fp16" else "error"
         return TraceVerdict(severity=severity, state="overflowed")

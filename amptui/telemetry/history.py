@@ -1,7 +1,8 @@
 """One value's history over a run of any length in bounded memory: recent values exactly, all in buckets."""
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -200,8 +201,66 @@ class Track:
             array.flags.writeable = False
         return series
 
+    def sums(self) -> Floats:
+        """The sum of the finite values of each bucket, as in :meth:`snapshot`."""
+        sums: Floats = self._sum[: -(-self._count // self._bucket_steps)] / _SUM_SCALE
+        return sums
+
     def _unrolled(self, ring: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
         """A copy of the track's values in the ring, oldest first."""
         end = self._count % len(ring)
         start = end - self._ring_count
         return ring[start:end].copy() if start >= 0 else np.concatenate((ring[start:], ring[:end]))
+
+
+@dataclass(slots=True, eq=False)
+class RateTrack:
+    """Samples per second of each step, whose means are samples by seconds at every resolution.
+
+    Minimum, maximum and recent values are rates of single steps.
+    """
+
+    _rates: Track
+    _samples: Track
+    _seconds: Track
+    """Like the samples, only of steps with a finite rate: all three have the same buckets."""
+    _snapshot: Series | None = field(default=None, init=False)
+
+    @classmethod
+    def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "RateTrack":
+        """As :meth:`Track.empty`."""
+        return cls(*(Track.empty(buckets, recent, first_step=first_step) for _ in range(3)))
+
+    def extend(
+        self, rates: Sequence[float | None], samples: Sequence[int], seconds: Sequence[float | None]
+    ) -> None:
+        """Add the next steps; a rate of None means that there is none."""
+        self._snapshot = None
+        known = [rate is not None and math.isfinite(rate) for rate in rates]
+        self._rates.extend(rates)
+        self._samples.extend([n if is_known else None for n, is_known in zip(samples, known, strict=True)])
+        self._seconds.extend([s if is_known else None for s, is_known in zip(seconds, known, strict=True)])
+
+    def skip(self, steps: int) -> None:
+        """Add steps without a rate."""
+        self._snapshot = None
+        for track in (self._rates, self._samples, self._seconds):
+            track.skip(steps)
+
+    def rewind(self, next_step: int) -> None:
+        """As :meth:`Track.rewind`."""
+        self._snapshot = None
+        for track in (self._rates, self._samples, self._seconds):
+            track.rewind(next_step)
+
+    def snapshot(self) -> Series:
+        """The history so far, with the seconds as its weights."""
+        if self._snapshot is None:
+            rates, samples, seconds = self._rates.snapshot(), self._samples.sums(), self._seconds.sums()
+            mean = np.divide(samples, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+            mean = np.minimum(np.maximum(mean, rates.minimum), rates.maximum)
+            recent_seconds = self._seconds.snapshot().recent
+            for array in (mean, seconds):
+                array.flags.writeable = False
+            self._snapshot = replace(rates, mean=mean, weights=seconds, recent_weights=recent_seconds)
+        return self._snapshot

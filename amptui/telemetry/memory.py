@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from amptui.findings import MemoryBreakdown
-from amptui.records import AMP_PRECISIONS
+from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.telemetry.comparison import BASELINES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +18,9 @@ class MemorySides:
 
 def sides(memory: Sequence[MemoryBreakdown]) -> MemorySides:
     """The newest without AMP and the newest with it."""
+    full = (each for each in memory if base_precision(each.precision) in BASELINES)
     return MemorySides(
-        full=max((each for each in memory if each.precision not in AMP_PRECISIONS), key=_step, default=None),
+        full=max(full, key=_step, default=None),
         amp=max((each for each in memory if each.precision in AMP_PRECISIONS), key=_step, default=None),
     )
 

@@ -5,6 +5,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
+from amptui.loop_records import OTHER_PRECISIONS
+from amptui.records import base_precision
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
@@ -46,10 +48,13 @@ def headrooms(stretch: Stretch, float16_scale: float) -> list[float | None] | No
     """The headroom of each step, or None; None for all if no step's gradients were measured.
 
     A step without a scale did not run in float16: its headroom is what it would be at
-    ``float16_scale``.
+    ``float16_scale``. Steps in a precision that autocast does not choose have none: weights that are float16
+    themselves have gradients without a scale, and of a mixture nothing can be told.
     """
     if stretch.grad_maxima is None:
         return None
+    if base_precision(stretch.precision) in OTHER_PRECISIONS:
+        return [None] * len(stretch)
     return [
         None if grad_max is None else headroom(grad_max, float16_scale if scale is None else scale)
         for grad_max, scale in zip(stretch.grad_maxima, stretch.loss_scales, strict=True)
@@ -124,15 +129,16 @@ class NumericsWatch:
     def view(self, watch: ScalerWatch, series: Series, precision: str | None) -> NumericsView:
         """Everything. ``series``: the run's headrooms; ``precision``: the confirmed one."""
         newest, facts = self._newest, watch.facts()
+        has_room = base_precision(precision or "") not in OTHER_PRECISIONS
         return NumericsView(
             grad_norm=newest.norm if newest else None,
             grad_max=newest.largest if newest else None,
             nonfinite_gradients=newest.nonfinite if newest else None,
             measured_step=newest.step if newest else None,
-            headroom=newest.headroom if newest else None,
+            headroom=newest.headroom if newest and has_room else None,
             headroom_scale=newest.scale if newest else None,
-            hypothetical=newest is not None and newest.hypothetical,
-            min_headroom=self._least(newest.scale) if newest else None,
+            hypothetical=newest is not None and has_room and newest.hypothetical,
+            min_headroom=self._least(newest.scale) if newest and has_room else None,
             headrooms=series,
             outlook=self._outlook(watch.view()) if precision == "fp16" else None,
             scaler=judge_scaler(facts, self._began(facts)),

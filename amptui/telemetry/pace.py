@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from amptui.records import PhaseChanged, Record, RunResumed, RunStarted
 from amptui.telemetry.comparison import median, samples_per_second
@@ -14,15 +15,24 @@ WINDOW_STEPS = 50
 
 @dataclass(slots=True, eq=False)
 class Pace:
-    """The newest timed steps in any precision, and those of the current one after warm-up."""
+    """The newest timed and applied steps in any precision, and those of the current one after warm-up.
+
+    While the scaler has skipped so many steps in a row, there is no pace: the older steps say nothing of now.
+    """
 
     _seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     _samples: deque[int] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     _settled_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     _precision: str | None = None
+    _skips_in_a_row: int = 0
 
     def add(self, stretch: Stretch) -> None:
         """Add a stretch of steps; warm-up or another precision resets the estimate of the time left."""
+        skips = sum(1 for _ in takewhile(lambda record: record.skipped, reversed(stretch.records)))
+        self._skips_in_a_row = skips + (self._skips_in_a_row if skips == len(stretch) else 0)
+        if self._skips_in_a_row >= WINDOW_STEPS:
+            self._seconds.clear()
+            self._samples.clear()
         self._seconds.extend(stretch.timed_seconds[-WINDOW_STEPS:])
         self._samples.extend(stretch.timed_samples[-WINDOW_STEPS:])
         if stretch.settling or stretch.precision != self._precision:

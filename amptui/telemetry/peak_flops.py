@@ -22,8 +22,13 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("NVIDIA H100 NVL", Peak(60.0, 417.5, 835.5, 835.5)),
     # NVIDIA H200 Tensor Core GPU datasheet; half of the values with sparsity.
     ("NVIDIA H200", Peak(67.0, 494.5, 989.5, 989.5)),
+    # NVIDIA GH200 Grace Hopper Superchip datasheet: 494 and 990 without sparsity, as half of 989 and 1,979.
+    # The gigabytes are those of the CPU's memory, or of the GPU's where HBM3e follows.
+    (r"NVIDIA GH200 (120GB|480GB|144G HBM3e)", Peak(67.0, 494.5, 989.5, 989.5)),
     # NVIDIA HGX platform, HGX B200: an eighth of the system's, half of the values with sparsity.
     ("NVIDIA B200", Peak(75.0, 1125.0, 2250.0, 2250.0)),
+    # NVIDIA GB200 NVL72, specifications of an individual Blackwell GPU; half of the values with sparsity.
+    ("NVIDIA GB200", Peak(80.0, 1250.0, 2500.0, 2500.0)),
     # NVIDIA A100 Tensor Core GPU datasheet; the same for SXM and PCIe.
     (r"NVIDIA A100(-SXM4|-PCIE)-(40|80)GB", Peak(19.5, 156.0, 312.0, 312.0)),
     ("NVIDIA A100 80GB PCIe", Peak(19.5, 156.0, 312.0, 312.0)),
@@ -31,6 +36,8 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("NVIDIA A30", Peak(10.3, 82.0, 165.0, 165.0)),
     # Datasheets of A10 and A40.
     ("NVIDIA A10", Peak(31.2, 62.5, 125.0, 125.0)),
+    # NVIDIA A10G datasheet (for AWS, February 2022): half the Tensor Core rate of an A10, as a GeForce.
+    ("NVIDIA A10G", Peak(35.0, 35.0, 70.0, 70.0)),
     ("NVIDIA A40", Peak(37.4, 74.8, 149.7, 149.7)),
     # Datasheets of L4, L40 and L40S; half of the values with sparsity.
     ("NVIDIA L4", Peak(30.3, 60.0, 121.0, 121.0)),
@@ -49,6 +56,11 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
     ("NVIDIA RTX A6000", Peak(38.7, 77.4, 154.8, 154.8)),
     # NVIDIA Ada GPU Architecture, appendix A: FP16 with FP32 accumulate.
     ("NVIDIA GeForce RTX 4090", Peak(82.6, 82.6, 165.2, 165.2)),
+    # NVIDIA RTX Blackwell GPU Architecture, V1.1, tables 3, 4 and 6: FP16 with FP32 accumulate. In
+    # TF32 half as many, as in FP32 and as of the RTX 4090.
+    ("NVIDIA GeForce RTX 5090", Peak(104.8, 104.8, 209.5, 209.5)),
+    ("NVIDIA GeForce RTX 5080", Peak(56.3, 56.3, 112.6, 112.6)),
+    ("NVIDIA GeForce RTX 5070", Peak(30.9, 30.9, 61.7, 61.7)),
 )
 """By whole names: a part of a GPU (MIG), a laptop's or a cut-down GPU of a similar name has another peak."""
 

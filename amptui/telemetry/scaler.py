@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from amptui.records import LossScaleChanged, StepRecord, StepSkipped
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts
-from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.stretch import Stretch, is_unmeasured
 from amptui.telemetry.view import ScalerView
 
 
@@ -40,7 +40,7 @@ class ScalerWatch:
         if stretch.skipped:
             for record in stretch.records:
                 self._add_step(record)
-        elif applied := len(stretch) - stretch.losses.count(None):
+        elif applied := len(stretch) - stretch.unmeasured:
             self._applied += applied
             self._skips_in_a_row = 0
         scaled = (record for record in reversed(stretch.records) if record.loss_scale is not None)
@@ -52,7 +52,7 @@ class ScalerWatch:
             self._skips_in_a_row += 1
             finite = record.loss is None or math.isfinite(record.loss)
             self._recent.append(_Skip(self._applied + self._skipped, record.step, finite))
-        elif record.loss is not None:
+        elif not is_unmeasured(record):
             self._applied += 1
             self._skips_in_a_row = 0
 

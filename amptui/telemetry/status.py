@@ -65,6 +65,11 @@ class Keeping:
             self.checkpoint = None
 
 
+def without_ends(run: RunStarted) -> RunStarted:
+    """``run`` beside steps that its length is not counted in."""
+    return replace(run, total_steps=None, steps_per_epoch=None, total_epochs=0)
+
+
 def as_resumed(run: RunStarted, resumed: RunResumed) -> RunStarted:
     """``run`` as it goes on in a new process: perhaps longer, on another device, or with other ranks."""
     changed: dict[str, Any] = {

@@ -23,16 +23,20 @@ class Stretch:
     losses: list[float | None]
     """One per step, as are the rates, scales and skips."""
     rates: list[float | None]
-    """Samples per second; None if the step was not timed."""
+    """Samples per second; None if the step was not timed, or skipped."""
     loss_scales: list[float | None]
     skips: list[float | None]
     """1 for a skipped step, 0 for an applied one, None if the step was not measured."""
+    unmeasured: int
+    """How many steps were not measured: without a loss, and without a reason for that."""
     grad_maxima: list[float | None] | None
     """The largest gradient of each step; None if no step's was measured."""
     skipped: int
     """How many steps the scaler skipped."""
     timed_seconds: list[float]
-    """Durations of the steps that were timed: measured, finite and above 0."""
+    """Durations of the applied steps that were timed: measured, finite and above 0.
+
+    A skipped step spares the optimizer's work: as a step it would be fast, and it trains on nothing."""
     timed_samples: list[int]
     """The samples of these same steps."""
     timed_data_seconds: list[float]
@@ -40,6 +44,11 @@ class Stretch:
 
     def __len__(self) -> int:
         return len(self.records)
+
+
+def is_unmeasured(record: StepRecord) -> bool:
+    """Whether the numbers of a step never reached the host."""
+    return record.loss is None and not record.loss_form
 
 
 def stretches(records: Sequence[StepRecord]) -> Iterator[Stretch]:
@@ -71,7 +80,7 @@ def _is_one_stretch(records: Sequence[StepRecord]) -> bool:
 
 def _stretch(records: Sequence[StepRecord]) -> Stretch:
     first = records[0]
-    seconds = [record.step_seconds for record in records]
+    seconds = [None if record.skipped else record.step_seconds for record in records]
     samples = [record.samples for record in records]
     waits = [math.nan if record.data_seconds is None else record.data_seconds for record in records]
     timed_seconds = [value for value in seconds if value is not None and 0.0 < value < math.inf]
@@ -90,8 +99,10 @@ def _stretch(records: Sequence[StepRecord]) -> Stretch:
     losses = [record.loss for record in records]
     skipped = [record.skipped for record in records]
     skips: list[float | None] = [*map(float, skipped)]
+    unmeasured = 0
     if None in losses:
-        skips = [None if loss is None else skip for loss, skip in zip(losses, skips, strict=True)]
+        skips = [None if is_unmeasured(record) else float(record.skipped) for record in records]
+        unmeasured = skips.count(None)
     grad_maxima = [record.grad_max for record in records]
     return Stretch(
         first_step=first.step,
@@ -103,6 +114,7 @@ def _stretch(records: Sequence[StepRecord]) -> Stretch:
         rates=rates,
         loss_scales=[record.loss_scale for record in records],
         skips=skips,
+        unmeasured=unmeasured,
         grad_maxima=None if grad_maxima.count(None) == len(grad_maxima) else grad_maxima,
         skipped=skipped.count(True),
         timed_seconds=timed_seconds,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from amptui.findings import PhaseSeconds, StepTimed
-from amptui.records import PRECISIONS
+from amptui.records import PRECISION_ORDER
 from amptui.telemetry.comparison import IDLE_GPU_PERCENT, INPUT_BOUND_SHARE, median
 from amptui.telemetry.view import Bound, Comparison, PrecisionTiming
 
@@ -47,10 +47,10 @@ class TimingWatch:
         self._accounts.setdefault(record.precision, _Account()).add(record)
 
     def timings(self, comparison: Comparison) -> tuple[PrecisionTiming, ...]:
-        """In the order of ``PRECISIONS``; ``comparison`` knows how busy the GPU was."""
+        """In the order of ``PRECISION_ORDER``; ``comparison`` knows how busy the GPU was."""
         if self._told is None or self._told[0] is not comparison:
             busy = {row.precision: row.utilization_percent for row in comparison.rows}
-            order = {name: place for place, name in enumerate(PRECISIONS)}
+            order = {name: place for place, name in enumerate(PRECISION_ORDER)}
             names = sorted(self._accounts, key=lambda name: order.get(name, len(order)))
             self._told = comparison, tuple(self._timing(name, busy.get(name)) for name in names)
         return self._told[1]

@@ -4,7 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui.telemetry.history import Track
+from amptui.telemetry.history import RateTrack, Track
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 
@@ -17,7 +17,7 @@ class Tracks:
     _resuming: bool = False
     _first_step: int = 1
     _loss: Track = field(default_factory=Track.empty)
-    _rate: Track = field(default_factory=Track.empty)
+    _rate: RateTrack = field(default_factory=RateTrack.empty)
     _scale: Track = field(default_factory=Track.empty)
     _skips: Track = field(default_factory=Track.empty)
     _headrooms: Track = field(default_factory=Track.empty)
@@ -34,7 +34,7 @@ class Tracks:
 
     @property
     def samples_rate(self) -> Series:
-        """The samples per second of each step."""
+        """The samples per second of each applied step; of several steps, their samples by their seconds."""
         return self._rate.snapshot() if self._started else EMPTY_SERIES
 
     @property
@@ -81,7 +81,11 @@ class Tracks:
             track.skip(max(0, gap))
         self._resuming = False
         self._loss.extend(stretch.losses)
-        self._rate.extend(stretch.rates)
+        self._rate.extend(
+            stretch.rates,
+            [record.samples for record in stretch.records],
+            [record.step_seconds for record in stretch.records],
+        )
         self._scale.extend(stretch.loss_scales)
         self._skips.extend(stretch.skips)
         if headrooms is None:
@@ -93,7 +97,7 @@ class Tracks:
     def _start(self, first_step: int) -> None:
         self._first_step = first_step
         self._loss = Track.empty(first_step=first_step)
-        self._rate = Track.empty(first_step=first_step)
+        self._rate = RateTrack.empty(first_step=first_step)
         self._scale = Track.empty(first_step=first_step)
         self._skips = Track.empty(first_step=first_step)
         self._headrooms = Track.empty(first_step=first_step)
@@ -117,8 +121,7 @@ class LossSummary:
         """Add a stretch of steps."""
         losses = stretch.losses
         finite = [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
-        if len(finite) < len(losses):
-            self.unmeasured_steps += losses.count(None)
+        self.unmeasured_steps += stretch.unmeasured
         if not finite:
             return
         average, weight = self._average, self._weight

@@ -17,6 +17,7 @@ from amptui.findings import (
     XRayTaken,
 )
 from amptui.keeping import CheckpointWritten, WeightsSaved
+from amptui.loop_records import LossForm
 from amptui.records import (
     EpochFinished,
     LossScaleChanged,
@@ -59,6 +60,11 @@ class Series:
     """The last ``len(recent)`` values, oldest first; NaN where not measured or not finite."""
     recent_nonfinite: npt.NDArray[np.bool_]
     """Which values of ``recent`` were NaN or Inf rather than not measured."""
+    weights: Floats | None = None
+    """Of rates: the seconds of each bucket, by which ``mean`` is weighted. An unweighted mean would favour
+    fast steps; samples by seconds are what the run made. None for values whose weights are equal."""
+    recent_weights: Floats | None = None
+    """The seconds of each of ``recent``; NaN where there is no rate."""
 
     @property
     def last_step(self) -> int:
@@ -84,7 +90,7 @@ class PrecisionSwitch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionStats:
-    """Statistics of one precision in this run, without warm-up steps except for the skips.
+    """Statistics of one precision in this run, without warm-up and skipped steps, which are only counted.
 
     Until two steps are counted, times and loss are those of warm-up steps, and ``provisional_steps`` says so.
     """
@@ -110,6 +116,13 @@ class PrecisionStats:
     warm-up; None until they cover 10 s."""
     provisional_steps: int = 0
     """The number of timed warm-up steps behind median and rate if there are no counted ones; else 0."""
+    untimed_steps: int = 0
+    """Steps after the warm-up that do not count, since they were not timed."""
+
+    @property
+    def steps_made(self) -> int:
+        """All steps in this precision, whether they count or not."""
+        return self.steps + self.warm_up_steps + self.untimed_steps
 
     @property
     def measured_steps(self) -> int:
@@ -236,6 +249,37 @@ class NumericsView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerView:
+    """One of several optimizers in short: its newest numbers."""
+
+    name: str
+    """As in its records; empty for the run's first."""
+    label: str
+    """What a screen calls it."""
+    kind: str = ""
+    """The class of the optimizer; empty where no record told it."""
+    step: int = 0
+    """Its own newest step."""
+    precision: str | None = None
+    loss: float | None = None
+    """The newest measured one; None if the newest step has none for a reason."""
+    smoothed_loss: float | None = None
+    best_loss: float | None = None
+    loss_form: LossForm = ""
+    """Of its newest step."""
+    micro_batches: int = 1
+    """Backward passes of its newest step."""
+    lr: float | None = None
+    grad_norm: float | None = None
+    """The newest measured one."""
+    skipped: int = 0
+    """Steps that the scaler dropped."""
+    step_seconds: float | None = None
+    is_front: bool = False
+    """Whether the other numbers of the view are of this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionView:
     """Everything known about a run at one moment."""
 
@@ -254,6 +298,14 @@ class SessionView:
     eta_seconds: float | None = None
     last: StepRecord | None = None
     """The newest step with a measured loss."""
+    newest: StepRecord | None = None
+    """The newest step, whose loss may be unknown."""
+    front: str = ""
+    """The optimizer whose steps these numbers are of; empty for the run's first."""
+    optimizers: tuple[OptimizerView, ...] = ()
+    """All of a run with several, in the order in which they came; empty for a single one."""
+    optimizers_left_out: bool = False
+    """Whether there are more than are kept."""
     smoothed_loss: float | None = None
     """Exponential moving average of the finite losses."""
     best_loss: float | None = None
@@ -266,7 +318,7 @@ class SessionView:
     """Over the same steps."""
     loss: Series = EMPTY_SERIES
     samples_rate: Series = EMPTY_SERIES
-    """Samples per second, one value per step."""
+    """Samples per second, one value per applied step; means are samples by seconds."""
     loss_scale: Series = EMPTY_SERIES
     skips: Series = EMPTY_SERIES
     """1 for a skipped step, 0 for an applied one: ``maximum`` shows which buckets contain a skip."""
@@ -276,7 +328,7 @@ class SessionView:
     compared: PrecisionsCompared | None = None
     """The newest A/B comparison of precisions: its progress or its result."""
     timings: tuple[PrecisionTiming, ...] = ()
-    """In the order of ``PRECISIONS``."""
+    """In the order of ``PRECISION_ORDER``."""
     flops: tuple[PrecisionFlops, ...] = ()
     """In the same order."""
     memory: tuple[MemoryBreakdown, ...] = ()
@@ -296,7 +348,8 @@ class SessionView:
     warnings: int = 0
     errors: int = 0
     unmeasured_steps: int = 0
-    """Steps whose numbers never reached the host because the readback ring was full."""
+    """Steps whose numbers never reached the host because the readback ring was full. A step that has no loss
+    for a reason is not one of them."""
     run_dir: str = ""
     checkpoint: CheckpointWritten | None = None
     """The newest complete one; checkpoints never contain lost weights."""

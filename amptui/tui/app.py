@@ -18,7 +18,9 @@ from amptui.diagnosis.event_words import checkpoint_written, comparison_over
 from amptui.diagnosis.float16_verdicts import trace_verdict
 from amptui.diagnosis.labels import precision_label
 from amptui.records import AMP_PRECISIONS, Severity
+from amptui.telemetry.comparison import BASELINES
 from amptui.telemetry.events import ComparisonOver
+from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import SessionView
 from amptui.tui.keys import ACTIONS
 from amptui.tui.layout import PANELS, RANKED_PANELS
@@ -217,6 +219,7 @@ class WatchApp(RunScreen):
 
     def action_compare(self) -> None:
         """Compare FP32 with AMP in alternating blocks, or end a comparison that is running."""
+        self._show_first_optimizer()
         view = self._view
         if ab_comparison.running(view) is not None:
             if self._can_ask():
@@ -240,6 +243,7 @@ class WatchApp(RunScreen):
         self._probe(TraceRequest(), "trace")
 
     def _probe(self, request: XRayRequest | TraceRequest, name: str) -> None:
+        self._show_first_optimizer()
         if self._can_ask(steps=f"the {name} needs a batch"):
             self._ask(request)
 
@@ -248,6 +252,22 @@ class WatchApp(RunScreen):
     def action_toggle_log(self) -> None:
         """Switch the loss axis between logarithmic and linear."""
         self._state = replace(self._state, log_y=not self._state.log_y)
+
+    def action_next_optimizer(self) -> None:
+        """Show the next of several optimizers in all panels."""
+        names = [each.name for each in self._view.optimizers]
+        if not names:
+            self._say("this run has one optimizer", severity="info")
+            return
+        place = names.index(self._view.front) if self._view.front in names else -1
+        self._chosen_front = names[(place + 1) % len(names)]
+        self._look_again()
+
+    def _show_first_optimizer(self) -> None:
+        """Show the optimizer in whose steps a run is measured: findings are of its gradients."""
+        if self._view.front != FIRST:
+            self._chosen_front = FIRST
+            self._look_again()
 
     def action_zoom_in(self) -> None:
         """Show half as many steps."""
@@ -326,6 +346,6 @@ def _chosen(view: SessionView) -> str | None:
 
 
 def _without_amp(view: SessionView) -> str:
-    """The last precision without AMP; FP32 if there was none."""
+    """The last precision without AMP that can be asked for; FP32 if there was none."""
     before = (each.precision for each in reversed(view.switches))
-    return next((each for each in before if each not in AMP_PRECISIONS), "fp32")
+    return next((each for each in before if each in BASELINES), "fp32")

@@ -16,6 +16,7 @@ from amptui.tui.panels import (
     memory_panel,
     numerics_panel,
     oneliners,
+    optimizer_line,
     precision_table,
     rank_table,
     scale,
@@ -61,7 +62,7 @@ class _EverySecond:
         """Draw the panel on a blank ``canvas``."""
         size = canvas.width, canvas.height, canvas.ascii_only
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
-        key = size, window, screen.log_y, view.state, view.switches
+        key = size, window, screen.log_y, view.state, view.front, view.switches
         self._skips = not self._skips
         if self._skips and self._drawn is not None and self._drawn[0] == key and view.loss.count:
             canvas.put(self._drawn[1])
@@ -70,26 +71,33 @@ class _EverySecond:
         self._drawn = key, canvas.copy()
 
 
+def _framed_panels() -> dict[str, _Framed]:
+    """Panels whose curves have no limits yet."""
+    loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
+    throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
+    scale_curve = _EverySecond(scale.ScalePanel().draw, even=False)
+    return {
+        "loss": _Framed(loss.headline, loss_curve.draw),
+        "throughput": _Framed(throughput.headline, throughput_curve.draw),
+        "scale": _Framed(scale.headline, scale_curve.draw),
+        "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
+        "memory": _Framed(memory_panel.headline, memory_panel.draw),
+        "comparison": _Framed(precision_table.headline, precision_table.draw),
+        "ranks": _Framed(rank_table.headline, rank_table.draw),
+        "events": _Framed(event_list.headline, event_list.draw),
+    }
+
+
 class Frame:
     """Draws frame after frame. It keeps the limits of the curves, so that they do not jump."""
 
     def __init__(self) -> None:
-        loss_curve = _EverySecond(loss.LossPanel().draw, even=True)
-        throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
-        scale_curve = _EverySecond(scale.ScalePanel().draw, even=False)
-        self._framed = {
-            "loss": _Framed(loss.headline, loss_curve.draw),
-            "throughput": _Framed(throughput.headline, throughput_curve.draw),
-            "scale": _Framed(scale.headline, scale_curve.draw),
-            "numerics": _Framed(numerics_panel.headline, numerics_panel.NumericsPanel().draw),
-            "memory": _Framed(memory_panel.headline, memory_panel.draw),
-            "comparison": _Framed(precision_table.headline, precision_table.draw),
-            "ranks": _Framed(rank_table.headline, rank_table.draw),
-            "events": _Framed(event_list.headline, event_list.draw),
-        }
+        self._front = ""
+        self._framed = _framed_panels()
         self._unframed: dict[str, Draw] = {
             "header": header.draw,
             "banner": _draw_banner,
+            "optimizers": optimizer_line.draw,
             "footer": footer.draw,
             "notice": _draw_notice,
             "loss": oneliners.loss,
@@ -106,8 +114,16 @@ class Frame:
         """Draw ``view`` over the whole of ``canvas``."""
         banner_lines = len(_banner(view, canvas.width))
         ranks = rank_table.wanted_height(view)
+        if view.front != self._front:
+            # Another optimizer's curves have nothing in common with the limits of these.
+            self._front, self._framed = view.front, _framed_panels()
         layout = arrange(
-            canvas.width, canvas.height, screen.focus, banner_lines=banner_lines, rank_lines=ranks
+            canvas.width,
+            canvas.height,
+            screen.focus,
+            banner_lines=banner_lines,
+            rank_lines=ranks,
+            optimizer_lines=optimizer_line.wanted_height(view),
         )
         canvas.put(self._backdrop(layout, canvas))
         for place in layout:
@@ -116,7 +132,11 @@ class Frame:
                 self._unframed[place.name](part, view, screen)
                 continue
             panel = self._framed[place.name]
-            _draw_headline(part, TITLES[place.name], panel.headline(view, screen))
+            title = TITLES[place.name]
+            if place.name == "loss" and (label := optimizer_line.front_label(view)):
+                title = f"{title} of {label}"
+                part.text(1, 0, f" {title} ")
+            _draw_headline(part, title, panel.headline(view, screen))
             panel.draw(part.part(Rect(2, 1, part.width - 4, part.height - 2)), view, screen)
 
     def _backdrop(self, layout: Layout, canvas: Canvas) -> Canvas:

@@ -38,6 +38,7 @@ RUN_KEYS = (
 
 VIEW_KEYS = (
     Key("f", ("f",), "focus_numerics", "float16", "show how the gradients fit into float16, or all panels"),
+    Key("o", ("o",), "next_optimizer", "optimizer", "show the next of several optimizers in all panels"),
     Key("l", ("l",), "toggle_log", "log", "switch the loss axis between logarithmic and linear"),
     Key("+", ("plus", "equals_sign"), "zoom_in", "", "zoom in: show half as many steps"),
     Key("-", ("minus",), "zoom_out", "", "zoom out: show twice as many steps"),
@@ -60,9 +61,15 @@ ACTIONS = {press: key.action for key in KEYS for press in key.presses}
 """The action of each press."""
 
 
-def footer_hints(keys: Iterable[Key], *, paused: bool = False) -> tuple[tuple[str, str], ...]:
+def footer_hints(
+    keys: Iterable[Key], *, paused: bool = False, several_optimizers: bool = False
+) -> tuple[tuple[str, str], ...]:
     """The footer's hints: each key with its word."""
-    return tuple((key.label, (paused and key.hint_paused) or key.hint) for key in keys if key.hint)
+    return tuple(
+        (key.label, (paused and key.hint_paused) or key.hint)
+        for key in keys
+        if key.hint and (several_optimizers or key.action != "next_optimizer")
+    )
 
 
 FOOTER_HINTS = footer_hints(KEYS)

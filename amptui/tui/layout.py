@@ -33,7 +33,7 @@ class Place:
     """The place of a panel; one without a frame is folded to the lines of ``rect``."""
 
     name: str
-    """One of ``RANKED_PANELS``, or ``header``, ``banner``, ``footer``, ``notice``."""
+    """One of ``RANKED_PANELS``, or ``header``, ``banner``, ``optimizers``, ``footer``, ``notice``."""
     rect: Rect
     framed: bool
 
@@ -43,22 +43,31 @@ Layout: TypeAlias = tuple[Place, ...]
 
 
 def arrange(
-    width: int, height: int, focus: str | None, *, banner_lines: int = 0, rank_lines: int = 0
+    width: int,
+    height: int,
+    focus: str | None,
+    *,
+    banner_lines: int = 0,
+    rank_lines: int = 0,
+    optimizer_lines: int = 0,
 ) -> Layout:
     """Return the place of each panel on a screen of ``width`` columns by ``height`` lines.
 
     ``focus``, one of ``RANKED_PANELS``, fills the screen between header and footer. ``banner_lines`` stay
-    free below the header. Large screens frame every panel; smaller ones fold panels to one line each, the
-    loss last. Only the largest show the numerics beside the other panels. A distributed run has a panel of
-    its ranks above the events, of ``rank_lines`` at most. Below ``SMALLEST`` there is only a notice.
+    free below the header, and below them ``optimizer_lines``. Large screens frame every panel; smaller ones
+    fold panels to one line each, the loss last. Only the largest show the numerics beside the other panels. A
+    distributed run has a panel of its ranks above the events, of ``rank_lines`` at most. Below ``SMALLEST``
+    there is only a notice.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return (Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),)
     banner = Rect(0, 1, width, min(banner_lines, height // 4))
-    body = Rect(0, banner.y + banner.height, width, height - 2 - banner.height)
+    others = Rect(0, banner.y + banner.height, width, optimizer_lines)
+    body = Rect(0, others.y + others.height, width, height - 2 - banner.height - others.height)
     header = Place("header", Rect(0, 0, width, 1), framed=False)
     footer = Place("footer", Rect(0, height - 1, width, 1), framed=False)
-    above = (header, Place("banner", banner, framed=False)) if banner.height else (header,)
+    lines = {"banner": banner, "optimizers": others}
+    above = (header, *(Place(name, rect, framed=False) for name, rect in lines.items() if rect.height))
     middle: Layout = (Place(focus, body, framed=True),) if focus is not None else ()
     return (*above, *(middle or _middle(width, height, body, rank_lines)), footer)
 

@@ -47,7 +47,8 @@ LOST = "the training process exited unexpectedly: see `amptui runs`"
 class Parts(TypedDict):
     """What connects a screen to its run and its terminal."""
 
-    look: Callable[[], SessionView]
+    look: Callable[[str | None], SessionView]
+    """Returns the view with an optimizer in front; with the one that makes steps for None."""
     control: Asker
     ended: threading.Event
     """Set once the run will send nothing more."""
@@ -123,6 +124,8 @@ class RunScreen(CanvasApp):
         self._frame = Frame()
         self._overlay: Overlay | None = None
         self._view = EMPTY_VIEW
+        self._chosen_front: str | None = None
+        """The optimizer that the user chose to look at."""
         self._state = ScreenState(hints=FOOTER_HINTS)
         self._message_until = 0.0
         self._over = False
@@ -158,7 +161,7 @@ class RunScreen(CanvasApp):
         """Read the newest view, and whether the run has ended, with its last record or without."""
         # In this order: once the connection has ended, the view has everything that arrived.
         over = self._ended.is_set()
-        self._view = self._look()
+        self._view = self._look(self._chosen_front)
         self._over = over or self._is_told_over()
 
     def _is_told_over(self) -> bool:
@@ -177,7 +180,11 @@ class RunScreen(CanvasApp):
             steps_ahead=0 if self._over else steps_ahead(self._state.steps_ahead, self._view.step_seconds),
             stopping=self._control.stop_reason is not None and not self._over,
             accepts=self._accepts(),
-            hints=footer_hints(self._keys(), paused=self._view.state == "paused"),
+            hints=footer_hints(
+                self._keys(),
+                paused=self._view.state == "paused",
+                several_optimizers=bool(self._view.optimizers),
+            ),
             lost=self._state.lost or self._lost_words(),
             silence="" if self._over else self._why_silent(),
             message=self._state.message if now < self._message_until else "",

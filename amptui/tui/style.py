@@ -68,6 +68,9 @@ _PRECISION_STYLES = {
     "tf32": Style.TF32,
     "fp16": Style.FP16,
     "bf16": Style.BF16,
+    # As the numbers are of that type; glyph and letter tell them from AMP.
+    "fp16 weights": Style.FP16,
+    "bf16 weights": Style.BF16,
 }
 
 
@@ -87,7 +90,7 @@ NO_VERDICT = ("·", Style.TEXT)
 """The same for what is neither good nor bad."""
 
 ASCII_REPLACEMENTS = str.maketrans(
-    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
-    "-|+++++++++==-=-_|#.#:*^o!xvx><^v~.~ u>v=>:---><",
+    "─│╭╮╰╯├┤┬┴┼━╸╺═▔▁▏▰▱■□◆▲●△○◇◐⚠✖✔×→←↑↓…·±°µ▸▾⏸▶⋮–—−≥≤",
+    "-|+++++++++==-=-_|#.#:*^oh0d&!xvx><^v~.~ u>v=>:---><",
 )
 """One character for each, for terminals without UTF-8: no column moves."""

@@ -30,10 +30,19 @@ def test_a_measurement_reads_like_this() -> None:
         "mnist-deep on NVIDIA H200, MNIST, channels last",
         "",
         f"batch 256: {how}; all intervals are narrow",
-        "precision  median step  samples/s              speed-up  peak allocated         losses  skipped",
-        "FP32           20.0 ms   12.8 k/s              baseline        1.00 GiB  2.30 to 0.100        0",
-        "AMP fp16       12.5 ms   20.5 k/s  1.60× (1.58 to 1.62)         512 MiB  2.30 to 0.100        2",
+        "precision     step  samples/s              speed-up  peak allocated         losses  skipped",
+        "FP32       20.0 ms   12.8 k/s              baseline        1.00 GiB  2.30 to 0.100        0",
+        "AMP fp16   12.5 ms   20.5 k/s  1.60× (1.58 to 1.62)         512 MiB  2.30 to 0.100        2",
     ]
+
+
+def test_a_precision_without_applied_steps_has_no_time_and_the_reason() -> None:
+    empty = replace(amp(), blocks=0, steps=0, step_seconds=None, samples_per_second=None, skipped=26)
+    empty = replace(empty, speedup=None, speedup_low=None, speedup_high=None)
+    shown = lines(measured(empty))
+    row = next(line for line in shown if line.startswith("AMP fp16"))
+    assert re.split("  +", row)[1:4] == ["n/a", "n/a", "n/a"]
+    assert "not measured: AMP fp16: too few applied steps: the scaler skipped 26" in shown
 
 
 def test_what_was_counted_is_told_at_the_speed_of_the_comparison() -> None:

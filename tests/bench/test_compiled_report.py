@@ -45,7 +45,7 @@ def test_eager_and_compiled_steps_have_a_row_each_and_the_gain_its_interval() ->
     assert shown[0] == "mnist-deep on NVIDIA H200, MNIST, eager and compiled (reduce-overhead)"
     assert [re.split("  +", line) for line in shown[3:8]] == [
         [
-            *("precision", "median step", "samples/s", "speed-up", "by compiling"),
+            *("precision", "step", "samples/s", "speed-up", "by compiling"),
             *("peak allocated", "losses", "skipped"),
         ],
         ["FP32 eager", "20.0 ms", "12.8 k/s", "baseline", "n/a", "1.00 GiB", "2.30 to 0.100", "0"],

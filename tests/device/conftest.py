@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests import fake_nvml
+from tests import deprecations, fake_nvml
 
 OBSERVE = Path(__file__).parent / "observe.py"
 
@@ -37,7 +37,7 @@ def old_fake_nvml_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_python() -> Callable[..., str]:
     def run(arguments: list[str], folder: Path | None, **settings: str) -> str:
         ended = subprocess.run(
-            [sys.executable, "-W", "error", *arguments],
+            [sys.executable, *deprecations.options_for_python(), *arguments],
             env=fake_nvml.environment(folder, **settings),
             capture_output=True,
             text=True,

@@ -25,7 +25,7 @@ from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
 from amptui.telemetry.stragglers import RankVerdict, SlowRankNews
 from amptui.telemetry.view import SessionView
-from tests.telemetry.record_samples import backoff, growth, nonfinite, run, skip, skip_row
+from tests.telemetry.record_samples import backoff, dropped, followed, growth, nonfinite, run, skip, skip_row
 
 
 def view_of(*records: Record) -> SessionView:
@@ -112,6 +112,16 @@ def lost(cause: Any, detail: str = "") -> RankLost:
         (lost("hung"), "rank 5 on node-2 hung"),
         (replace(lost("failed"), host=""), "rank 5 failed"),
         (lost("out of memory"), "rank 5 on node-2 ran out of memory"),
+        (followed(""), "Adam trains Discriminator, 2,765,568 parameters"),
+        (followed("", kind="AdamW", replaces="SGD"), "optimizer replaced: AdamW for SGD"),
+        (followed("critic"), "critic: Adam trains Discriminator, 2,765,568 parameters"),
+        (dropped(7), "gradients of 2 backward passes cleared before a step, loss nan"),
+        (dropped(7, passes=1, loss=None), "gradients cleared before a step"),
+        (dropped(7, passes=1, optimizer="critic"), "critic: gradients cleared before a step, loss nan"),
+        (
+            PrecisionChanged(time=1.0, step=6, previous="fp16 weights", current="unknown"),
+            "fp16 weights → precision unknown",
+        ),
     ],
 )
 def test_each_record_has_its_line(record: Record, text: str) -> None:

@@ -141,6 +141,14 @@ def test_who_overflowed_first_is_named_with_what_to_do(first: ModuleRange, place
     assert trace_verdict(traced(first=first, precision="fp32")).severity == "error"
 
 
+def test_of_lost_weights_no_module_is_named() -> None:
+    trace = traced(first=None, nearest=(), precision="bf16", lost=("head.weight", "head.bias"), lost_count=9)
+    assert trace_verdict(trace) == Verdict(
+        "error",
+        "weights not finite already: head.weight (+8); no module is to blame, go back to a checkpoint",
+    )
+
+
 def test_where_nothing_overflowed_the_nearest_is_named() -> None:
     trace = traced()
     assert what_overflowed_first(trace) == ""

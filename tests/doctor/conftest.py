@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests import fake_nvml
+from tests import deprecations, fake_nvml
 
 Look = Callable[..., Any]
 
@@ -32,7 +32,7 @@ def look() -> Look:
     def run(program: str, folder: Path | None = None, **environment: str) -> Any:
         libraries = {} if folder is None else {"LD_LIBRARY_PATH": str(folder)}
         done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", program],
+            [sys.executable, *deprecations.options_for_python(), "-c", program],
             env={**os.environ, **libraries, **environment},
             capture_output=True,
             text=True,

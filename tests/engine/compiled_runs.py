@@ -25,7 +25,6 @@ def nothing_compiled() -> Iterator[None]:
 
 def compiled(prepared: Prepared, backend: str | Callable[..., Any] = "aot_eager") -> Prepared:
     """As ``--compile`` prepares a run, with another backend."""
-    compile_in_place(prepared.model, "default")
-    prepared.model.compile(backend=backend)
+    compile_in_place(prepared.model, backend=backend)
     prepared.precisions.update(eager_precisions(prepared.precisions, prepared.model))
     return prepared

@@ -61,6 +61,69 @@ def test_it_ends_when_the_interval_is_narrow_and_goes_back_to_what_was_chosen() 
     assert row.samples_per_second == pytest.approx(8 / 0.002, rel=0.02)
 
 
+def test_the_figures_of_two_rows_are_in_the_ratio_between_them() -> None:
+    ab_test = ABTest(("fp32", "bf16", "fp16"), chosen="fp32", block_steps=5, max_rounds=9, narrow=0.0)
+    played(ab_test, noise=0.5)
+    baseline, *others = ab_test.record(1).rows
+    assert baseline.step_seconds is not None
+    assert baseline.samples_per_second is not None
+    for row in others:
+        assert row.step_seconds is not None
+        assert row.samples_per_second is not None
+        assert row.speedup == pytest.approx(baseline.step_seconds / row.step_seconds)
+        assert row.speedup == pytest.approx(row.samples_per_second / baseline.samples_per_second)
+
+
+def test_skipped_steps_are_left_out_of_a_block() -> None:
+    ab_test = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=4, max_rounds=2)
+    for n in range(1, 200):
+        precision = ab_test.precision
+        skipped = precision == "fp16" and n % 3 == 0
+        seconds = 1e-6 if skipped else SECONDS[precision]
+        ab_test.add(replace(STEP, step=n, precision=precision, step_seconds=seconds, skipped=skipped))
+    found = ab_test.record(1)
+    assert found.reason == "limit"
+    baseline, fp16 = found.rows
+    assert (fp16.blocks, fp16.steps) == (2, 8)
+    assert fp16.skipped > 0
+    assert fp16.step_seconds == pytest.approx(SECONDS["fp16"])
+    assert fp16.samples_per_second == pytest.approx(8 / SECONDS["fp16"])
+    assert fp16.speedup == pytest.approx(0.75)
+    assert baseline.steps == 8
+
+
+def test_a_precision_that_skips_every_step_ends_its_blocks_and_has_no_speed() -> None:
+    ab_test = ABTest(("fp32", "fp16", "bf16"), chosen="fp32", block_steps=4)
+    steps = 0
+    while not ab_test.over and steps < 1000:
+        steps += 1
+        precision = ab_test.precision
+        ab_test.add(
+            replace(
+                STEP,
+                step=steps,
+                precision=precision,
+                step_seconds=SECONDS[precision],
+                skipped=precision == "fp16",
+            )
+        )
+    found = ab_test.record(steps)
+    _, fp16, bf16 = found.rows
+    assert (found.reason, found.rounds) == ("narrow", MIN_ROUNDS)
+    assert (fp16.blocks, fp16.steps, fp16.skipped) == (0, 0, 4 * MIN_ROUNDS)
+    assert (fp16.step_seconds, fp16.samples_per_second, fp16.speedup) == (None, None, None)
+    assert bf16.speedup == pytest.approx(1.5)
+
+
+def test_two_precisions_of_which_one_skips_every_step_are_no_narrow_result() -> None:
+    ab_test = ABTest(("fp32", "fp16"), chosen="fp32", block_steps=2)
+    for n in range(1, 1000):
+        skipped = ab_test.precision == "fp16"
+        ab_test.add(replace(STEP, step=n, precision=ab_test.precision, skipped=skipped))
+    found = ab_test.record(1)
+    assert (found.reason, found.rows[1].speedup) == ("limit", None)
+
+
 INTERVALS = 1000
 
 

@@ -24,6 +24,7 @@ from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.engine.compilation import (
     MAX_VARIANTS,
     NewIteration,
+    compile_in_place,
     missing_for_compile,
     uses_cuda_graphs,
 )
@@ -47,6 +48,22 @@ SETTLED_BY = 52
 def fresh() -> Iterator[None]:
     with nothing_compiled():
         yield
+
+
+def test_a_model_that_is_all_torch_s_is_compiled_and_keeps_nothing_of_ours() -> None:
+    """torch 2.9 leaves such a model alone by itself."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: list[Tensor]) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    attributes = set(vars(model))
+    compile_in_place(model, backend=backend)
+    model(torch.ones(3, 4))
+    assert len(graphs) == 1
+    assert set(vars(model)) - attributes == {"_compiled_call_impl"}
 
 
 class Uneven(Tiny):

@@ -10,6 +10,7 @@ import pytest
 from amptui import units
 from amptui.export.chart import Chart, Curve, Point, draw
 from amptui.export.steps import Steps
+from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch
 from tests.tui.views import series
 
@@ -125,3 +126,15 @@ def test_steps_before_the_first_switch_are_not_known() -> None:
 def test_the_step_axis_names_its_ends_and_round_steps_between_them() -> None:
     axis = re.findall(r">([\d,]+)</text>", drawn([1.0] * 3000).partition('class="steps"')[2])
     assert axis == ["1", "1,000", "2,000", "3,000"]
+
+
+def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
+    track = RateTrack.empty()
+    seconds = [0.006] * 60 + [1e-6] + [0.006] * 39
+    track.extend([256 / each for each in seconds], [256] * 100, list(seconds))
+    chart = Chart(title="throughput", curves=(Curve("throughput", track.snapshot()),), kind="linear")
+    figure = draw(chart, steps(100))
+    assert figure is not None
+    ticks = [float(tick.replace(",", "")) for tick in re.findall(r">([\d,.e+]+)</text>", figure)]
+    assert max(ticks) < 200_000
+    assert "Beyond the axis: single steps in 1 column." in figure

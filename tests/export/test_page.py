@@ -143,7 +143,7 @@ def test_curves_go_on_from_where_a_run_was_resumed() -> None:
     recording = Recording("a", "a")
     recording.add([started(), *steps(1, 10, grad_norm=1.0)])
     recording.add([started(time=200.0), *steps(6, 8, grad_norm=2.0)])
-    assert recording.curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3
+    assert recording.step_curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3
     assert recording.steps == 13
 
 

@@ -12,6 +12,7 @@ from amptui import Data, DataRequest, Experiment
 from amptui.data.sources import Arrays
 from amptui.engine.loading import build_experiment, load_class
 from amptui.engine.setup import experiment_settings
+from amptui.findings import FlopsCounted
 from amptui.models import CATALOGUE
 from amptui.models.mnist_deep import BLOCKS, MnistDeep
 from amptui.models.simple_cnn import SimpleCnn
@@ -124,6 +125,7 @@ def test_every_model_of_the_catalogue_trains(name: str, precision: str) -> None:
     (epoch,) = log.of(EpochFinished)
     assert epoch.validation is not None
     assert epoch.validation.samples == 8
+    assert [flops.uncounted for flops in log.of(FlopsCounted)] == [()]
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

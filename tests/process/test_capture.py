@@ -6,11 +6,16 @@ import pty
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
-from amptui.process.capture import MAX_LINES_A_SECOND
+from amptui.process.capture import LIVE_INTERVAL_SECONDS, MAX_LINES_A_SECOND, LogTail
+from amptui.records import Printed, Record
+from amptui.telemetry.session import Session
+from tests import deprecations
+from tests.living import wait_until
 
 PRELUDE = """
 import json, os, resource, subprocess, sys, time
@@ -60,7 +65,7 @@ def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) 
     )
     master, slave = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", program, str(folder)],
+        [sys.executable, *deprecations.options_for_python(), "-c", program, str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=slave,
         stderr=slave if stderr is None else stderr,
@@ -164,9 +169,9 @@ def test_a_redirected_standard_error_stays_redirected(tmp_path: Path) -> None:
     assert found.printed("stderr") == []
 
 
-def test_a_progress_bar_is_split_at_its_carriage_returns(tmp_path: Path) -> None:
+def test_a_progress_bar_is_the_line_that_it_ends_as(tmp_path: Path) -> None:
     found = run(tmp_path, r'os.write(1, b"\r 10%\r 50%\r100%\n\n   \ndone\r\n")')
-    assert found.printed("stdout") == [" 10%", " 50%", "100%", "done"]
+    assert found.printed("stdout") == ["100%", "done"]
     assert found.log == b"\r 10%\r 50%\r100%\n\n   \ndone\r\n"
 
 
@@ -260,3 +265,47 @@ def test_a_screen_library_in_sys_stdout_is_put_aside(tmp_path: Path) -> None:
         after="assert theirs.getvalue() == 'to the library' + chr(10)",
     )
     assert found.log == b"to us\n"
+
+
+def test_a_progress_bar_of_a_script_is_shown_at_once_and_recorded_when_it_ends(tmp_path: Path) -> None:
+    log, records = tmp_path / "output.log", list[Record]()
+    began = time.monotonic()
+    with log.open("wb", buffering=0) as output:
+        tail = LogTail(log, records.append, skip=False)
+        tail.start()
+        output.write(b"before\n\r 0%\r 1%")
+        wait_until(lambda: len(records) == 2, "the live line")
+        for percent in range(2, 101):
+            output.write(b"\r%2d%%" % percent)
+        output.write(b"\nafter\n")
+        tail.stop()
+    seconds = time.monotonic() - began
+    printed = [record for record in records if isinstance(record, Printed)]
+    assert [record.text for record in printed if not record.live] == ["before", "100%", "after"]
+    live = [record.text for record in printed if record.live]
+    assert live[0] == " 1%"
+    assert len(live) <= 1 + seconds / LIVE_INTERVAL_SECONDS
+
+
+def test_a_progress_bar_that_is_cleared_leaves_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amptui.process.capture.LIVE_INTERVAL_SECONDS", 0.0)
+    log, records = tmp_path / "output.log", list[Record]()
+    with log.open("wb", buffering=0) as output:
+        tail = LogTail(log, records.append, skip=False)
+        tail.start()
+        output.write(b"\r 0%\r50%")
+        wait_until(lambda: len(records) == 1, "the live line")
+        output.write(b"\r   \r")
+        wait_until(lambda: len(records) == 2, "its end")
+        output.write(b"\r 0%\r51%")
+        wait_until(lambda: len(records) == 3, "the live line")
+        tail.stop()
+    session = Session()
+    counts = []
+    for record in records:
+        session.fold([record])
+        counts.append(len(session.view().events))
+    assert counts == [1, 0, 1, 1]
+    assert session.view().events[0].about == Printed(time=records[-1].time, stream="stdout", text="51%")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from amptui import codec
 from amptui.process.plain_lines import JsonLines, PlainFront, event_line, status_line
 from amptui.ranks import RankLost
-from amptui.records import NonFinite, Note, PauseChanged, Record, RunFinished, StepRecord
+from amptui.records import NonFinite, Note, PauseChanged, Printed, Record, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView
@@ -63,6 +63,14 @@ def test_events_of_one_kind_and_step_are_not_mistaken_for_each_other() -> None:
     front = Looks()
     assert front.look(PauseChanged(time=1.0, step=4, paused=True)) == ["step 4: paused after step 4"]
     assert front.look(PauseChanged(time=2.0, step=4, paused=False)) == ["step 4: resumed after step 4"]
+
+
+def test_a_progress_bar_is_told_when_it_is_complete() -> None:
+    front = Looks()
+    bar = Printed(time=1.0, stream="stdout", text="50%", live=True)
+    assert front.look(bar) == []
+    assert front.look(replace(bar, text="60%"), note(1)) == ["note 1"]
+    assert front.look(replace(bar, text="100%", live=False)) == ["100%"]
 
 
 def test_a_storm_is_told_once_and_what_comes_within_it_is_told_too() -> None:

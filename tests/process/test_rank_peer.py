@@ -6,7 +6,8 @@ from torch._C._distributed_c10d import HashStore
 from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
-from amptui.process.rank_peer import RankPeer
+from amptui.process.rank_peer import RankPeer, _Sampling
+from tests.telemetry.record_samples import step
 from tests.tiny import Log
 
 
@@ -22,3 +23,16 @@ def test_a_rank_that_fails_tells_the_others(
     assert board.look("gone")[0] == 1
     assert control.over
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_sample_ends_with_a_step_of_the_first_optimizer() -> None:
+    sampling = _Sampling()
+    sampling.announce(1, 5)
+    for number in range(1, 11):
+        sampling.add(step(number, optimizer="critic"))
+    assert sampling.take() is None
+    for number in range(1, 6):
+        sampling.add(step(number))
+    row = sampling.take()
+    assert row is not None
+    assert row[1].steps == 5

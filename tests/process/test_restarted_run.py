@@ -55,6 +55,23 @@ def test_steps_count_on(first: int, resumed: int, lost: int, tmp_path: Path) -> 
     assert last.steps == resumed + 5
 
 
+def test_each_optimizer_counts_on(tmp_path: Path) -> None:
+    before: list[Record] = [run_started(), *(step(number) for number in range(1, 11))]
+    before += [step(number, optimizer="critic") for number in range(1, 51)]
+    run_dir = RunDir(tmp_path)
+    earlier = Recorder(Session(), run_dir, asked={})
+    for record in before:
+        earlier.emit(record)
+    earlier.start()
+    assert earlier.close(60)
+    later: list[Record] = []
+    restarted = RestartedRun(run_dir, WORLD, later.append, lambda _step: 0)
+    restarted.begin(run_started(), 1)
+    for record in (step(1), step(1, optimizer="critic"), step(1, optimizer="new")):
+        restarted.emit(record)
+    assert [record.step for record in later if isinstance(record, StepRecord)] == [11, 51, 1]
+
+
 def test_ranks_that_made_no_step_before_begin_the_run(tmp_path: Path) -> None:
     records = go_on(tmp_path, [], 1, 2)
     assert isinstance(records[0], RunStarted)

@@ -102,7 +102,11 @@ def test_without_a_name_it_is_the_run_that_was_written_last() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "mnist", "no/such/run", "../a"])
-def test_what_is_not_there_is_told_in_one_line(text: str) -> None:
+def test_what_is_not_there_is_told_in_one_line(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     with pytest.raises(UsageError) as caught:
         find_run(text)
     assert "\n" not in str(caught.value)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 from hypothesis import given
@@ -44,6 +45,11 @@ def written(folder: Path, records: Sequence[Record], more: bytes = b"") -> Path:
     return path
 
 
+def is_counted(record: Record) -> TypeGuard[StepRecord]:
+    """Whether it is a step by which the run is counted: one of its first optimizer."""
+    return isinstance(record, StepRecord) and not record.optimizer
+
+
 def moved(journal: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
 
@@ -63,6 +69,14 @@ def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_
     assert export(tmp_path, csv=tmp_path / "steps.csv").steps == 8
     with (tmp_path / "steps.csv").open() as table:
         assert [int(row["step"]) for row in csv.DictReader(table)] == list(range(1, 9))
+
+
+def test_steps_of_another_optimizer_cut_nothing(tmp_path: Path) -> None:
+    critic = [step(number, optimizer="critic") for number in range(1, 41)]
+    kept: list[Record] = [run(optimizer="generator"), *steps(1, 6), *critic[:30]]
+    path = written(tmp_path, [*kept, *steps(7, 8), *critic[30:]])
+    assert cut_after(path, 6) == 2
+    assert list(read(path)) == kept
 
 
 def test_a_second_cut_after_the_same_step_moves_to_a_file_of_its_own(tmp_path: Path) -> None:
@@ -165,6 +179,7 @@ def test_a_journal_that_is_a_folder_is_told_in_one_line(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
+from typing import TypeGuard
 from amptui.errors import RunFolderError
 from amptui.runs.repair import cut_after
 resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
@@ -211,11 +226,11 @@ def test_of_any_journal_nothing_is_lost_and_no_later_step_is_left(
     kept = read(path)
     left = list(kept)
     assert path.read_bytes() + moved(path) in (content, content + b"\n")
-    assert all(record.step <= cut for record in left if isinstance(record, StepRecord))
-    assert lost_steps == sum(isinstance(each, StepRecord) and each.step > cut for each in known[len(left) :])
+    assert all(record.step <= cut for record in left if is_counted(record))
+    assert lost_steps == sum(is_counted(each) and each.step > cut for each in known[len(left) :])
     assert not kept.torn
     assert kept.damaged_lines <= before.damaged_lines
-    last_step = max((at for at, each in enumerate(left) if isinstance(each, StepRecord)), default=-1)
+    last_step = max((at for at, each in enumerate(left) if is_counted(each)), default=-1)
     assert not any(isinstance(each, RunFinished | RunFailed) for each in left[last_step + 1 :])
     assert cut_after(path, cut) == 0, "what was cut needs no cutting"
     assert path.read_bytes() + moved(path) in (content, content + b"\n")

@@ -1,5 +1,6 @@
 """Records for the tests of telemetry: plain ones, with whatever a test wants to differ."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from amptui.findings import (
     UnalignedProduct,
     XRayTaken,
 )
+from amptui.loop_records import GradientsDropped, OptimizerFollowed
 from amptui.records import (
     DataInfo,
     LossScaleChanged,
@@ -98,6 +100,19 @@ def steps(first: int, last: int, **changes: Any) -> list[StepRecord]:
     return [step(number, **changes) for number in range(first, last + 1)]
 
 
+def followed(optimizer: str, **changes: Any) -> OptimizerFollowed:
+    """Steps of another optimizer come beside those of the others."""
+    record = OptimizerFollowed(
+        time=100.0, optimizer=optimizer, step=0, kind="Adam", model="Discriminator", parameters=2_765_568
+    )
+    return replace(record, **changes)
+
+
+def dropped(number: int, **changes: Any) -> GradientsDropped:
+    record = GradientsDropped(time=100 + number / 1000, step=number, loss=math.nan, passes=2)
+    return replace(record, **changes)
+
+
 def skip(number: int, **changes: Any) -> StepSkipped:
     record = StepSkipped(
         time=100 + number / 1000,
@@ -111,15 +126,25 @@ def skip(number: int, **changes: Any) -> StepSkipped:
     return replace(record, **changes)
 
 
-def backoff(number: int, previous: float) -> LossScaleChanged:
+def backoff(number: int, previous: float, optimizer: str = "") -> LossScaleChanged:
     return LossScaleChanged(
-        time=100 + number / 1000, step=number, previous=previous, current=previous / 2, reason="backoff"
+        time=100 + number / 1000,
+        step=number,
+        previous=previous,
+        current=previous / 2,
+        reason="backoff",
+        optimizer=optimizer,
     )
 
 
-def growth(number: int, previous: float) -> LossScaleChanged:
+def growth(number: int, previous: float, optimizer: str = "") -> LossScaleChanged:
     return LossScaleChanged(
-        time=100 + number / 1000, step=number, previous=previous, current=previous * 2, reason="growth"
+        time=100 + number / 1000,
+        step=number,
+        previous=previous,
+        current=previous * 2,
+        reason="growth",
+        optimizer=optimizer,
     )
 
 
@@ -135,7 +160,7 @@ def skip_row(
     records: list[StepSkipped | LossScaleChanged] = []
     for number in range(count):
         records.append(skip(first + number, loss_scale=scale, consecutive=number + 1, **changes))
-        records.append(backoff(first + number, scale))
+        records.append(backoff(first + number, scale, changes.get("optimizer", "")))
         scale /= 2
     return records
 
@@ -309,4 +334,6 @@ def flops(precision: str = "fp32", **changes: Any) -> FlopsCounted:
 
 
 def product(name: str = "head", **changes: Any) -> UnalignedProduct:
-    return replace(UnalignedProduct(name=name, sizes=(256, 10, 512), flops=1_000_000_000), **changes)
+    return replace(
+        UnalignedProduct(name=name, sizes=(256, 10, 512), flops=1_000_000_000, padded=(10,)), **changes
+    )

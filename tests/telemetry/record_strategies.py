@@ -9,15 +9,7 @@ from amptui import strictjson
 from amptui.answers import Refusal, RequestKind, RequestMade, RequestRefused, RequestTaken
 from amptui.findings import ModelCompiled, PhaseSeconds, StepTimed
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.ranks import (
-    RankLost,
-    RankPlace,
-    RanksDisagree,
-    RanksOverflowed,
-    RanksSampled,
-    RanksStarted,
-    RankValue,
-)
+from amptui.loop_records import LossForm
 from amptui.records import (
     BlockFinished,
     EpochFinished,
@@ -30,12 +22,15 @@ from amptui.records import (
     RunFinished,
 )
 from tests.telemetry.memory_samples import memory
+from tests.telemetry.rank_strategies import RANK_RECORDS, RANKS, TIMES
 from tests.telemetry.record_samples import (
     backoff,
     compared,
     device,
+    dropped,
     faster,
     flops,
+    followed,
     growth,
     layer,
     measured,
@@ -54,11 +49,13 @@ from tests.telemetry.record_samples import (
 )
 
 
-def switch(number: int, previous: str, current: str) -> PrecisionChanged:
-    return PrecisionChanged(time=100 + number / 1000, step=number, previous=previous, current=current)
+def switch(number: int, previous: str, current: str, optimizer: str = "") -> PrecisionChanged:
+    return PrecisionChanged(
+        time=100 + number / 1000, step=number, previous=previous, current=current, optimizer=optimizer
+    )
 
 
-TIMES = st.floats(0, strictjson.MAX_SECONDS)
+OPTIMIZERS = st.sampled_from(["", "", "", "D", "E"])
 
 MODULES = st.builds(
     module,
@@ -86,77 +83,6 @@ REQUESTS = st.builds(
     reason=st.text(max_size=3),
 )
 
-RANKS = st.integers(0, 9)
-
-COLUMNS = st.lists(st.none() | st.floats(), max_size=4).map(tuple)
-
-COUNTS = st.lists(st.none() | st.integers(0, 10**6), max_size=4).map(tuple)
-
-RANK_RECORDS = st.one_of(
-    st.builds(
-        RanksStarted,
-        time=TIMES,
-        ranks=st.lists(
-            st.builds(
-                RankPlace,
-                rank=RANKS,
-                host=st.text(max_size=3),
-                device=st.sampled_from(["cuda:0", "cpu"]),
-                memory_total_bytes=st.none() | st.integers(0, 10**12),
-            ),
-            max_size=4,
-        ).map(tuple),
-    ),
-    st.builds(
-        RanksSampled,
-        time=TIMES,
-        step=st.integers(0, 60),
-        steps=st.integers(0, 60),
-        world_size=RANKS,
-        ranks=st.lists(RANKS, max_size=4).map(tuple),
-        step_seconds=COLUMNS,
-        data_seconds=COLUMNS,
-        compute_seconds=COLUMNS,
-        peak_allocated_bytes=COUNTS,
-        memory_used_bytes=COUNTS,
-        grad_norm=COLUMNS,
-        skipped=COUNTS,
-        overflowed=COUNTS,
-        sm_clock_mhz=st.lists(st.none() | st.floats(0, 5000), max_size=4).map(tuple),
-        throttled=st.dictionaries(
-            st.sampled_from(["power cap", "thermal (hw)"]), st.lists(RANKS, max_size=2).map(tuple)
-        ),
-        step_percentiles=st.lists(st.floats(), max_size=6).map(tuple),
-        data_percentiles=st.lists(st.floats(), max_size=6).map(tuple),
-        compute_percentiles=st.lists(st.floats(), max_size=6).map(tuple),
-    ),
-    st.builds(
-        RanksDisagree,
-        time=TIMES,
-        step=st.integers(0, 60),
-        what=st.sampled_from(["loss scale", "found_inf", "weights"]),
-        count=RANKS,
-        most=st.floats(),
-        others=st.lists(st.builds(RankValue, rank=RANKS, value=st.floats()), max_size=3).map(tuple),
-    ),
-    st.builds(
-        RanksOverflowed,
-        time=TIMES,
-        step=st.integers(0, 60),
-        ranks=st.lists(RANKS, max_size=3).map(tuple),
-        count=RANKS,
-    ),
-    st.builds(
-        RankLost,
-        time=TIMES,
-        step=st.integers(0, 60),
-        rank=RANKS,
-        host=st.text(max_size=3),
-        cause=st.sampled_from(["killed", "hung", "out of memory", "failed"]),
-        detail=st.text(max_size=3),
-    ),
-)
-
 RECORDS = st.one_of(
     RANK_RECORDS,
     st.builds(
@@ -165,7 +91,7 @@ RECORDS = st.one_of(
         loss=st.none() | st.floats(),
         step_seconds=st.none() | st.floats(),
         samples=st.integers(0, 10**6),
-        precision=st.sampled_from(["fp32", "fp16", "fp8"]),
+        precision=st.sampled_from(["fp32", "fp16", "fp8", "mixed", "fp16 weights"]),
         epoch=st.integers(0, 3),
         skipped=st.booleans(),
         settling=st.booleans(),
@@ -174,7 +100,25 @@ RECORDS = st.one_of(
         data_seconds=st.none() | st.floats(),
         grad_max=st.none() | st.floats() | st.floats(1e-6, 1e6),
         grad_norm=st.none() | st.floats(),
+        optimizer=OPTIMIZERS,
+        loss_form=st.sampled_from(get_args(LossForm)),
+        micro_batches=st.integers(1, 4),
         time=TIMES,
+    ),
+    st.builds(
+        followed,
+        OPTIMIZERS,
+        step=st.integers(0, 60),
+        model=st.sampled_from(["Generator", "D", ""]),
+        replaces=st.sampled_from(["", "SGD"]),
+        time=TIMES,
+    ),
+    st.builds(
+        dropped,
+        st.integers(0, 60),
+        loss=st.none() | st.floats(),
+        passes=st.integers(1, 3),
+        optimizer=OPTIMIZERS,
     ),
     st.builds(
         run,
@@ -190,9 +134,10 @@ RECORDS = st.one_of(
         loss=st.none() | st.floats(),
         kinds=st.sampled_from([(), ("nan",), ("inf", "nan", "inf")]),
         consecutive=st.integers(1, 9),
+        optimizer=OPTIMIZERS,
     ),
-    st.builds(backoff, st.integers(0, 60), st.floats()),
-    st.builds(growth, st.integers(0, 60), st.floats(0, 1e6)),
+    st.builds(backoff, st.integers(0, 60), st.floats(), OPTIMIZERS),
+    st.builds(growth, st.integers(0, 60), st.floats(0, 1e6), OPTIMIZERS),
     st.builds(
         window,
         st.integers(0, 60),
@@ -252,9 +197,13 @@ RECORDS = st.one_of(
         over=st.booleans(),
         reason=st.sampled_from(["limit", "stopped"]),
     ),
-    st.builds(nonfinite, st.integers(0, 60), what=st.sampled_from(["loss", "buffer"])),
+    st.builds(nonfinite, st.integers(0, 60), what=st.sampled_from(["loss", "buffer"]), optimizer=OPTIMIZERS),
     st.builds(
-        switch, st.integers(0, 60), st.sampled_from(["fp32", "fp16"]), st.sampled_from(["fp32", "bf16"])
+        switch,
+        st.integers(0, 60),
+        st.sampled_from(["fp32", "fp16"]),
+        st.sampled_from(["fp32", "bf16"]),
+        OPTIMIZERS,
     ),
     st.builds(
         device,
@@ -339,7 +288,7 @@ RECORDS = st.one_of(
         severity=st.sampled_from(["info", "warning", "error"]),
         text=st.text(min_size=1).filter(str.strip),
     ),
-    st.builds(Printed, time=TIMES, stream=st.just("stdout"), text=st.text(max_size=9)),
+    st.builds(Printed, time=TIMES, stream=st.just("stdout"), text=st.text(max_size=9), live=st.booleans()),
     st.builds(
         CheckpointWritten,
         time=TIMES,

@@ -1,8 +1,9 @@
 """The event list: one line for each thing that happened, and no flood whatever happens."""
 
+import json
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -217,6 +218,37 @@ def test_the_same_print_again_and_again_is_one_line() -> None:
     assert the_event(*printed).times == 1000
     other = Printed(time=2000.0, stream="stdout", text="tock")
     assert [event.times for event in view_of(*printed, other, *printed[:2]).events] == [2, 1, 1000]
+
+
+def bar(time: float, text: str, stream: Literal["stdout", "stderr"] = "stdout") -> Printed:
+    return Printed(time=time, stream=stream, text=text, live=True)
+
+
+def test_a_progress_bar_is_one_line_that_changes_until_its_stream_prints_the_next() -> None:
+    warning = Note(time=1.0, severity="warning", text="mind this")
+    session, printed = Session(), Printed(time=9.0, stream="stdout", text="100%")
+    session.fold([warning, *(bar(float(n), f"{n}%") for n in range(2, 99)), bar(99.0, "other", "stderr")])
+    other, ours, _ = session.view().events
+    assert (ours.about, ours.number) == (bar(98.0, "98%"), 2)
+    session.fold([bar(100.0, "99%")])
+    assert [event.about for event in session.view().events] == [bar(100.0, "99%"), other.about, warning]
+    assert session.view().events[0].number == 2
+    restored = Session()
+    restored.restore(json.loads(session.state()))
+    for each in (session, restored):
+        each.fold([printed, printed])
+        events = each.view().events
+        assert [event.about for event in events] == [printed, other.about, warning]
+        assert events[0].times == 2
+        each.fold([bar(101.0, "", "stderr"), bar(102.0, "")])
+        assert [event.about for event in each.view().events] == [printed, warning]
+
+
+def test_a_progress_bar_that_was_pushed_out_comes_back_with_its_next_state() -> None:
+    others = [Printed(time=2.0, stream="stderr", text=f"line {n}") for n in range(300)]
+    view = view_of(bar(1.0, "1%"), *others, bar(3.0, "2%"))
+    assert view.events[0].about == bar(3.0, "2%")
+    assert len(view.events) == 200
 
 
 def test_prints_never_push_out_a_warning() -> None:

@@ -39,6 +39,14 @@ TERA = 10**12
         ("NVIDIA A10", "float16", 125.0),
         ("NVIDIA GeForce RTX 3090", "float16", 71.0),
         ("NVIDIA GeForce RTX 4090", "bfloat16", 165.2),
+        ("NVIDIA GH200 480GB", "tf32", 494.5),
+        ("NVIDIA GH200 120GB", "bfloat16", 989.5),
+        ("NVIDIA GH200 144G HBM3e", "float32", 67.0),
+        ("NVIDIA GB200", "bfloat16", 2500.0),
+        ("NVIDIA A10G", "float16", 70.0),
+        ("NVIDIA GeForce RTX 5090", "bfloat16", 209.5),
+        ("NVIDIA GeForce RTX 5080", "float16", 112.6),
+        ("NVIDIA GeForce RTX 5070", "tf32", 30.9),
     ],
 )
 def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) -> None:
@@ -54,6 +62,10 @@ def test_the_dense_peak_of_a_gpu(name: str, number_type: str, teraflops: float) 
         ("NVIDIA GeForce RTX 3090", 82, 1.695, (256, 256, 512, 512)),
         ("NVIDIA GeForce RTX 4090", 128, 2.52, (256, 256, 512, 512)),
         ("NVIDIA A100-SXM4-40GB", 108, 1.41, (128, 1024, 2048, 2048)),
+        ("NVIDIA A10G", 80, 1.71, (256, 256, 512, 512)),
+        ("NVIDIA GeForce RTX 5090", 170, 2.407, (256, 256, 512, 512)),
+        ("NVIDIA GeForce RTX 5080", 84, 2.617, (256, 256, 512, 512)),
+        ("NVIDIA GeForce RTX 5070", 48, 2.512, (256, 256, 512, 512)),
     ],
 )
 def test_a_peak_is_that_of_the_units_at_boost_clock(
@@ -70,7 +82,9 @@ def test_a_peak_is_that_of_the_units_at_boost_clock(
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA A10G",
+        "NVIDIA GeForce RTX 5090 D",
+        "NVIDIA GeForce RTX 5070 Ti",
+        "NVIDIA GH200",
         "NVIDIA H200 NVL",
         "NVIDIA H20",
         "AMD EPYC",
@@ -232,7 +246,7 @@ TROUBLED = {
     "flops": 1000,
     "flops_by_type": {"float16": 600, "float32": 400},
     "unaligned_flops": 500,
-    "unaligned": (samples.product("head", sizes=(256, 10, 512)),),
+    "unaligned": (samples.product("head", sizes=(256, 10, 512), padded=(10,)),),
     "nchw_flops": 300,
 }
 
@@ -241,7 +255,7 @@ def test_each_thing_that_holds_tensor_cores_back_has_its_hint() -> None:
     in_full, odd, channels = hints(samples.flops("fp16", **TROUBLED))
     assert in_full == "40% of the operations in AMP fp16 run in float32: an X-ray names the operators"
     assert odd.startswith("50% of the operations have a size that is not a multiple of 8")
-    assert "head (256 × 10 × 512)" in odd
+    assert odd.endswith("most of them in head (256 × 10 × 512): pad 10 to 16, as Tensor Cores work in eights")
     assert channels.startswith("30% of the operations are convolutions in NCHW")
     assert "--channels-last" in channels
 
@@ -252,6 +266,20 @@ def test_small_shares_full_precision_and_a_cpu_are_no_matter_for_hints() -> None
     assert hints(samples.flops("fp32", **TROUBLED)) == []
     (only,) = hints(samples.flops("bf16", **TROUBLED), device="cpu")
     assert "run in float32" in only
+
+
+def test_an_older_journal_does_not_say_what_to_pad() -> None:
+    older = samples.product("", sizes=(1, 64), padded=())
+    assert not any(
+        "pad" in hint for hint in hints(samples.flops("fp16", **{**TROUBLED, "unaligned": (older,)}))
+    )
+
+
+def test_a_lower_bound_names_what_has_no_formula() -> None:
+    (bound,) = hints(samples.flops(uncounted=("mine",)), samples.flops("bf16", uncounted=("mine", "fft")))
+    assert bound == "FLOP/s are a lower bound: no formula for mine, fft"
+    (bound,) = hints(samples.flops(uncounted=("a", "b", "c", "d", "e")))
+    assert bound == "FLOP/s are a lower bound: no formula for a, b, c and 2 more"
 
 
 def test_one_hint_is_given_once() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.diagnosis.speed import why_no_ratio
 from amptui.records import StepRecord
 from amptui.telemetry.comparison import MIN_STEPS, WINDOW_STEPS, PrecisionLedger
 from amptui.telemetry.stretch import stretches
@@ -51,6 +52,43 @@ def test_the_speed_up_is_of_the_figures_that_are_shown_however_long_the_run() ->
     assert fp32.median_step_seconds == 0.006
     assert fp16.median_step_seconds == pytest.approx(0.013)
     assert comparison.speedup == pytest.approx(0.006 / 0.013)
+
+
+def skips(first: int, last: int, **fields: Any) -> list[StepRecord]:
+    return [step(n, precision="fp16", skipped=True, **fields) for n in range(first, last + 1)]
+
+
+def test_skipped_steps_are_counted_and_left_out_of_every_figure() -> None:
+    comparison = compared(
+        steps(1, 30, step_seconds=0.004),
+        steps(31, 60, precision="fp16", step_seconds=0.002),
+        skips(61, 160, step_seconds=0.0001),
+    )
+    fp16 = comparison.rows[1]
+    assert (fp16.steps, fp16.skipped, fp16.median_step_seconds) == (30, 100, 0.002)
+    assert fp16.samples_per_second == pytest.approx(256 / 0.002)
+    assert comparison.speedup == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("settling", [False, True])
+def test_a_precision_whose_steps_were_all_skipped_has_no_speed(settling: bool) -> None:
+    comparison = compared(
+        steps(1, 30, step_seconds=0.004), skips(31, 56, step_seconds=0.001, settling=settling)
+    )
+    fp16 = comparison.rows[1]
+    assert (fp16.measured_steps, fp16.skipped) == (0, 26)
+    assert (fp16.median_step_seconds, fp16.samples_per_second) == (None, None)
+    assert (comparison.speedup, comparison.provisional_speedup) == (None, None)
+    assert why_no_ratio(comparison) == "not enough steps: AMP 0 of 20 (26 skipped)"
+
+
+def test_the_first_applied_step_of_a_stretch_is_the_slow_one_also_after_skips() -> None:
+    comparison = compared(
+        skips(1, 3, step_seconds=0.001, settling=True),
+        steps(4, 4, precision="fp16", step_seconds=5.0, settling=True),
+        steps(5, 6, precision="fp16", step_seconds=0.002, settling=True),
+    )
+    assert comparison.rows[0].median_step_seconds == 0.002
 
 
 def test_steps_of_several_stretches_count_together() -> None:

@@ -119,7 +119,7 @@ def test_all_curves_share_one_axis_of_steps() -> None:
         assert (series.first_step, series.last_step) == (101, 104)
     np.testing.assert_allclose(view.loss.recent, [0.5, 0.5, np.nan, np.nan])
     assert view.loss.recent_nonfinite.tolist() == [False, False, False, True]
-    np.testing.assert_allclose(view.samples_rate.recent, [64_000, 64_000, np.nan, 128_000])
+    np.testing.assert_allclose(view.samples_rate.recent, [64_000, 64_000, np.nan, np.nan])
     np.testing.assert_allclose(view.loss_scale.recent, [np.nan, np.nan, np.nan, 65536])
     np.testing.assert_allclose(view.skips.recent, [0, 0, np.nan, 1])
 

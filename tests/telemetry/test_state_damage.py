@@ -27,19 +27,26 @@ def test_what_was_never_a_state_is_refused(state: Any) -> None:
 OTHER_VERSION = "^the run was started by another version of amptui; attach with that version"
 
 
-@pytest.mark.parametrize("version", [2, 4, "3", None, [3]])
+@pytest.mark.parametrize("version", [3, 5, "4", None, [4]])
 def test_a_state_of_another_version_is_refused_in_words(version: Any) -> None:
     with pytest.raises(ValueError, match=f"{OTHER_VERSION}$"):
         Session().restore(json.loads(Session().state()) | {"version": version})
 
 
+FRONT: dict[str, Any] = {"name": "", "_longest_gap": {}, "_others": {}}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"_losses": None}, r"\(Session\._losses: LossSummary: expected an object, not None\)$"),
+        ({"_keeping": None}, r"\(Session\._keeping: Keeping: expected an object, not None\)$"),
         (
-            {"_losses": {"best": None}},
-            r"\(Session\._losses: LossSummary: missing _average, _weight, best_step",
+            {"_keeping": {"viewers": 0}},
+            r"\(Session\._keeping: Keeping: missing checkpoint, not_kept, weights",
+        ),
+        (
+            {"_optimizers": {"is_left_out": False, "_by_name": {}, "_front": FRONT}},
+            r"\(Session\._optimizers: Optimizers: without its first optimizer",
         ),
         ({"_speed": 1.0}, r"\(Session: unknown fields\)$"),
         ({"_state": "standing"}, r"\(Session\._state: expected one of starting, running"),
@@ -136,7 +143,7 @@ def test_a_damaged_state_is_refused_whole_or_is_a_state(data: st.DataObject) -> 
 )
 def test_a_track_that_could_hang_or_mislead_is_refused(attribute: str, value: Any, words: str) -> None:
     state = json.loads(TEXT)
-    state["session"]["_tracks"]["_loss"][attribute] = value
+    state["session"]["_optimizers"]["_by_name"][""]["tracks"]["_loss"][attribute] = value
     with pytest.raises(JsonError, match=f"Tracks._loss: .*{words}"):
         Session().restore(state)
 

@@ -28,7 +28,9 @@ from tests.telemetry.memory_samples import memory
 from tests.telemetry.record_samples import (
     compared,
     device,
+    dropped,
     flops,
+    followed,
     growth,
     module,
     nonfinite,
@@ -37,6 +39,7 @@ from tests.telemetry.record_samples import (
     product,
     run,
     skip_row,
+    step,
     steps,
     traced,
     window,
@@ -66,6 +69,20 @@ ASKED = (
 
 RANKS = SimulatedRanks(2, 1, slow="compute", slow_rank=1)
 
+GAN: tuple[Record, ...] = (
+    followed("discriminator"),
+    followed("", kind="SGD", model="Generator"),
+    *steps(1, 8, optimizer="discriminator", precision="fp16", loss_form="sum", micro_batches=2),
+    step(9, optimizer="discriminator", loss=None, loss_form="no backward", precision="mixed", grad_max=0.5),
+    *skip_row(8, 1, 65536.0, optimizer="discriminator"),
+    growth(8, 32768.0, optimizer="discriminator"),
+    nonfinite(9, optimizer="discriminator"),
+    switch(10, "mixed", "fp32", "discriminator"),
+    dropped(9, optimizer="discriminator"),
+    dropped(60, loss=None, passes=1),
+)
+"""A second optimizer beside the first."""
+
 EVERYTHING: tuple[Record, ...] = (
     PhaseChanged(time=99.0, phase="first step", detail="cuDNN"),
     run(config={"batch_size": 256, "betas": [0.9, 0.999], "clip": None}, versions={"torch": "2.11"}),
@@ -84,6 +101,7 @@ EVERYTHING: tuple[Record, ...] = (
     *(replace(TIMED, step=number) for number in range(20, 27)),
     flops("fp16", unaligned_flops=10**9, unaligned=(product(),)),
     device(100.031, "fp32", 2000, 50.0, 1000.0),
+    *GAN,
     *steps(31, 60),
     replace(device(112.0, "fp32", 2000, 60.0, 4000.0), host=HostSample(cpu_percent=12.5), note="no fans"),
     memory("fp32", activations=10**9, peak=10**10),

@@ -38,6 +38,11 @@ def test_a_paused_run_can_be_resumed() -> None:
     assert {**paused, "space": "pause"} == running
 
 
+def test_several_optimizers_have_a_key_in_the_footer() -> None:
+    assert ("o", "optimizer") not in FOOTER_HINTS
+    assert ("o", "optimizer") in footer_hints(ENDED_KEYS, several_optimizers=True)
+
+
 def test_after_the_end_the_footer_leaves_out_what_needs_a_training() -> None:
     assert set(KEYS) - set(ENDED_KEYS) == set(RUN_KEYS)
     assert set(footer_hints(ENDED_KEYS)) <= set(FOOTER_HINTS)

@@ -13,6 +13,7 @@ widths, heights = st.integers(1, 250), st.integers(1, 80)
 focuses = st.none() | st.sampled_from(RANKED_PANELS)
 banners = st.integers(0, 3)
 ranks = st.just(0) | st.integers(5, 20)
+others = st.integers(0, 1)
 
 ALWAYS_SEEN = set(PANELS) - {"numerics"}
 LARGE = (150, 50)
@@ -34,11 +35,18 @@ def overlap(a: Rect, b: Rect) -> bool:
     return a.x < b.x + b.width and b.x < a.x + a.width and a.y < b.y + b.height and b.y < a.y + a.height
 
 
-@given(widths, heights, focuses, banners, ranks)
+@given(widths, heights, focuses, banners, ranks, others)
 def test_places_do_not_overlap_and_lie_within_the_screen(
-    width: int, height: int, focus: str | None, banner_lines: int, rank_lines: int
+    width: int, height: int, focus: str | None, banner_lines: int, rank_lines: int, optimizer_lines: int
 ) -> None:
-    places = arrange(width, height, focus, banner_lines=banner_lines, rank_lines=rank_lines)
+    places = arrange(
+        width,
+        height,
+        focus,
+        banner_lines=banner_lines,
+        rank_lines=rank_lines,
+        optimizer_lines=optimizer_lines,
+    )
     for place in places:
         assert place.rect.width >= 1
         assert place.rect.height >= 1
@@ -50,11 +58,18 @@ def test_places_do_not_overlap_and_lie_within_the_screen(
         assert not overlap(one.rect, other.rect)
 
 
-@given(widths, heights, focuses, banners, ranks)
+@given(widths, heights, focuses, banners, ranks, others)
 def test_no_cell_is_wasted(
-    width: int, height: int, focus: str | None, banner_lines: int, rank_lines: int
+    width: int, height: int, focus: str | None, banner_lines: int, rank_lines: int, optimizer_lines: int
 ) -> None:
-    places = arrange(width, height, focus, banner_lines=banner_lines, rank_lines=rank_lines)
+    places = arrange(
+        width,
+        height,
+        focus,
+        banner_lines=banner_lines,
+        rank_lines=rank_lines,
+        optimizer_lines=optimizer_lines,
+    )
     assert sum(place.rect.width * place.rect.height for place in places) == width * height
 
 

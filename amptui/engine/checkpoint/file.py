@@ -64,6 +64,9 @@ class Checkpoint:
     ranks: list[dict[str, Any]] = field(default_factory=list)
     """Of the other ranks from rank 1 on: their ``batches``, ``draws`` and ``epoch_draws``, and the number of
     their ``gpu``; empty for a single process, whose file then has no such entry."""
+    added_groups: list[dict[str, bool] | None] = field(default_factory=list)
+    """Parameter groups that the optimizer got while training: each parameter's name in the model, and whether
+    it is trained. None for one with other parameters. The file of another run has no such entry."""
     shards: Shards | None = None
     """Where the parts of a sharded model are; the file of another has no such entry."""
     parts: list[Part] = field(default_factory=list)
@@ -200,7 +203,7 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
     if found != FORMAT:
         raise DamagedError(f"its format is {found}, but this amptui reads {FORMAT}")
     names = {each.name for each in fields(Checkpoint)} - {"parts"}
-    content = {"ranks": [], "shards": None, **content}
+    content = {"ranks": [], "added_groups": [], "shards": None, **content}
     if content.keys() != names:
         different = ", ".join(sorted(map(str, content.keys() ^ names)))
         raise DamagedError(f"unexpected or missing entries: {different}")
@@ -225,7 +228,7 @@ def _write(checkpoint: Checkpoint, descriptor: int) -> int:
     content = {each.name: getattr(checkpoint, each.name) for each in fields(Checkpoint)}
     del content["parts"]
     content["shards"] = checkpoint.shards.plain() if checkpoint.shards else None
-    for name in ("ranks", "shards"):
+    for name in ("ranks", "added_groups", "shards"):
         if not content[name]:
             del content[name]
     return save_whole({"format": FORMAT, **content}, descriptor)

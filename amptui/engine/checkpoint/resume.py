@@ -12,6 +12,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
+from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED, add_groups, added_groups
 from amptui.engine.checkpoint.data_position import DataPosition, RandomStates, Start
 from amptui.engine.checkpoint.file import Checkpoint, DamagedError, checkpoint_name, checkpoints, read
 from amptui.engine.checkpoint.host_copy import HostCopy, NotPlainError, own
@@ -54,6 +55,9 @@ def capture(
     extras = {name: value.state_dict() for name, value in _extras(prepared)}
     scaler = _scaler_state(prepared.scaler)
     copy = HostCopy((model, optimizer, extras, scaler, _tensors(parts)))
+    added = added_groups(prepared)
+    if None in added:
+        warn(CANNOT_BE_RESUMED)
     checkpoint = Checkpoint(
         step=position.step,
         epoch=position.epoch,
@@ -66,6 +70,7 @@ def capture(
         scaler=copy.of(scaler, "the scaler's state"),
         extras=dict(_kept_extras(extras, copy, warn)),
         loop=dict(loop),
+        added_groups=added,
         parts=_copied(parts, copy),
         **position.states(),
     )
@@ -162,6 +167,7 @@ def restore(checkpoint: Checkpoint, prepared: Prepared, warn: Warn) -> Start:
     """
     name = checkpoint_name(checkpoint.step)
     _check_same(checkpoint, prepared)
+    add_groups(checkpoint, prepared)
     try:
         model, optimizer = _filled(checkpoint, prepared)
         if prepared.parallel is None:

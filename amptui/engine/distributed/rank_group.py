@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
+from amptui.engine.distributed.all_gather import all_gather
 from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
 from amptui.engine.distributed.place import Place, is_alive
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
@@ -175,7 +176,7 @@ class RankGroup:
         """Send this rank's row without waiting for the others'."""
         self._row = torch.tensor(row, dtype=torch.float64, device="cpu")
         self._out = torch.empty(self.world.size * ROW_VALUES, dtype=torch.float64, device="cpu")
-        self._work = dist.all_gather_into_tensor(self._out, self._row, group=self._gloo, async_op=True)
+        self._work = all_gather(self._out, self._row, group=self._gloo, async_op=True)
 
     def receive(self) -> Table:
         """The rows of all ranks; waits until the last has sent its own."""

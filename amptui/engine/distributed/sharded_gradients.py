@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
+from amptui.engine.distributed.all_gather import all_gather
 from amptui.engine.probes.gradients import GradientProbe, local_part
 
 
@@ -70,5 +71,5 @@ class ShardedGradients(GradientProbe):
     def _gather(self, row: Tensor) -> Tensor:
         """[ranks, n]: everybody's row. A reduction by NCCL or gloo may lose a NaN, one here does not."""
         everybody = row.new_empty(self._ranks * len(row))
-        dist.all_gather_into_tensor(everybody, row.contiguous())
+        all_gather(everybody, row.contiguous())
         return everybody.view(self._ranks, -1)

@@ -1,341 +1,309 @@
-"""The hooks in somebody else's loop: they call a watcher around each part of a step, and come off again.
+"""The hooks in somebody else's loop: they tell of each part of a step, while anybody listens.
 
-Of optimizer and scaler only these objects are hooked, and the model not at all: hooks of a module would go
-into its copies, its saved files and what ``torch.compile`` makes of it. Two methods are hooked for all:
-``Tensor.backward``, to learn a loss that no scaler multiplies, and the entry into ``torch.autocast``.
+Models are not hooked: hooks of a module would go into its copies, its saved files and what ``torch.compile``
+makes of it. Neither are optimizers and scalers, of which a loop may make new ones at any time: what is hooked
+are the functions that all of them go through, each once, however many listen.
 
-An error of the script's that passes through a hook has the traceback that it has without hooks, and the loop
-holds nothing alive that the script has let go of.
+An error of the script's that passes through a hook has the traceback that it has without hooks, and the hooks
+hold nothing alive that the script has let go of.
 """
 
-import functools
-import signal
-import sys
-import weakref
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
-from types import CodeType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-_MISSING: Any = object()
+from amptui.engine.own_loop.backward_pass import BackwardPass, call_site, mark_scaled, read_pass
+from amptui.engine.own_loop.computed_precision import PrecisionReader
+from amptui.engine.own_loop.guard import Guarded, is_settled, leave_traceback, not_compiled
+from amptui.engine.own_loop.patches import Patch
 
-SCALER_METHODS = ("scale", "unscale_", "step", "update")
-
-_OUR_FILES = str(Path(__file__).parents[2])
-
-
-class Guarded(Protocol):
-    """What calls methods of ours from hooks: a fault there ends it, not the training."""
-
-    active: bool
-
-    @property
-    def must_not_look(self) -> bool:
-        """Whether nothing may be done now."""
-
-    def give_up(self, error: Exception) -> None:
-        """Observe nothing more."""
+_SCALER_METHODS = ("scale", "unscale_", "step", "update")
 
 
-class Watcher(Guarded, Protocol):
-    """What the hooks call. No method may change a tensor that it gets."""
+class Listener(Guarded, Protocol):
+    """Whom the hooks tell. No method may change a tensor that it gets."""
 
     @property
     def on_cuda(self) -> bool:
-        """Whether the model is on a GPU; elsewhere it is never the wrong moment to look."""
+        """Whether a model is on a GPU; elsewhere it is never the wrong moment to look."""
+
+    def optimizer_built(self, optimizer: Optimizer) -> None:
+        """An optimizer has been built: its steps may come."""
 
     def after_autocast(self, context: torch.autocast) -> None:
         """A context of autocast was entered."""
 
-    def scaled(self, loss: object) -> None:
-        """``scaler.scale`` was called with ``loss``."""
+    def after_scale(self) -> None:
+        """A scaler has multiplied a loss."""
 
-    def after_backward(self, loss: Tensor) -> None:
-        """``loss.backward()`` has returned."""
+    def before_backward(self, backward: BackwardPass) -> None:
+        """A backward pass begins."""
 
-    def after_step(self) -> None:
-        """The optimizer has stepped without a scaler."""
+    def after_backward(self, backward: BackwardPass) -> None:
+        """It has ended: gradients are there, perhaps scaled, and not clipped."""
 
-    def after_unscale(self) -> None:
+    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        """``optimizer.step()`` was called, perhaps with a closure."""
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        """It has returned."""
+
+    def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """The scaler has divided the optimizer's gradients by the scale, and looked for overflows."""
 
-    def after_scaled_step(self) -> None:
-        """``scaler.step(optimizer)`` has returned: the weights changed, or the step was skipped."""
+    def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """``scaler.step(optimizer)`` was called."""
 
-    def before_update(self) -> None:
+    def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
+        """It has returned: the weights changed, or the step was skipped."""
+
+    def before_update(self, scaler: GradScaler) -> None:
         """``scaler.update()`` is about to write the scale in place."""
 
-    def after_update(self) -> None:
+    def after_update(self, scaler: GradScaler) -> None:
         """It has."""
 
 
-_P = ParamSpec("_P")
-_Loop = TypeVar("_Loop", bound=Guarded)
-
-
-def harmless(method: Callable[Concatenate[_Loop, _P], None]) -> Callable[Concatenate[_Loop, _P], None]:
-    """Call it while the loop is observed; an error there ends the observation, not the training."""
-
-    @functools.wraps(method)
-    def call(loop: _Loop, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if not loop.active:
-            return
-        try:
-            if not loop.must_not_look:
-                method(loop, *args, **kwargs)
-        except BaseException as error:
-            if not is_settled(loop, error):
-                raise
-
-    return call
-
-
-def is_settled(loop: Guarded, error: BaseException) -> bool:
-    """Whether ``error``, caught at work of ours, was ours: then nothing is observed any more.
-
-    The script's Ctrl+C or alarm, which may find us at work, is to be raised again: it has none of our frames.
-    """
-    if isinstance(error, Exception) and not is_from_signal_handler(error):
-        loop.give_up(error)
-        return True
-    leave_traceback(error)
-    return False
-
-
-@dataclass(slots=True)
-class FirstStep:
-    """What happened in a step before its optimizer was known."""
-
-    loss: Tensor | None = None
-    """The sum of the unscaled losses, on their device."""
-    backwards: int = 0
-    is_scaled: bool = False
-    autocast: dict[str, torch.dtype] = field(default_factory=dict)
-    """By type of device, what autocast was entered for, with gradients."""
-
-
-def with_loss(total: Tensor | None, loss: object) -> Tensor | None:
-    """Losses of one step add up as their gradients do; what is no loss adds nothing."""
-    if not isinstance(loss, Tensor):
-        return total
-    value = loss.detach()
-    if value.dim():
-        if value.numel() != 1:
-            return total
-        value = value.reshape(())
-    return value if total is None else total + value
-
-
 class LoopHooks:
-    """The hooks of one loop, in place until :meth:`remove`.
+    """All hooks of this process. They are in place while anybody listens."""
 
-    They run several times in each step: what they do beside the script's own call is guarded here, once.
-    """
-
-    def __init__(self, optimizer: Optimizer, scaler: GradScaler | None, watcher: Watcher) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        self._watcher = watcher
-        self._in_scaler = False
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
         self._removals: list[Callable[[], object]] = []
-        for function in (*(self.around(name) for name in SCALER_METHODS), _Hooked.__call__):
-            not_compiled(getattr(function, "__func__", function), calls=False)
-        for function in (LoopHooks._tell, LoopHooks._after_step):
-            not_compiled(function, calls=True)
-        tell = self._tell
+        self._is_in_backward = self._may_be_scaled = False
+        self._in_call: set[str] = set()
+        """Methods of a scaler that are being called: those of subclasses may call those of their class."""
+        self._suspended = 0
+        self._precisions = PrecisionReader()
+        self._patched_scalers: set[type] = {GradScaler}
+
+    def add(self, listener: Listener) -> None:
+        """Tell ``listener`` from now on. Hooks that cannot be put in place raise, and none is left."""
+        if not self._listeners:
+            self._install()
+        self._listeners = (*self._listeners, listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Tell it nothing more; nothing happens the second time."""
+        self._listeners = tuple(other for other in self._listeners if other is not listener)
+        if not self._listeners:
+            self._uninstall()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within, nobody is told anything: passes of our own."""
+        self._suspended += 1
         try:
-            self._removals.append(optimizer.register_step_post_hook(self._after_step).remove)
-            self._removals.append(hook_class(Tensor, "backward", partial(tell, watcher.after_backward)))
-            self._removals.append(
-                hook_class(torch.autocast, "__enter__", partial(tell, watcher.after_autocast))
-            )
-            if scaler is not None:
-                self._hook_scaler(scaler)
+            yield
+        finally:
+            self._suspended -= 1
+
+    # ------------------------------------------------------------------------- in place and off again
+
+    def _install(self) -> None:
+        self._precisions, self._patched_scalers = PrecisionReader(), {GradScaler}
+        self._is_in_backward = self._may_be_scaled = False
+        self._in_call.clear()
+        for function in _NEVER_COMPILED:
+            not_compiled(function, calls=True)
+        for function in _PASSED_THROUGH:
+            not_compiled(function, calls=False)
+        removals = self._removals
+        try:
+            removals.append(Patch(torch.autograd, "backward", self._backward).remove)
+            removals.append(Patch(torch.autocast, "__enter__", self._enter_autocast).remove)
+            removals.append(Patch(Optimizer, "__init__", self._build_optimizer).remove)
+            self._patch_scaler(GradScaler)
+            removals.append(register_optimizer_step_pre_hook(self._before_step).remove)
+            removals.append(register_optimizer_step_post_hook(self._after_step).remove)
         except BaseException:
-            self.remove()
+            self._uninstall()
             raise
 
-    def remove(self) -> None:
-        """Take all hooks off; does nothing the second time."""
+    def _uninstall(self) -> None:
         while self._removals:
             self._removals.pop()()
 
-    def around(self, name: str) -> Callable[..., Any]:
-        """What is called in the place of an enabled scaler's method: with that method and its arguments."""
-        hooks: dict[str, Callable[..., Any]] = {
+    def _patch_scaler(self, kind: type) -> None:
+        around = {
             "scale": self._scale,
             "unscale_": self._unscale,
-            "step": self._step,
+            "step": self._scaled_step,
             "update": self._update,
         }
-        return hooks[name]
+        for name in _SCALER_METHODS:
+            if name in vars(kind):
+                self._removals.append(Patch(kind, name, around[name]).remove)
 
-    def _hook_scaler(self, scaler: GradScaler) -> None:
-        for name in SCALER_METHODS:
-            self._removals.append(_hook_method(scaler, name, self.around(name)))
+    def _patch_kind_of(self, scaler: GradScaler) -> None:
+        """Some kinds of scalers have methods of their own that do not call GradScaler's."""
+        for kind in type(scaler).__mro__:
+            if kind is not object and kind not in self._patched_scalers:
+                self._patched_scalers.add(kind)
+                self._patch_scaler(kind)
 
-    def _tell(self, method: Callable[..., None], *args: Any) -> None:
-        """Call a method of the watcher's: a fault there ends the watching, nothing else."""
-        watcher = self._watcher
-        if watcher.active and not (watcher.on_cuda and watcher.must_not_look):
+    # ----------------------------------------------------------------------------------- what is told
+
+    def _tell(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method of all listeners: a fault there ends the watching, nothing else."""
+        if self._suspended:
+            return
+        for listener in self._listeners:
             try:
-                method(*args)
+                if listener.active and not (listener.on_cuda and listener.must_not_look):
+                    getattr(listener, name)(*args, **kwargs)
             except BaseException as error:
-                if not is_settled(watcher, error):
+                if not is_settled(listener, error):
                     raise
 
-    def _after_step(self, *_: object) -> None:
-        if not self._in_scaler and not torch.compiler.is_compiling():
-            try:
-                self._tell(self._watcher.after_step)
-            except BaseException as error:
-                leave_traceback(error)
-                raise
-
-    def _scale(self, scale: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = scale(*args, **kwargs)
-        self._tell(self._watcher.scaled, args[0] if args else kwargs.get("outputs"))
-        return result
-
-    def _unscale(self, unscale: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = unscale(*args, **kwargs)
-        if self._is_meant(args, kwargs):
-            self._tell(self._watcher.after_unscale)
-        return result
-
-    def _step(self, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._is_meant(args, kwargs):
-            return step(*args, **kwargs)
-        self._in_scaler = True  # a fused optimizer is called even where its step is skipped
+    def _backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # Within a backward pass a checkpoint runs others, of parts of the same graph.
+        if self._is_in_backward or self._suspended or torch.compiler.is_compiling():
+            return run(*args, **kwargs)
+        backward = self._begin_backward(args, kwargs, call_site())
+        self._is_in_backward = True
         try:
-            result = step(*args, **kwargs)
+            result = run(*args, **kwargs)
         finally:
-            self._in_scaler = False
-        self._tell(self._watcher.after_scaled_step)
+            self._is_in_backward = False
+        if backward is not None:
+            self._tell("after_backward", backward)
         return result
 
-    def _update(self, update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        self._tell(self._watcher.before_update)
-        result = update(*args, **kwargs)
-        self._tell(self._watcher.after_update)
-        return result
-
-    def _is_meant(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call that takes an optimizer is about ours."""
-        return (args[0] if args else kwargs.get("optimizer")) is self._optimizer()
-
-
-class _Hooked:
-    """A method of one scaler with ``around`` in its place; in a copy of the scaler, the method as it was."""
-
-    def __init__(self, owner: GradScaler, name: str, around: Callable[..., Any]) -> None:
-        self._owner = owner
-        self._name = name
-        self._around = around
-        self._method = getattr(owner, name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _begin_backward(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], site: int
+    ) -> BackwardPass | None:
+        listener = self._listeners[0] if self._listeners else None
+        if listener is None or (listener.on_cuda and listener.must_not_look):
+            return None
         try:
-            if self._owner._enabled:  # is_enabled() without a call
-                return self._around(self._method, *args, **kwargs)
-            return self._method(*args, **kwargs)
+            backward = read_pass(args, kwargs, site, may_be_scaled=self._may_be_scaled)
+            backward.dtype = self._precisions.read(backward)
+        except BaseException as error:
+            if not is_settled(listener, error):
+                raise
+            return None
+        self._tell("before_backward", backward)
+        return backward
+
+    def _enter_autocast(self, enter: Callable[..., Any], context: torch.autocast) -> Any:
+        result = enter(context)
+        if not self._suspended:
+            self._see_autocast(context)
+        return result
+
+    def _see_autocast(self, context: torch.autocast) -> None:
+        for listener in self._listeners[:1]:
+            try:
+                self._precisions.see_autocast(context)
+            except BaseException as error:
+                if not is_settled(listener, error):
+                    raise
+        self._tell("after_autocast", context)
+
+    def _build_optimizer(
+        self, build: Callable[..., Any], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> None:
+        build(optimizer, *args, **kwargs)
+        self._tell("optimizer_built", optimizer)
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        # A fused optimizer is called even where its scaler skips the step.
+        if "step" in self._in_call or torch.compiler.is_compiling():
+            return
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
+        try:
+            self._tell("before_step", optimizer, has_closure=closure is not None)
         except BaseException as error:
             leave_traceback(error)
             raise
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The owner's copy has no attributes yet when this is called: it finds the method of its class.
-        return getattr, (self._owner, self._name)
-
-
-def _hook_method(owner: GradScaler, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Put ``around`` in the place of a method of this one scaler; returns what undoes it."""
-    before = vars(owner).get(name, _MISSING)
-    hooked = _Hooked(owner, name, around)
-    setattr(owner, name, hooked)
-
-    def undo() -> None:
-        if vars(owner).get(name) is not hooked:
-            return  # somebody hooked it after us: theirs calls ours, which has nobody to tell
-        if before is _MISSING:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)
-
-    return undo
-
-
-def hook_class(owner: type, name: str, after: Callable[[Any], None]) -> Callable[[], None]:
-    """Call ``after(self)`` at the end of a method of every object of ``owner``; returns what undoes it."""
-    before: Callable[..., Any] = getattr(owner, name)
-
-    @functools.wraps(before)
-    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if "step" in self._in_call or torch.compiler.is_compiling():
+            return
         try:
-            result = before(self, *args, **kwargs)
-            after(self)
+            self._tell("after_step", optimizer)
         except BaseException as error:
             leave_traceback(error)
             raise
+
+    # --------------------------------------------------------------------------------------- scalers
+
+    def _scale(self, scale: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        result = scale(scaler, *args, **kwargs)
+        if scaler._enabled and not self._suspended:  # is_enabled() without a call
+            self._may_be_scaled = True
+            self._mark(scaler, args[0] if args else kwargs.get("outputs"), result)
+            self._tell("after_scale")
         return result
 
-    def undo() -> None:
-        if getattr(owner, name) is hooked:
-            setattr(owner, name, before)
+    def _mark(self, scaler: GradScaler, losses: object, products: object) -> None:
+        listener = self._listeners[0] if self._listeners else None
+        if listener is not None and not (listener.on_cuda and listener.must_not_look):
+            try:
+                mark_scaled(scaler, losses, products)
+            except BaseException as error:
+                if not is_settled(listener, error):
+                    raise
 
-    not_compiled(hooked, calls=False)
-    setattr(owner, name, hooked)
-    return undo
+    def _unscale(self, unscale: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if not scaler._enabled or "unscale_" in self._in_call:
+            return unscale(scaler, *args, **kwargs)
+        result = self._call("unscale_", unscale, scaler, args, kwargs)
+        self._tell("after_unscale", scaler, _optimizer_in(args, kwargs))
+        return result
 
+    def _scaled_step(self, step: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if not scaler._enabled or "step" in self._in_call:
+            return step(scaler, *args, **kwargs)
+        if type(scaler) not in self._patched_scalers:
+            self._patch_kind_of(scaler)
+        optimizer = _optimizer_in(args, kwargs)
+        self._tell("before_scaled_step", scaler, optimizer)
+        result = self._call("step", step, scaler, args, kwargs)
+        self._tell("after_scaled_step", scaler, optimizer)
+        return result
 
-def not_compiled(function: Callable[..., Any], *, calls: bool) -> None:
-    """Keep ``torch.compile`` from a function that the loop's compiled code may call.
+    def _update(self, update: Callable[..., Any], scaler: GradScaler, *args: Any, **kwargs: Any) -> Any:
+        if not scaler._enabled or "update" in self._in_call:
+            return update(scaler, *args, **kwargs)
+        self._tell("before_update", scaler)
+        result = self._call("update", update, scaler, args, kwargs)
+        self._tell("after_update", scaler)
+        return result
 
-    ``calls``: all that it calls belongs to us too, and is not compiled either.
-    """
-    # An optimizer imports torch._dynamo; nothing is compiled without it.
-    with suppress(ImportError, AttributeError):
-        if "torch._dynamo" in sys.modules:
-            from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-
-            strategy = _FrameExecStrategy(
-                _FrameAction.SKIP, _FrameAction.SKIP if calls else _FrameAction.DEFAULT
-            )
-            set_code_exec_strategy(function.__code__, strategy)
-
-
-def leave_traceback(error: BaseException) -> None:
-    """Take our frames, from the one that handles ``error`` on, out of its traceback.
-
-    A bare ``raise`` afterwards does not put the handling frame back.
-    """
-    entry = error.__traceback__
-    while entry is not None and entry.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
-        entry = entry.tb_next
-    error.__traceback__ = entry
-
-
-def is_from_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script's raised ``error``: it may run in the middle of our code."""
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    entry = error.__traceback__
-    while entry is not None:
-        if entry.tb_frame.f_code in handlers:
-            return True
-        entry = entry.tb_next
-    return False
+    def _call(
+        self, name: str, method: Callable[..., Any], scaler: GradScaler, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        self._in_call.add(name)
+        try:
+            return method(scaler, *args, **kwargs)
+        finally:
+            self._in_call.discard(name)
 
 
-def _code_of(handler: Any) -> CodeType | None:
-    function = getattr(handler, "func", handler)  # a partial's
-    for name in ("__func__", "__call__"):
-        if not hasattr(function, "__code__"):
-            function = getattr(function, name, function)
-    return getattr(getattr(function, "__func__", function), "__code__", None)
+def _optimizer_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("optimizer")
+
+
+_NEVER_COMPILED: tuple[Callable[..., Any], ...] = (
+    LoopHooks._tell,
+    LoopHooks._before_step,
+    LoopHooks._after_step,
+    LoopHooks._see_autocast,
+    LoopHooks._begin_backward,
+    LoopHooks._mark,
+)
+
+_PASSED_THROUGH: tuple[Callable[..., Any], ...] = (
+    *(LoopHooks._backward, LoopHooks._enter_autocast, LoopHooks._build_optimizer, LoopHooks._scale),
+    *(LoopHooks._unscale, LoopHooks._scaled_step, LoopHooks._update, LoopHooks._call),
+)
+
+HOOKS = LoopHooks()
+"""Those of this process."""

@@ -1,43 +1,44 @@
 """What is known of the step that somebody else's loop is making, until its numbers are sent."""
 
-import torch
-from torch import Tensor
+from collections.abc import Mapping
 
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from amptui.engine.lr_schedule import MAX_GROUPS
+from amptui.engine.optimizer_step import learning_rates_of
+from amptui.engine.own_loop.pass_account import StepPasses
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.step_row import LearningRates, RowLayout, row_layout
-
-_AUTOCAST_PRECISIONS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 class LoopStep:
     """Filled by the hooks. Most of it is the same in most steps: that stands in the class."""
 
-    loss: Tensor | None = None
-    """The sum of the unscaled losses that were backpropagated."""
+    passes = StepPasses()
+    """Its backward passes, once it is made."""
     logged_loss: Tensor | None = None
     parts: dict[str, Tensor] | None = None
     """What else the loop logged."""
     asked: float | None = None
     """When loading its batches began, by ``perf_counter``; None if nobody measures it."""
     data_seconds = 0.0
-    samples = batches = backwards = 0
-    autocast = "fp32"
-    """The precision that autocast runs."""
-    is_scaled = False
+    samples = batches = 0
+    trained_samples = 0
+    """Of the batches whose gradients it uses."""
     norms: Tensor | None = None
     """What the gradient probe measured."""
     norms_scaled = False
     """Whether it measured before unscaling."""
+    scaler: GradScaler | None = None
+    """The one that steps the optimizer."""
     unscaled_inf: Tensor | None = None
     """Whether unscaling found an overflow."""
     found_inf: Tensor | None = None
     """The same once the weights are updated: the step waits for the scaler's own update."""
     scale_before: Tensor | None = None
     lrs = LearningRates(None)
-
-    def set_autocast(self, dtype: torch.dtype | None) -> None:
-        """Autocast runs in ``dtype``; None for not at all."""
-        self.autocast = "fp32" if dtype is None else _AUTOCAST_PRECISIONS.get(dtype, "fp32")
 
     def again(self) -> "LoopStep":
         """A new attempt at the same step, with the batches that were loaded for it."""
@@ -46,9 +47,31 @@ class LoopStep:
         other.samples, other.batches = self.samples, self.batches
         return other
 
+    def load(self, asked: float, seconds: float, samples: int) -> None:
+        """A batch was loaded for it."""
+        if self.asked is None:
+            self.asked = asked
+        self.data_seconds += seconds
+        self.samples += samples
+        self.batches += 1
+
+    def log(self, loss: Tensor | None, values: Mapping[str, Tensor]) -> None:
+        """The loop logged numbers with it, each without dimensions."""
+        if loss is not None:
+            self.logged_loss = loss
+        if values:
+            self.parts = {**(self.parts or {}), **values}
+
+    @property
+    def loss(self) -> Tensor | None:
+        """What the loop logged, else the sum of what it backpropagated; None if that is not known."""
+        if self.logged_loss is not None:
+            return self.logged_loss
+        return None if self.passes.absence else self.passes.loss
+
     def row(self, scaler: ScalerTensors | None) -> tuple[RowLayout, list[Tensor]]:
         """The values to send to the host, and the layout that reads them there."""
-        loss, lrs = self.loss if self.logged_loss is None else self.logged_loss, self.lrs.on_device
+        loss, lrs = self.loss, self.lrs.on_device
         values: list[Tensor] = [] if loss is None else [loss]
         names: tuple[str, ...] = ()
         if self.parts:
@@ -61,3 +84,21 @@ class LoopStep:
         if self.norms is not None:
             values.append(self.norms)
         return row_layout(names, len(lrs), scaler is not None, loss=loss is not None), values
+
+
+class LearningRateReader:
+    """Reads an optimizer's learning rates; those of one group that did not change cost nothing."""
+
+    def __init__(self) -> None:
+        self._last = LearningRates(None)
+
+    def read(self, optimizer: Optimizer) -> LearningRates:
+        """Those of now."""
+        groups = optimizer.param_groups
+        lr = groups[0].get("lr")
+        if type(lr) is float and lr == self._last.first and len(groups) == 1:
+            return self._last  # the usual case
+        lrs = learning_rates_of(groups[:MAX_GROUPS])
+        if type(lrs.first) is float and not lrs.groups:
+            self._last = lrs
+        return lrs

@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from torch.nn.parameter import Parameter
 from torch.optim import Optimizer
 
-_WRAPPERS = ("torch.nn.parallel", "torch.distributed", "torch._dynamo")
+_WRAPPERS = (
+    "torch.nn.parallel",
+    "torch.distributed",
+    "torch._dynamo",
+    "lightning.fabric",
+    "lightning_fabric",
+)
 """Modules of these packages stand around a model of somebody's."""
 
 
@@ -96,3 +102,8 @@ def _registered(module: nn.Module, kind: str) -> Iterable[tuple[str, Any]]:
 
 def _trainable(holder: _Holder) -> int:
     return sum(p.requires_grad for p in holder.named.values())
+
+
+def kind_of(model: nn.Module) -> str:
+    """What a screen calls a model that has no name."""
+    return "several modules" if isinstance(model, LooseParameters) else type(model).__name__

@@ -5,67 +5,45 @@ traces and saves, in the thread that trains.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.control import CheckpointRequest, Control, PauseRequest, TraceRequest, XRayRequest
 from amptui.engine.failure import explain
-from amptui.engine.own_loop.loop_hooks import harmless
+from amptui.engine.own_loop.backward_pass import BackwardPass
+from amptui.engine.own_loop.computed_precision import WEIGHTS_WORDS
+from amptui.engine.own_loop.guard import harmless
+from amptui.engine.own_loop.loop_hooks import HOOKS
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
 from amptui.engine.own_loop.step_functions import ComputeLoss, CountedSteps, Pass
-from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
+from amptui.engine.own_loop.switched_amp import SwitchedAmp
+from amptui.engine.own_loop.trained_script import NO_SAVE, OwnLoop
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
-from amptui.experiment import Experiment
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
 from amptui.text import one_line
 
-NO_CLOSURE = "it runs the forward pass again: train with monitor.train_step()"
-
 NO_LONGER_WATCHED = "amptui stopped watching this script"
 
-NO_SAVE = "the script saves its own state: pass save=... to amptui.watch()"
 
-
-class _Script(Experiment):
-    """The script's forward passes as probes call them: a batch is a function that returns its loss."""
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor:  # noqa: ARG002 - the function knows its model
-        loss: Tensor = batch()
-        return loss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OwnLoop:
-    """What a script trains, as :class:`amptui.engine.trained.Trained` describes it."""
-
-    device: torch.device
-    model: nn.Module
-    optimizer: Optimizer
-    precisions: Mapping[str, Precision]
-    precision: str
-    amp_precision: str
-    unsupported: Mapping[str, str]
-    experiment: Experiment = field(default_factory=_Script)
-    batch_size: None = None
-    lr_schedule: None = None
-    probes: bool = True
-    max_rounds: None = None
-    ends_steps: bool = False
-    """Whether the loop calls :meth:`WatchedLoop.end_step` where its own count of a step is complete."""
-    no_closure: str = NO_CLOSURE
-    """Why nothing can run a forward pass again, unless the steps are functions."""
+def _why_other(chosen: str, computed: str) -> str:
+    """What to do about steps that were not computed in the chosen precision."""
+    if computed in WEIGHTS_WORDS.values():
+        return "that is what the weights are"
+    if chosen in AMP_PRECISIONS:
+        return "run each forward pass in a new `with monitor.autocast():`"
+    return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
 
 
 class WatchedLoop(ObservedLoop):
@@ -82,15 +60,16 @@ class WatchedLoop(ObservedLoop):
         control: Control | None = None,
         begins: Callable[[str], object],
         failed: Callable[[Exception], object],
+        lanes: OptimizerLanes | None = None,
     ) -> None:
         super().__init__(
             own.model,
             own.optimizer,
-            amp.scaler,
             emit,
             samples_per_step=samples_per_step,
             begins=begins,
             failed=failed,
+            lanes=lanes,
         )
         self._own = own
         self._amp = amp
@@ -98,49 +77,55 @@ class WatchedLoop(ObservedLoop):
         self.control = control or Control(emit)
         self._switch = PrecisionSwitch(own, self.control, self.allocator, emit)
         self._switch.can_retry = False
-        self._probes = Probes(own, self._gradients, emit)
+        self._probes = Probes(own, self._norms.probe, emit)
         self.counted = CountedSteps(own, self._probes, self._note)
         self._observation = ExitStack()
-        self._usual_backwards = 0
+        self._usual_passes = 0
         self._probes_until = 1
         """Up to which step something is to be measured in forward and backward passes."""
         self._ended_step = self._traced_step = self.step
-        self._in_attempt = self._in_probes = self._noted_other_autocast = False
+        self._in_attempt = self._in_probes = self._is_deferred = False
+        self._noted_precision = ""
         self._follow_switch()
+
+    def follow(self, optimizer: Optimizer, model: nn.Module) -> None:
+        """See :meth:`ObservedLoop.follow`; another model is probed from here on."""
+        is_another = self.keeper is not None and self.keeper.model is not model
+        super().follow(optimizer, model)
+        if is_another:
+            self._probes = Probes(self._own, self._norms.probe, self._emit)
+            self.counted = CountedSteps(self._own, self._probes, self._note)
 
     # ------------------------------------------------------------------- what the hooks call
 
-    def after_autocast(self, _context: object) -> None:
+    def forward_begins(self) -> None:
         """A forward pass begins, unless it is an evaluation's."""
         if not torch.is_grad_enabled():
             return
-        if self._pending is not None:
-            self._push_pending()
-        if self.step >= self._probes_until:
-            return  # the usual case
-        self._note_other_autocast()
+        self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
-        if not self._in_attempt and self._probes.traces and self._traced_step != self.step + 1:
+        due = self.step < self._probes_until and self._probes.traces and self._traced_step != self.step + 1
+        if due and not self._in_attempt:
             self._enter_probes()
 
-    def after_backward(self, loss: Tensor) -> None:
-        """See :meth:`ObservedLoop.after_backward`; measures the float16 window where it is due."""
+    def after_pass(self, backward: BackwardPass) -> None:
+        """See :meth:`ObservedLoop.after_pass`; measures the float16 window where it is due."""
         counter = self.counted.counter
         if counter is not None:
             counter.paused = True
-        super().after_backward(loss)
+        super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
-        if self.step < self._probes_until and self._made.backwards == self._usual_backwards:
+        if self.step < self._probes_until and self.account.passes.count == self._usual_passes:
             step, precision = self.step + 1, self._switch.precision
             self._probes.after_backward(step, precision, assumed_scale=self._loss_scale())
         if counter is not None:
             counter.paused = False
 
-    def after_scaled_step(self) -> None:
+    def after_scaled_step(self, scaler: GradScaler) -> None:
         """See :meth:`ObservedLoop.after_scaled_step`; a trace shows the scale before its update."""
         if self._in_probes:
             self._leave_probes()
-        super().after_scaled_step()
+        super().after_scaled_step(scaler)
 
     # -------------------------------------------------------------------------- whole steps
 
@@ -191,7 +176,7 @@ class WatchedLoop(ObservedLoop):
         self._take_xray(passes)
         warms_up = self._switch.begin_step()
         if warms_up or self.counted.wants_shapes:
-            samples, batches = self._samples or self._made.samples, self._made.batches
+            samples, batches = self._sender.samples or self._made.samples, self._made.batches
             self.counted.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
 
     @harmless
@@ -227,7 +212,7 @@ class WatchedLoop(ObservedLoop):
 
     def _forget_step_again(self) -> None:
         """Forget the parts of an attempt that failed; keep when its batches were loaded."""
-        self._push_pending()
+        self.work_begins()
         self._made = self._made.again()
 
     def _take_xray(self, passes: Sequence[Pass]) -> None:
@@ -235,12 +220,12 @@ class WatchedLoop(ObservedLoop):
         if (asked := self.control.take(XRayRequest)) is None:
             return
         own, name, why = self._own, self._switch.precision.name, ""
-        self._push_pending()
-        self._readback.flush()
+        self.work_begins()
+        self._sender.flush()
         precision = name if name in AMP_PRECISIONS else own.amp_precision
         scale = self._loss_scale() if own.precisions[precision].scales else None
         try:
-            with self.allocator.left_out():
+            with self.allocator.left_out(), HOOKS.suspended():
                 take = partial(take_xray, own, passes, step=self.step + 1)
                 self._emit(take(precision=precision, loss_scale=scale))
         except Exception as error:  # noqa: BLE001 - a model may raise anything; the script must go on
@@ -255,14 +240,14 @@ class WatchedLoop(ObservedLoop):
     @harmless
     def end_step(self) -> None:
         """Handle the requests, if a step has ended since the last call: what the loop saves now is whole."""
-        self._push_pending()
+        self.work_begins()
         if self.step != self._ended_step:
             self._ended_step = self.step
             if self.control.attention or super()._look_is_due():
                 self._look()
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
-        self._usual_backwards = self._made.backwards
+        self._usual_passes = self._made.passes.count
         if self.step < self._probes_until:  # a look came before: nothing changes without one
             if self._in_probes:
                 self._leave_probes()
@@ -271,7 +256,13 @@ class WatchedLoop(ObservedLoop):
         super()._finish_step(scaler)
 
     def _precision(self) -> str:
-        return self._switch.precision.name
+        """What the step was computed in: the chosen precision, unless the loop did something else."""
+        chosen, computed = self._switch.precision.name, super()._precision()
+        if computed == "fp32" and chosen in ("ieee", "tf32"):
+            return chosen
+        if computed != chosen:
+            self._check_precision(computed)
+        return computed
 
     def _begin_step(self) -> bool:
         warming_up = not self._switch.settled if self._in_attempt else self._switch.begin_step()
@@ -310,7 +301,7 @@ class WatchedLoop(ObservedLoop):
         self._probes_until = self.step + max(1, self._probes.steps_due)
 
     def _look_at_memory(self) -> None:
-        self.allocator.look(self._precision(), settled=self._switch.settled)
+        self.allocator.look(self._switch.precision.name, settled=self._switch.settled)
 
     def _handle_requests(self) -> None:
         control = self.control
@@ -321,8 +312,16 @@ class WatchedLoop(ObservedLoop):
                 control.refuse(asked_to_save, "unavailable", NO_SAVE)
             else:
                 control.answer(asked_to_save, self._run_save(self._save))
-        self._switch.between_steps(self.step)
-        self._follow_switch()
+        # Gradients of other optimizers are in the precision of now until their steps are made.
+        self._is_deferred = self.lanes.await_steps
+        if not self._is_deferred:
+            self._switch.between_steps(self.step)
+            self._follow_switch()
+
+    def other_stepped(self) -> None:
+        """See :meth:`ObservedLoop.other_stepped`; switches the precision where that had to wait for it."""
+        if self._is_deferred and not self.lanes.await_steps:
+            self._handle_requests()
 
     def _run_save(self, save: Callable[[], object]) -> str:
         """Call the script's own function; return its error, if it raised one."""
@@ -346,7 +345,7 @@ class WatchedLoop(ObservedLoop):
         if not asked.request.paused or control.stop_reason:
             control.answer(asked)  # it is not paused
             return
-        self._readback.flush()
+        self._sender.flush()
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=True))
         resumed = control.wait_until_resumed(asked, self._handle_requests)
         self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
@@ -368,16 +367,15 @@ class WatchedLoop(ObservedLoop):
         scale = self._reporter.loss_scale
         return self._amp.first_scale if scale is None or scale < MIN_SOUND_SCALE else scale
 
-    def _note_other_autocast(self) -> None:
-        """Say once that an autocast of the script's own decides, if there is one."""
-        kind = self.device.type
-        if self._noted_other_autocast or not torch.is_autocast_enabled(kind):
+    def _check_precision(self, computed: str) -> None:
+        """Say once in each stretch that its steps were ``computed`` in another precision than chosen."""
+        chosen = self._switch.precision.name
+        if computed in (chosen, "unknown") or self._noted_precision == chosen:
             return
-        dtype, name = torch.get_autocast_dtype(kind), self._switch.precision.name
-        if dtype != AUTOCAST_DTYPES.get(name):
-            self._noted_other_autocast = True
-            text = f"the script's own autocast to {str(dtype).removeprefix('torch.')} runs in {name} steps"
-            self._note("warning", f"{text}; leave autocast to amptui")
+        self._noted_precision = chosen
+        why = _why_other(chosen, computed)
+        self._note("warning", f"steps in {chosen} were computed in {computed}: {why}")
+        self._switch.cannot_compare(f"steps in {chosen} compute in {computed}")
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
@@ -389,7 +387,7 @@ class WatchedLoop(ObservedLoop):
         super().close()
         if was_active:
             self._switch.finish(self.step)
-        if self._precision() in ("ieee", "tf32"):
+        if self._switch.precision.name in ("ieee", "tf32"):
             self._own.precisions["fp32"].enter()
 
     def give_up(self, error: Exception) -> None:

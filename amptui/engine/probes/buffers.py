@@ -13,7 +13,7 @@ from amptui.engine.probes.gradients import (
     norm_of_each,
     row_with_gaps,
 )
-from amptui.engine.probes.module_trace import is_measurable, largest_absolute
+from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.records import NonFinite, NonFiniteKind
 
 

@@ -1,19 +1,22 @@
 """Counts the floating-point operations of one step: matrix products, convolutions and attention."""
 
-import logging
 import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from amptui.engine.precision import Tf32Flags
+from amptui.engine.probes.flop_formulas import Formula, flop_formulas
+from amptui.engine.probes.free_operators import is_free
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.findings import FlopsCounted, UnalignedProduct
 
@@ -23,28 +26,22 @@ MAX_PRODUCTS = 3
 MAX_NAMES = 8
 """Operators without a formula that are named: one of them makes the count a lower bound."""
 
-_OF_TORCH = ("aten", "prim", "prims", "c10d", "_c10d_functional", "fsdp", "profiler")
-
 ALIGNMENT = 8
-"""Tensor Cores take float16 and bfloat16 in pieces of 16 bytes. Source: NVIDIA, Matrix Multiplication
-Background User's Guide, "Tensor Core Requirements": most efficient where M, N and K are multiples of 8."""
+"""Tensor Cores take float16 and bfloat16 in pieces of 16 bytes. Source: NVIDIA, cuBLAS documentation, "Tensor
+Core Usage": the dimension that is contiguous in memory, of both operands and the result, should be a multiple
+of 16 bytes. Of a linear layer these are the features, never the rows of the batch."""
 
 _HALF = frozenset({"float16", "bfloat16"})
 
-_NO_FORMULA = frozenset(
-    {"mv", "dot", "vdot", "addmv", "addr", "addbmm", "linear", "matmul", "einsum", "_cudnn_rnn"}
-    | {"_cudnn_rnn_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_trilinear", "_grouped_mm"}
-    | {"_scaled_grouped_mm", "_scaled_mm_v2", "_int_mm", "_fft_c2c", "_fft_r2c", "_fft_c2r"}
-)
-"""Operators that multiply and that torch's counter has no formula for, where they are not made of others."""
-
 
 class FlopCounter(TorchDispatchMode):
-    """Counts what runs in this thread, and in those that autograd starts for it, with torch's own formulas.
+    """Counts what runs in this thread, and in those that autograd starts for it, by ``flop_formulas``.
 
-    A multiplication and an addition count as two operations, and only matrix products, convolutions and
-    attention count at all, as in ``torch.utils.flop_counter``. That one takes some operators apart on the
-    way: here each runs as it would have run, so a real step can be counted. ``model`` names the layers.
+    A multiplication and an addition count as two operations. Only matrix products, convolutions and attention
+    count at all, as in ``torch.utils.flop_counter``. That one takes some operators apart on the way: here all
+    run as they would have run, so a real step can be counted. An operator without a formula that is not known
+    to be free (``is_free``) makes the count a lower bound. Of a DTensor this rank's part counts. ``model``
+    names the layers.
 
     Code from ``torch.compile`` runs eagerly meanwhile. Recomputed activations count each time. A kernel that
     is started past torch is noticed if an autograd function starts it.
@@ -56,13 +53,13 @@ class FlopCounter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.paused = False
         """Whether what runs now does not belong to the step."""
-        self._formulas = _formulas_of_torch()
+        self._formulas = flop_formulas()
         self._names = _names_by_shape(model)
         self._tf32 = Tf32Flags.current()
         self._in_threads = any(isinstance(module, nn.DataParallel) for module in model.modules())
         # Lists, as an append is atomic: with several GPUs several threads run the backward pass.
         self._counted: list[tuple[str, int, bool]] = []
-        self._unaligned: list[tuple[str, tuple[int, ...], int]] = []
+        self._unaligned: list[UnalignedProduct] = []
         self._uncounted: list[str] = []
 
     def __torch_dispatch__(
@@ -75,6 +72,9 @@ class FlopCounter(TorchDispatchMode):
         given = kwargs or {}
         if self.paused:
             return func(*args, **given)
+        if any(kind.__module__.startswith("torch.distributed.") for kind in types):
+            # A DTensor calls the operator again with this rank's part, which is counted then.
+            return NotImplemented
         if own := _own_function():
             self._uncounted.append(own)
         result = func(*args, **given)
@@ -83,7 +83,7 @@ class FlopCounter(TorchDispatchMode):
         formula = self._formulas.get(func._overloadpacket if is_operator else func)
         if formula is not None:
             self._count(name, formula, args, given, result)
-        elif not is_operator or func.namespace not in _OF_TORCH or name in _NO_FORMULA:
+        elif not is_operator or not is_free(func):
             self._uncounted.append(name)
         return result
 
@@ -93,11 +93,7 @@ class FlopCounter(TorchDispatchMode):
         for number_type, flops, is_nchw in self._counted:
             flops_by_type[number_type] += flops
             nchw_flops += flops * is_nchw
-        products, sizes_of = Counter[object](), dict[object, tuple[str, tuple[int, ...]]]()
-        for name, sizes, flops in self._unaligned:
-            key = name or sizes  # a layer's products backward are its product forward turned around
-            products[key] += flops
-            sizes_of.setdefault(key, (name, sizes))
+        products = _by_layer(self._unaligned)
         uncounted = dict.fromkeys(list(dict.fromkeys(self._uncounted))[:MAX_NAMES])
         if self._in_threads:
             uncounted["DataParallel"] = None  # of its threads nothing is seen
@@ -108,18 +104,15 @@ class FlopCounter(TorchDispatchMode):
             flops=sum(flops_by_type.values()),
             flops_by_type=dict(flops_by_type),
             nchw_flops=nchw_flops,
-            unaligned_flops=sum(products.values()),
-            unaligned=tuple(
-                UnalignedProduct(name=sizes_of[key][0], sizes=sizes_of[key][1], flops=flops)
-                for key, flops in products.most_common(MAX_PRODUCTS)
-            ),
+            unaligned_flops=sum(product.flops for product in products),
+            unaligned=tuple(products[:MAX_PRODUCTS]),
             uncounted=tuple(uncounted),
         )
 
     def _count(
         self,
         name: str,
-        formula: Callable[..., int],
+        formula: Formula,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: object,
@@ -130,35 +123,74 @@ class FlopCounter(TorchDispatchMode):
             self._uncounted.append(name)
             return
         tensors = list(tensors_in((args, result)))
+        if any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in tensors):
+            return  # DTensor asks for the shapes of a whole result so
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            self._uncounted.append(name)  # formulas know shapes, not how many elements are there
+            return
         number_type = self._number_type(name, tensors)
-        convolves = "conv" in name
-        is_nchw = convolves and number_type in _HALF and not any(map(_is_channels_last, tensors))
+        if number_type.startswith("complex"):
+            flops *= 4  # a product and a sum of complex numbers are four of each
+        is_nchw = "conv" in name and number_type in _HALF and _is_channels_first(tensors)
         self._counted.append((number_type, flops, is_nchw))
-        sizes = _sizes(name, args)
-        if any(size % ALIGNMENT for size in sizes):
-            layer = next((self._names[shape] for t in tensors if (shape := _key(t)) in self._names), "")
-            self._unaligned.append((layer, sizes, flops))
+        self._note_padding(name, args, result, flops)
+
+    def _note_padding(self, name: str, args: tuple[Any, ...], result: object, flops: int) -> None:
+        """Note a product with a weight whose features could be padded; of others nobody chooses the sizes."""
+        shapes = map(_key, tensors_in((args, result)))
+        layer = next((self._names[shape] for shape in shapes if shape in self._names), "")
+        sizes, contiguous = _sizes(name, args, result)
+        padded = [size for size in dict.fromkeys(sizes) if size in contiguous and _can_be_padded(size)]
+        if layer and padded:
+            product = UnalignedProduct(name=layer, sizes=sizes, flops=flops, padded=tuple(padded))
+            self._unaligned.append(product)
 
     def _number_type(self, name: str, tensors: Sequence[Tensor]) -> str:
         """What the operands are multiplied as: their dtype, or ``tf32``."""
         operand = next((t for t in tensors if t.is_floating_point() or t.is_complex()), tensors[0])
         if operand.dtype is not torch.float32 or not operand.is_cuda:
             return dtype_name(operand.dtype)
-        product, convolution = self._tf32.words[:2]
-        return "tf32" if (convolution if "conv" in name else product) == "tf32" else "float32"
+        product, convolution, recurrence = self._tf32.words[:3]
+        word = convolution if "conv" in name else recurrence if "rnn" in name else product
+        return "tf32" if word == "tf32" else "float32"
 
 
-def _sizes(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """M, N and K of a matrix product; the channels in and out of a convolution; () for others."""
-    shapes = [tuple(arg.shape) for arg in args if isinstance(arg, Tensor)]
-    if name in ("mm", "bmm", "addmm", "baddbmm"):
-        left, right = shapes[-2:]
-        return left[-2], right[-1], left[-1]
-    if name == "convolution_backward":
-        return shapes[2][1], shapes[2][0]
-    if "conv" in name:
-        return shapes[1][1], shapes[1][0]
-    return ()
+def _sizes(name: str, args: tuple[Any, ...], result: object) -> tuple[tuple[int, ...], Collection[int]]:
+    """M, N and K of a matrix product, or the channels in and out of a convolution; () for others.
+
+    And the sizes among them of the dimensions that are contiguous in memory. A grouped convolution has none:
+    its groups are too narrow for Tensor Cores, or cuDNN lays them out by itself.
+    """
+    tensors = [arg for arg in args if isinstance(arg, Tensor)]
+    if name.removesuffix("_") in ("mm", "bmm", "addmm", "baddbmm"):
+        left, right = tensors[-2:]
+        sizes = left.shape[-2], right.shape[-1], left.shape[-1]
+        return sizes, {_contiguous_size(matrix) for matrix in (left, right, *tensors_in(result))}
+    if name in ("convolution", "convolution_backward"):
+        backward = name == "convolution_backward"
+        weight, transposed, groups = tensors[1 + backward], args[6 + backward], args[8 + backward]
+        channels = tuple(weight.shape[:2]) if transposed else tuple(weight.shape[1::-1])
+        return (channels, channels) if groups == 1 else ((), ())
+    return (), ()
+
+
+def _contiguous_size(matrix: Tensor) -> int:
+    """Of a [..., M, N] matrix that may be transposed; 0 if it has to be copied first."""
+    return next((matrix.shape[dim] for dim in (-1, -2) if matrix.stride(dim) == 1), 0)
+
+
+def _can_be_padded(size: int) -> bool:
+    """Whether it is no multiple of 8, and the next one less than twice as much: 10, not the 3 of RGB."""
+    return size % ALIGNMENT > 0 and math.ceil(size / ALIGNMENT) * ALIGNMENT < 2 * size
+
+
+def _by_layer(unaligned: Iterable[UnalignedProduct]) -> list[UnalignedProduct]:
+    """The most operations first; a layer's products backward are its product forward turned around."""
+    products: dict[str, UnalignedProduct] = {}
+    for product in unaligned:
+        first = products.setdefault(product.name, replace(product, flops=0))
+        products[product.name] = replace(first, flops=first.flops + product.flops)
+    return sorted(products.values(), key=lambda product: -product.flops)
 
 
 def _names_by_shape(model: nn.Module) -> Mapping[tuple[int, ...], str]:
@@ -175,21 +207,12 @@ def _key(tensor: Tensor) -> tuple[int, ...]:
     return tuple(sorted(shape)) if len(shape) == 2 else shape
 
 
-def _is_channels_last(tensor: Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    wanted = formats.get(tensor.dim())
-    return wanted is not None and tensor.is_contiguous(memory_format=wanted) and math.prod(tensor.shape) > 0
-
-
-def _formulas_of_torch() -> Mapping[Any, Callable[..., int]]:
-    log = logging.getLogger("torch.utils.flop_counter")
-    level = log.level
-    log.setLevel(logging.ERROR)  # where there is no triton it warns of kernels that we look for ourselves
-    try:
-        from torch.utils.flop_counter import flop_registry  # imports triton, where there is one
-    finally:
-        log.setLevel(level)
-    return flop_registry
+def _is_channels_first(tensors: Iterable[Tensor]) -> bool:
+    """Whether all images are NCHW; of other dimensions torch has no such choice for a whole model."""
+    images = [tensor for tensor in tensors if tensor.dim() == 4]
+    return bool(images) and not any(
+        image.is_contiguous(memory_format=torch.channels_last) and image.numel() > 0 for image in images
+    )
 
 
 def _own_function() -> str:

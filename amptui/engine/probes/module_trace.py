@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from amptui.engine.probes.gradients import dense_elements, in_memory_order, together
+from amptui.engine.probes.gradients import MAX_NAMES, together
+from amptui.engine.probes.lost_weights import LostWeights
+from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.findings import ModuleRange, ModulesTraced
 
@@ -46,9 +48,12 @@ class ModuleTrace:
     bypass ``__call__``; outputs that are sparse, nested, or outside tuples, lists and mappings; code in
     TorchScript or under transforms of ``torch.func``; and the gradients of weights, which
     :class:`~amptui.engine.probes.gradients.GradientProbe` measures.
+
+    If weights were not finite before the step, no module is named: see
+    :class:`~amptui.engine.probes.lost_weights.LostWeights`, also on ``infinite_at_start``.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, infinite_at_start: Collection[str] = ()) -> None:
         self._modules = [
             (name, module)
             for name, module in model.named_modules()
@@ -57,6 +62,7 @@ class ModuleTrace:
         self._device = next((p.device for p in model.parameters()), None)
         # Lists, because append is atomic: autograd runs CUDA's backward pass in other threads.
         self._measured: list[_Measured] = []
+        self._lost_weights = LostWeights(model, infinite_at_start)
         self._seconds_spent: list[float] = []
         self._versions = WeakTensorKeyDictionary()
         self._hooks = ExitStack()
@@ -70,6 +76,7 @@ class ModuleTrace:
         self._hooks.enter_context(torch.compiler.set_stance("force_eager"))
         for name, module in self._modules:
             self._hooks.callback(module.register_forward_hook(partial(self._see_output, name)).remove)
+        self._lost_weights.measure_buffers()
         self._spent_since(began)
         return self
 
@@ -85,9 +92,14 @@ class ModuleTrace:
         """One float32 row on the model's device, for :meth:`traced`; call it after the backward pass."""
         if not self._measured:
             return torch.zeros(0, device=self._device)
+        began = time.perf_counter()
+        self._lost_weights.measure_parameters()
         largest = [each.largest for each in self._measured]
+        device = self._device or largest[0].device
         # The replicas of nn.DataParallel have theirs on other GPUs.
-        return torch.stack(together(largest, self._device or largest[0].device))
+        row = torch.stack([*together(largest, device), *self._lost_weights.values(device)])
+        self._spent_since(began)
+        return row
 
     def traced(
         self,
@@ -102,18 +114,22 @@ class ModuleTrace:
         """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
         ranges = [
             ModuleRange(name=each.name, kind=each.kind, way=each.way, dtype=each.dtype, largest=largest)
-            for each, largest in zip(self._measured, row, strict=True)
+            for each, largest in zip(self._measured, row[: len(self._measured)], strict=True)
         ]
+        first = _first(ranges)
+        lost = self._lost_weights.lost(row[len(ranges) :], first.name) if first is not None else []
         return ModulesTraced(
             time=time,
             step=step,
             precision=precision,
             loss_scale=loss_scale,
             asked=asked,
-            first=_first(ranges),
-            nearest=_nearest(ranges),
+            first=None if lost else first,
+            nearest=() if lost else _nearest(ranges),
             modules=len(self._modules),
             seconds=sum(self._seconds_spent),
+            lost=tuple(lost[:MAX_NAMES]),
+            lost_count=len(lost),
         )
 
     def _see_output(self, name: str, module: nn.Module, _args: object, output: object) -> None:
@@ -156,36 +172,6 @@ class ModuleTrace:
 
     def _spent_since(self, began: float) -> None:
         self._seconds_spent.append(time.perf_counter() - began)
-
-
-def is_measurable(tensor: Tensor) -> bool:
-    """Whether :func:`largest_absolute` takes ``tensor``: strided, floating-point or complex, not empty."""
-    return (
-        (tensor.is_floating_point() or tensor.is_complex())
-        and tensor.layout is torch.strided
-        and not tensor.is_nested
-        # A tensor inside torch.func.vmap stands for many and must not be kept.
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and tensor.numel() > 0
-    )
-
-
-def largest_absolute(tensor: Tensor) -> Tensor:
-    """The largest absolute value, 0-d float32 on the device: NaN if there is a NaN, else Inf if an Inf.
-
-    Both parts of a complex number count. A float64 beyond float32's range becomes Inf.
-    """
-    elements = dense_elements(tensor.detach())
-    assert elements is not None, "only tensors with elements are measurable"
-    if elements.itemsize == 1:
-        elements = elements.float()  # float8 has no comparison
-    if elements.is_cuda:
-        # One kernel. Without a dtype autocast would cast all elements to float32 first.
-        wide = torch.float64 if elements.dtype is torch.float64 else torch.float32
-        largest: Tensor = torch.linalg.vector_norm(elements, math.inf, dtype=wide)
-        return largest.float()
-    least, most = torch.aminmax(in_memory_order(elements))
-    return torch.maximum(-least, most).float()
 
 
 def _first(ranges: Sequence[ModuleRange]) -> ModuleRange | None:

@@ -20,6 +20,7 @@ from amptui.engine.probes.float16_window import Float16WindowProbe
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.engine.probes.flop_schedule import FlopSchedule, StepInputs
 from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.lost_weights import infinite_names
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.readback import open_readback
 from amptui.engine.trained import Trained
@@ -100,7 +101,7 @@ class _TracedSteps:
         """Add one step's trace (None: it was lost); the result, once there is one."""
         if found is not None and (self.best is None or _rank(found) > _rank(self.best)):
             self.best = found
-        self.over = last or (self.best is not None and self.best.first is not None)
+        self.over = last or (self.best is not None and _is_conclusive(self.best))
         return self.best if self.over else None
 
     def end(self, trouble: str) -> None:
@@ -127,6 +128,7 @@ class Probes:
         self._buffers = BufferWatch(trained.model)
         self._buffers_cadence = Cadence(BUFFERS_BUDGET)
         self._buffers_trouble_step = -BUFFERS_GAP_STEPS
+        self._infinite_at_start = infinite_names(trained.model)
         self._reported_failures: set[str] = set()
         self._traced: _TracedSteps | None = None
         self._trace_trouble_step = -TRACE_GAP_STEPS
@@ -157,7 +159,7 @@ class Probes:
             return
         with ExitStack() as stack:
             unsafe = stack.enter_context(unsafe_loss_calls()) if step == 1 else []
-            trace = None if traced is None else stack.enter_context(ModuleTrace(self._model))
+            trace = None if traced is None else stack.enter_context(self._trace())
             flops = None if counted is None else stack.enter_context(FlopCounter(self._model))
             yield
         for text in unsafe:
@@ -272,6 +274,9 @@ class Probes:
         self._last_window = step, now
         return (None, None) if before is None else (step - before[0], now - before[1])
 
+    def _trace(self) -> ModuleTrace:
+        return ModuleTrace(self._model, infinite_at_start=self._infinite_at_start)
+
     def _send_trace(self, trace: ModuleTrace, traced: _TracedSteps, step: int, precision: Precision) -> None:
         traced.steps_left -= 1
         last = traced.steps_left == 0
@@ -329,4 +334,9 @@ class Probes:
 
 def _rank(found: ModulesTraced) -> tuple[bool, float]:
     """Orders traces: something non-finite first, then by the largest finite value."""
-    return found.first is not None, found.nearest[0].largest if found.nearest else 0.0
+    return _is_conclusive(found), found.nearest[0].largest if found.nearest else 0.0
+
+
+def _is_conclusive(found: ModulesTraced) -> bool:
+    """Whether another step's trace would tell no more."""
+    return found.first is not None or found.lost_count > 0

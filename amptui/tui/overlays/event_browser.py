@@ -79,7 +79,7 @@ class EventBrowser(Overlay):
         event = view.events[self._index]
         head, detail = text_lines(event, inner.width - 2), detail_lines(event, inner.width - 2)
         lines = [*head, "", *detail] if detail else head
-        sign, style = event_list.sign_of(event, view)
+        sign, style = event_list.sign_of(event)
         x = inner.text(inner.text(1, 0, sign, style) + 1, 0, event_list.when(event), Style.DIM)
         inner.text(x + 2, 0, f"step {event.step:,}" if event.step is not None else "", Style.DIM)
         visible = self._detail.visible(len(lines), inner.height - 2)

@@ -45,12 +45,13 @@ class Help(Overlay):
 
     def draw(self, canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         """See :class:`Overlay`."""
-        inner = open_box(canvas, self._title, width=78, height=len(self._keys) + 5)
+        blank = int(len(self._keys) + 5 <= canvas.height)
+        inner = open_box(canvas, self._title, width=78, height=len(self._keys) + 4 + blank)
         x = _HELP_LABEL_WIDTH + 2
         for y, key in enumerate(self._keys):
             inner.text(0, y, key.label, Style.KEY | BOLD, width=_HELP_LABEL_WIDTH, align="right")
             inner.text(x, y, key.meaning, width=max(0, inner.width - x))
-        y = len(self._keys) + 1
+        y = len(self._keys) + blank
         inner.text(0, y, "precisions", Style.DIM)
         inner.text(0, y + 1, "run folder", Style.DIM)
         inner.text(x, y + 1, view.run_dir, Style.DIM, width=max(0, inner.width - x))

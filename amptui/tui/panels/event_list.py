@@ -5,6 +5,7 @@ import time
 from amptui import units
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_glyph
+from amptui.records import PrecisionChanged
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -42,7 +43,7 @@ def draw(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         if canvas.width >= _WIDE:
             x = canvas.text(x + 1, y, "step" if step else "    ", Style.DIM)
         x = canvas.text(x, y, step, Style.DIM, width=_STEP_WIDTH, align="right") + 2
-        sign, style = sign_of(event, view)
+        sign, style = sign_of(event)
         x = canvas.text(x, y, sign, style) + 1
         canvas.text(x, y, event_text(event), text_style(event), width=canvas.width - x)
 
@@ -52,13 +53,12 @@ def when(event: Event) -> str:
     return time.strftime("%H:%M:%S", time.localtime(event.time))
 
 
-def sign_of(event: Event, view: SessionView) -> tuple[str, int]:
+def sign_of(event: Event) -> tuple[str, int]:
     """The sign that shows an event's kind at a glance, and its style."""
     if event.severity != "info":
         return VERDICT_SIGNS[event.severity]
-    if event.kind == "switch":
-        precision = next((s.precision for s in reversed(view.switches) if s.step == event.step), None)
-        return (precision_glyph(precision), precision_style(precision)) if precision else ("·", Style.TEXT)
+    if isinstance(event.about, PrecisionChanged):
+        return precision_glyph(event.about.current), precision_style(event.about.current)
     if event.kind == "growth":
         return "↑", precision_style("fp16")
     return VERDICT_SIGNS["info"] if event.kind == "finished" else ("·", Style.DIM)

@@ -3,6 +3,7 @@
 import math
 
 from amptui import units
+from amptui.diagnosis.loss_form import has_no_loss, step_loss_words
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels.phase import waiting_words
@@ -18,6 +19,7 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
     """The current loss, its average, the best of the run, and the last validation."""
     return [
         current(view),
+        loss_form(view),
         Phrase((Word("avg ", Style.DIM), Word(f"{units.loss(view.smoothed_loss):>7}")), 4),
         Phrase((Word("best ", Style.DIM), Word(f"{units.loss(view.best_loss):>7}")), 3),
         validation(view),
@@ -28,9 +30,15 @@ def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
 
 def current(view: SessionView) -> Phrase:
     """The newest loss that has reached the host; NaN and Inf in the style of an error."""
-    loss = view.last.loss if view.last is not None else None
+    loss = None if view.last is None or has_no_loss(view.newest) else view.last.loss
     trouble = loss is not None and not math.isfinite(loss)
     return Phrase((Word(f"{units.loss(loss):>7}", Style.ERROR if trouble else Style.STRONG),))
+
+
+def loss_form(view: SessionView) -> Phrase:
+    """What the loss of the newest step is, or why it has none; empty for that of one backward pass."""
+    words = step_loss_words(view.newest, brief=True)
+    return Phrase((Word(words, Style.DIM),) if words else (), 0 if has_no_loss(view.newest) else 2)
 
 
 def validation(view: SessionView) -> Phrase:
@@ -44,7 +52,7 @@ def validation(view: SessionView) -> Phrase:
 
 def learning_rate(view: SessionView) -> Phrase:
     """Of the newest step; of each parameter group where they differ."""
-    step = view.last
+    step = view.newest if view.newest is not None and view.newest.lr is not None else view.last
     lrs = () if step is None or step.lr is None else step.group_lrs or (step.lr,)
     return Phrase((Word("lr ", Style.DIM), Word(" ".join(map(units.loss, lrs)))) if lrs else (), 5)
 
@@ -72,6 +80,9 @@ class LossPanel:
             if words and not (view.phase is not None and view.phase.phase == "first step"):
                 words = f"waiting for the first step: {words}"
             quiet(canvas, words or "no step yet")
+            return
+        if view.last is None and (words := step_loss_words(view.newest)):
+            quiet(canvas, words)
             return
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)

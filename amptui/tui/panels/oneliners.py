@@ -11,6 +11,7 @@ from amptui.tui.panels import memory_panel as memories
 from amptui.tui.panels import precision_table as comparing
 from amptui.tui.panels import scale as scales
 from amptui.tui.panels import throughput as throughputs
+from amptui.tui.panels.optimizer_line import front_label
 from amptui.tui.panels.phase import waiting_words
 from amptui.tui.panels.phrases import GAP, Phrase, Word, fitting, line_width, wrapped, write
 from amptui.tui.panels.screen_state import ScreenState
@@ -34,7 +35,9 @@ def loss(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     if waiting:
         _line(canvas, "loss", [Phrase((Word(f"waiting: {waiting}", Style.DIM),))])
         return
-    _line(canvas, "loss", losses.headline(view, screen))
+    label = front_label(view)
+    name = [Phrase((Word(label, Style.STRONG),), 1)] if label else []
+    _line(canvas, "loss", [*name, *losses.headline(view, screen)])
 
 
 def throughput(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:

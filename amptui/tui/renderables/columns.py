@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from amptui.telemetry.robust_range import rate_limits
 from amptui.telemetry.view import Counts, Floats, Series
 from amptui.tui.renderables.step_window import Window
 
@@ -32,6 +33,8 @@ class Columns:
     mean: Floats
     nonfinite: Bools
     """Columns in which a value was NaN or Inf."""
+    weights: Floats | None = None
+    """Of rates: the seconds of each column, by which ``mean`` is weighted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,25 +49,31 @@ class _Points:
     high: Floats
     mean: Floats
     nonfinite: Bools
+    weights: Floats | None
 
 
 def sample(series: Series, window: Window, columns: int) -> Columns:
     """Reduce the part of ``series`` in ``window`` to ``columns``, exactly where recent values suffice.
 
     Points that begin in one column are combined; their means are averaged as if all buckets were full, which
-    only the newest may not be. Where there are fewer points than columns, each point fills all columns of its
-    steps.
+    only the newest may not be, and those of rates by their seconds. Where there are fewer points than
+    columns, each point fills all columns of its steps.
     """
     low, high, mean = np.full((3, columns), np.nan)
     nonfinite = np.zeros(columns, np.bool_)
+    weights = None if series.weights is None else np.zeros(columns)
     points = _points_within(series, window)
     if len(points.steps) and columns > 0:
         starts, held, filled = _groups(points, window, columns)
         low[filled] = np.repeat(_bounded(np.fmin.reduceat(points.low, starts)), held)
         high[filled] = np.repeat(_bounded(np.fmax.reduceat(points.high, starts)), held)
-        mean[filled] = np.repeat(_means(points.mean, starts), held)
+        if weights is None or points.weights is None:
+            mean[filled] = np.repeat(_means(points.mean, starts), held)
+        else:
+            means, seconds = _weighted_means(points.mean, points.weights, starts)
+            mean[filled], weights[filled] = np.repeat(means, held), np.repeat(seconds / held, held)
         nonfinite[filled] = np.repeat(np.logical_or.reduceat(points.nonfinite, starts), held)
-    return Columns(low, high, mean, nonfinite)
+    return Columns(low, high, mean, nonfinite, weights)
 
 
 def columns_above_zero(series: Series, window: Window, columns: int) -> Bools:
@@ -105,6 +114,14 @@ def _means(values: Floats, starts: Counts) -> Floats:
     return means
 
 
+def _weighted_means(values: Floats, weights: Floats, starts: Counts) -> tuple[Floats, Floats]:
+    """The same, weighted; and the sum of the weights."""
+    weights = np.where(np.isfinite(values), np.nan_to_num(weights), 0.0)
+    totals = np.add.reduceat(weights, starts)
+    sums = np.add.reduceat(np.where(weights > 0, values, 0.0) * weights, starts)
+    return np.divide(sums, totals, out=np.full(len(starts), np.nan), where=totals > 0), totals
+
+
 def _bounded(values: Floats) -> Floats:
     return np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
 
@@ -114,8 +131,17 @@ def extent(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, 
 
     Without outliers, an extreme is left out if it lies more than four times as far from the other end as
     98% of the columns do. Then a first loss of 40 does not flatten a curve near 0.1, but the usual fall of a
-    loss, which takes more than 2% of the columns, is shown completely.
+    loss, which takes more than 2% of the columns, is shown completely. Rates are further limited to the
+    range of what is usual.
     """
+    lowest, highest = _without_outliers(columns, log=log, with_outliers=with_outliers)
+    if with_outliers or columns.weights is None:
+        return lowest, highest
+    bottom, top = rate_limits(columns.mean, columns.weights)
+    return max(lowest, bottom), min(highest, top)
+
+
+def _without_outliers(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, float]:
     low, high = (np.sort(values[np.isfinite(values)]) for values in (columns.low, columns.high))
     if log:
         high = high[high > 0]
@@ -146,7 +172,13 @@ def _recent_points(series: Series, window: Window, first_recent: int) -> _Points
     values = series.recent[start:stop]
     steps = np.arange(first_recent + start, first_recent + stop)
     return _Points(
-        steps, first_recent + stop - 1, values, values, values, series.recent_nonfinite[start:stop]
+        steps,
+        first_recent + stop - 1,
+        values,
+        values,
+        values,
+        series.recent_nonfinite[start:stop],
+        None if series.recent_weights is None else series.recent_weights[start:stop],
     )
 
 
@@ -157,4 +189,5 @@ def _bucket_points(series: Series, window: Window) -> _Points:
     steps = series.first_step + np.arange(start, stop) * size
     last_step = min(series.first_step + stop * size - 1, series.last_step)
     low, high, mean = series.minimum[start:stop], series.maximum[start:stop], series.mean[start:stop]
-    return _Points(steps, last_step, low, high, mean, series.nonfinite[start:stop] > 0)
+    weights = None if series.weights is None else series.weights[start:stop]
+    return _Points(steps, last_step, low, high, mean, series.nonfinite[start:stop] > 0, weights)

@@ -91,10 +91,14 @@ def _draw_curve(
     fractions = axis.fraction(np.stack((columns.low, columns.high, columns.mean)))
     within = np.minimum(np.maximum(fractions, 0), 1)
     line = within[2]
+    if columns.weights is not None:
+        line[:] = fractions[2]  # what lies outside takes its part in the mean
     line[np.repeat(gaps, across)] = np.nan
     if band:
         switches = (styles[1:] != styles[:-1]).nonzero()[0] + 1
-        line[:] = smoothed(line, max(1, len(line) // _SMOOTHING_PART), switches * across)
+        reach = max(1, len(line) // _SMOOTHING_PART)
+        line[:] = smoothed_by_weight(line, columns.weights, reach, switches * across)
+    np.clip(line, 0, 1, out=line)
     measured = np.isfinite(within)
     # Dot rows from the top; any row where there is no value.
     rows = np.rint((1 - np.where(measured, within, 0.0)) * (height - 1)).astype(np.int64)
@@ -137,6 +141,16 @@ def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS) -> Floats:
         np.cumsum(np.where(finite, line, 0.0), out=sums[1:])
         line = np.where(finite, (sums[stop] - sums[first]) / span, np.nan)
     return line
+
+
+def smoothed_by_weight(line: Floats, weights: Floats | None, reach: int, breaks: Counts) -> Floats:
+    """As :func:`smoothed`, where each column counts by its weight: a rate by its seconds."""
+    if weights is None:
+        return smoothed(line, reach, breaks)
+    weights = np.where(np.isfinite(line), weights, np.nan)
+    sums, totals = smoothed(line * weights, reach, breaks), smoothed(weights, reach, breaks)
+    result: Floats = np.divide(sums, totals, out=np.full(len(line), np.nan), where=totals > 0)
+    return result
 
 
 def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:

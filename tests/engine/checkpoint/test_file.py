@@ -30,6 +30,7 @@ from amptui.engine.checkpoint.file import (
     write,
 )
 from amptui.runfiles import open_new
+from tests import deprecations
 
 
 def made(step: int, *, numbers: int = 1000) -> Checkpoint:
@@ -209,7 +210,7 @@ def troubled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Folders in which a process wrote to a disk that was full, and then was killed; what it printed."""
     folder = tmp_path_factory.mktemp("troubled")
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", TROUBLED, str(folder)],
+        [sys.executable, *deprecations.options_for_python(), "-c", TROUBLED, str(folder)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -17,16 +17,17 @@ from torch.optim import optimizer as torch_optimizer
 
 from amptui import monitor
 from amptui.engine.own_loop import loop_search, observed_loop
-from amptui.engine.own_loop.loop_hooks import LoopHooks
-from amptui.engine.own_loop.loop_search import LoopSearch
+from amptui.engine.own_loop.loop_search import search_loop
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
 from amptui.engine.own_loop.parameter_owner import LooseParameters, owner_of
 from amptui.monitor import Monitor, observe_found
 from amptui.records import StepRecord
 from amptui.runs.journal import read
 from tests.observed import Loop, same_bits
 
-HOOKED = [(Tensor, "backward"), (torch.autocast, "__enter__")]
+HOOKED: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autocast, "__enter__")]
+HOOKED += [(Tensor, "backward"), (torch.optim.Optimizer, "__init__")]
 HOOKED += [(GradScaler, name) for name in ("scale", "unscale_", "step", "update")]
 
 
@@ -37,14 +38,20 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     methods = [getattr(*each) for each in HOOKED]
     yield tmp_path / "amptui" / "runs"
     close_monitors()
-    torch_optimizer._global_optimizer_pre_hooks.clear()
+    for search in _searches:
+        search.leave()
+    _searches.clear()
+    assert not torch_optimizer._global_optimizer_pre_hooks
     assert [getattr(*each) for each in HOOKED] == methods
+
+
+_searches: list[OptimizerLanes] = []
 
 
 def searched(loop: Loop, steps: int) -> list[Exception]:
     """Trains ``loop`` with a search in place; returns what failed."""
     failed: list[Exception] = []
-    LoopSearch(found=observe_found, failed=failed.append)
+    _searches.append(search_loop(open_loop=observe_found, failed=failed.append))
     loop.run(steps)
     return failed
 
@@ -94,9 +101,9 @@ def test_every_step_is_seen_from_the_first_on(
 _FAULTS = {
     "the search for the model": (loop_search, "owner_of"),
     "the run": (monitor, "GuestRun"),
-    "hooks": (observed_loop, "LoopHooks"),
-    "the first step": (ObservedLoop, "begin_with"),
-    "a scaler": (LoopHooks, "_hook_scaler"),
+    "gradients": (observed_loop, "GradientNorms"),
+    "the first step": (ObservedLoop, "follow"),
+    "the hooks": (OptimizerLanes, "add"),
 }
 
 
@@ -131,20 +138,23 @@ def test_an_error_has_no_frame_of_ours_wherever_it_is_caught(runs: Path) -> None
         return found
 
     bare = frames(Loop("fp16"))
-    search = LoopSearch(found=lambda _: None, failed=lambda error: pytest.fail(str(error)))
+    search = search_loop(open_loop=lambda _: None, failed=lambda error: pytest.fail(str(error)))
     assert frames(Loop("fp16")) == bare
-    search.remove()
+    search.leave()
     later, loop = Loop("fp16").run(1), Loop("fp16")
     searched(loop, 1)
     assert frames(loop) == frames(later)
-    assert len(steps_in(runs)) == 1
+    # The calls made a step more, with the gradients that were left.
+    assert [(each.step, each.loss_form) for each in steps_in(runs) if not each.optimizer] == [
+        *((1, ""), (2, "no backward")),
+    ]
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        "amptui.engine.own_loop.observed_loop.StepFacts",
-        "amptui.engine.own_loop.observed_loop.ObservedLoop._learning_rates",
+        "amptui.engine.own_loop.row_sender.StepFacts",
+        "amptui.engine.own_loop.loop_step.LearningRateReader.read",
         "amptui.process.guest_run.own_script_name",
     ],
 )
@@ -155,7 +165,7 @@ def test_an_alarm_of_the_script_that_finds_us_at_work_reaches_the_script(
         raise TimeoutError
 
     loop = Loop("fp32")
-    searched(loop, 1 if "observed_loop" in place else 0)
+    searched(loop, 1 if "own_loop" in place else 0)
     before = signal.signal(signal.SIGUSR1, alarm)
     try:
         with monkeypatch.context() as patch:

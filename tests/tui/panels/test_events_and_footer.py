@@ -54,9 +54,13 @@ def test_a_switch_has_the_sign_of_the_precision_it_led_to() -> None:
     assert style_of(canvas, "■") == Style.FP32
 
 
-def test_a_switch_whose_stretch_is_forgotten_has_a_plain_sign() -> None:
-    view = replace(views.compared(), switches=())
-    assert "·" in draw_alone(event_list.draw, view, 60, 1).lines()[0]
+def test_a_switch_has_its_sign_whichever_stretches_are_shown() -> None:
+    """Those of the oldest are forgotten, and those of other optimizers are not in the view."""
+    one, other = (
+        draw_alone(event_list.draw, replace(views.compared(), switches=switches), 60, 3)
+        for switches in ((), views.compared().switches)
+    )
+    assert one.lines() == other.lines()
 
 
 def test_prints_are_dim() -> None:

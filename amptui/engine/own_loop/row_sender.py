@@ -1,0 +1,83 @@
+"""Sends the numbers of steps of somebody else's loop to the host, from where they are reported in order."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from amptui.engine.own_loop.loop_step import LoopStep
+from amptui.engine.precision import ScalerTensors
+from amptui.engine.readback import open_readback
+from amptui.engine.reporting import StepFacts, StepReporter
+
+
+class RowSender:
+    """Sends one optimizer's numbers; ``samples`` are those of each of its steps, 0 if they are counted."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        clock: Callable[[], float],
+        reporter: StepReporter,
+        optimizer: str,
+        samples: int,
+    ) -> None:
+        self._readback = open_readback(device, clock=clock)
+        self._reporter = reporter
+        self._optimizer = optimizer
+        self.samples = samples
+        self.is_timed = True
+        """Whether the time of the next step is measured."""
+
+    def send(
+        self,
+        made: LoopStep,
+        scaler: ScalerTensors | None,
+        step: int,
+        epoch: int,
+        precision: str,
+        ended: float,
+        *,
+        warming_up: bool,
+    ) -> None:
+        """Send a step that ``ended`` at that time of ``perf_counter``."""
+        lrs, asked, passes = made.lrs, made.asked, made.passes
+        layout, values = made.row(scaler)
+        samples = made.trained_samples if passes.count else made.samples
+        facts = StepFacts(
+            step,
+            epoch,
+            precision,
+            self.samples or samples,
+            None if asked is None else made.data_seconds,
+            ended if asked is None else asked,
+            lrs.first,
+            warming_up,
+            layout,
+            made.norms_scaled,
+            passes.count or 1,
+            lrs.groups,
+            self._optimizer,
+            "" if made.logged_loss is not None else passes.form,
+        )
+        deliver = self._reporter.step
+        self._readback.push(values, lambda row, seconds: deliver(facts, row, seconds), timed=self.is_timed)
+        if not self.is_timed:
+            self.is_timed = True
+            self._readback.begin_interval()
+
+    def send_others(self, values: list[Tensor], deliver: Callable[..., object]) -> None:
+        """Send other numbers, which ``deliver`` gets after the steps before."""
+        self._readback.push(values, deliver, timed=False)
+
+    def begin_interval(self) -> None:
+        """Leave the time until now out of the next step's."""
+        self._readback.begin_interval()
+
+    def drain(self) -> None:
+        """Deliver what has arrived."""
+        self._readback.drain()
+
+    def flush(self) -> None:
+        """Deliver all; waits for the device."""
+        self._readback.flush()

@@ -1,0 +1,177 @@
+"""The steps of one optimizer, folded: its curves, losses, pace, scaler, gradients and comparison."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from amptui import findings, records, samples
+from amptui.loop_records import OptimizerFollowed
+from amptui.telemetry.comparison import PrecisionLedger
+from amptui.telemetry.flops import FlopsWatch
+from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch
+from amptui.telemetry.numerics import FIRST_SCALE, NumericsWatch, headrooms
+from amptui.telemetry.pace import EpochPlace, Pace
+from amptui.telemetry.scaler import ScalerWatch
+from amptui.telemetry.stretch import Stretch, stretches
+from amptui.telemetry.timing import TimingWatch
+from amptui.telemetry.tracks import LossSummary, SwitchList, Tracks
+from amptui.telemetry.view import OptimizerView, SessionView
+
+
+@dataclass(slots=True, eq=False)
+class OptimizerSteps:
+    """Everything that follows from the steps of one optimizer, which counts them from 1."""
+
+    newest: records.StepRecord | None = None
+    """With a measured loss or without."""
+    last: records.StepRecord | None = None
+    """The newest with a measured loss."""
+    grad_norm: float | None = None
+    """The newest measured one."""
+    samples_trained: int = 0
+    steps_at_sample: int = 0
+    """How many steps had been added when the device was sampled last."""
+    steps_added: int = 0
+    followed: OptimizerFollowed | None = None
+    tracks: Tracks = field(default_factory=Tracks)
+    losses: LossSummary = field(default_factory=LossSummary)
+    pace: Pace = field(default_factory=Pace)
+    epoch: EpochPlace = field(default_factory=EpochPlace)
+    ledger: PrecisionLedger = field(default_factory=PrecisionLedger)
+    utilization: UtilizationWatch = field(default_factory=UtilizationWatch)
+    energy: EnergyWatch = field(default_factory=EnergyWatch)
+    timing: TimingWatch = field(default_factory=TimingWatch)
+    flops: FlopsWatch = field(default_factory=FlopsWatch)
+    scaler: ScalerWatch = field(default_factory=ScalerWatch)
+    numerics: NumericsWatch = field(default_factory=NumericsWatch)
+    memory: dict[str, findings.MemoryBreakdown] = field(default_factory=dict)
+    """The newest of each precision."""
+    switches: SwitchList = field(default_factory=SwitchList)
+
+    def add(self, steps: Sequence[records.StepRecord], steps_per_epoch: int | None) -> None:
+        """Add steps of this optimizer, at least one, in the order in which they were emitted."""
+        for stretch in stretches(steps):
+            self._add_stretch(stretch, steps_per_epoch)
+        self.steps_added += len(steps)
+        self.newest = steps[-1]
+        backwards = range(len(steps) - 1, -1, -1)
+        self.last = next((steps[i] for i in backwards if steps[i].loss is not None), self.last)
+        norms = (steps[i].grad_norm for i in backwards)
+        self.grad_norm = next((norm for norm in norms if norm is not None), self.grad_norm)
+
+    def _add_stretch(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
+        self.ledger.add(stretch)
+        self.scaler.add(stretch)
+        self.samples_trained += sum(record.samples for record in stretch.records)
+        if stretch.settling:
+            self.energy.interrupt()
+        rewinds = stretch.first_step <= self.tracks.last_step
+        scale = self.scaler.scale
+        if scale is None or scale < records.MIN_SOUND_SCALE:
+            scale = FIRST_SCALE
+        rooms = headrooms(stretch, scale)
+        if not self.tracks.add(stretch, rooms):
+            return
+        self.numerics.add(stretch, rooms, scale)
+        if rewinds:
+            self.switches.switch(stretch.first_step, stretch.precision)
+        else:
+            self.switches.observe(stretch.first_step, stretch.precision)
+        self.losses.add(stretch)
+        self.pace.add(stretch)
+        self.epoch.add(stretch, steps_per_epoch)
+
+    # ---------------------------------------------------------------------------- the device
+
+    def skip_sample(self) -> None:
+        """The device was sampled, but what it did since the last time cannot be attributed to these steps."""
+        self.steps_at_sample = self.steps_added
+        self.energy.interrupt()
+        self.utilization = UtilizationWatch()
+
+    def add_sample(
+        self, sample: samples.DeviceSample, run: records.RunStarted | None, *, training: bool
+    ) -> None:
+        """Attribute a sample of the device to the precision that this optimizer trained in."""
+        self.steps_at_sample = self.steps_added
+        if sample.allocator is not None:
+            self.ledger.add_peak(sample.allocator.precision, sample.allocator.peak_allocated_bytes)
+        busy = self.utilization.add(sample, run, training=training)
+        if busy is not None:
+            self.ledger.add_utilization(*busy)
+        spent = self.energy.add(sample, run, training=training, samples_trained=self.samples_trained)
+        if spent is not None:
+            self.ledger.add_energy(spent)
+
+    # ----------------------------------------------------------------------- another process
+
+    def resume(self) -> None:
+        """Another process continues; what was timed in the one before says nothing of its pace."""
+        self.pace, self.utilization = Pace(), UtilizationWatch()
+        self.tracks.expect_resume()
+
+    def forget_after(self, step: int) -> None:
+        """Later steps no longer count: they are repeated."""
+        self.tracks.rewind(step + 1)
+        self.scaler.rewind(step + 1)
+        if self.last is not None and self.last.step > step:
+            self.last = None
+        if self.newest is not None and self.newest.step > step:
+            self.newest = self.last
+
+    def change_device(self) -> None:
+        """Seconds, bytes and joules of two devices do not compare."""
+        self.ledger, self.timing, self.memory = PrecisionLedger(), TimingWatch(), {}
+        self.flops = FlopsWatch()
+
+    # -------------------------------------------------------------------------------- views
+
+    def in_front(self, view: SessionView) -> SessionView:
+        """``view`` with these steps; its ``run`` and ``precision`` are read."""
+        step, comparison = self.tracks.last_step, self.ledger.comparison()
+        return replace(
+            view,
+            step=step,
+            epoch=self.epoch.number,
+            epoch_step=self.epoch.steps_done(step),
+            last=self.last,
+            newest=self.newest,
+            smoothed_loss=self.losses.smoothed,
+            best_loss=self.losses.best,
+            best_loss_step=self.losses.best_step,
+            step_seconds=self.pace.step_seconds,
+            samples_per_second=self.pace.samples_per_second,
+            loss=self.tracks.loss,
+            samples_rate=self.tracks.samples_rate,
+            loss_scale=self.tracks.loss_scale,
+            skips=self.tracks.skips,
+            switches=self.switches.switches,
+            comparison=comparison,
+            memory=tuple(self.memory[name] for name in records.PRECISION_ORDER if name in self.memory),
+            timings=self.timing.timings(comparison),
+            flops=self.flops.flops(self.ledger, view.run),
+            scaler=self.scaler.view(),
+            numerics=self.numerics.view(self.scaler, self.tracks.headrooms, view.precision),
+            unmeasured_steps=self.losses.unmeasured_steps,
+        )
+
+    def beside(self, name: str, label: str, precision: str | None, *, is_front: bool) -> OptimizerView:
+        """Its newest numbers in short."""
+        newest = self.newest
+        has_no_loss = newest is not None and newest.loss is None and bool(newest.loss_form)
+        return OptimizerView(
+            name=name,
+            label=label,
+            kind="" if self.followed is None else self.followed.kind,
+            step=self.tracks.last_step,
+            precision=precision,
+            loss=None if self.last is None or has_no_loss else self.last.loss,
+            smoothed_loss=self.losses.smoothed,
+            best_loss=self.losses.best,
+            loss_form="" if newest is None else newest.loss_form,
+            micro_batches=1 if newest is None else newest.micro_batches,
+            lr=None if newest is None else newest.lr,
+            grad_norm=self.grad_norm,
+            skipped=self.ledger.skipped,
+            step_seconds=self.pace.step_seconds,
+            is_front=is_front,
+        )

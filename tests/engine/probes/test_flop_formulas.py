@@ -1,0 +1,367 @@
+"""One step's operations against hand counts: torchvision's models, convolutions of all kinds, attention."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+from torch.nn import functional
+
+from amptui.engine.probes.flop_counter import FlopCounter
+from amptui.engine.probes.flop_formulas import flop_formulas
+from amptui.findings import FlopsCounted
+from amptui.models.char_gpt import CharGpt
+
+
+def counted(model: nn.Module, run: Callable[[], Tensor]) -> FlopsCounted:
+    with FlopCounter(model) as counter:
+        run().sum().backward()
+    found: FlopsCounted = counter.counted(step=1, precision="fp32")
+    return found
+
+
+# -------------------------------------------------------------------------------- whole models
+
+
+def by_hand(model: nn.Module, images: Tensor) -> int:
+    """Two operations for each weight of a layer, at each position: forward, and once per gradient."""
+    flops: list[int] = []
+
+    def add(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if isinstance(module, nn.Linear):
+            inner = module.in_features
+        elif isinstance(module, nn.Conv2d):
+            inner = module.in_channels // module.groups * math.prod(module.kernel_size)
+        else:
+            return
+        passes = 2 + inputs[0].requires_grad  # nobody needs a gradient of the images
+        flops.append(passes * 2 * output.numel() * inner)
+
+    handles = [module.register_forward_hook(add) for module in model.modules()]
+    model(images)
+    for handle in handles:
+        handle.remove()
+    return sum(flops)
+
+
+MODELS = [
+    "mobilenet_v2",
+    "efficientnet_b0",
+    "convnext_tiny",
+    "resnext50_32x4d",
+    "shufflenet_v2_x1_0",
+    "regnet_y_400mf",
+    "resnet18",
+    "densenet121",
+]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_of_a_model_is_what_a_hand_count_gives(name: str) -> None:
+    model = torchvision.models.get_model(name)
+    images = torch.rand(2, 3, 64, 64)
+    found = counted(model, lambda: model(images))
+    assert found.flops == pytest.approx(by_hand(model, images), rel=0.01)
+    assert found.uncounted == ()
+
+
+# ------------------------------------------------------------------------------- convolutions
+
+CONVOLUTIONS: list[tuple[type[nn.Module], tuple[int, ...]]] = [
+    (nn.Conv1d, (9,)),
+    (nn.Conv2d, (7, 8)),
+    (nn.Conv3d, (5, 4, 5)),
+    (nn.ConvTranspose1d, (5,)),
+    (nn.ConvTranspose2d, (3, 4)),
+    (nn.ConvTranspose3d, (2, 3, 2)),
+]
+
+
+def products(layer: Callable[[Tensor], Tensor], images: Tensor) -> int:
+    """How many pairs of an input and an output depend on each other: one weight multiplies in each."""
+    jacobian = torch.autograd.functional.jacobian(layer, images)
+    assert isinstance(jacobian, Tensor)
+    return int(jacobian.count_nonzero())
+
+
+@pytest.mark.parametrize("options", [{}, {"stride": 2}, {"dilation": 2}], ids=["", "stride", "dilation"])
+@pytest.mark.parametrize(("inputs", "outputs", "groups"), [(4, 6, 1), (4, 6, 2), (4, 4, 4), (4, 8, 4)])
+@pytest.mark.parametrize(("kind", "size"), CONVOLUTIONS)
+def test_a_convolution_multiplies_as_often_as_inputs_and_outputs_meet(
+    kind: Any, size: tuple[int, ...], inputs: int, outputs: int, groups: int, options: dict[str, int]
+) -> None:
+    layer = kind(inputs, outputs, 2, groups=groups, **options)
+    images = torch.rand(1, inputs, *size)
+    forward = 2 * products(layer, images)
+    # The gradient of the weights; that of the images only where somebody needs it.
+    assert counted(layer, lambda: layer(images)).flops == 2 * forward
+    assert counted(layer, lambda: layer(images.requires_grad_())).flops == 3 * forward
+    layer.weight.requires_grad_(False)
+    assert counted(layer, lambda: layer(images)).flops == 2 * forward
+
+
+# ---------------------------------------------------------------------------------- attention
+
+
+def test_a_step_of_char_gpt_is_what_a_hand_count_gives() -> None:
+    model = CharGpt(layers=2, heads=2, width=32, context=16, dropout=0.0).build_model()
+    assert isinstance(model, nn.Module)
+    vocabulary, batch, length, width = model.get_parameter("tok_emb.weight").shape[0], 3, 16, 32
+    found = counted(model, lambda: model(torch.randint(0, 90, (batch, length))))
+    # Three passes of 12 w^2 weights a block, and of the output layer's.
+    weights = 2 * 12 * width**2 + vocabulary * width
+    # T x w by w x T, twice in attention's forward pass; five times backward, as it computes the scores again.
+    attention = 2 * (2 + 5) * batch * length * length * width
+    assert found.flops == 3 * 2 * batch * length * weights + 2 * attention
+    assert found.uncounted == ()
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_attention_counts_its_products_masked_or_not(is_causal: bool, key_heads: int) -> None:
+    query = torch.rand(2, 4, 5, 8, requires_grad=True)
+    key, value = torch.rand(2, 2, key_heads, 7, 8, requires_grad=True)
+    found = counted(
+        nn.Identity(),
+        lambda: functional.scaled_dot_product_attention(
+            query, key, value, is_causal=is_causal, enable_gqa=key_heads < 4
+        ),
+    )
+    one = 2 * 2 * 4 * 5 * 7 * 8
+    assert found.flops == 7 * one  # the fused kernel computes the scores a second time
+    assert found.uncounted == ()
+
+
+# ---------------------------------------------------------------------------------- recurrent
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_a_recurrent_layer_uses_each_matrix_once_per_position(kind: Any, directions: int) -> None:
+    model = kind(4, 8, num_layers=2, batch_first=True, bidirectional=directions == 2)
+    batch, length = 3, 5
+    gates = {nn.LSTM: 4, nn.GRU: 3}[kind]
+    weights = directions * gates * 8 * (4 + 8) + directions * gates * 8 * (directions * 8 + 8)
+    found = counted(model, lambda: model(torch.rand(batch, length, 4, requires_grad=True))[0])
+    # Of a GRU torch takes apart nobody needs the gradient of the first state; oneDNN computes an LSTM's.
+    left_out = batch * directions * gates * 8 * 8 * 2 * 2 if kind is nn.GRU else 0
+    assert found.flops == 3 * 2 * batch * length * weights - left_out
+    assert found.uncounted == ()
+
+
+def test_a_recurrent_layer_on_a_gpu_counts_as_on_a_cpu() -> None:
+    model, inputs = nn.LSTM(4, 8, num_layers=2, bidirectional=True), torch.rand(5, 3, 4)
+    formulas, aten = flop_formulas(), torch.ops.aten
+    weights = list(model.parameters())
+    forward = formulas[aten._cudnn_rnn](inputs, weights, 4)
+    with FlopCounter(model) as counter, torch.no_grad():
+        model(inputs)
+    assert forward == counter.counted(step=1, precision="fp32").flops > 0
+    for of_weights in (False, True):
+        mask = [True, False, False, of_weights]
+        assert formulas[aten._cudnn_rnn_backward](inputs, weights, 4, mask) == (1 + of_weights) * forward
+
+
+# ---------------------------------------------------------------------------- parts of a tensor
+
+TENSOR_PARALLEL = """
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from amptui.engine.probes.flop_counter import FlopCounter
+
+distributed.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
+plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+with FlopCounter(model) as counter:
+    model(torch.rand(4, 8)).sum().backward()
+found = counter.counted(step=1, precision="fp32")
+print(found.flops, found.uncounted)
+"""
+
+
+def test_of_a_layer_spread_over_ranks_each_counts_its_part() -> None:
+    done = subprocess.run([sys.executable, "-c", TENSOR_PARALLEL], capture_output=True, text=True, check=True)
+    # Five products, the first layer's inputs need no gradient; half of each.
+    assert done.stdout.strip() == f"{5 * 2 * 4 * 8 * 32 // 2} ()"
+
+
+# ------------------------------------------------------------------------------- other products
+
+
+def rand(*sizes: int) -> Tensor:
+    return torch.rand(*sizes, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("run", "flops"),
+    [
+        (lambda: torch.mv(torch.rand(3, 5), torch.rand(5)), 2 * 3 * 5),
+        (lambda: torch.dot(torch.rand(5), torch.rand(5)), 2 * 5),
+        (lambda: torch.addmv(torch.rand(3), torch.rand(3, 5), torch.rand(5)), 2 * 3 * 5),
+        (lambda: torch.addr(torch.rand(3), torch.rand(3), torch.rand(5).sum().expand(3)), 2 * 3 * 3),
+        (lambda: torch.addbmm(torch.rand(3, 4), torch.rand(2, 3, 5), torch.rand(2, 5, 4)), 2 * 2 * 3 * 5 * 4),
+        (lambda: torch.rand(3, 4).addmm_(torch.rand(3, 5), torch.rand(5, 4)), 2 * 3 * 5 * 4),
+        (lambda: torch.rand(2, 3, 4).baddbmm_(torch.rand(2, 3, 5), torch.rand(2, 5, 4)), 2 * 2 * 3 * 5 * 4),
+        # Four real products and four sums for each complex one.
+        (lambda: (torch.rand(3, 5) + 1j) @ (torch.rand(5, 4) + 1j), 8 * 3 * 5 * 4),
+    ],
+    ids=["mv", "dot", "addmv", "addr", "addbmm", "addmm_", "baddbmm_", "complex"],
+)
+def test_products_that_torch_has_no_formula_for(run: Callable[[], Tensor], flops: int) -> None:
+    with FlopCounter(nn.Identity()) as counter:
+        run()
+    found = counter.counted(step=1, precision="fp32")
+    assert (found.flops, found.uncounted) == (flops, ())
+
+
+def test_inference_mode_counts_a_whole_linear_layer() -> None:
+    model = nn.Linear(5, 4)
+    with torch.inference_mode(), FlopCounter(model) as counter:
+        model(torch.rand(2, 3, 5))
+    found = counter.counted(step=1, precision="fp32")
+    assert (found.flops, found.uncounted) == (2 * 2 * 3 * 5 * 4, ())
+
+
+# ---------------------------------------------------------------------- what makes a lower bound
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        (lambda: torch.fft.rfft(rand(8)).abs(), "_fft_r2c"),
+        (lambda: torch.linalg.inv(torch.eye(3) + rand(3, 3)), "linalg_inv_ex"),
+        (lambda: torch.linalg.svdvals(rand(3, 3)), "_linalg_svd"),
+        (
+            lambda: torch.cdist(rand(30, 3), rand(30, 3), compute_mode="donot_use_mm_for_euclid_dist"),
+            "_cdist_forward",
+        ),
+        (lambda: functional.embedding_bag(torch.tensor([[0, 1]]), rand(4, 3)), "_embedding_bag"),
+        (lambda: functional.bilinear(rand(2, 3), rand(2, 4), rand(5, 3, 4)), "_trilinear"),
+        (lambda: torch.sparse.mm(torch.eye(3).to_sparse(), rand(3, 4)), "_sparse_addmm"),
+    ],
+    ids=["fft", "inverse", "svd", "cdist", "embedding bag", "bilinear", "sparse"],
+)
+def test_what_may_multiply_and_has_no_formula_makes_a_lower_bound(
+    run: Callable[[], Tensor], name: str
+) -> None:
+    layer = nn.Linear(8, 8)
+    found = counted(layer, lambda: layer(torch.rand(8, 8)).sum() + run().sum())
+    assert name in found.uncounted
+    assert found.flops >= 2 * 2 * 8**3
+
+
+def test_an_operator_that_is_tagged_as_pointwise_is_free() -> None:
+    for tags, uncounted in (((torch.Tag.pointwise,), ()), ((), ("twice",))):
+        with torch.library._scoped_library("amptui_tests_tags", "FRAGMENT") as library:
+            library.define("twice(Tensor values) -> Tensor", tags=tags)
+            library.impl("twice", lambda values: values * 2, "CompositeExplicitAutograd")
+            with FlopCounter(nn.Identity()) as counter:
+                torch.ops.amptui_tests_tags.twice(torch.rand(3))
+        assert counter.counted(step=1, precision="fp32").uncounted == uncounted
+
+
+OPTIMIZERS: list[tuple[Any, dict[str, Any]]] = [
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    (torch.optim.Adam, {"amsgrad": True}),
+    (torch.optim.AdamW, {"foreach": False}),
+    (torch.optim.AdamW, {"fused": True}),
+    (torch.optim.Adagrad, {}),
+    (torch.optim.RMSprop, {"centered": True}),
+    (torch.optim.Rprop, {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMIZERS)
+def test_an_optimizer_s_step_and_clipping_are_free(kind: Any, options: dict[str, Any]) -> None:
+    layer = nn.Linear(8, 8)
+    optimizer = kind(layer.parameters(), lr=0.1, **options)
+
+    def step() -> Tensor:
+        layer(torch.rand(8, 8)).sum().backward()
+        nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        optimizer.step()
+        return layer.weight
+
+    found = counted(layer, step)
+    assert (found.flops, found.uncounted) == (2 * 2 * 8**3, ())
+
+
+class Pieces(nn.Module):
+    """What models do beside multiplying."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList([nn.LayerNorm(8), nn.RMSNorm(8), nn.Softmax(-1), nn.PReLU(), nn.GELU()])
+        self.images = nn.ModuleList(
+            [
+                nn.BatchNorm2d(4),
+                nn.GroupNorm(2, 4),
+                nn.InstanceNorm2d(4, affine=True),
+                nn.Upsample(scale_factor=2, mode="bilinear"),
+                nn.MaxPool2d(2),
+                nn.AvgPool2d(2, 1),
+                nn.AdaptiveAvgPool2d(3),
+                nn.AdaptiveMaxPool2d(2),
+                nn.ReflectionPad2d(1),
+                nn.ZeroPad2d(1),
+                nn.Upsample(scale_factor=2, mode="nearest"),
+                nn.PixelShuffle(2),
+                nn.Dropout2d(0.1),
+                nn.LocalResponseNorm(2),
+                nn.SiLU(),
+                nn.Hardswish(),
+                nn.ELU(),
+                nn.Softplus(),
+            ]
+        )
+        self.embedding = nn.Embedding(10, 8)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        values = self.embedding(indices)
+        for norm in self.norms:
+            values = norm(values)
+        gathered = values.gather(1, indices[..., None].expand_as(values) % 4)
+        sorted_, _ = torch.cat([values, gathered.roll(1, 0), values.cumsum(1)], 1).sort(1)
+        images = torch.einsum("nth->nth", sorted_).reshape(2, 4, 4, -1)
+        for image in self.images:
+            images = image(images)
+        grid = torch.linspace(-1, 1, 2 * 4 * 4 * 2).reshape(2, 4, 4, 2)
+        sampled = functional.grid_sample(images, grid, align_corners=False)
+        masked = sampled.masked_fill(sampled < 0.1, 0.0).topk(2).values
+        return (
+            masked.std()
+            + functional.cross_entropy(sampled.flatten(1), torch.tensor([0, 1]))
+            + images.logsumexp(1).sum()
+        )
+
+
+def test_sums_normalization_pooling_and_losses_are_free() -> None:
+    model = Pieces()
+    found = counted(model, lambda: model(torch.arange(8).reshape(2, 4)))
+    assert found.uncounted == ()
+
+
+LOSSES = [
+    nn.MSELoss(),
+    nn.L1Loss(),
+    nn.SmoothL1Loss(),
+    nn.HuberLoss(),
+    nn.BCEWithLogitsLoss(),
+    nn.KLDivLoss(reduction="batchmean"),
+    nn.SoftMarginLoss(),
+    nn.PoissonNLLLoss(),
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_a_loss_is_free(loss: nn.Module) -> None:
+    assert counted(loss, lambda: loss(rand(4, 8), torch.rand(4, 8))).uncounted == ()

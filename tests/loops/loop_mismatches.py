@@ -1,0 +1,232 @@
+"""Holds what was recorded of a generated loop to the truth: equal, or absent with a reason."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from amptui.loop_records import GradientsDropped, OptimizerFollowed
+from amptui.records import Record, StepRecord
+from tests.loops.loop_plans import Example
+from tests.loops.loop_shapes import run_plan
+from tests.loops.loop_truth import Dropped, TrueStep
+from tests.loops.loop_watchers import WATCHERS, Bare, numbers_of, objects_state, torch_state
+
+EXCUSES = {
+    "shape: SAM": {"edited"},
+    "shape: SAM class": {"edited"},
+    "shape: adversarial": {"edited"},
+    "shape: MAML": {"unattributed"},
+    "shape: parts in turn": {"edited", "unattributed"},
+    "shape: LBFGS": {"unattributed"},
+    "attached GAN": {"edited", "unattributed"},
+    "backward: two losses": {"several values"},
+    "scaler not passed": {"scaled"},
+    "scaler: new each epoch": {"scaled"},
+    "checkpoint: reentrant": {"unattributed"},
+    "compile: eager": {"unattributed"},
+    "compile: aot_eager": {"unattributed"},
+}
+"""By form, the reasons for which a loss may be absent that the truth has. In every other form it is there."""
+
+REASONS = ("no backward", "unattributed", "edited", "several values", "scaled")
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """One thing that was recorded otherwise than it was."""
+
+    example: Example
+    what: str
+    player: int
+    step: int
+    truth: object
+    seen: object
+
+    def __str__(self) -> str:
+        place = f" of player {self.player}, step {self.step}" if self.step else ""
+        return f"{self.what}{place}: {self.truth!r} was recorded as {self.seen!r} in {self.example!r}"
+
+
+@dataclass
+class Result:
+    """What one example showed."""
+
+    example: Example
+    mismatches: list[Mismatch] = field(default_factory=list)
+    steps: int = 0
+    nulls: int = 0
+    """Losses that are absent, of those that the truth has."""
+    unknown: int = 0
+    """Precisions that are absent."""
+
+    def add(self, what: str, truth: object, seen: object, *, player: int = 0, step: int = 0) -> None:
+        self.mismatches.append(Mismatch(self.example, what, player, step, truth, seen))
+
+
+def check(example: Example, *, journals: bool = False) -> Result:
+    """Run an example watched and then not, and compare everything.
+
+    ``journals``: what its run has written to a folder, not only what it was given.
+    """
+    result, before = Result(example), torch_state()
+    watcher = WATCHERS[example.watching.by](example, journals=journals)
+    try:
+        run = run_plan(example.plan, watcher)
+    except Exception as error:  # noqa: BLE001 - what a loop raises because it is watched
+        run_plan(example.plan, Bare(example))  # not the plan's own fault
+        result.add("exception", None, f"{type(error).__name__}: {error}")
+        return result
+    left = [name for name, value in torch_state().items() if value != before.get(name)]
+    if left:
+        result.add("hooks left", None, left)
+    bare = run_plan(example.plan, Bare(example, run.begun))
+    if objects_state(run) != objects_state(bare):
+        result.add("attributes left", objects_state(bare), objects_state(run))
+    if not _same_bits(numbers_of(run), numbers_of(bare)):
+        result.add("bits", None, None)
+    first = example.watching.player
+    players = [first, (first + 1) % example.plan.players]
+    for player, seen in zip(players, watcher.seen, strict=False):
+        for fault in seen.faults:
+            result.add("fault", None, repr(fault))
+        compare(result, player, seen.records, run.truth.steps, run.truth.dropped)
+    if not watcher.seen and run.truth.steps:
+        result.add("steps", len(run.truth.steps), 0)
+    return result
+
+
+def _same_bits(ours: Sequence[torch.Tensor], bare: Sequence[torch.Tensor]) -> bool:
+    pairs = zip(ours, bare, strict=True)
+    return all(torch.equal(one.nan_to_num(7.0), other.nan_to_num(7.0)) for one, other in pairs)
+
+
+def compare(
+    result: Result,
+    player: int,
+    records: Sequence[Record],
+    true_steps: Sequence[TrueStep],
+    dropped: Sequence[Dropped],
+) -> None:
+    """Hold records to the truth; ``player``: the optimizer that was given, if one was."""
+    _compare_steps(result, player, records, true_steps)
+    _compare_dropped(result, records, dropped, true_steps)
+
+
+def _compare_steps(
+    result: Result, player: int, records: Sequence[Record], true_steps: Sequence[TrueStep]
+) -> None:
+    """Compare the steps of each optimizer: by name, in the order in which the names appear."""
+    true = {number: [step for step in true_steps if step.player == number] for number in _order(true_steps)}
+    seen: dict[str, list[StepRecord]] = {}
+    for record in records:
+        if isinstance(record, StepRecord):
+            seen.setdefault(record.optimizer, []).append(record)
+        elif isinstance(record, OptimizerFollowed) and record.optimizer and not record.replaces:
+            seen.setdefault(record.optimizer, [])  # in the order of their first steps
+    searched = result.example.watching.by == "run --observe"
+    given = next(iter(true), player) if searched else player
+    _compare_one(result, given, true.get(given, []), seen.pop("", []))
+    others = [number for number in true if number != given]
+    if not searched and not seen:
+        return  # only the given optimizer is watched
+    if result.example.plan.shape == "first-order MAML":
+        return  # its inner loops have optimizers of their own
+    if len(others) != len(seen):
+        result.add("optimizers", 1 + len(others), 1 + len(seen))
+    for number, name in zip(others, seen, strict=False):
+        _compare_one(result, number, true[number], seen[name])
+
+
+def _order(steps: Iterable[TrueStep]) -> list[int]:
+    return list(dict.fromkeys(step.player for step in steps))
+
+
+def _compare_one(result: Result, player: int, true: Sequence[TrueStep], seen: Sequence[StepRecord]) -> None:
+    numbers = [record.step for record in seen]
+    if numbers != [step.step for step in true]:
+        result.add("steps", len(true), numbers, player=player)
+    for step, record in zip(true, seen, strict=False):
+        for what, truth, value in _facts(result.example, step, record):
+            if not _same(truth, value):
+                result.add(what, truth, value, player=player, step=step.step)
+        if record.precision == "unknown":
+            result.unknown += 1
+        elif record.precision not in step.precisions:
+            truth = " or ".join(step.precisions)
+            result.add("precision", truth, record.precision, player=player, step=step.step)
+        _check_loss(result, step, record)
+
+
+def _facts(example: Example, step: TrueStep, record: StepRecord) -> Iterator[tuple[str, object, object]]:
+    plan = example.plan
+    if example.watching.tells_batches and plan.shape in ("plain", "two heads") and plan.guard == "none":
+        yield "samples", 4 * plan.accumulate, record.samples
+    yield "skipped", step.skipped, record.skipped
+    yield "loss scale", step.loss_scale, record.loss_scale
+    yield "learning rate", step.lrs[0], record.lr
+    if len(set(step.lrs)) > 1:
+        yield "learning rates", step.lrs, record.group_lrs
+
+
+def _check_loss(result: Result, step: TrueStep, record: StepRecord) -> None:
+    result.steps += 1
+    place = {"player": step.player, "step": step.step}
+    truth = step.loss if step.logged is None else step.logged
+    if truth is None:
+        if record.loss is not None:
+            result.add("loss", f"none ({step.loss_form})", record.loss, **place)
+        elif record.loss_form != step.loss_form:
+            result.add("reason", step.loss_form, record.loss_form, **place)
+        return
+    if record.loss is None:
+        result.nulls += 1
+        if record.loss_form not in excuses(result.example):
+            result.add("null loss", truth, record.loss_form, **place)
+        return
+    if not _same(truth, record.loss):
+        result.add("loss", truth, record.loss, **place)
+    if step.logged is None:
+        if record.loss_form != step.loss_form:
+            result.add("loss form", step.loss_form, record.loss_form, **place)
+        if record.micro_batches != step.passes:
+            result.add("micro-batches", step.passes, record.micro_batches, **place)
+
+
+def excuses(example: Example) -> set[str]:
+    """The reasons for which a loss of this example may be absent."""
+    allowed = set().union(*(EXCUSES.get(form, set()) for form in example.forms))
+    if example.plan.clearing.how.startswith("grad"):
+        allowed |= {"edited"}  # nobody is called
+    return allowed
+
+
+def _same(truth: object, seen: object) -> bool:
+    if isinstance(truth, float) and isinstance(seen, float):
+        both_nan = math.isnan(truth) and math.isnan(seen)
+        return both_nan or math.isclose(truth, seen, rel_tol=1e-5, abs_tol=1e-7)
+    if isinstance(truth, tuple) and isinstance(seen, tuple):
+        return len(truth) == len(seen) and all(map(_same, truth, seen))
+    return truth == seen and type(truth) is type(seen)
+
+
+def _compare_dropped(
+    result: Result, records: Sequence[Record], dropped: Sequence[Dropped], steps: Sequence[TrueStep]
+) -> None:
+    """One event for each guarded skip after two steps, once another step has shown that it was one."""
+    seen = [(record.step, record.passes) for record in records if isinstance(record, GradientsDropped)]
+    last = max((step.step for step in steps), default=0)
+    certain = [(drop.step, drop.passes) for drop in dropped if 2 <= drop.step < last]
+    possible = [(drop.step, drop.passes) for drop in dropped]
+    if Counter(certain) - Counter(seen) or Counter(seen) - Counter(possible):
+        result.add("gradients dropped", certain, seen)
+
+
+def first_mismatch(examples: Iterable[Example]) -> Mismatch | None:
+    """The first thing that one of the examples shows to be recorded otherwise than it was."""
+    for example in examples:
+        for mismatch in check(example).mismatches:
+            return mismatch
+    return None

@@ -1,0 +1,49 @@
+"""A plan as a script, and what ``amptui run --observe`` records of it."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from amptui.runs.journal import read
+from tests.loops.loop_mismatches import Result, compare
+from tests.loops.loop_plans import Example
+from tests.loops.loop_players import Unwatched
+from tests.loops.loop_shapes import run_plan
+from tests.loops.loop_truth import Dropped, TrueStep
+from tests.loops.scripted_plan import truth_of
+from tests.terminal import amptui_command
+
+_SCRIPT = """
+import torch
+from tests.loops.loop_plans import AutocastPlan, Clearing, LoopPlan, ScalerPlan
+from tests.loops.scripted_plan import run_and_tell_truth
+
+torch.set_num_threads(1)
+run_and_tell_truth({plan!r}, "truth.json")
+"""
+
+
+def check_script(example: Example, folder: Path) -> Result:
+    """Run the script with ``amptui run --observe`` in ``folder``, and compare with the truth it tells."""
+    result, run_dir = Result(example), folder / "run"
+    (folder / "train.py").write_text(_SCRIPT.format(plan=example.plan))
+    command = amptui_command("run", "--observe", "--headless", "--run-dir", str(run_dir), "train.py")
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    if "stopped watching" in done.stderr:
+        result.add("fault", None, done.stderr)
+    truth = json.loads((folder / "truth.json").read_text())
+    if truth["weights"] != truth_of(run_plan(example.plan, Unwatched()))["weights"]:
+        result.add("bits", None, None)
+    journal = run_dir / "journal.jsonl"
+    steps = [
+        TrueStep(**{**step, "precisions": tuple(step["precisions"]), "lrs": tuple(step["lrs"])})
+        for step in truth["steps"]
+    ]
+    records = [*read(journal)] if journal.exists() else []
+    compare(result, 0, records, steps, [Dropped(**drop) for drop in truth["dropped"]])
+    return result

@@ -1,0 +1,364 @@
+"""A run with several optimizers: each has numbers of its own, as if it were alone, and one is in front."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amptui.loop_records import OTHER_PRECISIONS
+from amptui.records import LossScaleChanged, PrecisionChanged, Record, RunFinished, StepRecord, StepSkipped
+from amptui.telemetry.events import Event
+from amptui.telemetry.optimizers import FOLLOW_AFTER_STEPS, MAX_OPTIMIZERS
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import OptimizerView, SessionView
+from tests.telemetry.record_samples import (
+    backoff,
+    device,
+    dropped,
+    followed,
+    nonfinite,
+    run,
+    skip,
+    skip_row,
+    step,
+    steps,
+    traced,
+)
+from tests.telemetry.record_strategies import switch
+from tests.telemetry.test_state import same
+from tests.telemetry.whole_runs import restored_from, session_of
+
+GENERATOR, DISCRIMINATOR = "", "discriminator"
+
+
+def gan(first: int, last: int, critic_steps: int = 1, **changes: Any) -> list[Record]:
+    """Steps of a generator, each after so many of its discriminator."""
+    records: list[Record] = []
+    for number in range(first, last + 1):
+        critic = range((number - 1) * critic_steps + 1, number * critic_steps + 1)
+        records += [step(each, optimizer=DISCRIMINATOR, loss=0.25, lr=4e-4, **changes) for each in critic]
+        records.append(step(number, loss=2.0, lr=1e-4, **changes))
+    return records
+
+
+STARTED = (run(optimizer="generator"), followed(DISCRIMINATOR), followed(GENERATOR, kind="SGD"))
+
+
+def by_label(view: SessionView) -> dict[str, OptimizerView]:
+    return {optimizer.label: optimizer for optimizer in view.optimizers}
+
+
+def test_one_optimizer_is_no_list() -> None:
+    view = session_of([run(), followed(GENERATOR, replaces="SGD"), *steps(1, 5)]).view()
+    assert (view.optimizers, view.front, view.step) == ((), "", 5)
+
+
+def test_each_optimizer_has_its_own_numbers() -> None:
+    view = session_of([*STARTED, *gan(1, 60, critic_steps=2), step(121, optimizer=DISCRIMINATOR)]).view()
+    found = by_label(view)
+    assert [*found] == ["generator", "discriminator"]
+    generator, discriminator = found.values()
+    assert (generator.step, generator.loss, generator.lr, generator.kind) == (60, 2.0, 1e-4, "SGD")
+    assert (discriminator.step, discriminator.loss, discriminator.lr) == (121, 0.5, 1e-4)
+    assert generator.smoothed_loss == pytest.approx(2.0)
+    assert discriminator.smoothed_loss == pytest.approx(0.25, abs=0.05)
+    assert (generator.is_front, discriminator.is_front) == (True, False)
+    assert (view.step, view.smoothed_loss, view.loss.count) == (60, generator.smoothed_loss, 60)
+
+
+def test_a_viewer_may_look_at_the_other_one() -> None:
+    session = session_of([*STARTED, *gan(1, 60, critic_steps=2)])
+    view = session.view(DISCRIMINATOR)
+    assert (view.front, view.step, view.best_loss) == (DISCRIMINATOR, 120, 0.25)
+    assert [each.is_front for each in view.optimizers] == [False, True]
+    assert (view.eta_seconds, view.run and view.run.total_steps) == (None, None)
+    assert session.view(DISCRIMINATOR) is view, "the same until something new is folded"
+    assert session.view().step == 60
+    assert session.view("no such optimizer") is session.view()
+
+
+def test_samples_a_second_are_of_the_front_s_own_steps() -> None:
+    session = session_of([*STARTED, *gan(1, 60, critic_steps=2, step_seconds=0.01)])
+    assert session.view().samples_per_second == pytest.approx(25_600)
+    assert session.view(DISCRIMINATOR).samples_per_second == pytest.approx(25_600)
+
+
+@pytest.mark.parametrize(
+    ("started", "model", "kind", "label"),
+    [
+        ("generator", "G", "Adam", "generator"),
+        ("", "G", "Adam", "G"),
+        ("", "D", "Adam", "Adam"),
+        ("", "D", "D", "first"),
+        ("D", "", "", "first"),
+    ],
+)
+def test_the_first_is_called_by_what_tells_it_from_the_others(
+    started: str, model: str, kind: str, label: str
+) -> None:
+    view = session_of([run(optimizer=started), followed("", model=model, kind=kind), followed("D")]).view()
+    assert [each.label for each in view.optimizers] == [label, "D"]
+
+
+# ----------------------------------------------------------------------------- as if alone
+
+OF_STEPS = {
+    *("step", "epoch", "epoch_step", "last", "newest", "smoothed_loss", "best_loss", "best_loss_step"),
+    *("step_seconds", "samples_per_second", "loss", "samples_rate", "loss_scale", "skips", "switches"),
+    *("comparison", "scaler", "numerics", "unmeasured_steps"),
+}
+
+OWN_RECORDS = st.one_of(
+    st.builds(
+        step,
+        st.integers(0, 40),
+        loss=st.none() | st.floats(),
+        step_seconds=st.none() | st.floats(0, 10),
+        precision=st.sampled_from(["fp32", "fp16", "mixed"]),
+        skipped=st.booleans(),
+        settling=st.booleans(),
+        loss_scale=st.none() | st.floats(),
+        grad_max=st.none() | st.floats(),
+        loss_form=st.sampled_from(["", "sum", "no backward"]),
+    ),
+    st.builds(switch, st.integers(0, 40), st.just("fp32"), st.sampled_from(["fp32", "bf16"])),
+    st.builds(backoff, st.integers(0, 40), st.floats()),
+    st.builds(skip, st.integers(0, 40)),
+)
+
+
+@given(
+    records=st.lists(st.tuples(st.sampled_from(["", "D", "E"]), OWN_RECORDS), max_size=80),
+    cut=st.integers(0, 80),
+)
+def test_interleaved_optimizers_are_folded_as_if_each_were_alone(
+    records: list[tuple[str, StepRecord | PrecisionChanged | LossScaleChanged | StepSkipped]], cut: int
+) -> None:
+    started = run(steps_per_epoch=None)
+    together = Session()
+    named = [replace(record, optimizer=name) for name, record in records]
+    together.fold([started, followed("D"), followed("E"), *named[:cut]])
+    together.view()
+    together.fold(named[cut:])
+    for name in ("", "D", "E"):
+        own = [record for whose, record in records if whose == name]
+        alone = session_of([started, *own]).view()
+        view = together.view(name)
+        differing = [
+            name
+            for name in sorted(OF_STEPS)
+            if not same(named_alike(getattr(view, name)), getattr(alone, name))
+        ]
+        assert differing == [], "but for what they are called"
+
+
+def named_alike(value: Any) -> Any:
+    """``value`` with the records in it as those of a run's first optimizer."""
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    changes = {each.name: named_alike(getattr(value, each.name)) for each in fields(value) if each.init}
+    return replace(value, **(changes | ({"optimizer": ""} if "optimizer" in changes else {})))
+
+
+# --------------------------------------------------------------------------------- the front
+
+
+def test_the_front_stays_with_the_first_of_a_gan() -> None:
+    assert session_of([*STARTED, *gan(1, 20, critic_steps=100)]).view().front == GENERATOR
+
+
+def phase(name: str, count: int) -> Sequence[Record]:
+    return steps(1, count, optimizer=name)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("count", "front"), [(FOLLOW_AFTER_STEPS - 1, GENERATOR), (FOLLOW_AFTER_STEPS, "second phase")]
+)
+def test_the_front_follows_the_phase_that_makes_steps(batch: int, count: int, front: str) -> None:
+    records: list[Record] = [run(), *phase("", 30), *phase("second phase", count)]
+    session = Session()
+    for first in range(0, len(records), batch):
+        session.fold(records[first : first + batch])
+    assert session.view().front == front
+    assert session.view(GENERATOR).front == GENERATOR, "unless the person chose"
+
+
+def test_the_front_is_left_only_after_twice_its_longest_gap() -> None:
+    gap = 150
+    session = session_of([run(), step(1), *phase("D", gap), step(2), *phase("D", 2 * gap)])
+    assert session.view().front == GENERATOR
+    session.fold([step(2 * gap + 1, optimizer="D")])
+    assert session.view().front == "D"
+
+
+def test_the_front_goes_back_with_the_phases() -> None:
+    session = session_of([run(), *phase("", 300), *phase("D", 300)])
+    assert session.view().front == "D"
+    session.fold(steps(301, 300 + FOLLOW_AFTER_STEPS))
+    assert session.view().front == GENERATOR
+
+
+# ------------------------------------------------------------------------------ journals, states
+
+
+def test_further_optimizers_are_left_out_and_it_is_told() -> None:
+    names = [f"optimizer {number}" for number in range(1, 40)]
+    session = session_of([run(), step(1), *(step(1, optimizer=name) for name in names[: MAX_OPTIMIZERS - 1])])
+    assert not session.view().optimizers_left_out
+    hostile: list[Record] = [nonfinite(2, optimizer=names[-1]), dropped(2, optimizer=names[-2])]
+    session.fold([step(1, optimizer=name) for name in names[MAX_OPTIMIZERS:]] + hostile)
+    view = session.view()
+    assert len(view.optimizers) == MAX_OPTIMIZERS
+    assert view.optimizers_left_out
+    assert (len(view.events), view.warnings, view.errors) == (1, 0, 0), "the run's start"
+
+
+def test_an_attaching_screen_gets_all_of_them_and_the_front() -> None:
+    session = session_of([*STARTED, *gan(1, 10), *phase("second phase", FOLLOW_AFTER_STEPS)])
+    restored = restored_from(session.state())
+    assert restored.view().front == "second phase"
+    for name in ("", DISCRIMINATOR, "second phase"):
+        assert same(restored.view(name), session.view(name))
+
+
+def test_a_state_with_too_many_optimizers_is_refused() -> None:
+    session = session_of([*STARTED, *gan(1, 10)])
+    state = json.loads(session.state())
+    by_name = state["session"]["_optimizers"]["_by_name"]
+    by_name |= {str(number): by_name[""] for number in range(MAX_OPTIMIZERS)}
+    with pytest.raises(ValueError, match="too many optimizers"):
+        Session().restore(state)
+
+
+def test_a_resumed_run_goes_back_with_all_of_its_optimizers() -> None:
+    session = session_of([*STARTED, *gan(1, 50), run(time=900.0, optimizer="generator")])
+    session.fold(gan(31, 40))
+    assert [each.step for each in session.view().optimizers] == [40, 40]
+
+
+# --------------------------------------------------------------------------------------- events
+
+
+def newest(session: Session) -> Event:
+    return session.view().events[0]
+
+
+def test_events_name_the_optimizer_once_there_are_several() -> None:
+    session = session_of([run(optimizer="generator"), *skip_row(1, 1, 65536.0)])
+    assert newest(session).optimizer == ""
+    session.fold(STARTED[1:])
+    session.fold(skip_row(5, 1, 65536.0))
+    assert newest(session).optimizer == "generator"
+    session.fold(skip_row(5, 2, 65536.0, optimizer=DISCRIMINATOR))
+    assert newest(session).optimizer == DISCRIMINATOR
+    session.fold([nonfinite(7, optimizer=DISCRIMINATOR)])
+    assert newest(session).optimizer == DISCRIMINATOR
+    session.fold([RunFinished(time=105.0, steps=50, seconds=5.0, reason="done")])
+    assert newest(session).optimizer == ""
+
+
+def test_long_names_are_cut() -> None:
+    session = session_of([*STARTED, dropped(1, optimizer="x" * 100_000)])
+    labels = [newest(session).optimizer, session.view().optimizers[-1].label]
+    assert labels == ["x" * 39 + "…"] * 2
+
+
+def test_skips_in_a_row_are_in_a_row_of_one_optimizer() -> None:
+    session = session_of(
+        [*STARTED, *skip_row(1, 1, 65536.0), *skip_row(2, 1, 65536.0, optimizer=DISCRIMINATOR)]
+    )
+    session.fold(skip_row(2, 1, 32768.0))
+    rows = [event.about for event in session.view().events if event.kind == "skip"]
+    assert [getattr(row, "count", None) for row in rows] == [2, 1]
+
+
+def test_a_trace_explains_skips_of_the_first_optimizer_only() -> None:
+    session = session_of(
+        [*STARTED, *skip_row(600, 1, 65536.0), *skip_row(600, 1, 65536.0, optimizer=DISCRIMINATOR)]
+    )
+    session.fold([traced(601)])
+    rows = [event for event in session.view().events if event.kind == "skip"]
+    assert {event.optimizer: getattr(event.about, "trace", None) is not None for event in rows} == {
+        "generator": True,
+        DISCRIMINATOR: False,
+    }
+
+
+def test_cleared_gradients_are_a_warning_and_a_replaced_optimizer_is_none() -> None:
+    session = session_of([run(), dropped(7)])
+    assert (newest(session).severity, newest(session).step) == ("warning", 7)
+    session.fold([followed("", replaces="SGD", step=7)])
+    assert (newest(session).severity, newest(session).step) == ("info", 7)
+    assert session.view().warnings == 1
+
+
+# --------------------------------------------------------------------------- losses and precisions
+
+
+def test_a_step_without_a_loss_for_a_reason_was_measured() -> None:
+    unknown = steps(1, 3, precision="fp16", loss=None, loss_form="no backward")
+    view = session_of([run(), *unknown, step(4, precision="fp16", loss=None)]).view()
+    assert view.unmeasured_steps == 1
+    assert view.scaler.applied == 3
+    assert (view.last, view.newest and view.newest.step) == (None, 4)
+    assert view.skips.recent[:3].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_stale_loss_is_not_the_newest_of_an_optimizer() -> None:
+    unknown = step(2, optimizer=DISCRIMINATOR, loss=None, loss_form="edited")
+    session = session_of([*STARTED, step(1), step(1, optimizer=DISCRIMINATOR), unknown])
+    found = by_label(session.view())[DISCRIMINATOR]
+    assert (found.loss, found.loss_form, found.smoothed_loss) == (None, "edited", 0.5)
+    session.fold([step(3, optimizer=DISCRIMINATOR, loss=0.25)])
+    assert by_label(session.view())[DISCRIMINATOR].loss == 0.25
+
+
+@pytest.mark.parametrize("precision", OTHER_PRECISIONS)
+def test_other_precisions_have_a_row_but_no_verdict_and_no_headroom(precision: str) -> None:
+    records = [*steps(1, 40, precision=precision, grad_max=0.5), *steps(41, 80, precision="fp16")]
+    view = session_of([run(precision=precision), *records]).view()
+    assert [row.precision for row in view.comparison.rows] == ["fp16", precision]
+    assert (view.comparison.baseline, view.comparison.speedup) == (None, None)
+    alone = session_of([run(precision=precision), *records[:40]]).view()
+    assert alone.precision == precision
+    assert (alone.numerics.headroom, alone.numerics.min_headroom, alone.numerics.hypothetical) == (
+        None,
+        None,
+        False,
+    )
+    assert alone.numerics.grad_norm == 1.0
+
+
+# ------------------------------------------------------------------------------------ the device
+
+
+def test_energy_is_of_those_that_made_steps_in_one_precision() -> None:
+    session = session_of([*STARTED, *gan(1, 10)])
+    session.fold(
+        [device(110.0, "fp32", 5, 50.0, 1000.0), *gan(11, 20), device(121.0, "fp32", 5, 50.0, 2000.0)]
+    )
+    for name in (GENERATOR, DISCRIMINATOR):
+        (row,) = session.view(name).comparison.rows
+        assert row.joules_per_1000_samples == pytest.approx(1000 * 1000 / 2560)
+        assert (row.peak_allocated_bytes, row.utilization_percent) == (5, 50.0)
+
+
+def test_what_the_device_does_in_one_optimizer_s_steps_is_not_the_other_s() -> None:
+    session = session_of([*STARTED, *gan(1, 10), device(110.0, "fp32", 5, 50.0, 1000.0)])
+    session.fold([*steps(11, 20), device(121.0, "fp32", 7, 90.0, 2000.0)])
+    session.fold([*gan(21, 30), device(132.0, "fp32", 7, 90.0, 3000.0)])
+    (row,) = session.view(DISCRIMINATOR).comparison.rows
+    assert row.joules_per_1000_samples is None
+
+
+def test_a_mixture_of_precisions_is_attributed_to_none() -> None:
+    session = session_of([*STARTED, *gan(1, 10), switch(11, "fp32", "bf16", DISCRIMINATOR)])
+    mixed = [*steps(11, 20), *steps(11, 20, precision="bf16", optimizer=DISCRIMINATOR)]
+    session.fold([*mixed, device(110.0, "fp32", 5, 50.0, 1000.0)])
+    rows = [row for name in (GENERATOR, DISCRIMINATOR) for row in session.view(name).comparison.rows]
+    assert [row.peak_allocated_bytes for row in rows] == [None] * 3

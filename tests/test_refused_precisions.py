@@ -1,0 +1,175 @@
+"""watch() refuses precisions that would break a script, and says when a switch changed nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import amptui
+from amptui import AmpMonitor, amp_monitor
+from amptui.answers import RequestRefused
+from amptui.control import ComparisonRequest, PrecisionRequest, XRayRequest
+from amptui.findings import PrecisionsCompared, XRayTaken
+from amptui.records import Note, PrecisionChanged, RunStarted, StepRecord
+from tests.own_loops import Own, ask
+from tests.run_records import of, records
+
+REASONS = {
+    "float16 weights": "GradScaler cannot unscale gradients of float16 weights",
+    "LBFGS": "LBFGS calls its closure again, which no GradScaler allows",
+}
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(dtype)
+
+
+def script(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    if kind == "LBFGS":
+        model = net()
+        return model, torch.optim.LBFGS(model.parameters(), max_iter=2)
+    model = net(torch.float16)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def batch(dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(2)).to(dtype), torch.arange(6) % 2
+
+
+def train(
+    monitor: AmpMonitor, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, **asked: Any
+) -> None:
+    """Train in the optimizer's own way; ``asked``: requests by ``at_`` and the number of the step."""
+    inputs, labels = batch(next(model.parameters()).dtype)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        with monitor.autocast():
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        return loss
+
+    for step in range(1, steps + 1):
+        if (request := asked.get(f"at_{step}")) is not None:
+            ask(monitor, request)
+        closures: tuple[Any, ...] = (closure,) if isinstance(optimizer, torch.optim.LBFGS) else ()
+        if not closures:
+            closure()
+        optimizer.step(*closures)
+
+
+def warnings_of(runs: Path) -> list[str]:
+    return [note.text for note in of(Note, records(runs)) if note.severity == "warning"]
+
+
+@pytest.mark.parametrize("kind", REASONS)
+@pytest.mark.parametrize("option", ["precision", "amp"])
+def test_fp16_is_refused_where_no_scaler_can_work(kind: str, option: str, runs: Path) -> None:
+    model, optimizer = script(kind)
+    options: dict[str, Any] = {option: "fp16"}
+    with pytest.raises(ValueError, match=f"precision fp16: {REASONS[kind]}"):
+        amptui.watch(model, optimizer, **options)
+    other = net()
+    pairs = {"first": (other, torch.optim.SGD(other.parameters())), "second": (model, optimizer)}
+    with pytest.raises(ValueError, match=f"precision fp16: {REASONS[kind]}"):
+        amptui.watch(pairs, **options)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_the_request_for_fp16_is_refused_with_the_reason_while_it_runs(kind: str, runs: Path) -> None:
+    model, optimizer = script(kind)
+    with amptui.watch(model, optimizer) as monitor:
+        train(monitor, model, optimizer, 5, at_2=PrecisionRequest("fp16"))
+        assert monitor.precision == "fp32"
+    (refused,) = of(RequestRefused, records(runs))
+    assert (refused.request.precision, refused.reason) == ("fp16", "unavailable")
+    assert REASONS[kind] in refused.detail
+    assert not of(PrecisionChanged, records(runs))
+    (started,) = of(RunStarted, records(runs))
+    assert started.unsupported["fp16"] == REASONS[kind]
+    assert len(of(StepRecord, records(runs))) == 5
+
+
+@pytest.mark.parametrize("kind", REASONS)
+def test_where_amp_would_be_fp16_it_is_what_works(
+    kind: str, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amp_monitor, "default_amp", lambda _device: "fp16")  # as on a GPU
+    model, optimizer = script(kind)
+    with amptui.watch(model, optimizer) as monitor:
+        train(monitor, model, optimizer, 1)
+    (started,) = of(RunStarted, records(runs))
+    assert started.amp_precision == "bf16"
+
+
+def test_a_switch_that_changes_nothing_is_told_once_and_not_compared(runs: Path) -> None:
+    model = net(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with amptui.watch(model, optimizer) as monitor:
+        train(monitor, model, optimizer, 12, at_4=PrecisionRequest("bf16"))
+        before = len(warnings_of(runs))
+        train(monitor, model, optimizer, 40, at_2=ComparisonRequest(("fp32", "bf16")))
+    found = records(runs)
+    assert {step.precision for step in of(StepRecord, found)} == {"bf16 weights"}
+    (changed, *_) = of(PrecisionChanged, found)
+    assert (changed.step, changed.current) == (5, "bf16")
+    told = [text.partition(":")[0] for text in warnings_of(runs)]
+    assert told[:2] == [f"steps in {name} were computed in bf16 weights" for name in ("fp32", "bf16")]
+    assert before <= 2
+    compared = of(PrecisionsCompared, found)[-1]
+    assert (compared.over, compared.reason, compared.rounds) == (True, "stopped", 0)
+    assert compared.failed == {"fp32": "steps in fp32 compute in bf16 weights"}
+    assert {row.speedup for row in compared.rows} == {None}
+
+
+def told_before_the_second_step(runs: Path, first: int) -> list[str]:
+    """The warnings that stand in the journal before the step after the ``first`` one that they are about."""
+    found = records(runs)
+    end = next(i for i, record in enumerate(found) if type(record) is StepRecord and record.step == first + 1)
+    return [note.text for note in of(Note, found[:end]) if note.severity == "warning"]
+
+
+def test_a_forgotten_autocast_is_told_at_once(runs: Path) -> None:
+    own = Own()
+    with own.watch(precision="bf16") as monitor:
+        for data in monitor.steps(list(own.loader(5))):
+            monitor.backward(own.loss(data))
+            monitor.step()
+    (told,) = warnings_of(runs)
+    assert told.startswith("steps in bf16 were computed in fp32")
+    assert told_before_the_second_step(runs, 1) == [told]
+    assert {step.precision for step in of(StepRecord, records(runs))} == {"fp32"}
+
+
+def test_an_autocast_that_is_entered_once_is_told_after_the_switch(runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor, monitor.autocast():
+        for step, data in enumerate(monitor.steps(list(own.loader(8))), 1):
+            if step == 3:
+                ask(monitor, PrecisionRequest("bf16"))
+            monitor.backward(own.loss(data))
+            monitor.step()
+    (told,) = warnings_of(runs)
+    assert told.startswith("steps in bf16 were computed in fp32")
+    assert told_before_the_second_step(runs, 4) == [told]
+    assert {step.precision for step in of(StepRecord, records(runs))} == {"fp32"}
+
+
+def test_an_xray_in_fp32_is_not_taken_for_an_autocast_of_the_script(runs: Path) -> None:
+    own = Own()
+
+    def before(step: int) -> None:
+        if step in (3, 6):
+            ask(monitor, XRayRequest())
+
+    with own.watch() as monitor:
+        own.watched(monitor, "closure", 8, before)
+    assert len(of(XRayTaken, records(runs))) == 2
+    assert not warnings_of(runs)
+    steps = of(StepRecord, records(runs))
+    assert {step.precision for step in steps} == {"fp32"}
+    assert {(step.loss_form, step.micro_batches) for step in steps} == {("", 1)}

@@ -1,0 +1,81 @@
+"""`amptui run --observe`: a script that replaces itself by ``os.exec`` is observed, and no child of it."""
+
+from pathlib import Path
+
+import pytest
+
+from amptui.records import StepRecord
+from tests.unmodified import LOOP, of, same_outcome
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a script is, with the loop that it imports."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "loop.py").write_text(LOOP)
+    return folder
+
+
+_ANEW = """
+import os, subprocess, sys, traceback
+again = [sys.executable, *sys.argv]
+if os.environ.get("AGAIN") is None:
+    os.environ["AGAIN"] = "1"
+    for start, *env in ((os.execv,), (os.execve, os.environ)):
+        try:
+            start("/no/such/program", again, *env)
+        except FileNotFoundError:
+            traceback.print_exc()
+    {call}
+print(sorted(os.environ), sys.path, sys.argv)
+from loop import train
+train(3)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "call",
+    [
+        "os.execv(sys.executable, again)",
+        "os.execve(sys.executable, again, {**os.environ, 'PYTHONPATH': os.getcwd()})",
+        "os.execlp('env', 'env', *again)",
+        "os.execv('/bin/sh', ['sh', '-c', 'exec \"$@\"', 'sh', *again])",
+    ],
+)
+def test_a_script_that_starts_itself_anew_in_its_process_is_observed(call: str, folder: Path) -> None:
+    (folder / "train.py").write_text(_ANEW.format(call=call))
+    done, found = same_outcome(folder, "train.py", "--lr", "1")
+    assert done.status == 0, done.errors
+    assert "AMPTUI" not in done.output
+    losses = [line.split()[0] for line in done.output.splitlines()[-3:]]
+    assert [str(record.loss) for record in found if isinstance(record, StepRecord)] == losses
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sys.exit(subprocess.call(again))",
+        "os.execv('/bin/sh', ['sh', '-c', '\"$@\"; exit $?', 'sh', *again])",
+        "if os.fork() == 0: os.execv(sys.executable, again)\n    sys.exit(os.WEXITSTATUS(os.wait()[1]))",
+    ],
+    ids=["subprocess", "a shell's child", "fork"],
+)
+def test_a_script_that_starts_itself_in_a_child_is_not(call: str, folder: Path) -> None:
+    (folder / "train.py").write_text(_ANEW.format(call=call))
+    done, found = same_outcome(folder, "train.py")
+    assert (done.status, found) == (0, [])
+    assert "AMPTUI" not in done.output
+
+
+@pytest.mark.slow
+def test_the_functions_that_start_a_program_are_python_s_own_in_the_end(
+    folder: Path,
+) -> None:
+    text = "import os\nfrom loop import train\ntrain(1, quiet=True)\nprint(os.execv, os.execve)\n"
+    (folder / "train.py").write_text(text)
+    done, found = same_outcome(folder, "train.py")
+    assert done.output == "<built-in function execv> <built-in function execve>\n"
+    assert len(of(StepRecord, found)) == 1
