@@ -224,12 +224,13 @@ class LoopRun:
         count = count if self.plan.divides else 1
         scaler, after_scaling = self.scaler(player), self.plan.scaler.divides == "scaled loss"
         divided = loss if count == 1 or after_scaling else loss / count
-        value = divided.detach().double().sum().item() / (count if after_scaling else 1)
-        root = divided
+        root, value = divided, divided.detach().double().sum().item()
         if not self.watcher.uses_monitor and scaler is not None:
             root = scaler.scale(divided)
         if after_scaling and count > 1:
             root = root / count
+            value = root.detach().double().sum().item()  # rounded as the division rounds it
+            value /= 1.0 if scaler is None else scaler.get_scale()
         single = self.plan.backward != "gradient"
         entry = Pass(value if single else None, self.computed, self.plan.autocast.without == "last layer")
         reached = [p for each in self.players for p in each.parameters]

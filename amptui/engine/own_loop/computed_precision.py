@@ -70,9 +70,9 @@ class PrecisionReader:
         kind = backward.tensors[0].device.type
         is_active = torch.is_autocast_enabled(kind)
         self._passes += 1
-        changes = self._looks or is_active or self._last is not torch.float32
+        changes = self._looks or is_active or self._last in LOW_DTYPES
         if not changes and self._passes % _PASSES_BETWEEN_LOOKS:
-            return torch.float32  # the usual case of a loop without autocast
+            return self._last  # the usual case of a loop without autocast
         self._looks = max(0, self._looks - 1)
         if (low := self._nearest_dtype(backward.tensors[0])) is not None:
             self._entered.clear()

@@ -52,8 +52,8 @@ class OptimizerLanes:
         self.emit: Callable[[Record], object] = lambda _: None
         self.stepping: Optimizer | None = None
         """The optimizer that a scaler has just been called with, for which the hooks call."""
-        self._outer: dict[ObservedLoop, Optimizer] = {}
-        """Of each, the optimizer that is making a step: it may call another."""
+        self._outer: dict[ObservedLoop, weakref.ref[Optimizer]] = {}
+        """Of each, the optimizer that is making a step: it may call another. If its step raised, it stays."""
         self._replacements = 0
         self._noted_too_many = self._is_listening = False
         self.begun = False
@@ -136,11 +136,12 @@ class OptimizerLanes:
 
     def _predecessor(self, account: PassAccount) -> "ObservedLoop | None":
         """In whose place an optimizer comes: of one that trained the same, or of one that is gone."""
+        ids = account.ids
         for loop in self.loops:
-            if account.ids and account.ids == loop.account.ids:
+            if ids and ids == loop.account.ids:
                 return loop
         gone = [loop for loop in self.loops if loop.is_dropped]
-        return next((loop for loop in gone if self._heir(loop.account) == account.ids), None)
+        return next((loop for loop in gone if ids and self._heir(loop.account) == ids), None)
 
     def _heir(self, gone: PassAccount) -> frozenset[int] | None:
         """The ids of what is trained in the place of an optimizer that is gone, if anything is.
@@ -151,7 +152,8 @@ class OptimizerLanes:
         accounts = self._idle.new_accounts
         for account in accounts:
             account.refresh()
-        same = (account.ids for account in accounts if account.ids & gone.ids)
+        gone_ids = gone.ids
+        same = (ids for account in accounts if (ids := account.ids) & gone_ids)
         alike = (account.ids for account in accounts if account.shapes == gone.shapes)
         return next(same, None) or next(alike, None)
 
@@ -159,6 +161,7 @@ class OptimizerLanes:
         kind, before = loop.kind, loop.account
         was_gone = before.optimizer is None
         dropped = [*before.abandoned(), *self._idle.dropped_of(optimizer)]
+        self._outer.pop(loop, None)
         loop.follow(optimizer, owner_of(optimizer))
         loop.account = self.add(loop, optimizer)
         if was_gone or not before.ids & loop.account.ids:  # else it has seen the same passes
@@ -321,9 +324,11 @@ class OptimizerLanes:
     def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """See :meth:`Listener.before_step`."""
         loop = self._loop_of(optimizer)
-        if loop is None or (loop in self._outer and self._outer[loop] is not optimizer):
+        if loop is None:
             return
-        self._outer[loop] = optimizer
+        if loop in self._outer and self._outer[loop]() not in (None, optimizer):
+            return
+        self._outer[loop] = weakref.ref(optimizer)
         self._begin_step(loop, has_closure=has_closure)
 
     def _begin_step(self, loop: "ObservedLoop", *, has_closure: bool = False) -> None:
@@ -334,7 +339,7 @@ class OptimizerLanes:
     def after_step(self, optimizer: Optimizer) -> None:
         """See :meth:`Listener.after_step`."""
         loop = self._loop_of(optimizer)
-        if loop is None or self._outer.get(loop) is not optimizer:
+        if loop is None or loop not in self._outer or self._outer[loop]() is not optimizer:
             return
         del self._outer[loop]
         numbers = loop.account.passes.numbers

@@ -95,8 +95,8 @@ class PassAccount:
         self.is_alone = True
         """Whether no other optimizer is known whose passes these could be."""
         self._parameters: tuple[Tensor, ...] = ()
-        self.ids: frozenset[int] = frozenset()
-        """Those of the parameters: they tell what the optimizer trained, once it is gone."""
+        self._references: tuple[weakref.ref[Tensor], ...] = ()
+        """To the parameters: they tell what the optimizer trained, once it is gone."""
         self.shapes: tuple[torch.Size, ...] = ()
         self._watched: tuple[Tensor, ...] = ()
         self._groups = -1
@@ -140,6 +140,11 @@ class PassAccount:
             self.refresh()
         return self._parameters
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """Those of the parameters that still exist: an id is used again once its object is gone."""
+        return frozenset(id(p) for reference in self._references if (p := reference()) is not None)
+
     def refresh(self) -> None:
         """Read the optimizer's parameters again."""
         optimizer = self._optimizer()
@@ -148,7 +153,7 @@ class PassAccount:
         groups = optimizer.param_groups
         self._groups = len(groups)
         self._parameters = tuple(p for group in groups for p in group["params"] if isinstance(p, Tensor))
-        self.ids = frozenset(map(id, self._parameters))
+        self._references = tuple(map(weakref.ref, self._parameters))
         self.shapes = tuple(p.shape for p in self._parameters)
         trained = [p for p in self._parameters if p.requires_grad]
         watched = trained if len(trained) <= _ALL_UP_TO else _smallest(trained)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from amptui.engine.own_loop import computed_precision
 from amptui.loop_records import OptimizerFollowed
 from amptui.records import Record
 from tests.engine.own_loop.seen_steps import BATCHES, batches, loss_of, net, sgd, steps_of, watching
@@ -163,3 +164,32 @@ def test_checkpointed_layers_are_one_pass(reentrant: bool) -> None:
     assert [step.loss for step in steps_of(records)] == pytest.approx(truth)
     assert {step.micro_batches for step in steps_of(records)} == {1}
     assert precisions(records) == ["bf16"] * BATCHES
+
+
+def test_a_body_in_bfloat16_below_a_large_head_in_float32_is_bf16() -> None:
+    body, scales = nn.Linear(4, 4), nn.Parameter(torch.ones(600, 4))
+    head = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters(), scales], lr=0.01)
+    with watching(nn.ModuleList([body, head]), optimizer) as records:
+        for inputs, labels in batches():
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                features = body(inputs)
+            features = features.float()
+            for scale in scales:
+                features = features * scale
+            nn.functional.cross_entropy(head(features), labels).backward()
+            optimizer.step()
+    assert {step.precision for step in steps_of(records)} == {"bf16"}
+
+
+def test_a_graph_too_large_to_look_at_has_no_known_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(computed_precision, "_MAX_NODES", 12)
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(12)], nn.Linear(4, 2))
+    optimizer = sgd(model)
+    with watching(model, optimizer) as records:
+        for batch in batches():
+            optimizer.zero_grad()
+            loss_of(model, batch).backward()
+            optimizer.step()
+    assert {step.precision for step in steps_of(records)} == {"unknown"}
