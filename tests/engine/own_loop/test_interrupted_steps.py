@@ -1,4 +1,4 @@
-"""Steps that raise or lose their gradients, and optimizers that the script lets go of: the next step is whole."""
+"""Steps that raise or lose their gradients, and optimizers that are let go of: the next step is whole."""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ from amptui.records import Record
 from tests.engine.own_loop.seen_steps import batches, loss_of, net, sgd, steps_of, watching
 
 
-class _Lost(Exception):
+class _LostError(Exception):
     """What a script's own step raises."""
 
 
@@ -28,7 +28,7 @@ class _FailsOnce(torch.optim.SGD):
             loss = None if closure is None else closure()
         if self.fails:
             self.fails = False
-            raise _Lost
+            raise _LostError
         super().step()
         return loss
 
@@ -65,7 +65,7 @@ def test_a_step_that_raises_leaves_nothing_to_the_next_one() -> None:
                 loss.backward()
                 return loss
 
-            with contextlib.suppress(_Lost):
+            with contextlib.suppress(_LostError):
                 loss = optimizer.step(closure)
                 truth.append((pytest.approx(loss.item()), ""))
             if number == 0:
@@ -80,7 +80,7 @@ def test_a_loop_without_closures_goes_on_after_a_step_that_raised() -> None:
         for batch in batches():
             loss = loss_of(model, batch)
             loss.backward()
-            with contextlib.suppress(_Lost):
+            with contextlib.suppress(_LostError):
                 optimizer.step()
                 truth.append((pytest.approx(loss.item()), ""))
             optimizer.zero_grad()
@@ -108,7 +108,7 @@ def test_another_optimizer_takes_over_after_a_step_that_raised() -> None:
             loss.backward()
             try:
                 optimizer.step()
-            except _Lost:
+            except _LostError:
                 optimizer = torch.optim.Adam(model.parameters())
             else:
                 truth.append((pytest.approx(loss.item()), ""))
@@ -127,7 +127,7 @@ def test_a_wrapper_that_raised_does_not_hide_the_steps_of_what_it_wraps() -> Non
             loss.backward()
             try:
                 (base if wrapper is None else wrapper).step()
-            except _Lost:
+            except _LostError:
                 wrapper = None
             else:
                 truth.append((pytest.approx(loss.item()), ""))
