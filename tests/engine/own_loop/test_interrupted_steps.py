@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ class _FailsOnce(torch.optim.SGD):
         super().__init__(model.parameters(), lr=0.05)
         self.fails = True
 
-    def step(self, closure=None):  # type: ignore[no-untyped-def,override]
+    def step(self, closure: Any = None) -> Any:
         with torch.enable_grad():
             loss = None if closure is None else closure()
         if self.fails:
@@ -40,11 +41,11 @@ class _Sam(torch.optim.Optimizer):
         super().__init__([p for group in base.param_groups for p in group["params"]], {})
         self.base, self.param_groups = base, base.param_groups
 
-    def step(self, closure=None):  # type: ignore[no-untyped-def,override]
+    def step(self, closure: Any = None) -> Any:
         self.base.step(closure)
 
 
-def _losses(records: list[Record], optimizer: str = "") -> list[tuple[float | None, str]]:
+def _losses(records: list[Record], optimizer: str = "") -> list[tuple[Any, str]]:
     return [(step.loss, step.loss_form) for step in steps_of(records, optimizer)]
 
 
@@ -55,7 +56,8 @@ def _seed() -> None:
 
 def test_a_step_that_raises_leaves_nothing_to_the_next_one() -> None:
     model = net()
-    optimizer, truth = _FailsOnce(model), []
+    optimizer = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
     with watching(model, optimizer) as records:
         for number, batch in enumerate(batches()):
 
@@ -75,7 +77,8 @@ def test_a_step_that_raises_leaves_nothing_to_the_next_one() -> None:
 
 def test_a_loop_without_closures_goes_on_after_a_step_that_raised() -> None:
     model = net()
-    optimizer, truth = _FailsOnce(model), []
+    optimizer = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
     with watching(model, optimizer) as records:
         for batch in batches():
             loss = loss_of(model, batch)
@@ -101,7 +104,7 @@ def test_gradients_cleared_just_before_the_step_leave_it_without_a_pass() -> Non
 def test_another_optimizer_takes_over_after_a_step_that_raised() -> None:
     model = net()
     optimizer: torch.optim.Optimizer = _FailsOnce(model)
-    truth = []
+    truth: list[tuple[Any, str]] = []
     with watching(model, optimizer) as records:
         for batch in batches():
             loss = loss_of(model, batch)
@@ -119,7 +122,8 @@ def test_another_optimizer_takes_over_after_a_step_that_raised() -> None:
 
 def test_a_wrapper_that_raised_does_not_hide_the_steps_of_what_it_wraps() -> None:
     model = net()
-    base, truth = _FailsOnce(model), []
+    base = _FailsOnce(model)
+    truth: list[tuple[Any, str]] = []
     wrapper: _Sam | None = _Sam(base)
     with watching(model, base) as records:
         for batch in batches():
@@ -138,7 +142,7 @@ def test_a_wrapper_that_raised_does_not_hide_the_steps_of_what_it_wraps() -> Non
 
 def test_what_an_optimizer_trained_is_not_known_by_ids_that_are_used_again() -> None:
     model = net()
-    kept = model[2].weight  # type: ignore[index]
+    kept = [*model.parameters()][-1]
     optimizer = sgd(model)
     account = PassAccount(optimizer)
     account.refresh()
