@@ -215,13 +215,24 @@ def _same(truth: object, seen: object) -> bool:
 def _compare_dropped(
     result: Result, records: Sequence[Record], dropped: Sequence[Dropped], steps: Sequence[TrueStep]
 ) -> None:
-    """One event for each guarded skip after two steps, once another step has shown that it was one."""
+    """One event for each guarded skip after two steps, once another step has shown that it was one.
+
+    A loop that drops gradients before each step from its first one on, or before several in a row, does so as
+    a rule.
+    """
     seen = [(record.step, record.passes) for record in records if isinstance(record, GradientsDropped)]
     last = max((step.step for step in steps), default=0)
-    certain = [(drop.step, drop.passes) for drop in dropped if 2 <= drop.step < last]
+    rare = (drop for drop in dropped if 2 <= drop.step < last and _is_rare(drop, dropped))
+    certain = [(drop.step, drop.passes) for drop in rare]
     possible = [(drop.step, drop.passes) for drop in dropped]
     if Counter(certain) - Counter(seen) or Counter(seen) - Counter(possible):
         result.add("gradients dropped", certain, seen)
+
+
+def _is_rare(drop: Dropped, dropped: Sequence[Dropped]) -> bool:
+    """Whether one of the last two steps before it was made without dropping anything first."""
+    steps = {other.step for other in dropped}
+    return not {drop.step - 1, drop.step - 2} <= steps
 
 
 def first_mismatch(examples: Iterable[Example]) -> Mismatch | None:
