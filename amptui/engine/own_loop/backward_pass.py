@@ -28,6 +28,8 @@ _MAX_SEARCHED_NODES = 32
 _SITE_FRAMES = 4
 """Frames of the caller that tell one place in the loop from another."""
 
+_SITE_MASK = 2**62 - 1
+
 _TENSOR_BACKWARD = Tensor.backward.__code__
 
 
@@ -46,30 +48,27 @@ class ScaledLoss:
 
 
 class BackwardPass:
-    """One call of ``torch.autograd.backward``, from its beginning on."""
+    """One call of ``torch.autograd.backward``, from its beginning on.
 
-    __slots__ = ("absence", "dtype", "loss", "may_be_lower", "number", "scaler", "site", "tensors")
+    What is the same for most passes stands in the class.
+    """
+
+    loss: Tensor | None = None
+    """The sum of its tensors, unscaled, without a graph and dimensions; None for the reason ``absence``."""
+    scaler: GradScaler | None = None
+    """The enabled one whose scale the gradients are multiplied with; None if they are not."""
+    dtype: torch.dtype | None = torch.float32
+    """What its matrix products and convolutions ran in; None if that cannot be told."""
+    may_be_lower = False
+    """Whether autocast to a lower precision ran before it that its graph does not show."""
 
     def __init__(self, tensors: Sequence[Tensor], absence: LossForm, site: int) -> None:
         self.tensors = tensors
         """What is backpropagated."""
-        self.loss: Tensor | None = None
-        """Their sum, unscaled, without a graph and dimensions; None for the reason ``absence``."""
         self.absence: LossForm = absence
-        self.scaler: GradScaler | None = None
-        """Whose scale the gradients are multiplied with."""
-        self.dtype: torch.dtype | None = torch.float32
-        """What its matrix products and convolutions ran in; None if that cannot be told."""
-        self.may_be_lower = False
-        """Whether autocast to a lower precision ran before it that its graph does not show."""
         self.number = next(_numbers)
         self.site = site
         """A number that is the same for calls from the same place in the loop."""
-
-    @property
-    def is_scaled(self) -> bool:
-        """Whether an enabled GradScaler has scaled it."""
-        return self.scaler is not None
 
 
 def mark_scaled(scaler: GradScaler, losses: object, products: object) -> None:
@@ -91,7 +90,10 @@ def read_pass(
     """
     given = args[0] if args else kwargs.get("tensors", ())
     if isinstance(given, Tensor) and len(args) > 1 and args[1] is None and given.numel() == 1:
-        return _read_usual(given, site, may_be_scaled=may_be_scaled)  # as Tensor.backward calls it
+        result = BackwardPass((given,), "", site)  # as Tensor.backward calls it
+        if not may_be_scaled or not _read_mark(given, result):
+            result.loss = given.detach().reshape(()) if given.dim() else given.detach()
+        return result
     tensors = (given,) if isinstance(given, Tensor) else _tensors_of(given)
     gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
     scales = _has_factor(gradients)
@@ -106,21 +108,18 @@ def read_pass(
     return result
 
 
-def _read_usual(tensor: Tensor, site: int, *, may_be_scaled: bool) -> BackwardPass:
-    """The pass of one tensor with one value."""
-    result = BackwardPass((tensor,), "", site)
-    if may_be_scaled:
-        mark = scaled_loss(tensor)
-        if mark is not None:
-            result.scaler = mark.scaler()
-            result.loss = _unscaled(tensor, mark)
-            result.absence = "" if result.loss is not None else "scaled"
-            if result.loss is not None and result.loss.dim():
-                result.loss = result.loss.reshape(())
-            return result
-    value = tensor.detach()
-    result.loss = value.reshape(()) if value.dim() else value
-    return result
+def _read_mark(tensor: Tensor, result: BackwardPass) -> bool:
+    """Read the loss of one tensor with one value, if a scaler has scaled it; returns whether one has."""
+    mark = scaled_loss(tensor)
+    if mark is None:
+        return False
+    result.scaler = mark.scaler()
+    loss = _unscaled(tensor, mark)
+    if loss is None:
+        result.absence = "scaled"
+    else:
+        result.loss = loss.reshape(()) if loss.dim() else loss
+    return True
 
 
 def _tensors_of(given: Any) -> tuple[Tensor, ...]:
@@ -212,6 +211,7 @@ def call_site() -> int:
     for _ in range(_SITE_FRAMES):
         if frame is None:
             break
-        site = hash((site, frame.f_code, frame.f_lasti))
+        # The hash of a code object is that of all its code: its place in memory tells as much.
+        site = (site * 31 + id(frame.f_code) + frame.f_lasti) & _SITE_MASK
         frame = frame.f_back
     return site

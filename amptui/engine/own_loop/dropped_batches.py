@@ -19,15 +19,11 @@ class DroppedBatches:
         self._optimizer = optimizer
         self._sender = sender
         self._emit = emit
-        self._sites: frozenset[int] = frozenset()
-        """Where the passes of the newest step ran."""
+        self.sites: set[int] = set()
+        """Where the passes of the newest step with any ran."""
         self._last_step = -1
         self._streak_step = 0
         """The first of the newest steps in a row after each of which gradients were dropped."""
-
-    def add_step(self, sites: frozenset[int]) -> None:
-        """A step was made of passes from these places in the loop."""
-        self._sites = sites or self._sites
 
     def take(self, dropped: DroppedPasses, step: int) -> None:
         """Gradients were cleared after ``step``: tell it if they would usually have made a step."""
@@ -48,4 +44,4 @@ class DroppedBatches:
             self._streak_step = step
         self._last_step = step
         is_rule = self._streak_step == 0 or step - self._streak_step >= _STEPS_OF_A_RULE
-        return not (dropped.is_others or is_rule) and bool(dropped.sites & self._sites)
+        return not (dropped.is_others or is_rule) and bool(dropped.passes.sites & self.sites)

@@ -34,39 +34,37 @@ class IdleOptimizers:
     """Those that exist when it is made, and those that are added; it holds none alive."""
 
     def __init__(self) -> None:
-        self._by_id: dict[int, _IdleOptimizer] = {}
+        self.by_id: dict[int, _IdleOptimizer] = {}
+        """They, by their ids."""
         for optimizer in _optimizers_alive():
             self.add(optimizer, is_new=False)
-
-    def __bool__(self) -> bool:
-        return bool(self._by_id)
 
     @property
     def accounts(self) -> Iterator[PassAccount]:
         """The backward passes of each."""
-        return (idle.account for idle in self._by_id.values())
+        return (idle.account for idle in self.by_id.values())
 
     @property
     def new_accounts(self) -> list[PassAccount]:
         """Those of optimizers that were built while the loop was watched, the oldest first."""
-        return [idle.account for idle in self._by_id.values() if idle.is_new]
+        return [idle.account for idle in self.by_id.values() if idle.is_new]
 
     def add(self, optimizer: Optimizer, *, is_new: bool) -> PassAccount:
         """Look for the passes of another one."""
-        if len(self._by_id) >= _MAX_OPTIMIZERS:
-            del self._by_id[next(iter(self._by_id))]
-        idle = self._by_id[id(optimizer)] = _IdleOptimizer(optimizer, is_new=is_new)
+        if len(self.by_id) >= _MAX_OPTIMIZERS:
+            del self.by_id[next(iter(self.by_id))]
+        idle = self.by_id[id(optimizer)] = _IdleOptimizer(optimizer, is_new=is_new)
         return idle.account
 
     @property
     def await_steps(self) -> bool:
         """Whether one of them may be about to make its first step: not if others made two instead."""
-        accounts = (idle.account for idle in self._by_id.values())
+        accounts = (idle.account for idle in self.by_id.values())
         return any(account.passes.count and account.times_used_elsewhere < 2 for account in accounts)
 
     def account_of(self, optimizer: Optimizer) -> PassAccount:
         """Its passes; those that nobody has looked at are not attributed."""
-        idle = self._by_id.get(id(optimizer))
+        idle = self.by_id.get(id(optimizer))
         if idle is not None and idle.optimizer() is optimizer:
             return idle.account
         account = self.add(optimizer, is_new=True)
@@ -75,25 +73,25 @@ class IdleOptimizers:
 
     def take(self, optimizer: Optimizer) -> PassAccount | None:
         """Its passes, if it is one of these; it is none from now on."""
-        idle = self._by_id.pop(id(optimizer), None)
+        idle = self.by_id.pop(id(optimizer), None)
         return None if idle is None or idle.optimizer() is not optimizer else idle.account
 
     def wrappers_of(self, optimizer: Optimizer) -> list[Optimizer]:
         """Take those that share a parameter group with it, as SAM and Accelerate's do."""
-        wrappers = [idle.optimizer() for idle in self._by_id.values()]
+        wrappers = [idle.optimizer() for idle in self.by_id.values()]
         shared = [other for other in wrappers if other is not None and shares_groups(optimizer, other)]
         for wrapper in shared:
-            del self._by_id[id(wrapper)]
+            del self.by_id[id(wrapper)]
         return shared
 
     def dropped_of(self, optimizer: Optimizer) -> list[DroppedPasses]:
         """The passes for it whose gradients were cleared before it made a step."""
-        idle = self._by_id.get(id(optimizer))
+        idle = self.by_id.get(id(optimizer))
         return [] if idle is None else list(idle.dropped)
 
     def before(self, backward: BackwardPass) -> None:
         """A backward pass begins."""
-        for idle in self._by_id.values():
+        for idle in self.by_id.values():
             dropped = idle.account.before(backward)
             if dropped is not None:
                 idle.dropped.append(dropped)
@@ -101,12 +99,12 @@ class IdleOptimizers:
     def after(self) -> None:
         """It has ended. Those that no pass has been for in a long time are looked at no more."""
         forgotten = []
-        for key, idle in self._by_id.items():
+        for key, idle in self.by_id.items():
             idle.misses = 0 if idle.account.after() else idle.misses + 1
             if idle.misses > _MAX_MISSES or idle.optimizer() is None:
                 forgotten.append(key)
         for key in forgotten:
-            del self._by_id[key]
+            del self.by_id[key]
 
 
 def shares_groups(one: Optimizer | None, other: Optimizer) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.amp.grad_scaler import GradScaler
+from torch.compiler import is_compiling
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -47,7 +48,7 @@ class Listener(Guarded, Protocol):
     def after_backward(self, backward: BackwardPass) -> None:
         """It has ended: gradients are there, perhaps scaled, and not clipped."""
 
-    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
         """``optimizer.step()`` was called, perhaps with a closure."""
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -149,21 +150,21 @@ class LoopHooks:
 
     # ----------------------------------------------------------------------------------- what is told
 
-    def _tell(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def _tell(self, name: str, *args: Any) -> None:
         """Call a method of all listeners: a fault there ends the watching, nothing else."""
         if self._suspended:
             return
         for listener in self._listeners:
             try:
                 if listener.active and not (listener.on_cuda and listener.must_not_look):
-                    getattr(listener, name)(*args, **kwargs)
+                    getattr(listener, name)(*args)
             except BaseException as error:
                 if not is_settled(listener, error):
                     raise
 
     def _backward(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Within a backward pass a checkpoint runs others, of parts of the same graph.
-        if self._is_in_backward or self._suspended or torch.compiler.is_compiling():
+        if self._is_in_backward or self._suspended or is_compiling():
             return run(*args, **kwargs)
         backward = self._begin_backward(args, kwargs, call_site())
         self._is_in_backward = True
@@ -214,17 +215,17 @@ class LoopHooks:
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         # A fused optimizer is called even where its scaler skips the step.
-        if "step" in self._in_call or torch.compiler.is_compiling():
+        if "step" in self._in_call or is_compiling():
             return
         closure = args[1] if len(args) > 1 else kwargs.get("closure")  # the first is the optimizer
         try:
-            self._tell("before_step", optimizer, has_closure=closure is not None)
+            self._tell("before_step", optimizer, closure is not None)
         except BaseException as error:
             leave_traceback(error)
             raise
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
-        if "step" in self._in_call or torch.compiler.is_compiling():
+        if "step" in self._in_call:
             return
         try:
             self._tell("after_step", optimizer)

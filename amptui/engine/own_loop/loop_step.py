@@ -62,16 +62,14 @@ class LoopStep:
         if values:
             self.parts = {**(self.parts or {}), **values}
 
-    @property
-    def loss(self) -> Tensor | None:
-        """What the loop logged, else the sum of what it backpropagated; None if that is not known."""
-        if self.logged_loss is not None:
-            return self.logged_loss
-        return None if self.passes.absence else self.passes.loss
-
     def row(self, scaler: ScalerTensors | None) -> tuple[RowLayout, list[Tensor]]:
-        """The values to send to the host, and the layout that reads them there."""
-        loss, lrs = self.loss, self.lrs.on_device
+        """The values to send to the host, and the layout that reads them there.
+
+        The loss is what the loop logged, else the sum of what it backpropagated; none if that is not known.
+        """
+        loss, lrs = self.logged_loss, self.lrs.on_device
+        if loss is None and not self.passes.absence:
+            loss = self.passes.loss
         values: list[Tensor] = [] if loss is None else [loss]
         names: tuple[str, ...] = ()
         if self.parts:

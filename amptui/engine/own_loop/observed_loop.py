@@ -81,7 +81,8 @@ class ObservedLoop:
         self.epoch = 1
         self._reported_precision = ""
         self._look_step, self._look_due = 0, 0.0
-        self._pending: Callable[[], object] | None = None
+        self.pending: Callable[[], object] | None = None
+        """Sends a step that waits for what the loop may log with it; None if no step does."""
         self._logs = False
         self._validation: dict[str, Tensor] | None = None
         self._made = LoopStep()
@@ -156,8 +157,8 @@ class ObservedLoop:
 
     def work_begins(self) -> None:
         """Something of the next step is done: what the loop logs from here on is that one's."""
-        if self._pending is not None:
-            push, self._pending = self._pending, None
+        if self.pending is not None:
+            push, self.pending = self.pending, None
             push()
 
     forward_begins = work_begins
@@ -171,8 +172,9 @@ class ObservedLoop:
         if not self.account.is_in_later_closure:
             made.trained_samples += samples
         # Of several batches' gradients only the last look is at their sum.
-        if self._norms.are_due(self.step, is_scaled=backward.is_scaled):
-            made.norms, made.norms_scaled = self._norms.measure(), backward.is_scaled
+        is_scaled = backward.scaler is not None
+        if self._norms.are_due(self.step, is_scaled=is_scaled):
+            made.norms, made.norms_scaled = self._norms.measure(), is_scaled
 
     def take_dropped(self, dropped: DroppedPasses) -> None:
         """Gradients were cleared before any step: tell it if the loop does not do that as a rule."""
@@ -183,9 +185,12 @@ class ObservedLoop:
 
     def after_step(self) -> None:
         """A step without a scaler is complete."""
-        self._end_made()
-        self._made.lrs = self._lrs.read(self._current_optimizer)
-        self._made.passes = self._take_passes()
+        if self.pending is not None or self._made.scaler is not None:
+            self._end_made()
+        made, optimizer = self._made, self._optimizer()
+        assert optimizer is not None, "its step"
+        made.lrs = self._lrs.read(optimizer)
+        made.passes = self._take_passes()
         self._finish_step(None)
 
     def other_stepped(self) -> None:
@@ -238,8 +243,10 @@ class ObservedLoop:
             self.work_begins()
 
     def _take_passes(self) -> StepPasses:
-        self._dropped.add_step(self.account.sites)
-        return self.account.after_step()
+        passes = self.account.after_step()
+        if passes.sites:
+            self._dropped.sites = passes.sites
+        return passes
 
     @harmless
     def loaded(self, asked: float, seconds: float, samples: int) -> None:
@@ -346,10 +353,10 @@ class ObservedLoop:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
         self.step += 1
         precision, warming_up = self._precision(), self._begin_step()
-        first = self.lanes.begin(self._begins, precision)
+        first = not self.lanes.begun and self.lanes.begin(self._begins, precision)
         self._ended = time.perf_counter()
         if self._logs or (first and self.is_first):
-            self._pending = partial(self._push, scaler, precision, warming_up)
+            self.pending = partial(self._push, scaler, precision, warming_up)
         else:
             self._push(scaler, precision, warming_up)
         if self._look_is_due():

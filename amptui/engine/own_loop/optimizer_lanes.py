@@ -31,6 +31,8 @@ MAX_LOOPS = 8
 _MAX_REPLACEMENTS = 8
 """A loop that makes new optimizers all the time is told of that once."""
 
+_NOBODY: tuple[None, None] = (None, None)
+
 OpenFirst = Callable[[Optimizer, "OptimizerLanes"], "ObservedLoop | None"]
 """Opens a run for the first optimizer that makes a step; returns None if that is not to be observed."""
 
@@ -101,7 +103,7 @@ class OptimizerLanes:
 
     def _loop_of(self, optimizer: Any) -> "ObservedLoop | None":
         """Who watches ``optimizer``, if anybody is to."""
-        reference, loop = self._by_id.get(id(optimizer), (None, None))
+        reference, loop = self._by_id.get(id(optimizer), _NOBODY)
         if reference is not None and reference() is optimizer:
             return loop
         if not isinstance(optimizer, Optimizer):
@@ -306,11 +308,12 @@ class OptimizerLanes:
     def before_backward(self, backward: BackwardPass) -> None:
         """See :meth:`Listener.before_backward`."""
         for loop in self.loops:
-            loop.work_begins()
+            if loop.pending is not None:
+                loop.work_begins()
             dropped = loop.account.before(backward)
             if dropped is not None:
                 loop.take_dropped(dropped)
-        if self._idle:
+        if self._idle.by_id:
             self._idle.before(backward)
 
     def after_backward(self, backward: BackwardPass) -> None:
@@ -318,10 +321,10 @@ class OptimizerLanes:
         for loop in self.loops:
             if loop.account.after():
                 loop.after_pass(backward)
-        if self._idle:
+        if self._idle.by_id:
             self._idle.after()
 
-    def before_step(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+    def before_step(self, optimizer: Optimizer, has_closure: bool) -> None:
         """See :meth:`Listener.before_step`."""
         loop = self._loop_of(optimizer)
         if loop is None:
@@ -329,29 +332,25 @@ class OptimizerLanes:
         if loop in self._outer and self._outer[loop]() not in (None, optimizer):
             return
         self._outer[loop] = weakref.ref(optimizer)
-        self._begin_step(loop, has_closure=has_closure)
-
-    def _begin_step(self, loop: "ObservedLoop", *, has_closure: bool = False) -> None:
         dropped = loop.account.before_step(has_closure=has_closure)
         if dropped is not None:
             loop.take_dropped(dropped)
 
     def after_step(self, optimizer: Optimizer) -> None:
         """See :meth:`Listener.after_step`."""
-        loop = self._loop_of(optimizer)
+        _, loop = self._by_id.get(id(optimizer), _NOBODY)
         if loop is None or loop not in self._outer or self._outer[loop]() is not optimizer:
             return
         del self._outer[loop]
         numbers = loop.account.passes.numbers
         loop.after_step()
-        self._tell_others(loop, numbers)
+        if len(self.loops) > 1 or self._idle.by_id:  # otherwise the usual case
+            self._tell_others(loop, numbers)
         if loop is not self.loops[0]:
             self.loops[0].other_stepped()
 
     def _tell_others(self, loop: "ObservedLoop", numbers: set[int]) -> None:
         """A step was made of these passes: gradients that they left elsewhere are done with."""
-        if len(self.loops) == 1 and not self._idle:
-            return  # the usual case
         for other in self._accounts():
             if other is not loop.account:
                 other.use_elsewhere(numbers)
@@ -377,8 +376,11 @@ class OptimizerLanes:
 
     def before_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """See :meth:`Listener.before_scaled_step`."""
-        if (loop := self._scaled_loop_of(optimizer, scaler)) is not None:
-            self._begin_step(loop)
+        if (loop := self._scaled_loop_of(optimizer, scaler)) is None:
+            return
+        dropped = loop.account.before_step(has_closure=False)
+        if dropped is not None:
+            loop.take_dropped(dropped)
 
     def after_scaled_step(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """See :meth:`Listener.after_scaled_step`."""

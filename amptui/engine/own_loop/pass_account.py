@@ -7,7 +7,6 @@ loop clears before the step (an adversarial example, the first pass of SAM, a ba
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -28,9 +27,8 @@ _HITS_TO_TRUST = 64
 """After so many passes in a row that changed one of the watched gradients only those are looked at."""
 
 
-@dataclass(slots=True)
 class StepPasses:
-    """The backward passes of one step."""
+    """The backward passes of one step. What is the same for most steps stands in the class."""
 
     loss: Tensor | None = None
     """The sum of their losses; None without any."""
@@ -44,8 +42,12 @@ class StepPasses:
     may_be_lower: bool = False
     """Whether parts that need no gradients may have been computed in a lower precision."""
     closures: int = 1
-    numbers: set[int] = field(default_factory=set)
-    """Those of the passes."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+        """Those of the passes."""
+        self.sites: set[int] = set()
+        """Where in the loop they ran."""
 
     @property
     def form(self) -> LossForm:
@@ -62,12 +64,14 @@ class StepPasses:
         """Another pass; its loss is added, as its gradients are."""
         self.count += 1
         self.numbers.add(backward.number)
-        self.absence = self.absence or backward.absence
-        self.is_scaled = self.is_scaled or backward.is_scaled
-        self.may_be_lower = self.may_be_lower or backward.may_be_lower
-        if self.precision and self.precision != precision:
-            precision = "mixed"
-        self.precision = precision
+        self.sites.add(backward.site)
+        if backward.absence and not self.absence:
+            self.absence = backward.absence
+        if backward.scaler is not None:
+            self.is_scaled = True
+        if backward.may_be_lower:
+            self.may_be_lower = True
+        self.precision = precision if self.precision in ("", precision) else "mixed"
         loss = backward.loss
         if loss is not None:
             # Sums of 16-bit numbers would be rounded.
@@ -79,8 +83,6 @@ class DroppedPasses(NamedTuple):
     """Passes whose gradients were cleared before any step."""
 
     passes: StepPasses
-    sites: frozenset[int]
-    """Where in the loop they ran."""
     is_others: bool
     """Whether another optimizer has made a step with these gradients, which are what was left over."""
 
@@ -99,6 +101,8 @@ class PassAccount:
         """To the parameters: they tell what the optimizer trained, once it is gone."""
         self.shapes: tuple[torch.Size, ...] = ()
         self._watched: tuple[Tensor, ...] = ()
+        self._looked_at: tuple[Tensor, ...] = ()
+        """Those of the parameters whose gradients tell whether a pass is for them."""
         self._groups = -1
         self.weights_word = ""
         """The precision that the weights' own dtype stands for; empty for float32."""
@@ -110,7 +114,6 @@ class PassAccount:
         """A parameter that has gradients of the passes so far, and these as they were last seen."""
         self._witness_gradient: Tensor | None = None
         self._witness_version = 0
-        self._sites: set[int] = set()
         self._in_step = False
         self._first_closure: StepPasses | None = None
         self._current: BackwardPass | None = None
@@ -118,12 +121,12 @@ class PassAccount:
         self.times_used_elsewhere = 0
         """How often other optimizers have made steps of all its passes."""
         self.passes = StepPasses()
-        self._unused: set[int] = set()
-        """The numbers of those passes of which no other optimizer has made a step."""
+        self._used: set[int] = set()
+        """The numbers of those passes of which another optimizer has made a step."""
 
     def _let_go(self, _optimizer: object) -> None:
         """The optimizer is gone; this may be any thread, at any time."""
-        self._parameters = self._watched = ()
+        self._parameters = self._watched = self._looked_at = ()
         self._before = []
         self._witness = self._witness_gradient = None
 
@@ -158,24 +161,25 @@ class PassAccount:
         trained = [p for p in self._parameters if p.requires_grad]
         watched = trained if len(trained) <= _ALL_UP_TO else _smallest(trained)
         self._watched = tuple(sorted(watched, key=Tensor.numel))
+        self._choose_looked_at()
         self.weights_word = _word_of_weights(trained)
         self._dtype = self._watched[0].dtype if self._watched else None
+
+    def _choose_looked_at(self) -> None:
+        few = len(self._parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST
+        self._looked_at = self._watched if few else self._parameters
 
     @property
     def used_by_others(self) -> bool:
         """Whether others made steps of all passes: what they left here is not meant for a step."""
-        return self.passes.count > 0 and not self._unused
+        return self.passes.count > 0 and self.passes.numbers <= self._used
 
     def use_elsewhere(self, numbers: set[int]) -> None:
         """Another optimizer made a step of the passes of these numbers."""
-        if self._unused and not self._unused - numbers:
+        unused = self.passes.numbers - self._used
+        if unused and unused <= numbers:
             self.times_used_elsewhere += 1
-        self._unused -= numbers
-
-    @property
-    def sites(self) -> frozenset[int]:
-        """Where in the loop the passes so far ran."""
-        return frozenset(self._sites)
+        self._used |= unused & numbers
 
     @property
     def is_in_later_closure(self) -> bool:
@@ -186,11 +190,13 @@ class PassAccount:
 
     def before(self, backward: BackwardPass) -> DroppedPasses | None:
         """A pass begins. Returns those before it if their gradients were cleared meanwhile."""
-        dropped = self._find_cleared()
+        dropped = None if self._witness is None else self._find_cleared()
         self._current = backward
-        parameters = self._looked_at()
+        optimizer = self._optimizer()
+        if optimizer is not None and len(optimizer.param_groups) != self._groups:
+            self.refresh()
         self._before = [
-            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in parameters
+            (p, gradient := p.grad, -1 if gradient is None else gradient._version) for p in self._looked_at
         ]
         return dropped
 
@@ -203,10 +209,13 @@ class PassAccount:
         self._before = []
         if witness is None:
             is_exact, self._hits = self._is_exact, 0
+            self._choose_looked_at()
             if not is_exact:
                 self._account_for_unknown(backward)
             return not is_exact
         self._hits += 1
+        if self._hits == _HITS_TO_TRUST:
+            self._choose_looked_at()
         self._count(backward, witness)
         return True
 
@@ -214,10 +223,6 @@ class PassAccount:
     def _is_exact(self) -> bool:
         """Whether all parameters are looked at."""
         return not self.is_sharded and (len(self._parameters) <= _ALL_UP_TO or self._hits < _HITS_TO_TRUST)
-
-    def _looked_at(self) -> Sequence[Tensor]:
-        parameters = self.parameters
-        return self._watched if len(parameters) > _ALL_UP_TO and self._hits >= _HITS_TO_TRUST else parameters
 
     def _changed(self) -> Tensor | None:
         """A parameter whose gradient is another than before the pass."""
@@ -231,20 +236,22 @@ class PassAccount:
         """A pass that changed none of the watched gradients: it may have changed others."""
         if self.is_sharded and self.is_alone:  # gradients are reduced at the end of several passes
             self.passes.add(backward, self._precision_of(backward))
-            self._sites.add(backward.site)
         else:
             self.passes.absence = self.passes.absence or "unattributed"
 
     def _count(self, backward: BackwardPass, witness: Tensor) -> None:
         self.passes.add(backward, self._precision_of(backward))
-        self._sites.add(backward.site)
-        self._unused.add(backward.number)
         self._look_at_witness(witness)
 
     def _look_at_witness(self, witness: Tensor) -> None:
         # The gradient is held so that another tensor is not taken for it: one of the smallest.
-        self._witness = witness = next((p for p in self._watched if p.grad is not None), witness)
-        self._witness_gradient = gradient = witness.grad
+        gradient = None
+        for parameter in self._watched:
+            if (gradient := parameter.grad) is not None:
+                witness = parameter
+                break
+        self._witness = witness
+        self._witness_gradient = gradient = witness.grad if gradient is None else gradient
         self._witness_version = 0 if gradient is None else gradient._version
 
     def _precision_of(self, backward: BackwardPass) -> str:
@@ -276,28 +283,35 @@ class PassAccount:
         passes, first = self.passes, self._first_closure
         if first is not None:
             first.closures, passes = passes.closures, first
+            self._first_closure = None
         self._reset()
-        self._first_closure = None
         return passes
 
     def abandoned(self) -> list[DroppedPasses]:
         """The passes of which no step will be made, if there are any: the optimizer is used no more."""
         if not self.passes.count:
             return []
-        return [DroppedPasses(self.passes, self.sites, self.used_by_others)]
+        return [DroppedPasses(self.passes, self.used_by_others)]
 
     def _reset(self) -> None:
         self.passes = StepPasses()
-        self._sites.clear()
         self._witness = self._witness_gradient = None
-        self._unused.clear()
+        if self._used:
+            self._used = set()
 
     def _find_cleared(self) -> DroppedPasses | None:
         """Forget the passes so far if their gradients have been cleared; return them."""
-        if self._witness is None or not self._is_cleared(self._witness):
+        witness = self._witness
+        if witness is None:
+            return None
+        gradient = witness.grad
+        version = -1 if gradient is None else gradient._version
+        if gradient is self._witness_gradient and version == self._witness_version:
+            return None  # the usual case
+        if not self._is_cleared(witness, gradient):
             return None
         passes = self.passes
-        dropped = DroppedPasses(passes, frozenset(self._sites), self.used_by_others)
+        dropped = DroppedPasses(passes, self.used_by_others)
         self._reset()
         if not self._in_step:
             return dropped
@@ -307,15 +321,13 @@ class PassAccount:
         self.passes.closures = passes.closures + 1
         return None
 
-    def _is_cleared(self, witness: Tensor) -> bool:
-        gradient = witness.grad
+    def _is_cleared(self, witness: Tensor, gradient: Tensor | None) -> bool:
+        """Whether all gradients are, of whose that of ``witness`` is another one than it was."""
         if gradient is None:
             remaining = next((p for p in self.parameters if p.grad is not None), None)
             if remaining is not None:
                 self._look_at_witness(remaining)
             return remaining is None
-        if gradient is self._witness_gradient and gradient._version == self._witness_version:
-            return False
         if gradient.device.type != "cpu":
             if self._current is None and not self._in_step:  # to know more the host would have to wait
                 self.passes.absence = self.passes.absence or "edited"
