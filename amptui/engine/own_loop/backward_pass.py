@@ -89,11 +89,13 @@ def read_pass(
     ``may_be_scaled``: whether any scaler has scaled anything since the last one.
     """
     given = args[0] if args else kwargs.get("tensors", ())
-    if isinstance(given, Tensor) and len(args) > 1 and args[1] is None and given.numel() == 1:
-        result = BackwardPass((given,), "", site)  # as Tensor.backward calls it
-        if not may_be_scaled or not _read_mark(given, result):
-            result.loss = given.detach().reshape(()) if given.dim() else given.detach()
-        return result
+    if isinstance(given, Tensor) and len(args) > 1 and args[1] is None:  # as Tensor.backward calls it
+        dimensions = given.dim()
+        if not dimensions or given.numel() == 1:
+            result = BackwardPass((given,), "", site)
+            if not may_be_scaled or not _read_mark(given, result):
+                result.loss = given.detach().reshape(()) if dimensions else given.detach()
+            return result
     tensors = (given,) if isinstance(given, Tensor) else _tensors_of(given)
     gradients = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
     scales = _has_factor(gradients)

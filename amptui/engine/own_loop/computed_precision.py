@@ -45,9 +45,10 @@ class PrecisionReader:
 
     def __init__(self) -> None:
         self._kinds: dict[type, int] = {}
+        self.quiet_passes = 0
+        """So many passes from now on need not be read, unless autocast is entered: they have this dtype."""
+        self.quiet_dtype: torch.dtype | None = torch.float32
         self._looks = _PASSES_AFTER_AUTOCAST
-        self._passes = 0
-        self._last: torch.dtype | None = torch.float32
         self._lower_looks = 0
         """As ``_looks``, after a context in a lower precision was entered with gradients."""
         self._entered: dict[str, torch.dtype | None] = {}
@@ -55,11 +56,12 @@ class PrecisionReader:
 
     def see_autocast(self, context: Any) -> None:
         """A context of autocast was entered: its forward passes may run in another precision."""
-        self._looks = _PASSES_AFTER_AUTOCAST
+        kind, dtype = context.device, None
+        if torch.is_autocast_enabled(kind):  # a context that disables it lowers no precision
+            dtype = torch.get_autocast_dtype(kind)
+            self._looks, self.quiet_passes = _PASSES_AFTER_AUTOCAST, 0
         if torch.is_grad_enabled():
-            kind = context.device
-            enabled = torch.is_autocast_enabled(kind)
-            dtype = self._entered[kind] = torch.get_autocast_dtype(kind) if enabled else None
+            self._entered[kind] = dtype
             if dtype in LOW_DTYPES:
                 self._lower_looks = _PASSES_AFTER_AUTOCAST
 
@@ -69,14 +71,9 @@ class PrecisionReader:
             return None
         kind = backward.tensors[0].device.type
         is_active = torch.is_autocast_enabled(kind)
-        self._passes += 1
-        changes = self._looks or is_active or self._last in LOW_DTYPES
-        if not changes and self._passes % _PASSES_BETWEEN_LOOKS:
-            return self._last  # the usual case of a loop without autocast
         self._looks = max(0, self._looks - 1)
         if (low := self._nearest_dtype(backward.tensors[0])) is not None:
             self._entered.clear()
-            self._last = low
             return low  # the usual case with autocast
         dtype, is_complete = self._search(backward.tensors)
         if dtype is None and is_complete:
@@ -86,7 +83,8 @@ class PrecisionReader:
         lower = is_lower or self._lower_looks > 0
         self._lower_looks = max(0, self._lower_looks - 1)
         backward.may_be_lower = dtype is torch.float32 and lower
-        self._last = dtype
+        if dtype not in LOW_DTYPES and not (self._looks or is_active):
+            self.quiet_passes, self.quiet_dtype = _PASSES_BETWEEN_LOOKS, dtype
         return dtype
 
     def _nearest_dtype(self, tensor: Tensor) -> torch.dtype | None:

@@ -184,7 +184,12 @@ class LoopHooks:
             return None
         try:
             backward = read_pass(args, kwargs, site, may_be_scaled=self._may_be_scaled)
-            backward.dtype = self._precisions.read(backward)
+            precisions = self._precisions
+            if precisions.quiet_passes:
+                precisions.quiet_passes -= 1
+                backward.dtype = precisions.quiet_dtype
+            else:
+                backward.dtype = precisions.read(backward)
         except BaseException as error:
             if not is_settled(listener, error):
                 raise

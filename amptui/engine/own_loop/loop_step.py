@@ -12,6 +12,8 @@ from amptui.engine.own_loop.pass_account import StepPasses
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.step_row import LearningRates, RowLayout, row_layout
 
+_LOSS_ALONE = RowLayout()
+
 
 class LoopStep:
     """Filled by the hooks. Most of it is the same in most steps: that stands in the class."""
@@ -70,6 +72,8 @@ class LoopStep:
         loss, lrs = self.logged_loss, self.lrs.on_device
         if loss is None and not self.passes.absence:
             loss = self.passes.loss
+        if loss is not None and not lrs and scaler is None and self.parts is None and self.norms is None:
+            return _LOSS_ALONE, [loss]  # the usual case
         values: list[Tensor] = [] if loss is None else [loss]
         names: tuple[str, ...] = ()
         if self.parts:

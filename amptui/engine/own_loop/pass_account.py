@@ -74,8 +74,8 @@ class StepPasses:
         self.precision = precision if self.precision in ("", precision) else "mixed"
         loss = backward.loss
         if loss is not None:
-            # Sums of 16-bit numbers would be rounded.
-            loss = loss.float() if loss.dtype in LOW_DTYPES else loss
+            if loss.dtype is not torch.float32 and loss.dtype in LOW_DTYPES:
+                loss = loss.float()  # sums of 16-bit numbers would be rounded
             self.loss = loss if self.loss is None else self.loss + loss.to(self.loss.device)
 
 
