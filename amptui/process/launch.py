@@ -25,6 +25,7 @@ from amptui.records import RunFailed
 from amptui.request import SAFETENSORS, TrainRequest
 from amptui.runs.find import is_own, live_run, resumable, resume_command
 from amptui.runs.lock import RunLock, holder
+from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import (
     RunDir,
     create_run_dir,
@@ -152,18 +153,20 @@ def _why_unreadable(path: Path) -> str:
 
 def _why_unwritable(path: Path, run_dir: Path | None) -> str:
     """Why no file can take the place of ``path``; empty if one can, as far as that is known now."""
-    for each in (path, path.parent / f".{path.name}.writing"):
-        try:
-            if not stat.S_ISREG(each.stat().st_mode):
-                return "not a file"  # the new file would replace a device
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            return reason(error)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "not a file"  # the new file would replace a device
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return reason(error)
+    next_created = expanded(run_dir).absolute() if run_dir is not None else None
+    if trouble := why_owned(path, created=next_created):
+        return trouble
     if path.parent.is_dir():
         return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
-    next_created = expanded(run_dir).absolute() if run_dir is not None else Path("/")
-    return "" if path.parent in (next_created, *next_created.parents) else "no such folder"
+    is_created = next_created is not None and path.parent in (next_created, *next_created.parents)
+    return "" if is_created else "no such folder"
 
 
 def _asked_at_first(folder: RunDir) -> TrainRequest:

@@ -88,7 +88,7 @@ def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
         ({"save_weights": "."}, "--save-weights {}: not a file; name another file"),
         ({"save_weights": "gone/w.pt"}, "--save-weights {}: no such folder; name another file"),
         ({"save_weights": "file/w.pt"}, "--save-weights {}: not a directory; name another file"),
-        ({"save_weights": "w" * 250}, "--save-weights {}: file name too long; name another file"),
+        ({"save_weights": "w" * 256}, "--save-weights {}: file name too long; name another file"),
         ({"save_weights": "/dev/null"}, "--save-weights {}: not a file; name another file"),
     ],
 )
