@@ -43,7 +43,7 @@ def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = N
 
 
 def _holds_a_run(folder: Path) -> bool:
-    """Whether a run's folder it is. ``checkpoints`` alone is no sign: programs of all kinds have such folders."""
+    """Whether it is a run's folder; ``checkpoints`` alone is no sign, as other programs have such folders."""
     run = RunDir(folder)
     return any(map(os.path.lexists, (run.journal_path, run.run_json_path, run.lock_path)))
 

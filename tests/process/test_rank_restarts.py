@@ -11,8 +11,8 @@ import pytest
 from amptui.cli import main
 from amptui.ranks import RankLost, RanksStarted
 from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.runs.find import resume_command
 from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
 from tests.living import outcome, records_of, steps_of
 from tests.process.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 
