@@ -13,6 +13,7 @@ import torch
 from amptui import handover
 from amptui.cli import main
 from amptui.engine import weights
+from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.engine.checkpoint.file import checkpoint_name
 from amptui.errors import AmptuiError
 from amptui.export import exporting
@@ -253,7 +254,7 @@ def test_two_exports_at_once_each_write_a_whole_file(tmp_path: Path) -> None:
 def test_two_runs_that_save_their_weights_at_once_each_write_a_whole_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, save_whole = tmp_path / "w.pt", weights.save_whole
+    out = tmp_path / "w.pt"
 
     def save_meanwhile(state: object, descriptor: int) -> int:
         monkeypatch.setattr(weights, "save_whole", save_whole)

@@ -143,7 +143,7 @@ def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path)
     (here / "in_the_current_folder.py").write_text("NAME = 'here'\n")
     (models / "neighbour.py").write_text("NAME = 'beside'\n")
     (models / "mine.py").write_text(NEIGHBOURLY.format(module=module))
-    start = ALONE
+    start: Sequence[str] = ALONE
     if module == "neighbour":  # the program `amptui` does not have the current folder on its path
         taken, start = shadowing(here), (sys.executable, "-P", *ALONE[1:])
     run = tmp_path / "run"
