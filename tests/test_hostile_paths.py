@@ -279,13 +279,16 @@ def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize("target", ["home/page.html", "home"])
 def test_another_user_s_link_is_not_followed(
-    read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    target: str, read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "victim").write_bytes(SECRET)
-    out = symbolic(tmp_path / "page.html", tmp_path / "victim")
-    os.chown(out, 65534, -1, follow_symlinks=False)
-    with nothing_written(tmp_path, capsys, "another user's symbolic link"):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "page.html").write_bytes(SECRET)
+    link = symbolic(tmp_path / "link", tmp_path / target)
+    os.chown(link, 65534, -1, follow_symlinks=False)
+    out = link / "page.html" if link.is_dir() else link
+    with nothing_written(tmp_path, capsys, f"{link} is another user's symbolic link"):
         assert main(["export", str(read), "--html", str(out)]) == AmptuiError.exit_status
 
 

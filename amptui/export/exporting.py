@@ -61,18 +61,18 @@ def export(
     path = journal_of(run)
     ranks: _RanksBeside | None = None
     recording = Recording(name_of(path), str(path.parent))
-    out = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
-    refuse_own_files(_places(csv, out, html), [path])
+    event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
+    refuse_own_files(_places(csv, event_file, html), [path])
     with ExitStack() as stack:
         sinks: dict[Path, _Sink] = {}
         if csv is not None:
             sinks[csv] = stack.enter_context(_opened(csv, StepTable))
             ranks = _RanksBeside(csv, stack)
             sinks[ranks.path] = ranks
-        if out is not None:
+        if event_file is not None:
             from amptui.export.tensorboard import EventFile
 
-            sinks[out] = stack.enter_context(_opened(out, EventFile, is_named=False))
+            sinks[event_file] = stack.enter_context(_opened(event_file, EventFile, is_named=False))
         new_page = None if html is None else stack.enter_context(_replacing(html))
         _read(path, recording, sinks)
         for out, sink in sinks.items():
@@ -210,14 +210,14 @@ def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
 def _target(out: Path, *, is_named: bool) -> Path:
     """The file that is replaced when ``out`` is written.
 
-    A link is followed only if the user named it, and the user or root made it: another user's link, in a
-    shared folder, would choose what is written over. Raises ``AmptuiError``.
+    A link in its place is followed only if the user named it; that and its folder only if this user or root
+    made the link: another user's, in a shared folder, would choose what is written over. Raises
+    ``AmptuiError``.
     """
-    if is_named and out.is_symlink() and out.lstat().st_uid not in (0, os.geteuid()):
-        raise AmptuiError(f"cannot write {out}: it is another user's symbolic link", hint=_HINT)
-    if is_named:
-        return Path(os.path.realpath(out))
-    return Path(os.path.realpath(out.parent)) / out.name
+    for link in (out, out.parent) if is_named else (out.parent,):
+        if link.is_symlink() and link.lstat().st_uid not in (0, os.geteuid()):
+            raise AmptuiError(f"cannot write {out}: {link} is another user's symbolic link", hint=_HINT)
+    return Path(os.path.realpath(out)) if is_named else Path(os.path.realpath(out.parent)) / out.name
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def _with_files_of_this_user(asked: TrainRequest, given: Mapping[str, Any], fold
     if effects:
         what = f"{folder} is not one of your runs, and resuming it {' and '.join(effects)}"
         raise UsageError(what, hint=f"if you trust that: {resume_command(folder)}")
-    return replace(asked, data_dir=default_data_dir())
+    return asked if "data_dir" in given else replace(asked, data_dir=default_data_dir())
 
 
 def _with_rank_batch(asked: TrainRequest, ranks: int, run: str) -> TrainRequest:

@@ -53,7 +53,7 @@ def named_files(asked: TrainRequest) -> list[NamedFile]:
         add("model", f"executes {asked.model}", _model_argument(asked))
     if asked.save_weights is not None:
         add("save_weights", f"writes {asked.save_weights}", f"--save-weights={asked.save_weights}")
-    if asked.data_dir not in (Path(), default_data_dir()):
+    if not _is_default(asked.data_dir):
         add("data_dir", f"reads data in {asked.data_dir}", f"--data-dir={asked.data_dir}")
     texts = [f"{name}={text}" for name, text in asked.settings.items() if _may_name_a_file(text)]
     if texts:
@@ -77,6 +77,14 @@ def resume_command(folder: Path) -> str:
 def _model_argument(asked: TrainRequest) -> str:
     """MODEL on the command line, where it must not look like an option."""
     return f"./{asked.model}" if asked.model.startswith("-") else asked.model
+
+
+def _is_default(data_dir: Path) -> bool:
+    """Whether it is where this user's data is, or was never named."""
+    try:
+        return data_dir in (Path(), default_data_dir())
+    except RunFolderError:  # without a home there is no default
+        return False
 
 
 def _may_name_a_file(text: str) -> bool:
