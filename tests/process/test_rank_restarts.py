@@ -1,6 +1,7 @@
 """Runs of several ranks that are resumed, or started again by the launcher, from the command line."""
 
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -131,7 +132,7 @@ def test_the_last_line_of_a_failed_run_is_the_way_on(tmp_path: Path) -> None:
     assert isinstance(records_of(run)[-1], RunFailed)
     assert [type(each) for each in of(RankLost, run)] == [RankLost]
 
-    words = resume_command(run).split()[2:]
+    words = shlex.split(resume_command(run))[2:]
     before = (run / "journal.jsonl").read_bytes()
     status, said = resumed(run, *words, "--nproc", "3")
     assert (status, said.count("\n")) == (2, 1)
