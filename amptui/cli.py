@@ -87,6 +87,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
     from amptui.process import launch
+    from amptui.runs.rundir import default_data_dir
 
     resumes = options.resume is not None
     if resumes and options.run_dir is not None:
@@ -100,7 +101,7 @@ def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
     if options.model is None:
         raise UsageError("MODEL is missing", hint="`amptui models` lists some; --resume continues a run")
     if "data_dir" not in given:
-        given["data_dir"] = launch.default_data_dir()
+        given["data_dir"] = default_data_dir()
     return launch.plan_new(TrainRequest(**given), options.run_dir)
 
 
@@ -177,7 +178,7 @@ def _runs(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from amptui.bench import bench
-    from amptui.process.launch import default_data_dir
+    from amptui.runs.rundir import default_data_dir
 
     given = _given(options)
     del given["batch_size"]

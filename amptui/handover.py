@@ -109,8 +109,13 @@ def is_run_dir_kept() -> bool:
 
 def note_optimizers(name: str) -> None:
     """Leave a word for `amptui run` where no run has been opened."""
-    if is_run_dir_kept():
-        with suppress(OSError), open(os.path.join(_kept, OPTIMIZERS_FILE), "w") as file:  # noqa: PTH118, PTH123
+    if not is_run_dir_kept():
+        return
+    path = os.path.join(_kept, OPTIMIZERS_FILE)  # noqa: PTH118
+    with suppress(OSError):
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
+        with open(path, "x") as file:  # noqa: PTH123
             file.write(name)
 
 

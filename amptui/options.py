@@ -114,7 +114,8 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         const="",
         metavar="RUN",
         help="resume a run from its last checkpoint, with the options it was started with (default: the "
-        "newest; MODEL is needed for a run that is not yours). With --run-dir: resume there, or start",
+        "newest; of a run that is not yours, MODEL and paths are repeated). With --run-dir: resume there, "
+        "or start",
     )
     add(
         "--checkpoint-every",

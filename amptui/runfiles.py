@@ -65,6 +65,11 @@ def open_new(path: Path | str, *, folder: int | None = None) -> int:
     return open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, folder=folder)
 
 
+def temporary_beside(path: Path) -> Path:
+    """A name in the folder of ``path`` that no other process takes, on any machine, and nobody foresees."""
+    return path.with_name(f".amptui-{os.urandom(8).hex()}.tmp")
+
+
 def is_still(descriptor: int, opened: os.stat_result) -> bool:
     """Whether ``descriptor`` still refers to the file it was ``opened`` for.
 

@@ -26,6 +26,7 @@ from amptui.export import export
 from amptui.process.capture import _OutputLog
 from amptui.process.training import _redirect_output
 from amptui.replay.player import span_of
+from amptui.runfiles import temporary_beside
 from amptui.runs import journal, socket_place
 from amptui.runs.find import find_run, resumable
 from amptui.runs.kept_run import look_at
@@ -224,14 +225,16 @@ def test_a_journal_that_a_person_names_may_be_a_link(tmp_path: Path) -> None:
     assert export(find_run(str(tmp_path / "latest")), csv=tmp_path / "steps.csv").steps == 9
 
 
-def test_a_link_where_an_export_is_about_to_be_written_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_where_an_export_is_about_to_be_written_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept, victim = recorded(tmp_path / "run", [run(), *steps(1, 9)]), tmp_path / "victim"
     victim.write_bytes(SECRET)
-    for out in ("steps.csv", "page.html"):
-        (tmp_path / f".amptui-{os.getpid()}-{hash(out)}.tmp").symlink_to(victim)
-    export(kept, csv=tmp_path / "steps.csv", html=tmp_path / "page.html")
+    monkeypatch.setattr(os, "urandom", bytes)  # as if somebody had foreseen the name
+    temporary_beside(tmp_path / "steps.csv").symlink_to(victim)
+    with pytest.raises(AmptuiError, match=r"cannot write .*: file exists"):
+        export(kept, csv=tmp_path / "steps.csv")
     assert victim.read_bytes() == SECRET
-    assert (tmp_path / "steps.csv").is_file()
 
 
 @pytest.fixture

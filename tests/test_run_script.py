@@ -141,6 +141,16 @@ def test_a_module_is_run_as_python_runs_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, '{"a":1}\n')
 
 
+def test_torchrun_imports_nothing_from_the_current_folder(tmp_path: Path) -> None:
+    """As the program of that name; amptui is started here as the program `amptui` is."""
+    (tmp_path / "json.py").write_text("open('taken', 'w')\n")
+    command = [sys.executable, "-P", *amptui_command("run", "--headless", "torchrun", "--help")[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "--nproc-per-node" in done.stdout
+    assert not (tmp_path / "taken").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_exit_status_of_a_script_is_told(status: int, tmp_path: Path) -> None:

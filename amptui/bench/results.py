@@ -19,9 +19,9 @@ from amptui.diagnosis.labels import compared_label, data_label, precision_label
 from amptui.diagnosis.speed import explanations, launch_bound_gain, ratio_words, result_cards
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.findings import PairCompared, PrecisionMeasured, PrecisionsCompared
-from amptui.process.launch import default_data_dir
 from amptui.records import AMP_PRECISIONS, EAGER_SUFFIX, RunStarted, base_precision
 from amptui.request import BenchRequest
+from amptui.runs.rundir import default_data_dir
 from amptui.strictjson import plain
 from amptui.summary import table
 from amptui.telemetry.comparison import LITTLE_SPEED

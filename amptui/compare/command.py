@@ -36,10 +36,14 @@ def compare(
 
     On a screen that follows running ones. Without a terminal or with ``plain`` as lines, with ``json`` as one
     JSON object, with ``html`` as a page; those take the runs as they are now. Raises ``UsageError`` for fewer
-    than two runs, for one that does not exist and for one named twice, and ``RunFolderError`` for one that
-    cannot be read.
+    than two runs, for one that does not exist and for one named twice, and for a page in place of a file of a
+    run, and ``RunFolderError`` for a run that cannot be read.
     """
     journals = _found(runs)
+    if html is not None:
+        from amptui.export.exporting import refuse_own_files
+
+        refuse_own_files([("--html", html)], journals)
     if not (plain or json or html is not None) and can_show_a_screen():
         return _show(journals, target_loss)
     from amptui.compare.following import read_all

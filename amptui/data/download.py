@@ -1,7 +1,6 @@
 """Downloads one file from the first mirror that delivers it intact, with bounded, interruptible waits."""
 
 import hashlib
-import os
 import queue
 import socket
 import threading
@@ -17,6 +16,7 @@ from urllib.request import build_opener
 
 from amptui.data.sources import DataRequest, Progress
 from amptui.errors import DataError
+from amptui.runfiles import temporary_beside
 
 DOWNLOAD_AGAIN = "delete or rename it to download it again"
 """What to do about a corrupt file."""
@@ -56,7 +56,7 @@ def download(
     written.
     """
     patience = patience or Patience()
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = temporary_beside(path)
     failures = []
     try:
         for url in urls:

@@ -13,8 +13,7 @@ _MIN_FREE_BYTES = 2**30
 
 def storage_checks() -> list[Check]:
     """The folder of runs and the folder of data sets; leaves nothing behind in either."""
-    from amptui.process.launch import default_data_dir
-    from amptui.runs.rundir import default_base
+    from amptui.runs.rundir import default_base, default_data_dir
 
     runs, data = default_base(), default_data_dir()
     return [check_runs(runs), check_data_folder(data)]
@@ -22,7 +21,7 @@ def storage_checks() -> list[Check]:
 
 def data_checks() -> list[Check]:
     """Which data sets are there already; downloads nothing and computes no checksum."""
-    from amptui.process.launch import default_data_dir
+    from amptui.runs.rundir import default_data_dir
 
     folder = default_data_dir()
     return [check_mnist(folder), check_cifar10(folder)]

@@ -16,6 +16,7 @@ from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
 from amptui.request import SAFETENSORS
+from amptui.runfiles import temporary_beside
 
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
@@ -57,12 +58,11 @@ def save_weights(
     if averaged is not None or state is None:
         state = (model if averaged is None else averaged.module).state_dict()
     state = _plain_state(state)
-    unfinished = path.with_name(f".{path.name}.writing")
+    unfinished = temporary_beside(path)
     try:
         if path.suffix == SAFETENSORS:
             _write_safetensors(state, unfinished)
         else:
-            unfinished.unlink(missing_ok=True)
             # Readable by whom the umask lets, as a file that the user saves.
             save_whole(state, os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         unfinished.replace(path)

@@ -1,25 +1,30 @@
 """Exports a journal to all requested formats in one pass."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from amptui.errors import AmptuiError, RunFolderError
+from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.export.page import page
 from amptui.export.recording import Recording
 from amptui.export.table import RankTable, StepTable
 from amptui.ranks import RanksSampled, RanksStarted
 from amptui.records import Record
+from amptui.runfiles import temporary_beside
 from amptui.runs import journal
 from amptui.runs.find import journal_of, name_of
+from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import reason
 from amptui.telemetry.session import MAX_AT_ONCE
 
 _HINT = "choose another path, or free some space"
+
+EVENT_FILE_NAME = "events.out.tfevents.amptui"
+"""Fixed, so that a second export replaces the first. TensorBoard requires ``tfevents``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,22 +55,24 @@ def export(
     ``csv`` and ``html`` are files; ``tensorboard`` is a folder in which the run gets one of its own. A
     distributed run's ``run.csv`` has a table of the ranks beside it, ``run.ranks.csv``. Existing files are
     replaced atomically. Raises ``RunFolderError`` for a run that cannot be read or has no records,
-    and ``AmptuiError`` if a file cannot be written or the package ``tensorboard`` is missing.
+    ``UsageError`` for two formats in one file and for a file of any run, and ``AmptuiError`` if a file cannot
+    be written or the package ``tensorboard`` is missing.
     """
     path = journal_of(run)
     ranks: _RanksBeside | None = None
     recording = Recording(name_of(path), str(path.parent))
+    event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
+    refuse_own_files(_places(csv, event_file, html), [path])
     with ExitStack() as stack:
         sinks: dict[Path, _Sink] = {}
         if csv is not None:
             sinks[csv] = stack.enter_context(_opened(csv, StepTable))
             ranks = _RanksBeside(csv, stack)
             sinks[ranks.path] = ranks
-        if tensorboard is not None:
-            from amptui.export.tensorboard import FILE_NAME, EventFile
+        if event_file is not None:
+            from amptui.export.tensorboard import EventFile
 
-            out = tensorboard / recording.name / FILE_NAME
-            sinks[out] = stack.enter_context(_opened(out, EventFile))
+            sinks[event_file] = stack.enter_context(_opened(event_file, EventFile, is_named=False))
         new_page = None if html is None else stack.enter_context(_replacing(html))
         _read(path, recording, sinks)
         for out, sink in sinks.items():
@@ -78,11 +85,27 @@ def export(
     return Exported(steps=recording.steps, passed_over=recording.passed_over, ranks_csv=beside)
 
 
+def _places(csv: Path | None, event_file: Path | None, html: Path | None) -> Iterator[tuple[str, Path]]:
+    """Each file that is written, after the option that asks for it."""
+    if csv is not None:
+        yield "--csv", csv
+        yield "--csv", _ranks_csv(csv)
+    if event_file is not None:
+        yield "--tensorboard", event_file
+    if html is not None:
+        yield "--html", html
+
+
+def _ranks_csv(steps_csv: Path) -> Path:
+    """``run.ranks.csv`` beside ``run.csv``."""
+    return steps_csv.parent / f"{steps_csv.stem}.ranks{steps_csv.suffix}"
+
+
 class _RanksBeside:
     """Writes the table of the ranks beside the one of the steps, if there is anything to write."""
 
     def __init__(self, steps_csv: Path, stack: ExitStack) -> None:
-        self.path = steps_csv.with_name(f"{steps_csv.stem}.ranks{steps_csv.suffix}")
+        self.path = _ranks_csv(steps_csv)
         self._stack = stack
         self._started: list[Record] = []
         self._table: _Sink | None = None
@@ -94,7 +117,7 @@ class _RanksBeside:
     def add(self, records: Sequence[Record]) -> None:
         if self._table is None:
             if any(isinstance(record, RanksSampled) for record in records):
-                self._table = self._stack.enter_context(_opened(self.path, RankTable))
+                self._table = self._stack.enter_context(_opened(self.path, RankTable, is_named=False))
                 self._table.add(self._started)
             self._started += [record for record in records if isinstance(record, RanksStarted)]
         if self._table is not None:
@@ -110,8 +133,8 @@ class _RanksBeside:
 
 
 @contextmanager
-def _opened(out: Path, make: Callable[[Path], _Sink]) -> Iterator[_Sink]:
-    with _replacing(out) as temporary:
+def _opened(out: Path, make: Callable[[Path], _Sink], *, is_named: bool = True) -> Iterator[_Sink]:
+    with _replacing(out, is_named=is_named) as temporary:
         with _writing(out):
             sink = make(temporary)
         try:
@@ -137,6 +160,22 @@ def _read(path: Path, recording: Recording, sinks: Mapping[Path, _Sink]) -> None
 # ------------------------------------------------------------------------------- atomic files
 
 
+def refuse_own_files(places: Iterable[tuple[str, Path]], read: Sequence[Path]) -> None:
+    """Raise ``UsageError`` for a file of a run among ``places``, and for one that is there twice.
+
+    Each comes with the option that names it; ``read`` are the journals of the runs that are read.
+    """
+    options: dict[str, str] = {}
+    for option, out in places:
+        if trouble := why_owned(out, read=read):
+            raise UsageError(f"cannot write {option} {out}: {trouble}", hint="choose another path")
+        place = os.path.realpath(out)
+        if place in options:
+            what = f"{options[place]} and {option} would both write {out}"
+            raise UsageError(what, hint="choose two paths")
+        options[place] = option
+
+
 def write_file(out: Path, text: str) -> None:
     """Write ``text`` to ``out``, replacing it atomically. Raises ``AmptuiError`` if that is not possible."""
     with _replacing(out) as beside, _writing(out):
@@ -144,19 +183,19 @@ def write_file(out: Path, text: str) -> None:
 
 
 @contextmanager
-def _replacing(out: Path) -> Iterator[Path]:
+def _replacing(out: Path, *, is_named: bool = True) -> Iterator[Path]:
     """A temporary file in the folder of ``out``: replaces ``out`` at the end, is removed after an error.
 
-    Creates missing folders. Raises ``AmptuiError`` if ``out`` cannot be written or is not a file.
+    Creates missing folders. ``is_named``: by the user. Raises ``AmptuiError`` if ``out`` cannot be written or
+    is not a file.
     """
     with _writing(out):
-        target = out.resolve()
-        if target.exists() and not target.is_file():
+        target = _target(out, is_named=is_named)
+        if target.exists() and not target.is_file() and not target.is_symlink():
             raise AmptuiError(f"cannot write {out}: it is not a file", hint=_HINT)
         target.parent.mkdir(parents=True, exist_ok=True)
         # Not named after the target: TensorBoard reads every file with "tfevents" in its name.
-        temporary = target.with_name(f".amptui-{os.getpid()}-{hash(target.name)}.tmp")
-        temporary.unlink(missing_ok=True)
+        temporary = temporary_beside(target)
         # Exclusively: in a shared folder such as /tmp, somebody's link could be there.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
@@ -166,6 +205,19 @@ def _replacing(out: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _target(out: Path, *, is_named: bool) -> Path:
+    """The file that is replaced when ``out`` is written.
+
+    A link in its place is followed only if the user named it; that and its folder only if this user or root
+    made the link: another user's, in a shared folder, would choose what is written over. Raises
+    ``AmptuiError``.
+    """
+    for link in (out, out.parent) if is_named else (out.parent,):
+        if link.is_symlink() and link.lstat().st_uid not in (0, os.geteuid()):
+            raise AmptuiError(f"cannot write {out}: {link} is another user's symbolic link", hint=_HINT)
+    return Path(os.path.realpath(out)) if is_named else Path(os.path.realpath(out.parent)) / out.name
 
 
 @contextmanager

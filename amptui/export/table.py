@@ -14,13 +14,16 @@ from amptui.export.recording import Recording
 from amptui.records import Record, StepRecord
 from amptui.text import printable
 
-_PARTS, _OPTIMIZER, _FORM = "losses", "optimizer", "loss_form"
+_PARTS, _GROUP_LRS, _OPTIMIZER, _FORM = "losses", "group_lrs", "optimizer", "loss_form"
 
 COLUMNS = tuple(
-    field.name for field in dataclasses.fields(StepRecord) if field.name not in (_PARTS, _OPTIMIZER, _FORM)
+    field.name
+    for field in dataclasses.fields(StepRecord)
+    if field.name not in (_PARTS, _GROUP_LRS, _OPTIMIZER, _FORM)
 )
-"""The columns of every table, in the order of the record's fields. Parts of the loss follow as
-``losses.NAME``; then, in tables that need them, what the loss is and of which optimizer the step is."""
+"""The columns of every table, in the order of the record's fields. In tables that need them follow parts of
+the loss as ``losses.NAME``, learning rates that differ as ``group_lrs.NUMBER``, numbered as the optimizer's
+``param_groups``, what the loss is, and of which optimizer the step is."""
 
 _VALUES = attrgetter(*COLUMNS)
 
@@ -56,6 +59,8 @@ class StepTable:
         needed = dict.fromkeys(
             f"{_PARTS}.{name}" for name in chain.from_iterable(step.losses for step in steps)
         )
+        groups = max(len(step.group_lrs) for step in steps)
+        needed |= {f"{_GROUP_LRS}.{number}": None for number in range(groups)}
         needed |= {name: None for name in (_FORM, _OPTIMIZER) if any(getattr(step, name) for step in steps)}
         self._late += [name for name in needed if name not in self._late]
         self._write_head()
@@ -107,8 +112,12 @@ class StepTable:
 
 
 def _late_cell(step: StepRecord, name: str) -> object:
-    part = name.removeprefix(f"{_PARTS}.")
-    return step.losses.get(part) if part != name else _text(getattr(step, name))
+    kind, _, which = name.partition(".")
+    if kind == _PARTS:
+        return step.losses.get(which)
+    if kind == _GROUP_LRS:
+        return step.group_lrs[int(which)] if int(which) < len(step.group_lrs) else None
+    return _text(getattr(step, name))
 
 
 class RankTable:

@@ -38,9 +38,6 @@ except ImportError as error:
         f"TensorBoard cannot be imported ({error})", hint="pip install 'amptui[tensorboard]'"
     ) from error
 
-FILE_NAME = "events.out.tfevents.amptui"
-"""Fixed, so that a second export replaces the first. TensorBoard requires ``tfevents``."""
-
 _FILE_VERSION = "brain.Event:2"
 """The first record in files of TensorBoard's own writers."""
 

@@ -1,5 +1,6 @@
 """Starts the ranks of a run with torch's elastic launcher, and stays until all have ended."""
 
+import json
 import logging
 import os
 import signal
@@ -15,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 from amptui.cores import read_cores, read_limits
 from amptui.errors import RunFolderError
 from amptui.fork import how_ended
-from amptui.process.rank_process import RANK_VARIABLE, RankPlan
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
 from amptui.process.stop_signals import HEEDED
 from amptui.prompt import complain
 from amptui.runs import protocol
-from amptui.runs.find import resume_command
 from amptui.runs.lock import holder
 from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
+from amptui.runs.trust import resume_command
 from amptui.text import one_line
 
 if TYPE_CHECKING:
@@ -132,7 +133,10 @@ class _Launch(threading.Thread):
             max_restarts=self._plan.request.max_restarts,
             logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
         )
-        elastic_launch(config, sys.executable)("-m", "amptui.process.rank_process")
+        # `python -m` alone would import json.py and the like from the current folder, which may not be on the
+        # path of this process. The ranks get that path, and so import the model as one process would.
+        os.environ[IMPORT_PATH_VARIABLE] = json.dumps([each for each in sys.path if isinstance(each, str)])
+        elastic_launch(config, sys.executable)("-P", "-m", "amptui.process.rank_process")
 
 
 def _status(launch: _Launch, folder: Path) -> int:

@@ -17,24 +17,25 @@ from typing import TYPE_CHECKING, Any
 from amptui.engine.distributed.world import refuse_unsupported
 from amptui.errors import OutputError, RunFolderError, UsageError
 from amptui.fork import Offspring, fork, how_ended
-from amptui.models import CATALOGUE
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import blocked_stop_signals
 from amptui.prompt import complain, say
 from amptui.records import RunFailed
 from amptui.request import SAFETENSORS, TrainRequest
-from amptui.runs.find import is_own, live_run, resumable, resume_command
+from amptui.runs.find import live_run, resumable
 from amptui.runs.lock import RunLock, holder
+from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import (
     RunDir,
     create_run_dir,
+    default_data_dir,
     expanded,
     folder_name,
     read_run_json,
     reason,
     run_argument,
-    xdg_folder,
 )
+from amptui.runs.trust import is_own, named_files, resume_command
 from amptui.terminal import HeldTerminal, can_show_a_screen
 
 if TYPE_CHECKING:
@@ -76,17 +77,16 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
     """The run that ``text`` names, resumed from its newest checkpoint with its original options.
 
     ``given`` holds the fields of ``TrainRequest`` that the command line sets now. Raises UsageError if they
-    differ in more than ``_MAY_CHANGE``, or if they name no model and the run is not the user's own: its
-    folder would decide which Python file runs. Raises RunFolderError if the run cannot be resumed.
+    differ in more than ``_MAY_CHANGE``, or if the run is not the user's own and they leave it to its folder
+    which file runs, is read or is written. Raises RunFolderError if the run cannot be resumed.
     """
     folder = resumable(text)
     asked = _asked_at_first(folder)
     asked = _with_rank_batch(asked, given.get("nproc", asked.nproc), folder.path.name)
     if "model" in given:
         given = {**given, "model": parse_model(given["model"]).anywhere}
-    elif asked.model not in CATALOGUE and not is_own(folder.path):
-        what = f"{folder.path} is not one of your runs, and resuming it executes {asked.model}"
-        raise UsageError(what, hint=f"if you trust that file: {resume_command(folder.path)}")
+    if not is_own(folder.path):
+        asked = _with_files_of_this_user(asked, given, folder.path)
     for name, value in given.items():
         before = getattr(asked, name)
         if name not in _MAY_CHANGE and value != before:
@@ -99,6 +99,18 @@ def plan_resumed(given: Mapping[str, Any], text: str) -> Plan:
         refuse_unsupported(request, request.nproc)
     _check_weights(request, folder.path)
     return Plan(request, parse_model(request.model), folder)
+
+
+def _with_files_of_this_user(asked: TrainRequest, given: Mapping[str, Any], folder: Path) -> TrainRequest:
+    """``asked``, which comes from somebody else's ``folder``, if the command line names the files in it.
+
+    Raises UsageError if not.
+    """
+    effects = [named.effect for named in named_files(asked) if named.field not in given]
+    if effects:
+        what = f"{folder} is not one of your runs, and resuming it {' and '.join(effects)}"
+        raise UsageError(what, hint=f"if you trust that: {resume_command(folder)}")
+    return asked if "data_dir" in given else replace(asked, data_dir=default_data_dir())
 
 
 def _with_rank_batch(asked: TrainRequest, ranks: int, run: str) -> TrainRequest:
@@ -152,18 +164,20 @@ def _why_unreadable(path: Path) -> str:
 
 def _why_unwritable(path: Path, run_dir: Path | None) -> str:
     """Why no file can take the place of ``path``; empty if one can, as far as that is known now."""
-    for each in (path, path.parent / f".{path.name}.writing"):
-        try:
-            if not stat.S_ISREG(each.stat().st_mode):
-                return "not a file"  # the new file would replace a device
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            return reason(error)
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return "not a file"  # the new file would replace a device
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return reason(error)
+    next_created = expanded(run_dir).absolute() if run_dir is not None else None
+    if trouble := why_owned(path, created=next_created):
+        return trouble
     if path.parent.is_dir():
         return "" if os.access(path.parent, os.W_OK | os.X_OK) else "its folder cannot be written"
-    next_created = expanded(run_dir).absolute() if run_dir is not None else Path("/")
-    return "" if path.parent in (next_created, *next_created.parents) else "no such folder"
+    is_created = next_created is not None and path.parent in (next_created, *next_created.parents)
+    return "" if is_created else "no such folder"
 
 
 def _asked_at_first(folder: RunDir) -> TrainRequest:
@@ -257,11 +271,6 @@ def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -
     folder = live_run(text).path
     watched = watch_run(connect(folder), folder, frames_per_second, attached=True, quiet=quiet)
     return _conclude(watched, folder, None)
-
-
-def default_data_dir() -> Path:
-    """The user's cache folder for data sets, by the XDG convention. Raises RunFolderError without a home."""
-    return xdg_folder("XDG_CACHE_HOME", ".cache") / "amptui"
 
 
 def watch_run(

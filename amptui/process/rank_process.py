@@ -1,6 +1,6 @@
 """One rank's process: rank 0 is a run as any other, the others train beside it and say nothing.
 
-``python -m amptui.process.rank_process`` is what the launcher starts once for each rank.
+``python -P -m amptui.process.rank_process`` is what the launcher starts once for each rank.
 """
 
 import gc
@@ -33,6 +33,9 @@ from amptui.runs.rundir import RunDir
 
 RANK_VARIABLE = "AMPTUI_RANK"
 """The environment's variable in which a rank's process is told what to train."""
+
+IMPORT_PATH_VARIABLE = "AMPTUI_RANK_IMPORT_PATH"
+"""The environment's variable with the launcher's ``sys.path``."""
 
 _LOOK_INTERVAL_SECONDS = 0.5
 
@@ -166,6 +169,7 @@ def _main(environment: Mapping[str, str]) -> int:
     world = world_of(environment)
     if world is None or RANK_VARIABLE not in environment:
         raise UsageError("this is a rank of `amptui train --nproc N`", hint="start it so")
+    sys.path[:] = json.loads(environment[IMPORT_PATH_VARIABLE])
     plan = RankPlan.parse(environment[RANK_VARIABLE])
     refuse_unsupported(plan.request, world.size)
     return run_rank(plan, world)

@@ -23,7 +23,7 @@ from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, HEEDED, blocked_stop_signals
 from amptui.prompt import complain
 from amptui.records import RunFailed, RunFinished
-from amptui.runfiles import open_file
+from amptui.runfiles import open_file, open_to_read
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name
 from amptui.runs.socket_place import connect
 from amptui.text import write_line
@@ -50,6 +50,7 @@ NO_STEP = "the script's process made no step with an optimizer of torch.optim, s
 class _Script:
     """What is run, and where its run is kept."""
 
+    interpreter_options: Sequence[str]
     command: Sequence[str]
     folder: RunDir
     observe: bool
@@ -74,12 +75,14 @@ def run_script(
     That of the script if this process stays to its end; 128 + N where signal N ended it. Raises UsageError
     and RunFolderError.
     """
+    options: tuple[str, ...] = ()
     if command[0] == "torchrun" and not os.path.exists("torchrun"):  # noqa: PTH110 - as below
-        command = ("-m", _TORCHRUN, *command[1:])
+        # The program torchrun imports nothing from the current folder, as `python -m` alone would.
+        options, command = ("-P",), ("-m", _TORCHRUN, *command[1:])
     if command[0] not in ("-m", "-") and not os.path.exists(command[0]):  # noqa: PTH110 - a path may be too long
         raise UsageError(f"no script {command[0]!r}", hint="check the path, or use -m MODULE")
     folder = create_run_dir(run_dir, script_name(command))
-    script = _Script(command, folder, observe, launches=_launched(command) is not None)
+    script = _Script(options, command, folder, observe, launches=_launched(command) is not None)
     if not screen:
         return _pass_through(script)
     # A signal without a handler would end this process and leave the script unattended.
@@ -195,7 +198,7 @@ def _spawn(script: _Script, *, output: int | None = None) -> int:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, the kernel would discard how the script ended
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, *script.command],
+        [sys.executable, *script.interpreter_options, *script.command],
         variables,
         file_actions=files,
         setsid=output is not None,
@@ -283,7 +286,8 @@ def _report(script: _Script, status: int | None) -> None:
 def _why_no_step(folder: RunDir) -> str:
     """That nothing was recorded, and which optimizers the script may have trained with instead."""
     try:
-        name = (folder.path / OPTIMIZERS_FILE).read_text()
+        with open_to_read(folder.path / OPTIMIZERS_FILE) as file:
+            name = file.read().decode()
     except (OSError, UnicodeDecodeError):
         return NO_STEP
     return f"{NO_STEP}; it loaded {name}, whose steps are not seen" if name else NO_STEP

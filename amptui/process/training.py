@@ -32,10 +32,10 @@ from amptui.records import Note, Record, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
 from amptui.runs import protocol
-from amptui.runs.find import resume_command
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
+from amptui.runs.trust import resume_command
 from amptui.telemetry.session import Session
 
 STOP_PATIENCE_SECONDS = 5.0

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ from amptui.runs.rundir import (
     run_argument,
     written,
 )
+from amptui.runs.trust import resume_command
 
 _TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
 """The part of a saved run's name after the model's, as ``create_run_dir`` writes it."""
@@ -68,27 +68,6 @@ def resumable(text: str) -> RunDir:
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
         raise RunFolderError(what, hint="replace the link with the checkpoints themselves")
     return open_run_dir(run_dir.path)
-
-
-def is_own(folder: Path) -> bool:
-    """Whether the run in ``folder`` is the user's own: among the saved runs, and created by this user."""
-    try:
-        kept = default_base().resolve()
-        makers = {path.stat(follow_symlinks=False).st_uid for path in (folder.resolve(), folder / "run.json")}
-        # A saved run may be a link to another disk, and there may be links to it.
-        places = (folder.absolute().parent.resolve(), folder.resolve().parent)
-    except (OSError, RunFolderError):
-        return False
-    return kept in places and makers == {os.geteuid()}
-
-
-def resume_command(folder: Path) -> str:
-    """The command that resumes the run in ``folder``; with MODEL if the run is not the user's own."""
-    words = ["amptui", "train", "--resume", run_argument(folder)]
-    if not is_own(folder):
-        with suppress(RunFolderError, KeyError, TypeError):
-            words.insert(2, str(read_run_json(folder)["asked"]["model"]))
-    return shlex.join(words)
 
 
 def live_run(text: str) -> RunDir:

@@ -139,6 +139,14 @@ def default_base() -> Path:
     return xdg_folder("XDG_STATE_HOME", ".local/state") / "amptui" / "runs"
 
 
+def default_data_dir() -> Path:
+    """The folder of data sets: ``$XDG_CACHE_HOME/amptui``, by default in ``~/.cache``.
+
+    Raises ``RunFolderError`` for a user without a home.
+    """
+    return xdg_folder("XDG_CACHE_HOME", ".cache") / "amptui"
+
+
 def xdg_folder(variable: str, default: str) -> Path:
     """The folder named by the environment's ``variable``, by default ``default`` in the user's home.
 

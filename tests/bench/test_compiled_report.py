@@ -9,8 +9,8 @@ from typing import Any
 from amptui.bench.results import Bench, bench_command, report_json, report_lines
 from amptui.findings import PairCompared
 from amptui.options import build_parser
-from amptui.process.launch import default_data_dir
 from amptui.request import BenchRequest, TrainRequest
+from amptui.runs.rundir import default_data_dir
 from amptui.telemetry.view import Comparison, PrecisionStats
 from tests.bench.measurements import BASELINE, amp, bench, measured, timing
 

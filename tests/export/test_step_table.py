@@ -38,7 +38,8 @@ def test_a_run_has_a_row_per_step_and_a_column_per_field(
     assert [row["precision"] for row in found] == [record.precision for record in trained]
     assert [float(row["loss"]) for row in found] == [record.loss for record in trained]
     assert [float(row["losses.regress"]) for row in found] == [r.losses["regress"] for r in trained]
-    expected = {field.name for field in fields(StepRecord)} - {"losses", "loss_form", "optimizer"}
+    expected = {field.name for field in fields(StepRecord)}
+    expected -= {"losses", "group_lrs", "loss_form", "optimizer"}
     assert found[0].keys() == expected | {"losses.classify", "losses.regress"}
 
 
@@ -62,6 +63,14 @@ def test_late_loss_parts_have_a_column_in_every_row(tmp_path: Path) -> None:
     assert [row["losses.a"] for row in found[:2]] == ["1.0", "2.0"]
     assert [row["losses.b,?"] for row in found] == [""] * 5000 + ["2.0"] * 4000
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["run", "steps.csv"]
+
+
+def test_each_learning_rate_has_a_column_of_numbers(tmp_path: Path) -> None:
+    found = table(tmp_path, step(1, lr=0.1), step(2, lr=0.1, group_lrs=(0.1, 0.01)), step(3, lr=0.2))
+    assert [row["lr"] for row in found] == ["0.1", "0.1", "0.2"]
+    assert [row["group_lrs.0"] for row in found] == ["", "0.1", ""]
+    assert [row["group_lrs.1"] for row in found] == ["", "0.01", ""]
+    assert "(" not in (tmp_path / "steps.csv").read_text()
 
 
 def test_repeated_steps_have_two_rows(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ with warnings.catch_warnings():
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from amptui.export import export
-from amptui.export.tensorboard import FILE_NAME
+from amptui.export.exporting import EVENT_FILE_NAME
 
 
 def read(folder: Path) -> Any:
@@ -120,7 +120,7 @@ def test_switches_skips_and_notes_are_text_that_markdown_leaves_alone(tmp_path: 
 def test_a_second_export_replaces_the_first(run: Path, tmp_path: Path) -> None:
     for _ in range(2):
         export(run, tensorboard=tmp_path)
-    assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [FILE_NAME]
+    assert [path.name for path in (tmp_path / "tiny-run").iterdir()] == [EVENT_FILE_NAME]
     assert len(read(tmp_path / "tiny-run").Scalars("loss")) == 36
 
 

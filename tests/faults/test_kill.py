@@ -90,7 +90,9 @@ def test_each_precision_goes_on_bit_for_bit_in_the_middle_of_an_epoch(
     # 50 steps an epoch: 73 lies in the middle of the second.
     first = lives.start(*arguments(run, "--steps", "73", precision=precision))
     assert lives.end_of(first) == 0, lives.log.read_text()
-    second = lives.start("train", RECIPE, "--resume", str(run), "--steps", "160", "--headless")
+    witness = f"to={tmp_path / 'run.steps'}"
+    resumption = ("--resume", str(run), "--steps", "160", "--headless", "--set", witness)
+    second = lives.start("train", RECIPE, *resumption)
     assert lives.end_of(second) == 0, lives.log.read_text()
     third = lives.start(*arguments(straight, "--steps", "160", precision=precision))
     assert lives.end_of(third) == 0, lives.log.read_text()

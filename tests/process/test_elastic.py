@@ -1,5 +1,7 @@
 """`amptui train --nproc` and torchrun, from the command line: how ranks end, and what is said of it."""
 
+import json
+import logging
 import os
 import signal
 import subprocess
@@ -11,14 +13,18 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from torch.distributed.launcher import api
 
 from amptui.cli import main
 from amptui.process import elastic
 from amptui.process.elastic import _status
+from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
 from amptui.process.training import RANKS_PATIENCE_SECONDS
 from amptui.ranks import RankLost, RanksSampled, RanksStarted
 from amptui.records import PhaseChanged, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.request import TrainRequest
 from amptui.runs.rundir import RunDir
+from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, last_step, records_of, wait_until
 
 MODEL = f"{Path(__file__).parents[1] / 'engine' / 'distributed' / 'recorded.py'}:Recorded"
@@ -83,6 +89,74 @@ def pid_of(rank: int, process: "subprocess.Popen[str]") -> int:
         for each in _family(process.pid)
         if each.environ().get("RANK") == str(rank) and "amptui" in " ".join(each.cmdline())
     )
+
+
+def shadowing(folder: Path) -> Path:
+    """Modules of Python's names in ``folder``; the file that they leave when one is imported."""
+    taken = folder / "taken"
+    for name in ("json", "random", "logging", "signal"):
+        (folder / f"{name}.py").write_text(f"open({str(taken)!r}, 'w')\nraise SystemExit(9)\n")
+    return taken
+
+
+def test_what_starts_a_rank_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(
+        api, "elastic_launch", lambda _, program: lambda *rest: started.append([program, *rest])
+    )
+    monkeypatch.setattr(logging, "disable", lambda _level: None)
+    for name in (RANK_VARIABLE, IMPORT_PATH_VARIABLE, "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    plan = RankPlan(
+        request=TrainRequest(model=MODEL), run_dir=RunDir(tmp_path), shown=False, json=False, quiet=True
+    )
+    elastic._Launch(plan, 2).run()
+    assert json.loads(os.environ[IMPORT_PATH_VARIABLE]) == sys.path
+    taken = shadowing(tmp_path)
+    with child_environment() as added:
+        done = subprocess.run(
+            started[0], cwd=tmp_path, env={**os.environ, **added}, capture_output=True, text=True, check=False
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "this is a rank of" in done.stderr
+    assert not taken.exists()
+
+
+NEIGHBOURLY = """
+from {module} import NAME
+from tests.tiny import Tiny
+
+class Mine(Tiny):
+    pass
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["neighbour", "in_the_current_folder"])
+def test_ranks_import_the_model_as_one_process_does(module: str, tmp_path: Path) -> None:
+    """Beside its file always; from the current folder where `python -m amptui` has it on its path."""
+    here, models = tmp_path / "here", tmp_path / "models"
+    here.mkdir()
+    models.mkdir()
+    (here / "in_the_current_folder.py").write_text("NAME = 'here'\n")
+    (models / "neighbour.py").write_text("NAME = 'beside'\n")
+    (models / "mine.py").write_text(NEIGHBOURLY.format(module=module))
+    start: Sequence[str] = ALONE
+    if module == "neighbour":  # the program `amptui` does not have the current folder on its path
+        taken, start = shadowing(here), (sys.executable, "-P", *ALONE[1:])
+    run = tmp_path / "run"
+    options = ("--device", "cpu", "--nproc", "2", "--steps", "2", "--run-dir", str(run))
+    with child_environment() as added:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **added, "PYTHONSAFEPATH": ""}
+        done = subprocess.run(
+            [*start, "train", str(models / "mine.py"), *options],
+            cwd=here, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert last_step(run) == 2
+    assert module != "neighbour" or not taken.exists()
 
 
 @pytest.mark.slow

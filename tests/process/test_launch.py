@@ -19,7 +19,7 @@ from amptui.records import Note, RunFailed, RunFinished, RunResumed, RunStarted,
 from amptui.request import TrainRequest
 from amptui.runs.journal import read
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir, create_run_dir, read_run_json
+from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir, read_run_json
 from tests.terminal import KNOBS
 
 
@@ -88,7 +88,7 @@ def test_a_model_that_is_not_there_leaves_no_folder(tmp_path: Path) -> None:
         ({"save_weights": "."}, "--save-weights {}: not a file; name another file"),
         ({"save_weights": "gone/w.pt"}, "--save-weights {}: no such folder; name another file"),
         ({"save_weights": "file/w.pt"}, "--save-weights {}: not a directory; name another file"),
-        ({"save_weights": "w" * 250}, "--save-weights {}: file name too long; name another file"),
+        ({"save_weights": "w" * 256}, "--save-weights {}: file name too long; name another file"),
         ({"save_weights": "/dev/null"}, "--save-weights {}: not a file; name another file"),
     ],
 )
@@ -125,7 +125,7 @@ def test_a_resumed_run_is_told_at_once_that_its_weights_cannot_be_saved(tmp_path
     weights.parent.rmdir()
     before = (folder / "journal.jsonl").read_bytes()
     with pytest.raises(UsageError, match="no such folder"):
-        launch.plan_resumed({"model": KNOBS, "steps": 2}, str(folder))
+        launch.plan_resumed({"model": KNOBS, "save_weights": str(weights)}, str(folder))
     assert (folder / "journal.jsonl").read_bytes() == before
     launch.plan_resumed({"model": KNOBS, "save_weights": str(tmp_path / "w.pt")}, str(folder))
 
@@ -303,7 +303,7 @@ def test_no_file_that_another_folder_names_runs_unasked(
     theirs = another_s.with_name("their model.py")
     assert capsys.readouterr().err == (
         f"amptui: {another_s} is not one of your runs, and resuming it executes {theirs}; "
-        f"if you trust that file: amptui train '{theirs}' --resume '{another_s}'\n"
+        f"if you trust that: amptui train '{theirs}' --resume '{another_s}'\n"
     )
     assert not theirs.with_name("ran").exists()
     assert main(["train", str(theirs), *arguments, "--headless"]) == 1, "it holds no experiment"
@@ -358,7 +358,7 @@ def test_data_lie_in_the_user_s_cache_folder(
     cache: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
-    assert launch.default_data_dir() == Path(expected.format(home=Path.home()))
+    assert default_data_dir() == Path(expected.format(home=Path.home()))
 
 
 def test_one_command_line_begins_a_run_and_goes_on_with_it(tmp_path: Path) -> None:

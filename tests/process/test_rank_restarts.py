@@ -1,6 +1,7 @@
 """Runs of several ranks that are resumed, or started again by the launcher, from the command line."""
 
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -11,8 +12,8 @@ import pytest
 from amptui.cli import main
 from amptui.ranks import RankLost, RanksStarted
 from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted
-from amptui.runs.find import resume_command
 from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
 from tests.living import outcome, records_of, steps_of
 from tests.process.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 
@@ -131,7 +132,7 @@ def test_the_last_line_of_a_failed_run_is_the_way_on(tmp_path: Path) -> None:
     assert isinstance(records_of(run)[-1], RunFailed)
     assert [type(each) for each in of(RankLost, run)] == [RankLost]
 
-    words = resume_command(run).split()[2:]
+    words = shlex.split(resume_command(run))[2:]
     before = (run / "journal.jsonl").read_bytes()
     status, said = resumed(run, *words, "--nproc", "3")
     assert (status, said.count("\n")) == (2, 1)

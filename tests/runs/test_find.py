@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from amptui import codec
 from amptui.errors import RunFolderError, UsageError
 from amptui.records import RunFinished
-from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable, resume_command
+from amptui.runs.find import find_run, journal_of, live_run, name_of, resumable
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_base
 
@@ -191,16 +190,6 @@ def test_a_run_that_is_not_there_can_neither_go_on_nor_be_watched(find: Callable
     for text in ("vit", "no/such/run"):
         with pytest.raises(UsageError, match="no run "):
             find(text)
-
-
-def test_the_command_to_go_on_has_the_model_where_resume_asks_for_it(tmp_path: Path) -> None:
-    run_dir = with_checkpoints("mnist-1")
-    assert resume_command(run_dir.path) == "amptui train --resume mnist-1"
-    elsewhere = RunDir(tmp_path)
-    where = shlex.quote(str(tmp_path))
-    assert resume_command(tmp_path) == f"amptui train --resume {where}", "it does not say which"
-    elsewhere.write_run_json({"asked": {"model": "a b.py"}})
-    assert resume_command(tmp_path) == f"amptui train 'a b.py' --resume {where}"
 
 
 # What attach shows.

@@ -1,0 +1,66 @@
+"""The files of run folders that amptui owns: no export and no saved weights take the place of one."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from amptui.runs.rundir import RunDir
+
+_FOLDERS = r"checkpoints(\.before-\d+)?"
+
+_FILES = (
+    r"journal(\.before-\d+|\.after-step-\d+-\d+|\.\d+)?\.jsonl(\.\d+\.tmp)?"
+    r"|run(\.before-\d+)?\.json|run\.\d+\.tmp|run\.(lock|sock)|output\.log|optimizers"
+)
+
+_OWN_FOLDER = re.compile(_FOLDERS)
+
+_OWN_NAME = re.compile(f"{_FOLDERS}|{_FILES}")
+
+
+def why_owned(path: Path, *, read: Iterable[Path] = (), created: Path | None = None) -> str:
+    """Why the user may not have ``path`` written, in a few words; empty if it is none of amptui's files.
+
+    Those are the journals in ``read``, and the files of any run folder, also those that are not there yet and
+    other names of them: symbolic links anywhere, hard links to files of the folders of ``path`` and ``read``.
+    ``created`` is a folder in which a run is about to start.
+    """
+    journals = tuple(read)
+    real = Path(os.path.realpath(path))
+    named = Path(os.path.realpath(path.parent)) / path.name  # which may be a link
+    starts = None if created is None else Path(os.path.realpath(created))
+    for place in dict.fromkeys((real, named)):
+        for own in (place, *place.parents):
+            names = _OWN_NAME if own is place else _OWN_FOLDER
+            if names.fullmatch(own.name) and (own.parent == starts or _holds_a_run(own.parent)):
+                return f"{own.name} in {own.parent} belongs to a run"
+    folders = dict.fromkeys((real.parent, named.parent, *(each.parent for each in journals)))
+    for own in (*journals, *(own for folder in folders for own in _own_files(folder))):
+        if _is_same(own, path):
+            return f"it is {own}, which belongs to a run"
+    return ""
+
+
+def _holds_a_run(folder: Path) -> bool:
+    """Whether it is a run's folder; ``checkpoints`` alone is no sign, as other programs have such folders."""
+    run = RunDir(folder)
+    return any(map(os.path.lexists, (run.journal_path, run.run_json_path, run.lock_path)))
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    """Those in ``folder``, if it is a run's and can be read."""
+    if not _holds_a_run(folder):
+        return
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - names are what is looked at
+    except OSError:
+        return
+    yield from (folder / name for name in names if _OWN_NAME.fullmatch(name))
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)  # noqa: PTH121 - of two paths, none of which is the subject
+    except OSError:
+        return False

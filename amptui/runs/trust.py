@@ -1,0 +1,99 @@
+"""Whose a run is, and which files a run folder that is somebody else's may not choose."""
+
+import os
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from amptui.errors import RunFolderError
+from amptui.models import CATALOGUE
+from amptui.request import TrainRequest
+from amptui.runs.rundir import RunDir, default_base, default_data_dir, read_run_json, run_argument
+
+_OTHERS_MAY_WRITE = 0o022
+
+
+def is_own(folder: Path) -> bool:
+    """Whether the run in ``folder`` is the user's own.
+
+    It is among the saved runs, this user created it, and nobody else may write its folder or ``run.json``.
+    """
+    try:
+        base = default_base().resolve()
+        seen = [path.stat(follow_symlinks=False) for path in (folder.resolve(), RunDir(folder).run_json_path)]
+        # A saved run may be a link to another disk, and there may be links to it.
+        places = (folder.absolute().parent.resolve(), folder.resolve().parent)
+    except (OSError, RunFolderError):
+        return False
+    user = os.geteuid()
+    return base in places and all(s.st_uid == user and not s.st_mode & _OTHERS_MAY_WRITE for s in seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFile:
+    """A file or folder that is named by the options with which a run was started."""
+
+    field: str
+    """Of ``TrainRequest``."""
+    effect: str
+    """What resuming the run does with it: ``writes /home/me/weights.pt``."""
+    words: tuple[str, ...]
+    """What names it on the command line."""
+
+
+def named_files(asked: TrainRequest) -> list[NamedFile]:
+    """What the options name besides the defaults of this user and the models of amptui."""
+    named: list[NamedFile] = []
+
+    def add(field: str, effect: str, *words: str) -> None:
+        named.append(NamedFile(field=field, effect=effect, words=words))
+
+    if asked.model not in CATALOGUE:
+        add("model", f"executes {asked.model}", _model_argument(asked))
+    if asked.save_weights is not None:
+        add("save_weights", f"writes {asked.save_weights}", f"--save-weights={asked.save_weights}")
+    if not _is_default(asked.data_dir):
+        add("data_dir", f"reads data in {asked.data_dir}", f"--data-dir={asked.data_dir}")
+    texts = [f"{name}={text}" for name, text in asked.settings.items() if _may_name_a_file(text)]
+    if texts:
+        # The command line names all settings or none.
+        words = (f"--set={name}={text}" for name, text in asked.settings.items())
+        add("settings", f"uses {', '.join(texts)}", *words)
+    return named
+
+
+def resume_command(folder: Path) -> str:
+    """The command that resumes the run in ``folder``; with all that it names if it is not the user's own."""
+    words = ["amptui", "train", "--resume", run_argument(folder)]
+    if not is_own(folder):
+        with suppress(RunFolderError, KeyError, TypeError, ValueError, AttributeError):
+            asked = TrainRequest.from_json(read_run_json(folder)["asked"])
+            words.insert(2, _model_argument(asked))
+            words += [word for named in named_files(asked) if named.field != "model" for word in named.words]
+    return shlex.join(words)
+
+
+def _model_argument(asked: TrainRequest) -> str:
+    """MODEL on the command line, where it must not look like an option."""
+    return f"./{asked.model}" if asked.model.startswith("-") else asked.model
+
+
+def _is_default(data_dir: Path) -> bool:
+    """Whether it is where this user's data is, or was never named."""
+    try:
+        return data_dir in (Path(), default_data_dir())
+    except RunFolderError:  # without a home there is no default
+        return False
+
+
+def _may_name_a_file(text: str) -> bool:
+    """Whether a setting leads out of the current folder or to something in it.
+
+    Only the experiment knows what its settings mean, and it is not loaded yet.
+    """
+    try:
+        float(text)
+    except ValueError:
+        return os.sep in text or text.startswith("~") or os.path.lexists(text)
+    return False

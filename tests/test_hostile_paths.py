@@ -1,0 +1,397 @@
+"""Hostile paths: no file is written that the command line does not name, and none that amptui owns."""
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from amptui import handover
+from amptui.cli import main
+from amptui.engine import weights
+from amptui.engine.checkpoint.disk_file import save_whole
+from amptui.engine.checkpoint.file import checkpoint_name
+from amptui.errors import AmptuiError
+from amptui.export import exporting
+from amptui.process import launch
+from amptui.request import TrainRequest
+from amptui.runs.rundir import RunDir, create_run_dir
+from tests.compare.compared_runs import whole_run
+from tests.export.recorded import write
+from tests.survival import survived
+from tests.telemetry.simulated_ranks import SimulatedRanks, run_of
+from tests.terminal import KNOBS
+from tests.tiny import Tiny
+
+FAMILY = "hostile paths"
+
+SECRET = b"the only copy\n"
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything below ``folder``: its kind, and its bytes or where it leads."""
+    found = {}
+    for each in sorted(folder.rglob("*")):
+        status = each.lstat()
+        is_file = stat.S_ISREG(status.st_mode)
+        held = each.read_bytes() if is_file else os.fsencode(each.readlink()) if each.is_symlink() else b""
+        found[str(each.relative_to(folder))] = (stat.S_IFMT(status.st_mode), held)
+    return found
+
+
+@contextmanager
+def nothing_written(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> Iterator[None]:
+    """What happens inside leaves all below ``folder`` as it was, and one line that contains ``words``."""
+    before = contents(folder)
+    yield
+    said = capsys.readouterr().err
+    assert said.startswith("amptui: ")
+    assert said.count("\n") == 1
+    assert [word for word in words if word not in said] == []
+    unharmed = contents(folder) == before
+    survived(FAMILY, 1, int(unharmed))
+    assert unharmed
+
+
+# ------------------------------------------------------------------ what amptui owns in a run's folder
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Path:
+    """The run that a command reads."""
+    return whole(tmp_path / "read")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """A run that a command has nothing to do with, but for the second one of a comparison."""
+    return whole(tmp_path / "other")
+
+
+def whole(folder: Path) -> Path:
+    """A folder with every file that a run may have."""
+    write(folder, whole_run())
+    run_dir = RunDir(folder)
+    run_dir.write_run_json({"asked": {"model": KNOBS}})
+    (run_dir.checkpoints_path / "step-000000002.x-1.shards").mkdir(parents=True)
+    (run_dir.checkpoints_path / checkpoint_name(3)).write_bytes(SECRET)
+    for name in ("run.lock", "output.log", "journal.before-1.jsonl", "journal.after-step-3-1.jsonl"):
+        (folder / name).write_bytes(SECRET)
+    return folder
+
+
+def symbolic(path: Path, victim: Path) -> Path:
+    path.symlink_to(victim)
+    return path
+
+
+def link_to_a_link(path: Path, victim: Path) -> Path:
+    path.with_name("between").symlink_to(victim)
+    return symbolic(path, path.with_name("between"))
+
+
+def hard(path: Path, victim: Path) -> Path:
+    inside = victim.parent / path.name
+    inside.hardlink_to(victim)
+    return inside
+
+
+def through_a_linked_folder(path: Path, victim: Path) -> Path:
+    path.symlink_to(victim.parent)
+    return path / victim.name
+
+
+def the_long_way(path: Path, victim: Path) -> Path:
+    path.mkdir()
+    return path / ".." / victim.relative_to(path.parent)
+
+
+FORMS: tuple[Callable[[Path, Path], Path], ...] = (
+    lambda _path, victim: victim,
+    symbolic,
+    link_to_a_link,
+    hard,
+    through_a_linked_folder,
+    the_long_way,
+)
+
+TARGETS = (
+    *(("journal.jsonl", form) for form in FORMS),
+    *(("run.json", form) for form in FORMS),
+    *(
+        (name, FORMS[0])
+        for name in (
+            "run.lock",
+            "run.sock",
+            "output.log",
+            "optimizers",
+            "run.before-1.json",
+            "run.4711.tmp",
+            "journal.2.jsonl",
+            "journal.before-1.jsonl",
+            "journal.before-2.jsonl",
+            "journal.after-step-3-1.jsonl",
+            "journal.jsonl.4711.tmp",
+            "checkpoints/step-000000003.pt",
+            "checkpoints/step-000000002.x-1.shards/__0_0.distcp",
+            "checkpoints/new.pt",
+            "checkpoints/new folder/new.pt",
+            "checkpoints.before-1/step-000000003.pt",
+        )
+    ),
+)
+"""Files of a run's folder, also such as are not there yet, and the path by which one is named."""
+
+TRAIN = ("train", KNOBS, "--headless", "--device", "cpu", "--steps", "1", "--set", "step_ms=0")
+
+ARGUMENTS: dict[str, Sequence[str]] = {
+    "csv": ("export", "{read}", "--csv", "{out}"),
+    "html": ("export", "{read}", "--html", "{out}"),
+    "compare": ("compare", "{read}", "{other}", "--plain", "--html", "{out}"),
+    "weights": (*TRAIN, "--run-dir", "{new}", "--save-weights", "{out}"),
+}
+
+
+def command(kind: str, **paths: Path) -> list[str]:
+    """The command line of ``kind``."""
+    return [part.format(**paths) for part in ARGUMENTS[kind]]
+
+
+@pytest.mark.parametrize("kind", ARGUMENTS)
+@pytest.mark.parametrize("whose", ["read", "other"])
+@pytest.mark.parametrize(("name", "form"), TARGETS, ids=lambda value: getattr(value, "__name__", value))
+def test_no_file_of_a_run_is_the_target_of_any_command(
+    kind: str,
+    whose: str,
+    name: str,
+    form: Callable[[Path, Path], Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    paths = {each: whole(tmp_path / each) for each in ("read", "other")} | {"new": tmp_path / "new"}
+    out = form(tmp_path / "out.csv", paths[whose] / name)
+    with nothing_written(tmp_path, capsys, str(out), "belongs to a run"):
+        assert main(command(kind, out=out, **paths)) == 2
+
+
+@pytest.mark.parametrize("name", ["journal.jsonl", "run.json", "checkpoints/w.pt", "run.lock"])
+def test_saved_weights_take_no_place_in_the_folder_of_the_run_that_starts(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = tmp_path / "new"
+    with nothing_written(tmp_path, capsys, "belongs to a run"):
+        assert main(command("weights", new=new, out=new / name)) == 2
+
+
+def test_event_files_take_no_place_among_checkpoints(
+    read: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with nothing_written(tmp_path, capsys, "--tensorboard", "checkpoints"):
+        assert main(["export", str(read), "--tensorboard", str(other / "checkpoints")]) == 2
+
+
+@pytest.mark.parametrize("kind", ["csv", "html", "compare"])
+def test_a_journal_of_any_name_is_not_replaced_by_what_is_made_of_it(
+    kind: str, read: Path, other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    copied = elsewhere / "best.jsonl"
+    copied.write_bytes((read / "journal.jsonl").read_bytes())
+    for out in (copied, symbolic(tmp_path / "link", copied), hard(tmp_path / "hard", copied)):
+        with nothing_written(tmp_path, capsys, str(copied)):
+            assert main(command(kind, read=copied, other=other, out=out)) == 2
+
+
+def test_another_name_of_a_journal_elsewhere_is_replaced_and_the_journal_stays(
+    read: Path, other: Path, tmp_path: Path
+) -> None:
+    """Which run such a file is of could be learned only from all runs there are."""
+    before, journal = contents(other), other / "journal.jsonl"
+    (tmp_path / "out.html").hardlink_to(journal)
+    assert main(["export", str(read), "--html", str(tmp_path / "out.html")]) == 0
+    assert contents(other) == before
+    survived(FAMILY, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["run.csv", "w.json", "journal.csv", "checkpoints.csv", "page.html"])
+def test_other_files_may_lie_in_a_run_s_folder(name: str, read: Path) -> None:
+    assert main(["export", str(read), "--csv", str(read / name)]) == 0
+    assert (read / name).is_file()
+
+
+def test_a_folder_of_checkpoints_without_a_run_is_the_user_s(read: Path, tmp_path: Path) -> None:
+    assert main(["export", str(read), "--csv", str(tmp_path / "mine" / "checkpoints" / "run.json")]) == 0
+
+
+# --------------------------------------------------------------------- what exports write besides
+
+
+@pytest.mark.parametrize("second", ["same.csv", "link", "same.ranks.csv"])
+def test_two_formats_in_one_file_are_refused(
+    second: str, read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to("same.csv")
+    with nothing_written(tmp_path, capsys, "--csv and --html would both write"):
+        arguments = ["--csv", str(tmp_path / "same.csv"), "--html", str(tmp_path / second)]
+        assert main(["export", str(read), *arguments]) == 2
+
+
+def test_two_exports_at_once_each_write_a_whole_file(tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    with exporting._replacing(out) as first, exporting._replacing(out) as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    assert out.read_text() == "first", "the one that was finished last"
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_two_runs_that_save_their_weights_at_once_each_write_a_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "w.pt"
+
+    def save_meanwhile(state: object, descriptor: int) -> int:
+        monkeypatch.setattr(weights, "save_whole", save_whole)
+        weights.save_weights(torch.nn.Linear(1, 1), Tiny(), out)
+        return save_whole(state, descriptor)
+
+    monkeypatch.setattr(weights, "save_whole", save_meanwhile)
+    weights.save_weights(torch.nn.Linear(2, 2), Tiny(), out)
+    assert torch.load(out)["weight"].shape == (2, 2)
+    assert [each.name for each in tmp_path.iterdir()] == ["w.pt"]
+
+
+def test_a_link_where_the_table_of_ranks_is_written_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(SECRET)
+    (tmp_path / "steps.ranks.csv").symlink_to(victim)
+    run = write(tmp_path / "run", run_of(SimulatedRanks(2, 1), 3))
+    assert main(["export", str(run), "--csv", str(tmp_path / "steps.csv")]) == 0
+    assert victim.read_bytes() == SECRET
+    assert not (tmp_path / "steps.ranks.csv").is_symlink()
+    survived(FAMILY, 1, 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a link away")
+@pytest.mark.parametrize("target", ["home/page.html", "home"])
+def test_another_user_s_link_is_not_followed(
+    target: str, read: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "page.html").write_bytes(SECRET)
+    link = symbolic(tmp_path / "link", tmp_path / target)
+    os.chown(link, 65534, -1, follow_symlinks=False)
+    out = link / "page.html" if link.is_dir() else link
+    with nothing_written(tmp_path, capsys, f"{link} is another user's symbolic link"):
+        assert main(["export", str(read), "--html", str(out)]) == AmptuiError.exit_status
+
+
+@pytest.mark.parametrize("plant", [symbolic, Path.hardlink_to])
+def test_the_names_of_optimizers_are_not_written_through_a_link(
+    plant: Callable[[Path, Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(SECRET)
+    plant(tmp_path / handover.OPTIMIZERS_FILE, victim)
+    monkeypatch.setattr(handover, "_kept", str(tmp_path))
+    handover.note_optimizers("keras.optimizers")
+    assert victim.read_bytes() == SECRET
+    assert (tmp_path / handover.OPTIMIZERS_FILE).read_text() == "keras.optimizers"
+    survived(FAMILY, 1, 1)
+
+
+# ----------------------------------------------------------------------------- forged run folders
+
+
+FORGED: dict[str, tuple[dict[str, Any], str]] = {
+    "save_weights": ({"save_weights": "{victim}"}, "writes {victim}"),
+    "save_weights of a line break": ({"save_weights": "{victim}\nx"}, "writes {victim}?x"),
+    "new save_weights": ({"save_weights": "{victim}.pt"}, "--save-weights={victim}.pt"),
+    "data_dir": ({"data_dir": "{home}"}, "reads data in {home}"),
+    "relative data_dir": ({"data_dir": ".."}, "--data-dir=.."),
+    "text": ({"model": "char-gpt", "settings": {"text": "{victim}"}}, "uses text={victim}"),
+    "relative text": ({"model": "char-gpt", "settings": {"text": "victim"}}, "--set=text=victim"),
+    "text in a home": ({"model": "char-gpt", "settings": {"text": "~root"}}, "uses text=~root"),
+    "model": ({"model": "{home}/their.py"}, "executes {home}/their.py"),
+    "several": (
+        {"model": "{home}/their.py", "save_weights": "{victim}", "data_dir": "{home}"},
+        "executes {home}/their.py and writes {victim} and reads data in {home}",
+    ),
+}
+"""What somebody else's ``run.json`` asks for, and what is said of it."""
+
+
+def filled(value: Any, **words: object) -> Any:
+    """``value`` with the ``words`` filled into its texts."""
+    if isinstance(value, dict):
+        return {name: filled(each, **words) for name, each in value.items()}
+    return value.format(**words) if isinstance(value, str) else value
+
+
+def outside(tmp_path: Path) -> RunDir:
+    """A run in a folder that is not among the user's saved runs."""
+    run_dir = RunDir(tmp_path / "handed on")
+    run_dir.path.mkdir()
+    return run_dir
+
+
+def writable_by_others(_tmp_path: Path) -> RunDir:
+    """A saved run into which others may write."""
+    run_dir = create_run_dir(None, "knobs")
+    run_dir.path.chmod(0o777)
+    return run_dir
+
+
+@pytest.mark.parametrize("place", [outside, writable_by_others])
+@pytest.mark.parametrize("form", ["--resume {}", "--resume {}/journal.jsonl", "--run-dir {} --resume"])
+@pytest.mark.parametrize("forged", FORGED)
+def test_no_file_is_used_that_only_somebody_else_s_run_names(
+    forged: str,
+    form: str,
+    place: Callable[[Path], RunDir],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "victim").write_bytes(SECRET)
+    (home / "their.py").write_text(f"open({str(home / 'victim')!r}, 'w')\n")
+    monkeypatch.chdir(home)
+    asked, said = (filled(each, victim=home / "victim", home=home) for each in FORGED[forged])
+    run_dir = place(tmp_path)
+    plain = TrainRequest(model="mnist-deep").as_json()
+    run_dir.write_run_json({"asked": plain | asked})
+    write(run_dir.path, whole_run())
+    run_dir.checkpoints_path.mkdir()
+    (run_dir.checkpoints_path / checkpoint_name(3)).write_bytes(b"")
+    arguments = [part.format(run_dir.path) for part in form.split()]
+    with nothing_written(tmp_path, capsys, "is not one of your runs", said):
+        assert main(["train", *arguments, "--headless", "--steps", "1"]) == 2
+
+
+def test_what_the_command_line_names_is_used(tmp_path: Path) -> None:
+    run_dir, mine = outside(tmp_path), str(tmp_path / "mine.pt")
+    asked = TrainRequest(
+        model=KNOBS, save_weights="/etc/passwd", data_dir=Path("/etc"), settings={"gate": "/x"}
+    )
+    run_dir.write_run_json({"asked": asked.as_json()})
+    run_dir.checkpoints_path.mkdir()
+    named = {"model": KNOBS, "save_weights": mine, "data_dir": tmp_path, "settings": {"gate": "/x"}}
+    request = launch.plan_resumed(named, str(run_dir.path)).request
+    assert (request.save_weights, request.data_dir) == (mine, tmp_path)
+
+
+def test_the_user_s_own_run_goes_on_with_all_that_it_names(tmp_path: Path) -> None:
+    run_dir = create_run_dir(None, "knobs")
+    asked = TrainRequest(model=KNOBS, save_weights=str(tmp_path / "w.pt"), data_dir=tmp_path)
+    run_dir.write_run_json({"asked": asked.as_json()})
+    run_dir.checkpoints_path.mkdir()
+    request = launch.plan_resumed({}, run_dir.path.name).request
+    assert (request.save_weights, request.data_dir) == (asked.save_weights, tmp_path)
