@@ -6,7 +6,7 @@ did before (a new phase, the next fold) continues in its place.
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -351,14 +351,9 @@ class OptimizerLanes:
 
     def _tell_others(self, loop: "ObservedLoop", numbers: set[int]) -> None:
         """A step was made of these passes: gradients that they left elsewhere are done with."""
-        for other in self._accounts():
-            if other is not loop.account:
-                other.use_elsewhere(numbers)
-
-    def _accounts(self) -> Iterator[PassAccount]:
-        for loop in self.loops:
-            yield loop.account
-        yield from self._idle.accounts
+        watched = (other.account for other in self.loops if other is not loop)
+        for account in (*watched, *self._idle.accounts):
+            account.use_elsewhere(numbers)
 
     def after_unscale(self, scaler: GradScaler, optimizer: Optimizer) -> None:
         """See :meth:`Listener.after_unscale`."""
