@@ -141,8 +141,8 @@ def run_resumed(found: Resumption) -> str:
 
 def keeping_changed(record: KeepingChanged) -> str:
     """What is no longer saved, or that it is saved again."""
-    again = {"journal": "saving the journal again", "checkpoints": "saving checkpoints again"}
-    return record.trouble or again[record.what]
+    name = "the journal" if record.what == "journal" else record.what
+    return record.trouble or f"saving {name} again"
 
 
 _VIEWER_CHANGES = {

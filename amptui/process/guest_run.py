@@ -20,7 +20,7 @@ from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, WatchedLoop
-from amptui.handover import take_run_dir
+from amptui.handover import note_unsaved, take_run_dir
 from amptui.process.capture import LogTail
 from amptui.process.rank_peer import UNWATCHED, RankPeer
 from amptui.process.recorder import Recorder
@@ -33,7 +33,7 @@ from amptui.process.script_run import (
     with_length,
 )
 from amptui.process.watched_scripts import Emit, Observed, Watched
-from amptui.prompt import complain
+from amptui.prompt import complain, tell_unsaved
 from amptui.records import Note, PhaseChanged, RunFailed, RunStarted, Severity
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
@@ -159,8 +159,8 @@ class GuestRun(ScriptRun):
         self._recorder.close(_CLOSING_SECONDS)
         self._server.close(_CLOSING_SECONDS)
         self._lock.release()
-        if self._recorder.trouble:
-            complain(f"journal: {self._recorder.trouble}")
+        if tell_unsaved(self._recorder.unsaved) and self._started_by_amptui:
+            note_unsaved(self._run_dir.path)
 
     def _begin(self, precision: str) -> None:
         """Describe the run, as its first step ends."""
