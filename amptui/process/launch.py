@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amptui.engine.distributed.world import refuse_unsupported
 from amptui.errors import OutputError, RunFolderError, UsageError
 from amptui.fork import Offspring, fork, how_ended
+from amptui.model_options import check_settings
 from amptui.models import CATALOGUE
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import blocked_stop_signals
@@ -66,6 +67,7 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
     refuse_unsupported(request, request.nproc)
     if request.nproc == 1 and request.max_restarts:
         raise UsageError("--max-restarts is for the ranks of --nproc", hint="leave out --max-restarts")
+    check_settings(spec, request.settings)
     _check_weights(request, run_dir)
     folder = create_run_dir(run_dir, spec.name)
     kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
