@@ -29,7 +29,14 @@ _BOOLEANS = {
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "a string", Path: "a path"}
 
 _ANNOTATIONS: dict[str, Any] = {
-    each.__name__: each for each in (int, float, bool, str, Path, Literal, Optional, Union)
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "str": str,
+    "Path": Path,
+    "Literal": Literal,
+    "Optional": Optional,
+    "Union": Union,
 }
 """The names in annotations that mean the same in every file worth reading."""
 
