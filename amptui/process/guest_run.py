@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from amptui import __version__
@@ -92,7 +93,8 @@ class GuestRun(ScriptRun):
         self._emit: Emit = recorder.emit
         self._restarted: RestartedRun | None = None
         if goes_on and self.world is not None:
-            self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, recorder.cut_after)
+            cut_after = partial(recorder.cut_after, starts_at_one=False)
+            self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, cut_after)
             self._emit = self._restarted.emit
         self.loop, self._peer = open_loop(self, script, self._emit, begins=self._begin, failed=self._fail)
         if isinstance(self._control, GuestControl):

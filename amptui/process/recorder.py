@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from amptui import codec
 from amptui.answers import RequestMade, RequestRefused
+from amptui.diagnosis.event_words import steps_missing
 from amptui.errors import RunFolderError
 from amptui.keeping import KeepingChanged
 from amptui.records import (
@@ -23,7 +24,7 @@ from amptui.records import (
 )
 from amptui.runfiles import open_file
 from amptui.runs.journal import Journal, read
-from amptui.runs.repair import cut_after
+from amptui.runs.repair import StepRanges, cut_after
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.samples import DeviceSample
@@ -109,16 +110,17 @@ class Recorder:
         with suppress(OSError):
             _sync(self._run_dir.journal_path)
 
-    def cut_after(self, step: int) -> int | None:
+    def cut_after(self, step: int, *, starts_at_one: bool = True) -> int | None:
         """Cut the journal and the session after ``step``, from which a run resumes.
 
         Returns how many steps were cut off: they are repeated. None if the journal does not contain the run's
-        first record. What is emitted meanwhile comes after.
+        first record. What is emitted meanwhile comes after, and a warning of the steps that are missing; a
+        script's may have started anywhere.
         """
         with self._keeping:
             lost_steps = cut_after(self._run_dir.journal_path, step)
-            before = Session(str(self._run_dir.path))
-            before.fold(read(self._run_dir.journal_path))
+            before, steps = Session(str(self._run_dir.path)), StepRanges()
+            before.fold(steps.seen(read(self._run_dir.journal_path)))
             held = self._held or []
             before.fold(held)
             known = before.view().run
@@ -126,6 +128,9 @@ class Recorder:
             self._keep_held()
             if self._server is not None:
                 self._server.renew()
+        if missing := steps.missing(step, starts_at_one=starts_at_one):
+            text = steps_missing(missing, step)
+            self.emit(Note(time=time.time(), severity="warning", text=text))
         return None if known is None else lost_steps
 
     def _pump(self) -> None:

@@ -7,16 +7,18 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import pytest
 
-from amptui.keeping import UNSAVED_STATUS
+from amptui.keeping import UNSAVED_STATUS, KeepingChanged
+from amptui.runs.journal import TRUNCATED
 from tests.checkout import ROOT
 from tests.faults.test_disk import fill, small_disk
-from tests.living import ended_afterwards, last_step, records_of, run_pid, wait_until
-from tests.terminal import FRAMES, KNOBS, Terminal
+from tests.living import ended_afterwards, last_step, records_of, run_pid, steps_of, wait_until
+from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import PATIENCE_SECONDS, Process, WarmSource
 
 NO_ROOM_BYTES, RUN_JSON_BYTES = 700, 8192
@@ -43,6 +45,15 @@ sys.exit(main(sys.argv[1:]))
 """
 """To the program, a file size limit is what a quota or a full disk is; it needs no rights."""
 
+FORGETFUL = """
+import sys
+from amptui.cli import main
+from amptui.runs import journal
+journal._FIRST_BYTES, journal._LAST_BYTES = 1, 4000
+sys.exit(main(sys.argv[1:]))
+"""
+"""Of the lines that it wrote, it keeps ten in memory."""
+
 
 def limited_command(limit_bytes: int, *arguments: str) -> list[str]:
     """`amptui`, none of whose files grows beyond the limit."""
@@ -54,10 +65,10 @@ def _no_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # of scripts, too
 
 
-class Limited:
-    """`amptui` where there is no room; what it says goes through pipes, which have some."""
+class Started:
+    """A program; what it says goes through pipes, which have room where files have none."""
 
-    def __init__(self, warm: WarmSource, limit_bytes: int, *arguments: str) -> None:
+    def __init__(self, warm: WarmSource, command: Sequence[str]) -> None:
         self._said = TemporaryFile("w+"), TemporaryFile("w+")  # noqa: SIM115
         pipes = os.pipe(), os.pipe()
         self._copies = [
@@ -65,7 +76,6 @@ class Limited:
             for (reading, _), file in zip(pipes, self._said, strict=True)
         ]
         with open(os.devnull) as nothing:  # noqa: PTH123
-            command = limited_command(limit_bytes, *arguments)
             self.process: Process = warm.start(command, nothing.fileno(), pipes[0][1], pipes[1][1])
         for descriptor in (*pipes[0], *pipes[1]):
             os.close(descriptor)
@@ -80,6 +90,11 @@ class Limited:
             texts.append(file.read())
             file.close()
         return status, texts[0], texts[1]
+
+
+def limited(warm: WarmSource, limit_bytes: int, *arguments: str) -> Started:
+    """`amptui` where there is no room."""
+    return Started(warm, limited_command(limit_bytes, *arguments))
 
 
 def training(folder: Path, *options: str) -> list[str]:
@@ -105,7 +120,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
     warm: WarmSource, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    run = Limited(warm, RUN_JSON_BYTES, *training(folder, "--steps", "100", "--json"))
+    run = limited(warm, RUN_JSON_BYTES, *training(folder, "--steps", "100", "--json"))
     status, out, err = run.end()
     emitted = [json.loads(line)["type"] for line in out.splitlines()]
     assert emitted.count("StepRecord") == 100
@@ -117,7 +132,7 @@ def test_records_and_checkpoints_that_find_no_room_are_counted_and_the_status_sa
 
 
 def test_a_run_json_that_finds_no_room_is_named_too(warm: WarmSource, tmp_path: Path) -> None:
-    run = Limited(warm, NO_ROOM_BYTES, *training(tmp_path / "run", "--steps", "30", "--headless"))
+    run = limited(warm, NO_ROOM_BYTES, *training(tmp_path / "run", "--steps", "30", "--headless"))
     status, _, err = run.end()
     assert status == UNSAVED_STATUS
     assert set(unsaved(err)) == {"journal", "checkpoints", "run.json"}
@@ -138,7 +153,7 @@ def test_checkpoints_alone_that_find_no_room_are_enough(warm: WarmSource, tmp_pa
     model, folder = tmp_path / "wide.py", tmp_path / "run"
     model.write_text(WIDE)
     command = ["train", str(model), "--device", "cpu", "--run-dir", str(folder), "--steps", "30"]
-    status, _, err = Limited(warm, 2**19, *command, "--headless").end()
+    status, _, err = limited(warm, 2**19, *command, "--headless").end()
     assert (status, unsaved(err)) == (UNSAVED_STATUS, {"checkpoints": 1})
 
 
@@ -156,7 +171,7 @@ def test_a_run_that_fails_keeps_its_status(
     monkeypatch.chdir(tmp_path)
     if "weights.safetensors" in options:
         pytest.importorskip("safetensors")
-    ended, _, err = Limited(warm, NO_ROOM_BYTES, *training(tmp_path / "run", "--headless", *options)).end()
+    ended, _, err = limited(warm, NO_ROOM_BYTES, *training(tmp_path / "run", "--headless", *options)).end()
     assert ended == status
     assert {"journal", "checkpoints"} < set(unsaved(err))
     if "--save-weights" in options:
@@ -167,7 +182,7 @@ def test_a_run_that_fails_keeps_its_status(
 def test_a_run_that_is_interrupted_keeps_its_status(warm: WarmSource, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with ended_afterwards(folder):
-        run = Limited(warm, RUN_JSON_BYTES, *training(folder, "--headless"))
+        run = limited(warm, RUN_JSON_BYTES, *training(folder, "--headless"))
         wait_until(lambda: last_step(folder), "no step was made")
         run.process.send_signal(signal.SIGTERM)
         status, _, err = run.end()
@@ -203,7 +218,7 @@ def test_a_script_s_own_status_wins_unless_it_is_0(
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     folder = tmp_path / "run"
-    run = Limited(warm, RUN_JSON_BYTES, "run", "--headless", "--run-dir", str(folder), str(script), str(own))
+    run = limited(warm, RUN_JSON_BYTES, "run", "--headless", "--run-dir", str(folder), str(script), str(own))
     ended, _, err = run.end()
     assert ended == status
     assert unsaved(err)["journal"] > 0
@@ -219,7 +234,7 @@ def test_an_export_that_finds_no_room_fails_and_names_its_file(
     if option == "--tensorboard":
         pytest.importorskip("tensorboard")
     journal = ROOT / "demo" / "mnist-deep.jsonl"
-    run = Limited(warm, NO_ROOM_BYTES, "export", str(journal), option, str(tmp_path / name))
+    run = limited(warm, NO_ROOM_BYTES, "export", str(journal), option, str(tmp_path / name))
     status, _, err = run.end()
     (line,) = lines_of_ours(err)
     assert (status, str(tmp_path / name) in line) == (1, True), line
@@ -228,9 +243,37 @@ def test_an_export_that_finds_no_room_fails_and_names_its_file(
 def test_a_real_disk_that_stays_full_is_told_by_the_status(warm: WarmSource, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
         folder = disk / "run"
-        run = Limited(warm, resource.RLIM_INFINITY, *training(folder, "--steps", "2000", "--headless"))
+        run = limited(warm, resource.RLIM_INFINITY, *training(folder, "--steps", "2000", "--headless"))
         with ended_afterwards(folder):
             wait_until(lambda: last_step(folder) and list(folder.glob("checkpoints/*.pt")), "no checkpoint")
             fill(disk / "junk")
             status, _, err = run.end()
     assert (status, set(unsaved(err))) == (UNSAVED_STATUS, {"journal", "checkpoints"})
+
+
+def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resume(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run = Started(warm, [sys.executable, "-c", FORGETFUL, *training(folder, "--steps", "400", "--headless")])
+    with ended_afterwards(folder):
+        wait_until(lambda: last_step(folder) > 60, "too few steps")
+        os.truncate(folder / "journal.jsonl", 0)
+        (told, *_) = wait_until(lambda: changes(folder), "it was not noticed")
+        status, out, err = run.end()
+    assert (told.what, told.unsaved and told.unsaved > 30) == ("journal", True)
+    assert TRUNCATED in out
+    assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": told.unsaved})
+    kept = {record.step for record in steps_of(folder)}
+    missing = sorted(set(range(1, 401)) - kept)
+    assert missing
+    more = ["train", KNOBS, "--resume", str(folder), "--steps", "410", "--device", "cpu", "--headless"]
+    status, out, err = Started(warm, amptui_command(*more)).end()
+    assert (status, err) == (0, "")
+    (line,) = (line for line in out.splitlines() if "the journal lacks" in line)
+    assert f"the journal lacks {len(missing)} of the 400 steps so far: {missing[0]}" in line
+
+
+def changes(folder: Path) -> list[KeepingChanged]:
+    """What the journal tells of its own trouble."""
+    return [record for record in records_of(folder) if isinstance(record, KeepingChanged) and record.trouble]
