@@ -102,6 +102,7 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     "what",
     [
         *("closerange", "closerange and open", "close and open in C", "sys.exit in a thread"),
+        *("close the streams", "close the streams' numbers", "close the streams and open"),
         *("fork", "fork that exits"),
         *(
             pytest.param(each, marks=pytest.mark.slow)

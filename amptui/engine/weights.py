@@ -16,6 +16,7 @@ from amptui.engine.checkpoint.disk_file import save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
 from amptui.request import SAFETENSORS
+from amptui.runfiles import clear_of_streams
 
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
@@ -64,7 +65,8 @@ def save_weights(
         else:
             unfinished.unlink(missing_ok=True)
             # Readable by whom the umask lets, as a file that the user saves.
-            save_whole(state, os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            save_whole(state, clear_of_streams(os.open(unfinished, flags, 0o666)))
         unfinished.replace(path)
     except Exception as error:  # safetensors raises its own error for a full disk
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]

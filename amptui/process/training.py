@@ -24,7 +24,13 @@ from amptui.errors import AmptuiError, DeviceLostError
 from amptui.fork import end_workers
 from amptui.modelspec import ModelSpec
 from amptui.process.capture import OutputCapture
-from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, separate_stdout
+from amptui.process.plain_lines import (
+    JsonLines,
+    PlainFront,
+    lasting_streams,
+    renew_streams,
+    separate_stdout,
+)
 from amptui.process.recorder import Listener, Recorder
 from amptui.process.stop_signals import StopSignals
 from amptui.prompt import complain, tell_unsaved
@@ -246,6 +252,7 @@ def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.dup2(file, descriptor)
     os.close(file)
+    renew_streams()
 
 
 def follow(training: Training, *looks: Callable[[], object]) -> None:
