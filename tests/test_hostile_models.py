@@ -19,7 +19,7 @@ from tests.living import (
     wait_until,
 )
 from tests.survival import survived
-from tests.terminal import KNOBS
+from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
@@ -127,3 +127,18 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     if "open" in what:
         assert {path.read_bytes() for path in tmp_path.glob("file *")} == {b""}
     survived("model files", 1, 1)
+
+
+@pytest.mark.parametrize("what", ["close the streams", "close the streams and open"])
+def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(
+    what: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", "--run-dir", str(run), *FRAMES]
+    settings = ["--set", f"what={what}", "--set", f"folder={tmp_path}"]
+    with ended_afterwards(run), Terminal(amptui_command(*command, *settings), warm=warm) as terminal:
+        terminal.wait_for("done")
+        terminal.press("q")
+        assert terminal.wait() == 0
+    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
+    assert outcome(run) is RunFinished

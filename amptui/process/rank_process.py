@@ -154,8 +154,9 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
 def leave(status: int) -> int:
     """Exit at once after a failure: torch may abort when it frees a group that others have left."""
     if status:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # gone, or closed by the model
+                stream.flush()
         os._exit(status)
     return status
 
