@@ -116,6 +116,7 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     done = run_troublesome(what, warm, tmp_path)
     run = tmp_path / "run"
     assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr, done.stderr
     assert outcome(run) is RunFinished
     assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
     assert isinstance(records_of(run)[-1], RunFinished)
