@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from amptui.engine.checkpoint.disk_file import save_whole
+from amptui.engine.checkpoint.disk_file import load_plain, save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
 from amptui.request import SAFETENSORS
@@ -86,7 +86,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
             found: Any = load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found = load_plain(path)
     except MemoryError:
         raise
     except Exception as error:  # a damaged archive, or the pickle in it, may raise anything
