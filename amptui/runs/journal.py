@@ -24,8 +24,10 @@ _PIECE_BYTES = 2**20
 LINES_A_WRITE = 1000
 """Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
 
-TRUNCATED = "the journal was truncated"
-"""The reason where somebody else made its file shorter."""
+TRUNCATED = "the journal was truncated or overwritten"
+"""The reason where somebody else changed what is in its file."""
+
+_END_BYTES = 64
 
 _FIRST_BYTES, _LAST_BYTES = 2**16, 2**20
 """Of the written lines so many bytes, from either end, are kept in memory for a file that is truncated."""
@@ -194,6 +196,8 @@ class _Written:
         self._size_bytes: int | None = None
         """None until the first look: before it, a resumed run's journal may still be cut."""
         self._first_at = self._first_bytes = self._last_bytes = 0
+        self._end = b""
+        """The last bytes that were written."""
         self._first: list[bytes] = []
         self._last: deque[bytes] = deque()
 
@@ -201,6 +205,7 @@ class _Written:
         """So many whole ``lines`` were written."""
         self.lines += lines
         self._size_bytes = (self._size_bytes or 0) + len(data)
+        self._end = data[-_END_BYTES:]
         if self._first_bytes < _FIRST_BYTES:
             self._first.append(data)
             self._first_bytes += len(data)
@@ -211,18 +216,24 @@ class _Written:
             self._last_bytes -= len(self._last.popleft())
 
     def is_truncated(self, file: int) -> bool:
-        """Whether ``file`` is shorter than what was written to it. Raises OSError."""
+        """Whether ``file`` is shorter than what was written to it, or ends otherwise. Raises OSError."""
         size_bytes = os.fstat(file).st_size
         if self._size_bytes is None:
             self._first_at, self.lines = size_bytes, _count_lines(file)
-        elif size_bytes < self._size_bytes:
+        elif size_bytes < self._size_bytes or self._is_overwritten(file, self._size_bytes):
             return True
-        self._size_bytes = size_bytes
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self._end = size_bytes, b""  # somebody else appends as well
         return False
+
+    def _is_overwritten(self, file: int, size_bytes: int) -> bool:
+        return os.pread(file, len(self._end), size_bytes - len(self._end)) != self._end
 
     def cut_to(self, file: int) -> tuple[int, list[bytes]]:
         """How many lines ``file`` lacks, and those of them that are still in memory. Raises OSError."""
-        size_bytes, lines = os.fstat(file).st_size, _count_lines(file)
+        size_bytes = os.fstat(file).st_size
+        # Of lines that took the place of ours nobody knows how many are ours.
+        lines = _count_lines(file) if size_bytes < (self._size_bytes or 0) else 0
         # Lines that were written after the truncation, and before it was found, are there.
         last_at = max(0, size_bytes - 2 * self._last_bytes)
         there = {
@@ -231,7 +242,7 @@ class _Written:
         }
         in_memory = b"".join((*self._first, *self._last)).splitlines(keepends=True)
         missing = max(0, self.lines - lines)
-        self.lines, self._size_bytes = lines, size_bytes
+        self.lines, self._size_bytes, self._end = lines, size_bytes, b""
         self._first_at = min(self._first_at, size_bytes)
         return missing, [line for line in dict.fromkeys(in_memory) if line.strip() and line not in there]
 

@@ -136,7 +136,7 @@ def test_a_journal_that_somebody_truncates_is_written_again(path: Path, left_byt
     for first in (10, 12):
         os.truncate(path, left_bytes)
         journal.append(notes(first, first + 1))
-        assert journal.trouble == "the journal was truncated, and all of it is written again"
+        assert journal.trouble == f"{TRUNCATED}, and all of it is written again"
         assert (journal.cause, journal.unsaved) == (TRUNCATED, 0)
     journal.append([])
     assert (journal.trouble, journal.cause) == ("", "")
@@ -163,6 +163,29 @@ def test_of_a_long_journal_that_somebody_truncates_both_ends_are_written_again(
     assert (journal.trouble, journal.unsaved) == (f"{TRUNCATED}: {lost} records are lost", lost)
     journal.close()
     assert journal.unsaved == lost
+
+
+def test_a_journal_that_somebody_overwrites_with_more_is_written_again(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 4))
+    path.write_text("somebody else's\n" * 1000)
+    journal.append(notes(5, 5))
+    assert (journal.cause, journal.unsaved) == (TRUNCATED, 0)
+    journal.append([])
+    journal.close()
+    assert list(read(path)) == notes(1, 5)
+
+
+def test_what_others_append_is_no_trouble(path: Path) -> None:
+    journal = Journal(path)
+    for number in (1, 2, 3):
+        journal.append(notes(number, number))
+        with path.open("a") as other:
+            other.write("somebody else's\n")
+        journal.append([])
+        assert journal.cause == ""
+    journal.close()
+    assert list(read(path)) == notes(1, 3)
 
 
 def test_what_was_written_after_a_truncation_is_not_written_twice(path: Path) -> None:
