@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from amptui.amp_monitor import PrecisionName, default_amp, must_have_closure
+from amptui.engine.checkpoint.disk_file import load_plain
 from amptui.engine.own_loop.named_optimizers import NamedOptimizer
 from amptui.engine.own_loop.switched_amp import AUTOCAST_DTYPES, SwitchedAmp
 from amptui.engine.own_loop.trained_script import OwnLoop
@@ -295,7 +296,7 @@ class AcceleratorMonitor(Monitor):
     def _load_scaler(self, _models: object, input_dir: str) -> None:
         path = Path(input_dir) / _SCALER_FILE
         if path.exists():
-            self._owned.scaler.load_state_dict(torch.load(path, weights_only=True))
+            self._owned.scaler.load_state_dict(load_plain(path))
 
     # ------------------------------------------------------------------------- the run
 

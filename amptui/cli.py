@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status.
 
-    0 done or stopped by the user, 1 failed, 2 usage error, 130 Ctrl+C, 128 + the signal number for a signal.
+    0 done or stopped by the user, 1 failed, 2 usage error, 3 done without all records or checkpoints, 130
+    Ctrl+C, 128 + the signal number for a signal.
     """
     replace_closed_streams()
     try:

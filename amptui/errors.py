@@ -9,6 +9,8 @@ AmptuiError
 ├── RunFolderError   a run's folder cannot be used                            (exit status 1)
 ├── OutputError      the output cannot be written                             (exit status 1)
 └── TerminalClosedError  the terminal was closed before the screen opened         (exit status 129)
+
+A run that is done but lacks records or checkpoints has a status of its own: ``keeping.UNSAVED_STATUS``.
 """
 
 

@@ -21,6 +21,9 @@ PROCESS_VARIABLE = "AMPTUI_PROCESS"
 OPTIMIZERS_FILE = "optimizers"
 """In the folder of a run that was never opened: which optimizers other than torch's the script could use."""
 
+UNSAVED_FILE = "unsaved"
+"""In the folder of a run that has ended: empty, and there if not all records could be saved."""
+
 _STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")  # noqa: PTH100, PTH118, PTH120
 
 _kept = ""
@@ -117,6 +120,22 @@ def note_optimizers(name: str) -> None:
             os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
         with open(path, "x") as file:  # noqa: PTH123
             file.write(name)
+
+
+def note_unsaved(run_dir: str | os.PathLike[str]) -> None:
+    """Leave a word for `amptui run` that not all records are saved: an empty file fits on a full disk."""
+    path = os.path.join(run_dir, UNSAVED_FILE)  # noqa: PTH118
+    with suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def take_unsaved(run_dir: str | os.PathLike[str]) -> bool:
+    """Whether the script's process has left that word; it is removed."""
+    try:
+        os.unlink(os.path.join(run_dir, UNSAVED_FILE))  # noqa: PTH108, PTH118
+    except OSError:
+        return False
+    return True
 
 
 def take_run_dir() -> str:

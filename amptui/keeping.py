@@ -1,7 +1,11 @@
 """Records of what is saved, what is not, and who watches."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+
+UNSAVED_STATUS = 3
+"""The exit status of a run that is done, but whose records or checkpoints are not all saved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +40,12 @@ class KeepingChanged:
     """A part of the run is no longer saved, or is saved again; training continues either way."""
 
     time: float
-    what: Literal["journal", "checkpoints"]
+    what: Literal["journal", "checkpoints", "run.json"]
     trouble: str
     """What is not kept and why, in one line; empty when all is kept again."""
+    unsaved: int | None = None
+    """Records, or checkpoints since the last one, that are not saved; 0 if only the file's name has changed,
+    None if nobody counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +59,8 @@ class ViewersChanged:
     """``detached`` left on purpose, ``hung up`` had its terminal closed, ``lost`` went without a word."""
     detail: str = ""
     """Why one was refused, in one line."""
+
+
+def unsaved_status(changes: Iterable[KeepingChanged]) -> int:
+    """The exit status that follows from the newest change of each part: 0 if nothing is missing."""
+    return UNSAVED_STATUS if any(each.trouble and each.unsaved != 0 for each in changes) else 0

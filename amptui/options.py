@@ -55,8 +55,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="amptui",
         description="Watch and understand mixed-precision training.",
-        epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 129 terminal closed (the "
-        "run continues); 130 Ctrl+C; 143 SIGTERM; 128 + N for any other signal N.",
+        epilog="Exit status: 0 done, stopped or detached; 1 failed; 2 usage error; 3 done or stopped, but "
+        "records or checkpoints could not be saved; 129 terminal closed (the run continues); 130 Ctrl+C; "
+        "143 SIGTERM; 128 + N for any other signal N.",
     )
     parser.add_argument("--version", action="version", version=f"amptui {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -150,7 +151,10 @@ def _add_script(script: argparse.ArgumentParser) -> None:
         "Run a Python script in a fresh process, and show the run that it opens with amptui.observe(); with "
         "--observe, any script that trains with torch.optim. Without a terminal, pass the script through."
     )
-    script.epilog = "The exit status is the script's, unless the screen is closed before the script ends."
+    script.epilog = (
+        "The exit status is the script's, unless the screen is closed before the script ends; 3 instead of 0 "
+        "if records could not be saved."
+    )
     add = script.add_argument
     add("-m", dest="module", action="store_true", help="run a module, as `python -m MODULE` does")
     add("--observe", action="store_true", help="observe a script in which nothing calls amptui")

@@ -5,6 +5,7 @@ wait forever. Only the last part of a path is checked: the path to the folder it
 """
 
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
 _ALWAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+_LAST_STREAM = 2
+"""The number of standard error."""
 
 LINK = "a symbolic link, and none is followed here"
 """The reason in an error about one."""
@@ -37,12 +41,25 @@ def open_file(path: Path | str, flags: int, *, folder: int | None = None) -> int
         if error.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
             raise OSError(errno.ENXIO, "not a regular file", str(path)) from error
         raise
+    descriptor = clear_of_streams(descriptor)
     try:
         _check(os.fstat(descriptor), str(path), writes=bool(flags & (os.O_WRONLY | os.O_RDWR)))
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def clear_of_streams(descriptor: int) -> int:
+    """``descriptor``, or its copy with a number that is no standard stream's.
+
+    A model may close the standard streams: what is printed would end in the next file that is opened.
+    """
+    if descriptor > _LAST_STREAM:
+        return descriptor
+    copy = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
+    os.close(descriptor)
+    return copy
 
 
 def open_to_read(path: Path | str, *, folder: int | None = None) -> BinaryIO:

@@ -51,9 +51,9 @@ def write_line(out: TextIO | None, text: str) -> bool:
     """Write ``text`` to ``out`` as one safe line; return False if its reader is gone.
 
     Characters that the stream cannot encode become ``?``; a line longer than `MAX_CHARACTERS` is cut.
-    ``out`` is None if a standard stream was closed before Python started.
+    ``out`` is None if a standard stream was closed before Python started; a model may close it later.
     """
-    if out is None:
+    if out is None or out.closed:
         return False
     try:
         out.write(inert_line(out, text))

@@ -180,6 +180,23 @@ def test_options_that_only_the_model_can_judge(
     assert status == (1 if "--batch-size" in options else 2)
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("foo=1", "Knobs has no option 'foo'; its options are epochs, "),
+        ("at=soon", "option at: 'soon' is not"),
+    ],
+)
+def test_a_setting_that_the_model_s_source_refuses_is_told_once_before_a_run_begins(
+    option: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--set", option) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"amptui: {said}")
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_file_that_raises_on_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = tmp_path / "broken.py"
     model.write_text("import amptui\nraise KeyError('weights')\n")

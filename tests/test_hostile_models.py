@@ -19,7 +19,7 @@ from tests.living import (
     wait_until,
 )
 from tests.survival import survived
-from tests.terminal import KNOBS
+from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 
 
@@ -102,6 +102,7 @@ def test_a_model_that_leaves_the_process_fails_the_run(what: str, warm: WarmSour
     "what",
     [
         *("closerange", "closerange and open", "close and open in C", "sys.exit in a thread"),
+        *("close the streams", "close the streams' numbers", "close the streams and open"),
         *("fork", "fork that exits"),
         *(
             pytest.param(each, marks=pytest.mark.slow)
@@ -115,6 +116,7 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     done = run_troublesome(what, warm, tmp_path)
     run = tmp_path / "run"
     assert done.returncode == 0, done.stderr
+    assert b"Traceback" not in done.stderr, done.stderr
     assert outcome(run) is RunFinished
     assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
     assert isinstance(records_of(run)[-1], RunFinished)
@@ -126,3 +128,18 @@ def test_a_model_that_forks_or_closes_what_is_not_its_own_costs_no_record(
     if "open" in what:
         assert {path.read_bytes() for path in tmp_path.glob("file *")} == {b""}
     survived("model files", 1, 1)
+
+
+@pytest.mark.parametrize("what", ["close the streams", "close the streams and open"])
+def test_behind_a_screen_a_model_that_closes_the_streams_ends_well(
+    what: str, warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ["train", str(RECIPES / "troublesome.py"), "--device", "cpu", "--run-dir", str(run), *FRAMES]
+    settings = ["--set", f"what={what}", "--set", f"folder={tmp_path}"]
+    with ended_afterwards(run), Terminal(amptui_command(*command, *settings), warm=warm) as terminal:
+        terminal.wait_for("done")
+        terminal.press("q")
+        assert terminal.wait() == 0
+    assert [record.step for record in steps_of(run)] == list(range(1, STEPS + 1))
+    assert outcome(run) is RunFinished

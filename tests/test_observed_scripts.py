@@ -77,6 +77,49 @@ def test_a_script_behaves_as_without_us(kind: str, tmp_path: Path, runs: Path) -
         assert (last.reason, last.steps) == ("stopped" if kind == "interrupt" else "ended", 3)
 
 
+CLOSES_ALL = """
+import os, socket, sys
+from pathlib import Path
+import amptui
+from amptui.runs.socket_place import connect
+from tests.observed import Loop
+loop = Loop("fp32")
+monitor = amptui.observe(loop.model, loop.optimizer)
+folder, = Path(sys.argv[1]).iterdir()
+loop.run(3)
+screen = connect(folder)
+screen.sendall(b'{"hello": {"protocol": 2}}\\n')
+screen.recv(1)
+os.closerange(3, 2000)
+screen.detach()
+files = [open(f"{sys.argv[1]}/../file {number}", "w+b") for number in range(40)]
+while True:
+    try:
+        connect(folder).close()
+        break
+    except amptui.errors.RunFolderError:
+        loop.run(1)
+print("reached again")
+monitor.close()
+assert all(os.fstat(file.fileno()).st_size == 0 for file in files)
+for file in files:
+    file.close()
+"""
+
+
+def test_a_script_that_closes_what_is_not_its_own_goes_on_and_one_line_says_so(
+    tmp_path: Path, runs: Path
+) -> None:
+    command = [sys.executable, "-c", CLOSES_ALL, str(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    (run,) = runs.iterdir()
+    attach, closed = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (0, "reached again\n")
+    assert attach == f"amptui attach {run.name}"
+    assert closed == "amptui: other code closed the socket that screens attach to; it is opened again"
+    assert isinstance(list(read(run / "journal.jsonl"))[-1], RunFinished)
+
+
 def test_a_second_process_finds_the_run_live(runs: Path) -> None:
     loop = Loop("fp32")
     with amptui.observe(loop.model, loop.optimizer):

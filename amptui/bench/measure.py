@@ -21,6 +21,7 @@ from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.engine.torch_failure import torch_failed
 from amptui.errors import AmptuiError, DataError, DeviceError, DeviceLostError, UsageError
 from amptui.findings import ModelCompiled
+from amptui.model_options import check_settings
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.plain_lines import separate_stdout
 from amptui.process.stop_signals import StopSignals
@@ -69,6 +70,7 @@ def bench(request: BenchRequest, *, json: bool) -> int:
     standard error. Raises ``UsageError`` and ``DeviceError`` for what is not there.
     """
     spec = parse_model(request.training.model)
+    check_settings(spec, request.training.settings)
     out = separate_stdout() if json else sys.stdout
     progress = Progress(sys.stderr if json else sys.stdout)
     stop = Control()

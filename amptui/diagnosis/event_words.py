@@ -1,6 +1,6 @@
 """One line of plain English for each event, and its details."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amptui import units
@@ -33,6 +33,8 @@ from amptui.telemetry.events import (
 )
 from amptui.telemetry.health import least_agreeing
 from amptui.telemetry.stragglers import SlowRankNews
+
+_MAX_RANGES = 5
 
 
 def event_text(event: Event) -> str:
@@ -141,8 +143,19 @@ def run_resumed(found: Resumption) -> str:
 
 def keeping_changed(record: KeepingChanged) -> str:
     """What is no longer saved, or that it is saved again."""
-    again = {"journal": "saving the journal again", "checkpoints": "saving checkpoints again"}
-    return record.trouble or again[record.what]
+    name = "the journal" if record.what == "journal" else record.what
+    return record.trouble or f"saving {name} again"
+
+
+def steps_missing(ranges: Sequence[tuple[int, int]], last_step: int) -> str:
+    """``the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600``; of many ranges the first few."""
+    told = [
+        units.count(first) if first == last else f"{units.count(first)} to {units.count(last)}"
+        for first, last in ranges[:_MAX_RANGES]
+    ]
+    more = f" and {units.count(len(ranges) - _MAX_RANGES)} more ranges" if len(ranges) > _MAX_RANGES else ""
+    steps = units.count(sum(last - first + 1 for first, last in ranges))
+    return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {', '.join(told)}{more}"
 
 
 _VIEWER_CHANGES = {

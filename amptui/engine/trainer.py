@@ -130,6 +130,7 @@ class Trainer:
             self.saving = True
             self._writer.give_up()
             self._writer.wait()
+            self._writer.tell_missing_at_end()
             self.saving = False
             raise
         finally:
@@ -334,6 +335,7 @@ class Trainer:
         if writer.last_is_due(place):
             self._write_checkpoint(writer.last_reason())
             writer.wait()
+        writer.tell_missing_at_end()
         self.saving = False
 
     def _checkpoint(self) -> Checkpoint:

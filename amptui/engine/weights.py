@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from amptui.engine.checkpoint.disk_file import save_whole
+from amptui.engine.checkpoint.disk_file import load_plain, save_whole
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.experiment import Experiment
 from amptui.request import SAFETENSORS
-from amptui.runfiles import temporary_beside
+from amptui.runfiles import clear_of_streams, temporary_beside
 
 _COMPILED = "_orig_mod."
 """What ``torch.compile(module)`` puts before the names of the module's parameters."""
@@ -64,7 +64,8 @@ def save_weights(
             _write_safetensors(state, unfinished)
         else:
             # Readable by whom the umask lets, as a file that the user saves.
-            save_whole(state, os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            save_whole(state, clear_of_streams(os.open(unfinished, flags, 0o666)))
         unfinished.replace(path)
     except Exception as error:  # safetensors raises its own error for a full disk
         why = getattr(error, "strerror", None) or str(error).partition("\n")[0]
@@ -84,7 +85,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
             found: Any = load_file(path)
         else:
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found = load_plain(path)
     except MemoryError:
         raise
     except Exception as error:  # a damaged archive, or the pickle in it, may raise anything

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Literal
 
@@ -59,8 +60,9 @@ class OutputCapture:
     def __exit__(self, *_: object) -> None:
         terminal = sys.__stdout__
         sys.__stdout__, sys.__stderr__ = self._streams  # type: ignore[misc]
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(ValueError):  # the model has closed it
+                stream.flush()
         for descriptor, saved in self._saved.items():
             os.dup2(saved, descriptor)  # closes the pipe's writing end, which ends its reader
             os.close(saved)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from amptui import __version__
@@ -20,7 +21,7 @@ from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, WatchedLoop
-from amptui.handover import take_run_dir
+from amptui.handover import note_unsaved, take_run_dir
 from amptui.process.capture import LogTail
 from amptui.process.rank_peer import UNWATCHED, RankPeer
 from amptui.process.recorder import Recorder
@@ -33,7 +34,7 @@ from amptui.process.script_run import (
     with_length,
 )
 from amptui.process.watched_scripts import Emit, Observed, Watched
-from amptui.prompt import complain
+from amptui.prompt import complain, tell_unsaved
 from amptui.records import Note, PhaseChanged, RunFailed, RunStarted, Severity
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
@@ -92,7 +93,8 @@ class GuestRun(ScriptRun):
         self._emit: Emit = recorder.emit
         self._restarted: RestartedRun | None = None
         if goes_on and self.world is not None:
-            self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, recorder.cut_after)
+            cut_after = partial(recorder.cut_after, starts_at_one=False)
+            self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, cut_after)
             self._emit = self._restarted.emit
         self.loop, self._peer = open_loop(self, script, self._emit, begins=self._begin, failed=self._fail)
         if isinstance(self._control, GuestControl):
@@ -159,8 +161,8 @@ class GuestRun(ScriptRun):
         self._recorder.close(_CLOSING_SECONDS)
         self._server.close(_CLOSING_SECONDS)
         self._lock.release()
-        if self._recorder.trouble:
-            complain(f"journal: {self._recorder.trouble}")
+        if tell_unsaved(self._recorder.unsaved) and self._started_by_amptui:
+            note_unsaved(self._run_dir.path)
 
     def _begin(self, precision: str) -> None:
         """Describe the run, as its first step ends."""

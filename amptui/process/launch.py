@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from amptui.engine.distributed.world import refuse_unsupported
 from amptui.errors import OutputError, RunFolderError, UsageError
 from amptui.fork import Offspring, fork, how_ended
+from amptui.model_options import check_settings
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import blocked_stop_signals
-from amptui.prompt import complain, say
+from amptui.prompt import complain, say, tell_unsaved
 from amptui.records import RunFailed
 from amptui.request import SAFETENSORS, TrainRequest
 from amptui.runs.find import live_run, resumable
@@ -67,6 +68,7 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
     refuse_unsupported(request, request.nproc)
     if request.nproc == 1 and request.max_restarts:
         raise UsageError("--max-restarts is for the ranks of --nproc", hint="leave out --max-restarts")
+    check_settings(spec, request.settings)
     _check_weights(request, run_dir)
     folder = create_run_dir(run_dir, spec.name)
     kept = replace(request, model=spec.anywhere, checkpoint_dir=folder.checkpoints_path)
@@ -352,14 +354,13 @@ def _status(watched: "ViewerEnd", folder: Path, ended: int | None) -> int:
     if outcome is None:
         complain(watched.error if not (ended or 0) < 0 else _killed(-(ended or 0), folder))
         return ended if ended is not None and ended > 0 else RunFolderError.exit_status
+    unsaved_status = tell_unsaved(watched.view.not_kept)
     if isinstance(outcome, RunFailed):
         complain(outcome.error)
         return ended or 1
-    if watched.view.not_kept:
-        complain(f"{' and '.join(watched.view.not_kept)} could not be saved completely")
     if watched.left == "interrupted" or watched.signal is not None:
         return 128 + (watched.signal or signal.SIGINT)
-    return ended or 0
+    return ended or unsaved_status
 
 
 def _killed(number: int, folder: Path) -> str:

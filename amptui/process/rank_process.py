@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from amptui.engine.distributed.world import World, refuse_unsupported, world_of
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, UsageError
 from amptui.fork import end_workers
+from amptui.keeping import UNSAVED_STATUS
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 from amptui.process.training import (
@@ -95,7 +97,19 @@ def run_rank(plan: RankPlan, world: World) -> int:
         else:
             status = run_plainly(request, spec, plan.run_dir, json=plan.json, quiet=plan.quiet, world=world)
     # To the launcher everything but 0 is a failure: a run that was asked to stop would be started again.
-    return 0 if world.starts_again and status >= _SIGNALLED else status
+    if world.starts_again and status >= _SIGNALLED:
+        return 0
+    if world.starts_again and status == UNSAVED_STATUS:
+        _end_for_good(world, status)
+    return status
+
+
+def _end_for_good(world: World, status: int) -> None:
+    """Let ranks that are started again end with ``status`` at once: the training is done."""
+    from amptui.engine.distributed.launcher_store import LauncherStore
+
+    with suppress(RuntimeError):  # the launcher is gone: nobody is started again
+        LauncherStore(world).refuse(status)
 
 
 def run_under_torchrun(world: World, make_plan: Callable[[], RankPlan]) -> int:
@@ -143,8 +157,9 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
 def leave(status: int) -> int:
     """Exit at once after a failure: torch may abort when it frees a group that others have left."""
     if status:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):  # gone, or closed by the model
+                stream.flush()
         os._exit(status)
     return status
 

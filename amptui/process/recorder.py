@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from amptui import codec
 from amptui.answers import RequestMade, RequestRefused
+from amptui.diagnosis.event_words import steps_missing
 from amptui.errors import RunFolderError
 from amptui.keeping import KeepingChanged
 from amptui.records import (
@@ -23,7 +24,7 @@ from amptui.records import (
 )
 from amptui.runfiles import open_file
 from amptui.runs.journal import Journal, read
-from amptui.runs.repair import cut_after
+from amptui.runs.repair import StepRanges, cut_after
 from amptui.runs.rundir import RunDir, read_run_json
 from amptui.runs.server import Server
 from amptui.samples import DeviceSample
@@ -68,7 +69,9 @@ class Recorder:
         self._over = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._pump, name="amptui-recorder", daemon=True)
-        self._trouble = self._cause = ""
+        self._cause = ""
+        self._lacks_run_json = False
+        self._unsaved: dict[str, KeepingChanged] = {}
         self._server: Server | None = None
         self._keeping = threading.Lock()  # guards the journal's file and the attributes below
         self._held: list[Record] | None = [] if goes_on else None
@@ -84,12 +87,15 @@ class Recorder:
         """Drain the rest and close the journal; False if that takes longer than ``timeout_seconds``."""
         self._stopping.set()
         self._thread.join(timeout_seconds)
+        if self._thread.is_alive():
+            trouble = f"journal: its last records could not be written within {timeout_seconds:g} s"
+            self._unsaved["journal"] = KeepingChanged(time=time.time(), what="journal", trouble=trouble)
         return not self._thread.is_alive()
 
     @property
-    def trouble(self) -> str:
-        """What cannot be saved at present, in one line; empty if everything can."""
-        return self._trouble
+    def unsaved(self) -> tuple[KeepingChanged, ...]:
+        """The newest word on each part of the run that is not saved."""
+        return tuple(self._unsaved.values())
 
     def show_to(self, server: Server) -> None:
         """Send the viewers of ``server`` what is drained from now on; to be called before :meth:`start`."""
@@ -104,16 +110,17 @@ class Recorder:
         with suppress(OSError):
             _sync(self._run_dir.journal_path)
 
-    def cut_after(self, step: int) -> int | None:
+    def cut_after(self, step: int, *, starts_at_one: bool = True) -> int | None:
         """Cut the journal and the session after ``step``, from which a run resumes.
 
         Returns how many steps were cut off: they are repeated. None if the journal does not contain the run's
-        first record. What is emitted meanwhile comes after.
+        first record. What is emitted meanwhile comes after, and a warning of the steps that are missing; a
+        script's may have started anywhere.
         """
         with self._keeping:
             lost_steps = cut_after(self._run_dir.journal_path, step)
-            before = Session(str(self._run_dir.path))
-            before.fold(read(self._run_dir.journal_path))
+            before, steps = Session(str(self._run_dir.path)), StepRanges()
+            before.fold(steps.seen(read(self._run_dir.journal_path)))
             held = self._held or []
             before.fold(held)
             known = before.view().run
@@ -121,6 +128,9 @@ class Recorder:
             self._keep_held()
             if self._server is not None:
                 self._server.renew()
+        if missing := steps.missing(step, starts_at_one=starts_at_one):
+            text = steps_missing(missing, step)
+            self.emit(Note(time=time.time(), severity="warning", text=text))
         return None if known is None else lost_steps
 
     def _pump(self) -> None:
@@ -129,8 +139,10 @@ class Recorder:
         while self._outbox:  # includes what was emitted meanwhile
             self._drain()
         # The records still held are of a process that could not resume: the journal stays as it was.
+        if self._lacks_run_json:
+            self._write_run_json()
         self._journal.close()
-        self._tell_trouble()
+        self._tell_trouble(is_last=True)
         self._drain_to_viewers()
 
     def _drain(self) -> None:
@@ -156,6 +168,8 @@ class Recorder:
             elif not (self._over and isinstance(taken, DeviceSample | RequestMade | RequestRefused)):
                 batch.append(taken)
                 self._over |= isinstance(taken, RunFinished | RunFailed)
+                if isinstance(taken, KeepingChanged):
+                    self._note_unsaved(taken)
         for show in (self._session.fold, *self._listeners) if batch else ():
             self._show(show, batch)
         for record in batch:
@@ -164,6 +178,12 @@ class Recorder:
         lines = [_line(record) for record in batch]
         self._show(self._publish, lines)
         return batch, lines
+
+    def _note_unsaved(self, change: KeepingChanged) -> None:
+        if change.trouble:
+            self._unsaved[change.what] = change
+        else:
+            self._unsaved.pop(change.what, None)
 
     def _publish(self, lines: Sequence[bytes]) -> None:
         if self._server is not None:
@@ -206,20 +226,33 @@ class Recorder:
         self._write_run_json()
 
     def _write_run_json(self) -> None:
+        trouble = ""
         try:
             self._run_dir.write_run_json(self._run_json)
         except RunFolderError as error:
-            self._outbox.append(Note(time=time.time(), severity="warning", text=str(error)))
+            trouble = str(error)
+        if trouble or self._lacks_run_json:
+            change = KeepingChanged(
+                time=time.time(), what="run.json", trouble=trouble, unsaved=int(bool(trouble))
+            )
+            self._outbox.append(change)
+        self._lacks_run_json = bool(trouble)
 
-    def _tell_trouble(self) -> None:
-        """Emit changes of the journal's state: on the screen at once, in the file when possible."""
-        cause, self._trouble = self._journal.cause, self._journal.trouble
-        if cause != self._cause:
-            self._cause = cause
-            trouble = f"journal: {self._trouble}" if cause else ""
-            self._outbox.append(KeepingChanged(time=time.time(), what="journal", trouble=trouble))
-            if not cause and self._run_json and not self._run_dir.run_json_path.exists():
-                self._write_run_json()  # the folder was gone, and exists again
+    def _tell_trouble(self, *, is_last: bool = False) -> None:
+        """Emit changes of the journal's state: on the screen at once, in the file when possible.
+
+        ``is_last``: also if only the count may have changed.
+        """
+        journal = self._journal
+        if journal.cause == self._cause and not (is_last and journal.cause):
+            return
+        self._cause = journal.cause
+        trouble = f"journal: {journal.trouble}" if journal.cause else ""
+        change = KeepingChanged(time=time.time(), what="journal", trouble=trouble, unsaved=journal.unsaved)
+        self._outbox.append(change)
+        is_missing = self._lacks_run_json or not self._run_dir.run_json_path.exists()
+        if not journal.cause and self._run_json and is_missing:
+            self._write_run_json()  # the folder was gone, or the disk full, and no longer is
 
 
 def _line(record: Record) -> bytes:

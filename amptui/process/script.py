@@ -18,10 +18,11 @@ from typing import Any, BinaryIO
 
 from amptui.errors import RunFolderError, TerminalClosedError, UsageError
 from amptui.fork import Offspring, how_ended
-from amptui.handover import OPTIMIZERS_FILE, environment
+from amptui.handover import OPTIMIZERS_FILE, environment, take_unsaved
+from amptui.keeping import UNSAVED_STATUS
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, HEEDED, blocked_stop_signals
-from amptui.prompt import complain
+from amptui.prompt import complain, tell_unsaved
 from amptui.records import RunFailed, RunFinished
 from amptui.runfiles import open_file, open_to_read
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name
@@ -72,8 +73,8 @@ def run_script(
 
     ``observe``: also if it never calls amptui. A command that begins with ``torchrun`` starts its ranks.
 
-    That of the script if this process stays to its end; 128 + N where signal N ended it. Raises UsageError
-    and RunFolderError.
+    That of the script if this process stays to its end; 128 + N where signal N ended it; instead of 0
+    ``UNSAVED_STATUS`` if not all records are saved. Raises UsageError and RunFolderError.
     """
     options: tuple[str, ...] = ()
     if command[0] == "torchrun" and not os.path.exists("torchrun"):  # noqa: PTH110 - as below
@@ -131,7 +132,7 @@ def _pass_through(script: _Script) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     _report(script, offspring.status)
-    return _exit_status(offspring.status)
+    return _exit_status(offspring.status, script.folder)
 
 
 def _is_ctrl_c(received: signal.struct_siginfo) -> bool:
@@ -157,7 +158,7 @@ def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> i
         connection = _follow_output(offspring, written, path)
         if connection is None:
             _report(script, offspring.status)
-            return _exit_status(offspring.status)
+            return _exit_status(offspring.status, script.folder)
         watched = watch_run(connection, path, frames_per_second, attached=False, quiet=quiet)
         view, status = watched.view, left_running(watched, path)
         if status is not None:
@@ -178,8 +179,9 @@ def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> i
             _report(script, offspring.status)
         if isinstance(view.outcome, RunFailed):
             complain(f"{view.outcome.error} (all output: {log})")
+        unsaved_status = tell_unsaved(view.not_kept)
         _follow_output(offspring, written, None)
-        return _exit_status(offspring.status)
+        return _exit_status(offspring.status, script.folder) or unsaved_status
 
 
 def _spawn(script: _Script, *, output: int | None = None) -> int:
@@ -293,6 +295,9 @@ def _why_no_step(folder: RunDir) -> str:
     return f"{NO_STEP}; it loaded {name}, whose steps are not seen" if name else NO_STEP
 
 
-def _exit_status(status: int | None) -> int:
-    """As a shell gives it."""
-    return 1 if status is None else status if status >= 0 else 128 - status
+def _exit_status(status: int | None, folder: RunDir) -> int:
+    """The script's as a shell gives it; of one that ended well but whose run is not all saved, that."""
+    is_unsaved = take_unsaved(folder.path)
+    if status == 0:
+        return UNSAVED_STATUS if is_unsaved else 0
+    return 1 if status is None else status if status > 0 else 128 - status

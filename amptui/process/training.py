@@ -24,10 +24,16 @@ from amptui.errors import AmptuiError, DeviceLostError
 from amptui.fork import end_workers
 from amptui.modelspec import ModelSpec
 from amptui.process.capture import OutputCapture
-from amptui.process.plain_lines import JsonLines, PlainFront, lasting_streams, separate_stdout
+from amptui.process.plain_lines import (
+    JsonLines,
+    PlainFront,
+    lasting_streams,
+    renew_streams,
+    separate_stdout,
+)
 from amptui.process.recorder import Listener, Recorder
 from amptui.process.stop_signals import StopSignals
-from amptui.prompt import complain
+from amptui.prompt import complain, tell_unsaved
 from amptui.records import Note, Record, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
@@ -246,6 +252,7 @@ def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         os.dup2(file, descriptor)
     os.close(file)
+    renew_streams()
 
 
 def follow(training: Training, *looks: Callable[[], object]) -> None:
@@ -265,6 +272,7 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
         training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
     training.close()
     tell()
+    unsaved_status = tell_unsaved(training.recorder.unsaved)
     if not ended:
         complain(text)
         # Exiting the interpreter while a thread is inside torch aborts the process.
@@ -278,6 +286,4 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
                 sys.stdout.flush()
             os._exit(error.exit_status)
         return error.exit_status
-    if training.recorder.trouble:
-        complain(f"journal: {training.recorder.trouble}")
-    return 128 + signals.received if signals.received else 0
+    return 128 + signals.received if signals.received else unsaved_status

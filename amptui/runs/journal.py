@@ -24,21 +24,31 @@ _PIECE_BYTES = 2**20
 LINES_A_WRITE = 1000
 """Lines in one write call at most: a batch fits, and a backlog is written in small parts."""
 
+TRUNCATED = "the journal was truncated or overwritten"
+"""The reason where somebody else changed what is in its file."""
+
+_END_BYTES = 64
+
+_FIRST_BYTES, _LAST_BYTES = 2**16, 2**20
+"""Of the written lines so many bytes, from either end, are kept in memory for a file that is truncated."""
+
 
 class Journal:
     """Appends records to ``path``, complete lines only.
 
     A full or failing disk never raises here: records wait in memory, ``trouble`` says so, and every append
-    tries again. A journal that was deleted or moved is recreated with its content. Used by one thread at a
-    time. Raises ``RunFolderError`` if ``path`` cannot be opened.
+    tries again. A journal that was deleted or moved is recreated with its content; in one that was truncated
+    what is still in memory is written again. Used by one thread at a time. Raises ``RunFolderError`` if
+    ``path`` cannot be opened.
     """
 
     def __init__(self, path: Path, *, max_waiting: int = MAX_WAITING) -> None:
         self._waiting: deque[bytes] = deque()
         self._max_waiting = max_waiting
         self._reason = ""
-        self._kept = 0
+        self._written = _Written()
         self._dropped = 0
+        self._was_truncated = False
         self._torn: bool | None = None
         """The file ends in the middle of a line; None until checked, since its end may still be cut."""
         try:
@@ -59,6 +69,8 @@ class Journal:
             return f"{waiting}, {lost}" if lost else waiting
         if self._name_trouble:
             return self._name_trouble
+        if self._was_truncated and not lost:
+            return f"{TRUNCATED}, and all of it is written again"
         return f"{self._reason}: {units.count(self._dropped)} records are lost" if lost else ""
 
     @property
@@ -66,7 +78,13 @@ class Journal:
         """Why the file lacks something, without the counts of :attr:`trouble`; empty if it lacks nothing."""
         if self._waiting or (self._dropped and not self._name_trouble):
             return self._reason
-        return self._name_trouble
+        return self._name_trouble or (TRUNCATED if self._was_truncated else "")
+
+    @property
+    def unsaved(self) -> int:
+        """How many records the file lacks, or would if the run ended now."""
+        has_no_name = self._file is not None and self._file.is_lost
+        return self._dropped + len(self._waiting) + (self._written.lines if has_no_name else 0)
 
     @property
     def is_behind(self) -> bool:
@@ -84,6 +102,7 @@ class Journal:
         self._waiting.extend(lines)
         self._file.look()
         self._heed(self._file)
+        self._find_truncation(self._file)
         self._flush(self._file)
         while len(self._waiting) > self._max_waiting:
             dropped = self._waiting.popleft()
@@ -95,10 +114,11 @@ class Journal:
         if self._file is None:
             return
         self._file.look()
+        self._find_truncation(self._file)
         self._flush(self._file)
         self._file.close()
         self._heed(self._file)
-        self._dropped += len(self._waiting)
+        self._dropped = self.unsaved
         self._waiting.clear()  # there will be no other attempt
         self._file = None
 
@@ -108,7 +128,22 @@ class Journal:
         if file.forgot:
             file.forgot, self._torn = False, False
             self._reason = "the old journal could not be read"
-            self._dropped, self._kept = self._dropped + self._kept, 0
+            self._dropped, self._written = self._dropped + self._written.lines, _Written()
+
+    def _find_truncation(self, file: LastingFile) -> None:
+        """Let what a truncated file lacks wait again, as far as it is in memory; the rest is lost."""
+        self._was_truncated = False
+        try:
+            if not self._written.is_truncated(file.descriptor):
+                return
+            missing, again = self._written.cut_to(file.descriptor)
+        except OSError:
+            return
+        self._was_truncated, self._torn = True, None
+        self._waiting.extendleft(reversed(again))
+        if missing > len(again):
+            self._dropped += missing - len(again)
+            self._reason = TRUNCATED
 
     def _flush(self, file: LastingFile) -> None:
         if self._torn is None and self._waiting:
@@ -120,7 +155,7 @@ class Journal:
                 self._torn = False
             lines = list(islice(self._waiting, LINES_A_WRITE))
             taken = self._write(file.descriptor, lines)
-            self._kept += taken
+            self._written.add(b"".join(lines[:taken]), taken)
             for _ in range(taken):
                 self._waiting.popleft()
             if taken < len(lines):
@@ -150,6 +185,66 @@ class Journal:
             os.ftruncate(file, os.fstat(file).st_size - surplus_bytes)
         except OSError:
             self._torn = True
+
+
+class _Written:
+    """How much is in the journal's file, and the first and the newest lines that were written to it."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        """In the file, those of earlier processes among them."""
+        self._size_bytes: int | None = None
+        """None until the first look: before it, a resumed run's journal may still be cut."""
+        self._first_at = self._first_bytes = self._last_bytes = 0
+        self._end = b""
+        """The last bytes that were written."""
+        self._first: list[bytes] = []
+        self._last: deque[bytes] = deque()
+
+    def add(self, data: bytes, lines: int) -> None:
+        """So many whole ``lines`` were written."""
+        self.lines += lines
+        self._size_bytes = (self._size_bytes or 0) + len(data)
+        self._end = data[-_END_BYTES:]
+        if self._first_bytes < _FIRST_BYTES:
+            self._first.append(data)
+            self._first_bytes += len(data)
+            return
+        self._last.append(data)
+        self._last_bytes += len(data)
+        while self._last_bytes - len(self._last[0]) >= _LAST_BYTES:
+            self._last_bytes -= len(self._last.popleft())
+
+    def is_truncated(self, file: int) -> bool:
+        """Whether ``file`` is shorter than what was written to it, or ends otherwise. Raises OSError."""
+        size_bytes = os.fstat(file).st_size
+        if self._size_bytes is None:
+            self._first_at, self.lines = size_bytes, _count_lines(file)
+        elif size_bytes < self._size_bytes or self._is_overwritten(file, self._size_bytes):
+            return True
+        if size_bytes != self._size_bytes:
+            self._size_bytes, self._end = size_bytes, b""  # somebody else appends as well
+        return False
+
+    def _is_overwritten(self, file: int, size_bytes: int) -> bool:
+        return os.pread(file, len(self._end), size_bytes - len(self._end)) != self._end
+
+    def cut_to(self, file: int) -> tuple[int, list[bytes]]:
+        """How many lines ``file`` lacks, and those of them that are still in memory. Raises OSError."""
+        size_bytes = os.fstat(file).st_size
+        # Of lines that took the place of ours nobody knows how many are ours.
+        lines = _count_lines(file) if size_bytes < (self._size_bytes or 0) else 0
+        # Lines that were written after the truncation, and before it was found, are there.
+        last_at = max(0, size_bytes - 2 * self._last_bytes)
+        there = {
+            *os.pread(file, 2 * self._first_bytes, self._first_at).splitlines(keepends=True),
+            *os.pread(file, size_bytes - last_at, last_at).splitlines(keepends=True),
+        }
+        in_memory = b"".join((*self._first, *self._last)).splitlines(keepends=True)
+        missing = max(0, self.lines - lines)
+        self.lines, self._size_bytes, self._end = lines, size_bytes, b""
+        self._first_at = min(self._first_at, size_bytes)
+        return missing, [line for line in dict.fromkeys(in_memory) if line.strip() and line not in there]
 
 
 class Losses:
@@ -231,6 +326,14 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
                 rest = file.readline(_PIECE_BYTES)
             line += rest[-1:]
         yield line
+
+
+def _count_lines(file: int) -> int:
+    lines = at_bytes = 0
+    while piece := os.pread(file, _PIECE_BYTES, at_bytes):
+        lines += piece.count(b"\n")
+        at_bytes += len(piece)
+    return lines
 
 
 def _ends_in_mid_line(file: int) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -39,6 +39,35 @@ def cut_after(journal: Path, step: int) -> int:
     except OSError as error:
         raise RunFolderError(f"cannot cut {journal} after step {step}: {reason(error)}") from error
     return lost_steps
+
+
+class StepRanges:
+    """Which steps of the run's first optimizer a journal has."""
+
+    def __init__(self) -> None:
+        self._ranges: list[list[int]] = []
+        """First and last step of each, in the order of the journal."""
+
+    def seen(self, records: Iterable[Record]) -> Iterator[Record]:
+        """``records``, whose steps are noted."""
+        for record in records:
+            if isinstance(record, StepRecord) and not record.optimizer:
+                if self._ranges and record.step == self._ranges[-1][1] + 1:
+                    self._ranges[-1][1] = record.step
+                else:
+                    self._ranges.append([record.step, record.step])
+            yield record
+
+    def missing(self, last_step: int, *, starts_at_one: bool) -> list[tuple[int, int]]:
+        """First and last step of each range that is missing up to ``last_step``, from the first one on."""
+        ranges = sorted(self._ranges)
+        expected = 1 if starts_at_one or not ranges else ranges[0][0]
+        missing = []
+        for first, last in [*ranges, [last_step + 1, last_step + 1]]:
+            if expected < first <= last_step + 1:
+                missing.append((expected, first - 1))
+            expected = max(expected, last + 1)
+        return missing
 
 
 def _where_to_cut(file: BinaryIO, step: int) -> int:

@@ -16,6 +16,7 @@ from amptui.control import Request
 from amptui.errors import RunFolderError
 from amptui.fork import in_forks
 from amptui.keeping import ViewersChanged
+from amptui.prompt import complain
 from amptui.runs import protocol, socket_place
 from amptui.runs.protocol import Hello, Leave, ProtocolError
 from amptui.runs.viewer import Viewer
@@ -123,7 +124,7 @@ class Server:
             self._send_history(self._history)
         with self._lock:
             for viewer in self._connected:
-                _hang_up(viewer.connection)
+                _hang_up(viewer)
             self._lock.wait_for(lambda: not self._connected, _LAST_WORD_SECONDS)
         if self._listening is not None:
             with suppress(RunFolderError):
@@ -205,8 +206,11 @@ class Server:
 
     def _stop_listening(self) -> None:
         listening, self._listening = self._listening, None
-        if listening is not None:
-            listening.close()
+        if listening is None:
+            return
+        if not listening.is_open():
+            complain("other code closed the socket that screens attach to; it is opened again")
+        listening.close()
 
     def _admit(self, connection: socket.socket) -> None:
         why = ""
@@ -280,10 +284,11 @@ class Server:
     def _send(self, viewer: Viewer) -> None:
         """Send what is queued until the connection is over."""
         with suppress(OSError):
-            while piece := self._next_piece(viewer):
+            while (piece := self._next_piece(viewer)) and viewer.is_open():
                 viewer.connection.sendall(piece)
-        with suppress(OSError):  # ends the reading once what the screen sent before is read
-            viewer.connection.shutdown(socket.SHUT_RD)
+        if viewer.is_open():
+            with suppress(OSError):  # ends the reading once what the screen sent before is read
+                viewer.connection.shutdown(socket.SHUT_RD)
 
     def _next_piece(self, viewer: Viewer) -> bytes:
         with self._lock:
@@ -302,9 +307,9 @@ class Server:
             self._lock.notify_all()
         if why:
             sender.join(_LAST_WORD_SECONDS)
-        _hang_up(viewer.connection)
+        _hang_up(viewer)
         sender.join()
-        viewer.connection.close()
+        socket_place.close_own(viewer.connection, viewer.opened)
         with self._lock:
             self._connected.remove(viewer)
             self._lock.notify_all()
@@ -341,7 +346,8 @@ def _refusal(why: str) -> bytes:
     return protocol.error_line(_one_line(why))
 
 
-def _hang_up(connection: socket.socket) -> None:
-    """End all waiting on a socket, also if worker processes hold a copy of it."""
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
+def _hang_up(viewer: Viewer) -> None:
+    """End all waiting on a screen's socket, also if worker processes hold a copy of it."""
+    if viewer.is_open():
+        with suppress(OSError):
+            viewer.connection.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,10 @@
 """One connection to a run: whether it is a screen that is up to date, and what is queued for it."""
 
+import os
 import socket
 from collections import deque
+
+from amptui.runfiles import is_still
 
 MAX_QUEUED_BYTES = 4 * 1024**2
 """Limit of lines queued for a slow screen: a second of the fastest training."""
@@ -12,6 +15,8 @@ class Viewer:
 
     def __init__(self, connection: socket.socket, *, adopted: bool) -> None:
         self.connection = connection
+        self.opened = os.fstat(connection.fileno())
+        """What its descriptor is."""
         self.adopted = adopted
         """Whether it was there from the start instead of connecting to the run's socket."""
         self.introduced = False
@@ -24,6 +29,10 @@ class Viewer:
         self.queue: deque[bytes] = deque()
         self._queued_bytes = 0
         self._max_queued_bytes = MAX_QUEUED_BYTES
+
+    def is_open(self) -> bool:
+        """Whether no other code has closed the connection."""
+        return is_still(self.connection.fileno(), self.opened)
 
     @property
     def idle(self) -> bool:

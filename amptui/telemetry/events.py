@@ -194,7 +194,9 @@ def is_repeated(about: Happening, before: Happening) -> bool:
     """Whether the same happened as ``before`` but for the time; what belongs to a step never does."""
     if isinstance(about, Printed):
         return isinstance(before, Printed) and (about.text, about.live) == (before.text, before.live)
-    if isinstance(about, (Note, KeepingChanged, ViewersChanged)):
+    if isinstance(about, KeepingChanged) and isinstance(before, KeepingChanged):
+        return about == replace(before, time=about.time, unsaved=about.unsaved)
+    if isinstance(about, (Note, ViewersChanged)):
         return type(about) is type(before) and about == replace(before, time=about.time)
     return False
 

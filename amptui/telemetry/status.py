@@ -43,7 +43,7 @@ class Keeping:
 
     checkpoint: CheckpointWritten | None = None
     weights: WeightsSaved | None = None
-    not_kept: tuple[str, ...] = ()
+    not_kept: tuple[KeepingChanged, ...] = ()
     viewers: int = 0
 
     def add(self, record: Kept) -> None:
@@ -55,8 +55,8 @@ class Keeping:
         elif isinstance(record, ViewersChanged):
             self.viewers = record.viewers
         else:
-            others = tuple(what for what in self.not_kept if what != record.what)
-            self.not_kept = (*others, record.what) if record.trouble else others
+            others = tuple(each for each in self.not_kept if each.what != record.what)
+            self.not_kept = (*others, record) if record.trouble else others
 
     def resume_after(self, step: int) -> None:
         """Another process continues after ``step``: no save has failed yet, and nobody watches."""

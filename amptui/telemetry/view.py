@@ -16,7 +16,7 @@ from amptui.findings import (
     PrecisionsCompared,
     XRayTaken,
 )
-from amptui.keeping import CheckpointWritten, WeightsSaved
+from amptui.keeping import CheckpointWritten, KeepingChanged, WeightsSaved
 from amptui.loop_records import LossForm
 from amptui.records import (
     EpochFinished,
@@ -355,8 +355,8 @@ class SessionView:
     """The newest complete one; checkpoints never contain lost weights."""
     weights: WeightsSaved | None = None
     """Where the run saved its weights at its end."""
-    not_kept: tuple[str, ...] = ()
-    """What is currently not saved: the journal, checkpoints."""
+    not_kept: tuple[KeepingChanged, ...] = ()
+    """What is currently not saved, each part with the newest word on it."""
     viewers: int = 0
     """Screens that watch the run, this one among them."""
     pending: tuple[RequestMade, ...] = ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from amptui.diagnosis.event_words import event_details, event_text
+from amptui.diagnosis.event_words import event_details, event_text, steps_missing
 from amptui.ranks import RankLost, RankPlace, RanksDisagree, RanksOverflowed, RankValue
 from amptui.records import (
     DataInfo,
@@ -37,6 +37,20 @@ def view_of(*records: Record) -> SessionView:
 def the_event(*records: Record) -> Event:
     (event,) = view_of(*records).events
     return event
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ([(1, 512), (600, 600)], "the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600"),
+        (
+            [(n, n) for n in range(1, 15, 2)],
+            "the journal lacks 7 of the 1,200 steps so far: 1, 3, 5, 7, 9 and 2 more ranges",
+        ),
+    ],
+)
+def test_missing_steps_are_told_by_their_ranges(ranges: list[tuple[int, int]], said: str) -> None:
+    assert steps_missing(ranges, 1200) == said
 
 
 def epoch(**changes: Any) -> EpochFinished:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,32 @@ def test_a_stopped_run_saves_its_weights_and_a_failed_one_leaves_the_old_file(tm
     (saved,) = stopped.log.of(WeightsSaved)
     assert (saved.step, saved.path, saved.averaged) == (end.steps, str(file), False)
     assert not failed.log.of(WeightsSaved)
+
+
+class Own:
+    """What only the code that saved it can load."""
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ({"weight": torch.ones(1), "own": Own()}, f"it holds more than tensors ({__name__}.Own), which"),
+        (b"garbage", "it is damaged, or no file of torch.save"),
+    ],
+    ids=["object", "garbage"],
+)
+def test_no_file_is_said_to_be_loaded_by_running_its_code(content: object, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    worker = Worker(init_weights=str(file))
+    end = worker.end()
+    assert isinstance(end, RunFailed)
+    assert end.error.startswith(f"cannot read {file}: {why}")
+    for told in (end.error, end.traceback):
+        assert not re.search("weights_only.*False|arbitrary code|add_safe_globals", told)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_text
-from amptui.keeping import KeepingChanged
+from amptui.keeping import UNSAVED_STATUS, KeepingChanged, unsaved_status
 from amptui.process.recorder import Recorder
 from amptui.records import Note, Record, RunFailed
 from amptui.runs.journal import read
@@ -65,7 +65,7 @@ def test_what_several_threads_emit_is_kept_with_each_one_s_order(tmp_path: Path)
         mine = [number for number in kept if number // 1000 == t]
         assert mine == sorted(mine)
     assert [int(text) for text in texts(shown)] == kept
-    assert pump.recorder.trouble == ""
+    assert pump.recorder.unsaved == ()
 
 
 def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> None:
@@ -146,15 +146,33 @@ def test_run_json_says_what_was_asked_and_what_was_found(tmp_path: Path) -> None
     assert {path.name for path in tmp_path.iterdir()} == {"journal.jsonl", "run.json"}
 
 
-def test_a_run_json_that_cannot_be_written_is_a_note_even_at_the_very_end(tmp_path: Path) -> None:
+def test_a_run_json_that_cannot_be_written_is_told_even_at_the_very_end(tmp_path: Path) -> None:
     (tmp_path / "run.json").mkdir()
     pump = Pump(tmp_path)
     pump.recorder.emit(views.run_started())
     started, told = pump.close()
     assert started == views.run_started()
-    assert isinstance(told, Note)
-    assert told.severity == "warning"
-    assert told.text.startswith(f"cannot write {tmp_path / 'run.json'}: ")
+    assert isinstance(told, KeepingChanged)
+    assert (told.what, told.unsaved) == ("run.json", 1)
+    assert told.trouble.startswith(f"cannot write {tmp_path / 'run.json'}: ")
+    assert [(change.what, change.unsaved) for change in pump.recorder.unsaved] == [("run.json", 1)]
+
+
+def test_a_run_json_that_could_not_be_written_is_written_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "run.json").mkdir()
+    told = threading.Event()
+
+    def look(batch: Sequence[Record]) -> None:
+        if any(isinstance(record, KeepingChanged) for record in batch):
+            (tmp_path / "run.json").rmdir()
+            told.set()
+
+    pump = Pump(tmp_path, listeners=[look])
+    pump.recorder.emit(views.run_started())
+    assert told.wait(ENOUGH_SECONDS)
+    pump.close()
+    assert pump.recorder.unsaved == ()
+    assert json.loads((tmp_path / "run.json").read_text())["asked"] == {"model": "m", "steps": 3}
 
 
 FULL_DISK = """
@@ -186,13 +204,14 @@ wait_for("record 9")
 resource.setrlimit(resource.RLIMIT_FSIZE, (800, resource.RLIM_INFINITY))
 emit(10, 20)
 wait_for("journal: file too large: ")
-assert "wait in memory" in recorder.trouble, recorder.trouble
+assert "wait in memory" in recorder.unsaved[0].trouble, recorder.unsaved
 if back:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     emit(20, 21)
     wait_for("saving the journal again")
 assert recorder.close(60)
-print(recorder.trouble)
+for change in recorder.unsaved:
+    print(change.unsaved, change.trouble)
 """
 
 
@@ -209,9 +228,11 @@ def test_a_full_disk_is_told_on_the_screen_and_again_when_it_is_over(*, back: bo
         changes = [r.trouble for r in read(tmp_path / "journal.jsonl") if isinstance(r, KeepingChanged)]
         assert [trouble.split(":")[:2] for trouble in changes] == [["journal", " file too large"], [""]]
     else:
-        assert done.stdout.startswith("file too large: ")
+        lost, _, told = done.stdout.partition(" ")
+        assert told.startswith("journal: file too large: ")
         assert numbers == list(range(len(numbers)))
         assert 1 <= len(numbers) < 20
+        assert int(lost) == 21 - len(numbers), "the records, and the one on the trouble itself"
 
 
 def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
@@ -219,6 +240,7 @@ def test_closing_says_when_it_took_too_long(tmp_path: Path) -> None:
     pump = Pump(tmp_path, listeners=[lambda _batch: let_go.wait(ENOUGH_SECONDS)])
     pump.recorder.emit(note(1))
     assert not pump.recorder.close(0.01)
+    assert unsaved_status(pump.recorder.unsaved) == UNSAVED_STATUS
     let_go.set()
     assert texts(pump.close()) == ["1"]
 

@@ -71,6 +71,12 @@ def close_in_c() -> None:
         libc.close(descriptor)
 
 
+def close_streams() -> None:
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        print("half a line", end="", file=None if stream is sys.stdin else stream)
+        stream.close()
+
+
 def fork_and_exit() -> None:
     if os.fork() == 0:
         os._exit(0)
@@ -96,6 +102,9 @@ TROUBLES: dict[str, Callable[[Troublesome], object]] = {
     "closerange": lambda _: os.closerange(3, 4096),
     "closerange and open": lambda each: each.open_files(lambda: os.closerange(3, 4096)),
     "close and open in C": lambda each: each.open_files(close_in_c),
+    "close the streams": lambda _: close_streams(),
+    "close the streams' numbers": lambda _: os.closerange(0, 3),
+    "close the streams and open": lambda each: each.open_files(lambda: os.closerange(0, 3)),
     "fork": Troublesome.fork,
     "fork in load_data": lambda _: None,
     "fork in the validation": lambda _: None,

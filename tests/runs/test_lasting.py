@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from amptui import codec
 from amptui.records import Note, Record
+from amptui.runs import journal as journals
 from amptui.runs import lasting
-from amptui.runs.journal import Journal, read
+from amptui.runs.journal import TRUNCATED, Journal, read
 from tests.runs.served import until
 
 
@@ -127,17 +129,87 @@ def test_another_s_file_of_that_name_is_never_overwritten(path: Path) -> None:
     assert not stand_in.exists(), "what stood in for the journal is not left twice"
 
 
-@pytest.mark.usefixtures("_always_look")
-def test_a_journal_that_somebody_empties_goes_on(path: Path) -> None:
+@pytest.mark.parametrize("left_bytes", [0, 100, 400])
+def test_a_journal_that_somebody_truncates_is_written_again(path: Path, left_bytes: int) -> None:
     journal = Journal(path)
     journal.append(notes(1, 9))
-    os.truncate(path, 0)
-    journal.append(notes(10, 11))
-    assert journal.trouble == ""
+    for first in (10, 12):
+        os.truncate(path, left_bytes)
+        journal.append(notes(first, first + 1))
+        assert journal.trouble == f"{TRUNCATED}, and all of it is written again"
+        assert (journal.cause, journal.unsaved) == (TRUNCATED, 0)
+    journal.append([])
+    assert (journal.trouble, journal.cause) == ("", "")
     journal.close()
-    reader = read(path)
-    assert list(reader) == notes(10, 11)
-    assert (reader.damaged_lines, reader.torn) == (0, False)
+    assert sorted(read(path), key=lambda record: record.time) == notes(1, 13)
+
+
+def test_of_a_long_journal_that_somebody_truncates_both_ends_are_written_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_FIRST_BYTES", 150)
+    monkeypatch.setattr(journals, "_LAST_BYTES", 300)
+    journal = Journal(path)
+    for number in range(1, 41):
+        journal.append(notes(number, number))
+    os.truncate(path, 0)
+    journal.append(notes(41, 41))
+    journal.append([])
+    kept = [int(record.time) for record in read(path)]
+    lost = 41 - len(kept)
+    assert kept[:3] == [1, 2, 3]
+    assert kept[3:] == list(range(4 + lost, 42))
+    assert 25 < lost < 38
+    assert (journal.trouble, journal.unsaved) == (f"{TRUNCATED}: {lost} records are lost", lost)
+    journal.close()
+    assert journal.unsaved == lost
+
+
+def test_a_journal_that_somebody_overwrites_with_more_is_written_again(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 4))
+    path.write_text("somebody else's\n" * 1000)
+    journal.append(notes(5, 5))
+    assert (journal.cause, journal.unsaved) == (TRUNCATED, 0)
+    journal.append([])
+    journal.close()
+    assert list(read(path)) == notes(1, 5)
+
+
+def test_what_others_append_is_no_trouble(path: Path) -> None:
+    journal = Journal(path)
+    for number in (1, 2, 3):
+        journal.append(notes(number, number))
+        with path.open("a") as other:
+            other.write("somebody else's\n")
+        journal.append([])
+        assert journal.cause == ""
+    journal.close()
+    assert list(read(path)) == notes(1, 3)
+
+
+def test_what_was_written_after_a_truncation_is_not_written_twice(path: Path) -> None:
+    journal = Journal(path)
+    journal.append(notes(1, 4))
+    os.truncate(path, 0)
+    assert journal._file is not None
+    journal._waiting.extend(f"{codec.dumps(note)}\n".encode() for note in notes(5, 6))
+    journal._flush(journal._file)  # as if the file was truncated between the look and the write
+    journal.append([])
+    journal.close()
+    assert [record.time for record in read(path)] == [5.0, 6.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_records_of_an_earlier_process_are_counted_when_they_are_truncated(path: Path) -> None:
+    for first in (1, 6):
+        journal = Journal(path)
+        journal.append(notes(first, first + 4))
+        if first == 1:
+            journal.close()
+    os.truncate(path, 0)
+    journal.close()
+    assert list(read(path)) == notes(6, 10)
+    assert journal.unsaved == 5
 
 
 def make_unreadable(journal: Journal, path: Path) -> int:

@@ -4,6 +4,7 @@ import csv
 import subprocess
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
@@ -23,7 +24,7 @@ from amptui.records import (
     StepRecord,
 )
 from amptui.runs.journal import Journal, read
-from amptui.runs.repair import cut_after
+from amptui.runs.repair import StepRanges, cut_after
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
 
@@ -52,6 +53,19 @@ def is_counted(record: Record) -> TypeGuard[StepRecord]:
 
 def moved(journal: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(journal.parent.glob("journal.after-step-*.jsonl")))
+
+
+@given(there=st.lists(st.integers(1, 30)), last=st.integers(1, 30))
+def test_steps_that_a_journal_lacks_are_found_in_any_order(there: list[int], last: int) -> None:
+    kept = [number for number in there if number <= last]
+    ranges = StepRanges()
+    assert len(list(ranges.seen([run(), *(step(number) for number in kept)]))) == 1 + len(kept)
+    found = ranges.missing(last, starts_at_one=True)
+    missing = [number for first, end in found for number in range(first, end + 1)]
+    assert missing == sorted(set(range(1, last + 1)) - set(kept))
+    assert all(end + 1 < first for (_, end), (first, _) in pairwise(found)), "each range is whole"
+    later = ranges.missing(last, starts_at_one=False)
+    assert later == ([each for each in found if each[0] > min(kept)] if kept else found)
 
 
 def test_what_came_after_the_step_is_moved_beside_the_journal_and_the_run_reads_as_one(

@@ -202,6 +202,7 @@ def test_no_free_descriptor_is_a_trouble_that_passes(
         listening.path,
         listening.device,
         listening.inode,
+        listening.opened,
     )
     connect(tmp_path).close()
     until(lambda: run.server.trouble == "too many open files")

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from amptui.engine.checkpoint.disk_file import save_whole
+from amptui.engine.checkpoint.disk_file import load_plain, save_whole
 from amptui.engine.checkpoint.shards import Part, Shards, remove_shards, step_of_shards
 from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read, opened_folder
 
@@ -191,7 +189,7 @@ def read(path: Path, *, checksums: bool = True) -> Checkpoint:
             if wrong is not None:
                 raise DamagedError(f"checksum mismatch in {wrong}")
             file.seek(0)
-            content = torch.load(file, map_location="cpu", weights_only=True)
+            content = load_plain(file)
     except (DamagedError, MemoryError):
         raise
     except OSError as error:

@@ -75,6 +75,9 @@ class CheckpointWriter:
         self._last_end = time.perf_counter()
         self._last_blocked_seconds = 0.0
         self._troubles: set[str] = set()
+        self._missing = 0
+        """Checkpoints that could not be written since the last one that was."""
+        self._why_missing = ""
         self._warned: set[str] = set()
         self._asked: tuple[Asked[CheckpointRequest], ...] = ()
         """The requests that the next checkpoint answers."""
@@ -262,18 +265,30 @@ class CheckpointWriter:
         for asked in job.asked:
             self._control.answer(asked)
         prune(self._folder)
+        self._missing = 0
         if self._troubles:
             self._troubles.clear()
-            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=""))
+            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble="", unsaved=0))
 
     def _report(self, error: Exception, reason: Reason, asked: tuple[Asked[CheckpointRequest], ...]) -> None:
         kind, why = explained(error)
         for each in asked:
             self._control.answer(each, why)
+        self._missing, self._why_missing = self._missing + 1, why
         if kind not in self._troubles or reason == "asked":
             self._troubles.add(kind)
-            trouble = f"no checkpoint in {self._folder}: {why}; training continues without it"
-            self._emit(KeepingChanged(time=time.time(), what="checkpoints", trouble=trouble))
+            self._tell_missing(f"no checkpoint in {self._folder}: {why}; training continues without it")
+
+    def tell_missing_at_end(self) -> None:
+        """Emit how many checkpoints are missing, now that there will be no other."""
+        if self._missing:
+            newest = "there is none" if self._kept is None else f"the newest is of step {self._kept[0]:,}"
+            some = f"{self._missing:,} could not be written in {self._folder}"
+            self._tell_missing(f"checkpoints: {self._why_missing}: {some}; {newest}")
+
+    def _tell_missing(self, trouble: str) -> None:
+        now = time.time()
+        self._emit(KeepingChanged(time=now, what="checkpoints", trouble=trouble, unsaved=self._missing))
 
     def _say(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))

@@ -74,7 +74,8 @@ def _trouble(view: SessionView) -> list[Phrase]:
     counts = ((view.errors, *VERDICT_SIGNS["error"]), (view.warnings, *VERDICT_SIGNS["warning"]))
     phrases = [Phrase((Word(f"{sign} {units.count(n)}", style),), 3) for n, sign, style in counts if n]
     if view.not_kept:
-        phrases.insert(0, Phrase((Word(f"✖ {' and '.join(view.not_kept)} not saved", Style.ERROR),), 1))
+        parts = " and ".join(change.what for change in view.not_kept)
+        phrases.insert(0, Phrase((Word(f"✖ {parts} not saved", Style.ERROR),), 1))
     return phrases
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from amptui.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.engine.checkpoint.file import checkpoints, read, write
-from amptui.keeping import CheckpointWritten
+from amptui.keeping import CheckpointWritten, KeepingChanged
 from amptui.records import (
     EpochFinished,
     Note,
@@ -241,7 +241,17 @@ def test_every_request_gets_an_answer(tmp_path: Path, monkeypatch: pytest.Monkey
 
     log = Waiting(ask)
     train(prepare(Unhurried(epochs=1)), log, control, checkpoints=tmp_path)
-    assert len(troubles(log)) == 2
+    assert [change.unsaved for change in log.of(KeepingChanged)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("failing", "missing"), [(2, [1, 0]), (4, [1, 4])])
+def test_those_that_are_missing_at_the_end_are_counted(
+    failing: int, missing: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_to_write(monkeypatch, *[OSError(28, "No space left on device")] * failing)
+    log = Waiting()
+    train(prepare(Unhurried(epochs=2)), log, checkpoints=tmp_path, every=4, epoch_budget=0.0)
+    assert [change.unsaved for change in log.of(KeepingChanged)] == missing
 
 
 def test_a_removed_folder_is_created_again(tmp_path: Path) -> None:
@@ -306,7 +316,7 @@ class Strange(Tiny):
 def test_an_unstorable_state_is_only_a_warning(tmp_path: Path) -> None:
     log = Log()
     assert train(prepare(Strange()), log, checkpoints=tmp_path, every=3) == "done"
-    (text,) = troubles(log)
+    text = troubles(log)[0]
     assert "the optimizer's state['param_groups'][0]['hook'] is a builtin_function_or_method" in text
     assert len(log.of(StepRecord)) == 16
 
