@@ -213,8 +213,9 @@ def written(terminal: Terminal) -> str:
 
 @pytest.mark.parametrize(("own", "status"), [(0, UNSAVED_STATUS), (7, 7)])
 def test_a_script_s_own_status_wins_unless_it_is_0(
-    own: int, status: int, warm: WarmSource, tmp_path: Path
+    own: int, status: int, warm: WarmSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # the script imports from tests
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     folder = tmp_path / "run"
