@@ -91,6 +91,11 @@ class Trainer:
         return self._engine.switch.precision.name
 
     @property
+    def in_step(self) -> bool:
+        """Whether a step is running, as seen by the host."""
+        return self._engine.in_step
+
+    @property
     def doing(self) -> str:
         """What is running, for error messages: ``"in step 500"``."""
         if self._engine.in_step:

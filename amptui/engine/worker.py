@@ -131,6 +131,25 @@ class TrainingThread:
         return (self._trainer.doing if self._trainer else "") or self._doing
 
     @property
+    def awaited(self) -> str:
+        """What a stop waits for: ``stopping after step 500``."""
+        if self._trainer is not None and self._trainer.in_step:
+            return f"stopping after step {self._trainer.step:,}"
+        return f"stopping {self.doing}"
+
+    @property
+    def finished_step(self) -> int:
+        """The last step that is not running any more."""
+        if self._trainer is None:
+            return self._steps_before
+        return self._trainer.step - self._trainer.in_step
+
+    @property
+    def others_are_there(self) -> bool:
+        """Whether all other ranks, if there are any, can still end well."""
+        return True
+
+    @property
     def saving(self) -> bool:
         """Whether only a checkpoint or the weights remain to be written, which may take a while."""
         return self._saving or (self._trainer is not None and self._trainer.saving)

@@ -195,11 +195,11 @@ class GuestRun(ScriptRun):
     def _stop(self, request: StopRequest, number: int) -> None:
         """Ask the loop to stop if it asks for that.
 
-        Otherwise a script that ``amptui run`` started gets the signal that a terminal or a batch system would
-        send it; no other script is stopped from a screen.
+        Otherwise, or if it shall end at once, a script that ``amptui run`` started gets the signal that a
+        terminal or a batch system would send it; no other script is stopped from a screen.
         """
         control = self._control
-        if self.stops_when_asked and self._may_stop(control):
+        if self.stops_when_asked and not request.at_once and self._may_stop(control):
             self._asked_to_stop = self._asked_to_stop or request.reason
             if control is not None:
                 control.ask(request, number)  # it may be paused
