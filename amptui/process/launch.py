@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -272,6 +272,7 @@ def watch_run(
     *,
     attached: bool,
     quiet: bool,
+    why_lost: Callable[[], str] = str,
 ) -> "ViewerEnd":
     """Show the run in ``folder`` on the screen; see :func:`amptui.process.watch.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
@@ -289,6 +290,7 @@ def watch_run(
                 frames_per_second=frames_per_second,
                 opening=opening,
                 quiet=quiet,
+                why_lost=why_lost,
             )
 
 

@@ -77,11 +77,13 @@ def watch(
     frames_per_second: float | None,
     opening: "Opening | None" = None,
     quiet: bool = False,
+    why_lost: Callable[[], str] = str,
 ) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run. ``quiet``: the screen rings no bell.
+    stop the run. ``quiet``: the screen rings no bell. ``why_lost`` returns how the run's process ended, if
+    that is known of one that left no last record.
     """
     from amptui.tui.app import WatchApp
 
@@ -113,7 +115,7 @@ def watch(
         patience_seconds=PATIENCE_SECONDS,
         frames_per_second=frames_per_second,
         attached=attached,
-        why_ended=lambda: client.error and _lost_words(client.error, run_dir),
+        why_ended=lambda: client.error and _lost_words(client.error, run_dir, why_lost),
         why_silent=lambda: restarts.waiting or last_heard.silence(),
         opening=opening,
         alerts=alerts,
@@ -151,10 +153,10 @@ def watch(
     return ViewerEnd(left, over, client.stop_reason is not None, signals.received, view, silence, error)
 
 
-def _lost_words(error: str, run_dir: Path) -> str:
+def _lost_words(error: str, run_dir: Path, why_lost: Callable[[], str]) -> str:
     """The error of a lost connection; if the run itself lives on, how to get back to it."""
     if not _trains_on(run_dir):
-        return error
+        return why_lost() or error
     return f"{error}; training continues: press q, then amptui attach to reconnect"
 
 
