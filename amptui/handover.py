@@ -110,7 +110,9 @@ def is_run_dir_kept() -> bool:
 def note_optimizers(name: str) -> None:
     """Leave a word for `amptui run` where no run has been opened."""
     if is_run_dir_kept():
-        with suppress(OSError), open(os.path.join(_kept, OPTIMIZERS_FILE), "w") as file:  # noqa: PTH118, PTH123
+        from amptui.script_signals import suppressed  # not in a script's process that never needs it
+
+        with suppressed(OSError), open(os.path.join(_kept, OPTIMIZERS_FILE), "w") as file:  # noqa: PTH118, PTH123
             file.write(name)
 
 

@@ -32,6 +32,7 @@ from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
+from amptui.script_signals import is_from_signal_handler, suppressed
 from amptui.text import one_line
 
 NO_LONGER_WATCHED = "amptui stopped watching this script"
@@ -156,7 +157,7 @@ class WatchedLoop(ObservedLoop):
             attempt = partial(self.counted.attempt, make) if self.counted.inputs is not None else make
             self._switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
-            if any(error is each for each in errors):
+            if any(error is each for each in errors) or is_from_signal_handler(error):
                 raise
             self.give_up(error)
             if not made:
@@ -228,7 +229,9 @@ class WatchedLoop(ObservedLoop):
             with self.allocator.left_out(), HOOKS.suspended():
                 take = partial(take_xray, own, passes, step=self.step + 1)
                 self._emit(take(precision=precision, loss_scale=scale))
-        except Exception as error:  # noqa: BLE001 - a model may raise anything; the script must go on
+        except Exception as error:  # a model may raise anything; the script must go on
+            if is_from_signal_handler(error):
+                raise
             why = str(explain(error, doing="in the X-ray", batch_size=None, precision=precision))
             self._note("warning", f"no X-ray: {why}")
         self.control.answer(asked, why)
@@ -328,7 +331,9 @@ class WatchedLoop(ObservedLoop):
         began = time.perf_counter()
         try:
             path = save()
-        except Exception as error:  # noqa: BLE001 - a full disk must not end a training
+        except Exception as error:  # a full disk must not end a training
+            if is_from_signal_handler(error):
+                raise
             why = one_line(f"{type(error).__name__}: {error}")
             self._note("error", f"the script's save() failed: {why}")
             return why
@@ -392,7 +397,7 @@ class WatchedLoop(ObservedLoop):
 
     def give_up(self, error: Exception) -> None:
         self.counted.inputs = None
-        with suppress(Exception):
+        with suppressed(Exception):
             self._observation.close()
         super().give_up(error)
         self.control.close(NO_LONGER_WATCHED)
