@@ -4,10 +4,13 @@ Python calls them in the main thread only. Our work there is short, and lets pas
 longer is done aside.
 """
 
+import atexit
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
@@ -47,10 +50,11 @@ def aside(work: Callable[[], _T], *, abandoned: Callable[[_T], object] = lambda 
         return work()
     task = _Task(work, abandoned)
     try:
-        task.begin()
-        task.thread.join()
+        _HELPER.do(task)
+        task.done.acquire()
     except BaseException:
-        task.abandon()
+        task.is_abandoned = True
+        _HELPER.do(task)  # once more: it may not have come so far, and is done once
         raise
     result: _T = task.result()
     return result
@@ -58,29 +62,21 @@ def aside(work: Callable[[], _T], *, abandoned: Callable[[_T], object] = lambda 
 
 def in_background(work: Callable[[], object]) -> None:
     """Do ``work`` in another thread; the process does not end before it is done."""
-    _Task(work, lambda _result: None).begin()
+    _HELPER.do(_Task(work, lambda _result: None))
 
 
 class _Task:
-    """A piece of work that is done once, by whichever thread comes first."""
+    """A piece of work for the helper."""
 
     def __init__(self, work: Callable[[], _T], abandoned: Callable[[_T], object]) -> None:
-        self.thread = threading.Thread(target=self._run, name="amptui-aside", daemon=False)
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.is_abandoned = False
         self._work: Callable[[], Any] = work
         self._abandoned: Callable[[Any], object] = abandoned
-        self._is_begun, self._lock = threading.Lock(), threading.Lock()
-        self._is_abandoned = self._is_done = False
+        self._is_begun = self._is_settled = False
         self._result: Any = None
         self._error: BaseException | None = None
-
-    def begin(self) -> None:
-        """Start it; at the end of Python, where no thread can start, do it here."""
-        try:
-            self.thread.start()
-        except RuntimeError as error:
-            if is_from_signal_handler(error):
-                raise
-            self._run()
 
     def result(self) -> Any:
         """What the work returned. Raises what it raised."""
@@ -88,25 +84,73 @@ class _Task:
             raise self._error
         return self._result
 
-    def abandon(self) -> None:
-        """Nobody waits for the result any more; work that was interrupted before its start is started."""
-        threading.Thread(target=self._run, name="amptui-aside", daemon=False).start()
-        with self._lock:
-            self._is_abandoned, is_done = True, self._is_done
-        if is_done and self._error is None:
+    def run(self) -> None:
+        """Do it, in one thread, the first time; later settle what was abandoned in the end."""
+        if not self._is_begun:
+            self._is_begun = True
+            try:
+                self._result = self._work()
+            except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+                self._error = error
+            self.done.release()
+        if self.is_abandoned and not self._is_settled and self._error is None:
+            self._is_settled = True
             self._abandoned(self._result)
 
-    def _run(self) -> None:
-        if not self._is_begun.acquire(blocking=False):
-            return
+
+class _Helper:
+    """One thread for all tasks of the process, in their order.
+
+    It stays: a thread that ends while the main thread looks on runs code of Python's there in which errors of
+    signal handlers are lost.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[_Task | threading.Event] = SimpleQueue()
+        self._pid = 0
+
+    def do(self, task: _Task) -> None:
+        """Do it soon; at the end of Python, where no thread can start, do it here."""
         try:
-            self._result = self._work()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-            self._error = error
-        with self._lock:
-            self._is_done, is_abandoned = True, self._is_abandoned
-        if is_abandoned and self._error is None:
-            self._abandoned(self._result)
+            self._start()
+        except RuntimeError as error:
+            if is_from_signal_handler(error):
+                raise
+            task.run()
+            return
+        self._tasks.put(task)
+
+    def _start(self) -> None:
+        pid = os.getpid()
+        if self._pid == pid:
+            return
+        self._tasks = SimpleQueue()  # a forked process has no thread of its parent's
+        threading.Thread(target=self._run, args=(self._tasks,), name="amptui-aside", daemon=True).start()
+        if not self._pid:
+            atexit.register(self._finish)
+        self._pid = pid
+
+    def _run(self, tasks: "SimpleQueue[_Task | threading.Event]") -> None:
+        while True:
+            task = tasks.get()
+            if isinstance(task, threading.Event):
+                task.set()
+            else:
+                with suppress(Exception):  # nobody is left whom it concerns
+                    task.run()
+
+    def _finish(self) -> None:
+        """Wait at the end of the process for what it has begun."""
+        if self._pid == os.getpid():
+            finished = threading.Event()
+            self._tasks.put(finished)
+            finished.wait(_FINISHING_SECONDS)
+
+
+_HELPER = _Helper()
+
+_FINISHING_SECONDS = 20.0
+"""How long the process waits at its end for work in the background: closing a run takes 11 s at most."""
 
 
 def _got_its_caller(frame: FrameType) -> bool:
