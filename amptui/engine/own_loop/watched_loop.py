@@ -111,8 +111,7 @@ class WatchedLoop(ObservedLoop):
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`ObservedLoop.after_pass`; measures the float16 window where it is due."""
-        counter = self.counted.counter
-        if counter is not None:
+        if (counter := self.counted.counter) is not None:
             counter.paused = True
         super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
@@ -227,8 +226,7 @@ class WatchedLoop(ObservedLoop):
         scale = self._loss_scale() if own.precisions[precision].scales else None
         try:
             with self.allocator.left_out(), HOOKS.suspended():
-                take = partial(take_xray, own, passes, step=self.step + 1)
-                self._emit(take(precision=precision, loss_scale=scale))
+                self._emit(take_xray(own, passes, step=self.step + 1, precision=precision, loss_scale=scale))
         except Exception as error:  # a model may raise anything; the script must go on
             if is_from_signal_handler(error):
                 raise
@@ -344,8 +342,7 @@ class WatchedLoop(ObservedLoop):
 
     def _pause_if_asked(self) -> None:
         control = self.control
-        asked = control.take(PauseRequest)
-        if asked is None:
+        if (asked := control.take(PauseRequest)) is None:
             return
         if not asked.request.paused or control.stop_reason:
             control.answer(asked)  # it is not paused
