@@ -31,7 +31,7 @@ def is_from_signal_handler(error: BaseException) -> bool:
 
 
 @contextmanager
-def suppressed(*kinds: type[Exception]) -> Iterator[None]:
+def suppressed(*kinds: type[BaseException]) -> Iterator[None]:
     """As :func:`contextlib.suppress`, but lets pass what a signal handler of the script's raises."""
     try:
         yield

@@ -16,6 +16,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -99,10 +100,19 @@ class Alarms:
         self.lost[f"{phase}: {self.kind.__name__} {instead}\n{self.where}"] += 1
 
 
+def step_of(loop: Loop, monitor: "Monitor", *, logs: bool) -> None:
+    """A step, now and then with what scripts tell a monitor beside it."""
+    loop.run(1)
+    if logs:
+        monitor.log(accuracy=0.5)
+        with monitor.validation():
+            monitor.log(loss=1.0)
+
+
 def trial(alarms: Alarms, *, steps: int) -> None:
     """Alarms while a run is opened, while it makes ``steps``, and while it is closed."""
     watches = alarms.random.random() < 0.5
-    loop = Loop("fp32")
+    loop = Loop(alarms.random.choice(["fp32", "bf16", "fp16"]))
     found: list[Monitor] = []
 
     def begin() -> None:
@@ -114,7 +124,7 @@ def trial(alarms: Alarms, *, steps: int) -> None:
         begin()
     monitor = found[0]
     for _ in range(steps):
-        alarms.during("step", lambda: loop.run(1))
+        alarms.during("step", partial(step_of, loop, monitor, logs=alarms.random.random() < 0.1))
         if monitor.loop is None or not monitor.loop.active:
             break
     if monitor.loop is not None and not monitor.loop.active:

@@ -6,7 +6,7 @@ traces and saves, in the thread that trains.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -190,7 +190,7 @@ class WatchedLoop(ObservedLoop):
         try:
             yield
         except BaseException as error:
-            with suppress(BaseException):  # it passes the error on
+            with suppressed(BaseException):  # it passes the error on
                 self._observation.__exit__(type(error), error, error.__traceback__)
             raise
         self._leave_probes()
