@@ -14,6 +14,10 @@ from queue import SimpleQueue
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
+_LOOK_INTERVAL_SECONDS = 0.05
+"""How soon a handler is called whose signal came just before the main thread began to wait, or to another
+thread."""
+
 _T = TypeVar("_T")
 
 
@@ -51,7 +55,8 @@ def aside(work: Callable[[], _T], *, abandoned: Callable[[_T], object] = lambda 
     task = _Task(work, abandoned)
     try:
         _HELPER.do(task)
-        task.done.acquire()
+        while not task.done.acquire(timeout=_LOOK_INTERVAL_SECONDS):
+            pass
     except BaseException:
         task.is_abandoned = True
         _HELPER.do(task)  # once more: it may not have come so far, and is done once
@@ -138,6 +143,7 @@ class _Helper:
             else:
                 with suppress(Exception):  # nobody is left whom it concerns
                     task.run()
+            del task  # which may hold a model, while the next one is waited for
 
     def _finish(self) -> None:
         """Wait at the end of the process for what it has begun."""

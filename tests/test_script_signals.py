@@ -4,6 +4,7 @@ import functools
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,14 @@ def test_work_aside_returns_its_result_or_raises_its_error() -> None:
     done.wait()
 
 
+def test_nothing_is_kept_of_work_that_is_done() -> None:
+    class Model:
+        pass
+
+    kept = weakref.ref(aside(Model))
+    wait_until(lambda: kept() is None, "the result is kept")
+
+
 def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,8 +148,11 @@ def test_a_run_whose_close_an_alarm_interrupts_is_closed_anyway(
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(guest_run, "create_run_dir"), (guest_run, "open_loop"), (guest_run.Server, "start")],
-    ids=["folder", "hooks", "server"],
+    [
+        *((guest_run, "create_run_dir"), (guest_run, "open_loop")),
+        *((guest_run.Server, "start"), (guest_run, "write_line")),
+    ],
+    ids=["folder", "hooks", "server", "line"],
 )
 def test_a_run_whose_opening_an_alarm_interrupts_is_closed_and_nothing_watches(
     owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

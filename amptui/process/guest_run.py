@@ -85,8 +85,13 @@ class GuestRun(ScriptRun):
         except BaseException:
             self.loop.close()  # nobody takes its records
             raise
-        if not handed:
-            write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
+        try:
+            if not handed:
+                write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
+        except BaseException:
+            self.loop.close()
+            in_background(self._leave)
+            raise
 
     def _keep(self, handed: str, *, goes_on: bool) -> None:
         """Open what keeps the run."""
