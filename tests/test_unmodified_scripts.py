@@ -150,7 +150,7 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
     given = "p step, 'here'\nc\n" if end == "a breakpoint" else ""
     done, found = same_outcome(folder, script(folder, _ENDS[end]), given=given)
     last = found[-1] if found else None
-    assert isinstance(last, RunFailed) == (end == "an exception")
+    assert isinstance(last, RunFailed) == (end in ("an exception", "os._exit", "sigterm"))
     if end == "a breakpoint":
         assert "(3, 'here')" in done.output
     assert done.status == {"an exception": 1, "os._exit": 4, "ctrl c": 130, "sigterm": 143}.get(end, 0)
