@@ -25,6 +25,7 @@ from amptui.process.guest_run import tell_fault
 from amptui.process.watched_scripts import Observed, Watched
 from amptui.prompt import complain
 from amptui.records import AMP_PRECISIONS, PRECISIONS
+from amptui.script_signals import is_from_signal_handler
 
 _T = TypeVar("_T")
 
@@ -134,7 +135,9 @@ class AcceleratorMonitor(Monitor):
         try:
             if run is not None and isinstance(run.loop, WatchedLoop):
                 run.loop.end_step()
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+        except Exception as error:  # whatever fails here, the script goes on
+            if is_from_signal_handler(error):
+                raise
             self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
@@ -187,7 +190,9 @@ class AcceleratorMonitor(Monitor):
         accelerator = self._accelerator
         try:
             amp = SwitchedAmp(accelerator.device, accelerator.scaler)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+        except Exception as error:  # whatever fails here, the script goes on
+            if is_from_signal_handler(error):
+                raise
             self._reason = f"{type(error).__name__}: {error}"
             return None
         amp.follow(amp.precisions[self._first_precision])
@@ -310,7 +315,9 @@ class AcceleratorMonitor(Monitor):
                 self._open(self._script())
                 if self._run is not None and self._reason:
                     self._run.note("info", f"only observed: {self._reason}")
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+        except Exception as error:  # whatever fails here, the script goes on
+            if is_from_signal_handler(error):
+                raise
             tell_fault("cannot watch this script", error)
 
     def _keep_precision_of_several(self) -> None:

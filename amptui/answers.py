@@ -28,6 +28,8 @@ class RequestMade:
     """Whether ``pause`` asks to pause or to resume."""
     reason: str = ""
     """Why ``stop`` asks for the end."""
+    at_once: bool = False
+    """Whether ``stop`` does not wait for the end of the current step."""
     eager: bool = False
     """Whether ``comparison`` asks for each precision without ``torch.compile`` too."""
 

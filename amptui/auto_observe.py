@@ -111,7 +111,11 @@ def _search_loop() -> None:
         from amptui.engine.own_loop.loop_search import search_loop
 
         search_loop(open_loop=_observe, failed=_tell_fault)
-    except Exception as error:  # noqa: BLE001 - whatever fails here, the script goes on
+    except Exception as error:  # whatever fails here, the script goes on
+        from amptui.script_signals import is_from_signal_handler
+
+        if is_from_signal_handler(error):
+            raise
         _tell_fault(error)
 
 

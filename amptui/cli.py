@@ -116,6 +116,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "precision": getattr(options, "precision", None),
         "amp_precision": getattr(options, "amp_dtype", None),
         "checkpoint_every": getattr(options, "checkpoint_every", None),
+        "stop_timeout": getattr(options, "stop_timeout", None),
         "device": options.device,
         "learning_rate": options.lr,
         "clip_norm": options.clip_norm,

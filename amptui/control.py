@@ -76,6 +76,8 @@ class StopRequest:
     """Stop the run after the current step. Raises ValueError if the reason is too long."""
 
     reason: str
+    at_once: bool = False
+    """Do not wait for the step, and write no checkpoint."""
 
     def __post_init__(self) -> None:
         if len(self.reason) > MAX_REASON_CHARACTERS:
@@ -167,6 +169,8 @@ class Control:
         self._closed = ""
         """Why requests are no longer taken; empty while they are."""
         self._stop_reason: str | None = None
+        self.ends_at_once = False
+        """Whether somebody who asked for a stop does not wait for the current step any more."""
         self._step = 0
         self.attention = False
         """Whether there were requests since the trainer last looked; it clears this before it reads them."""
@@ -196,6 +200,7 @@ class Control:
         with self._changed:
             if isinstance(request, StopRequest):
                 self._stop_reason = self._stop_reason or request.reason
+                self.ends_at_once |= request.at_once
             else:
                 overruled = self._put(request, made)
             self.wake()

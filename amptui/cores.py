@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from amptui.script_signals import is_from_signal_handler
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -96,5 +98,7 @@ def _number(text: str) -> int | None:
 def _read(file: Path) -> str:
     try:
         return file.read_text()
-    except OSError:
+    except OSError as error:
+        if is_from_signal_handler(error):
+            raise
         return ""

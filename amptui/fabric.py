@@ -24,6 +24,7 @@ from amptui.framework_loop import (
 from amptui.monitor import Monitor
 from amptui.process.guest_run import tell_fault
 from amptui.process.watched_scripts import Observed, Watched
+from amptui.script_signals import is_from_signal_handler
 
 NO_CLOSURE = "only the loop itself can run its forward passes"
 
@@ -141,7 +142,9 @@ class Precision(FabricPrecision):
         try:
             model = self._model_of(optimizer)
             self.monitor.open(self._script(model, optimizer, closure=closure))
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on
+        except Exception as error:  # whatever fails here, the training goes on
+            if is_from_signal_handler(error):
+                raise
             self.monitor.opened = True
             tell_fault("cannot watch this training, which goes on", error)
 

@@ -114,9 +114,11 @@ def note_optimizers(name: str) -> None:
     """Leave a word for `amptui run` where no run has been opened."""
     if not is_run_dir_kept():
         return
+    from amptui.script_signals import suppressed  # not in a script's process that never needs it
+
     path = os.path.join(_kept, OPTIMIZERS_FILE)  # noqa: PTH118
-    with suppress(OSError):
-        with suppress(FileNotFoundError):
+    with suppressed(OSError):
+        with suppressed(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108 - perhaps a link that somebody else put there
         with open(path, "x") as file:  # noqa: PTH123
             file.write(name)

@@ -15,6 +15,7 @@ from amptui.amp_monitor import PrecisionName
 from amptui.monitor import samples_of
 from amptui.process.script_run import ScriptRun
 from amptui.prompt import complain
+from amptui.script_signals import is_from_signal_handler
 
 _STATE = "amptui"
 """Where ``trainer_state.json`` has the scaler's state, among the states of callbacks."""
@@ -91,7 +92,9 @@ class TrainerMonitor(AcceleratorMonitor):
         if run is not None:
             try:
                 run.loop.loaded(asked, seconds, sum(map(samples_of, result[0])))
-            except Exception as error:  # noqa: BLE001 - the training is worth more than its batch size
+            except Exception as error:  # the training is worth more than its batch size
+                if is_from_signal_handler(error):
+                    raise
                 self._give_up(error)
         return result
 
@@ -119,7 +122,9 @@ def _guarded(event: Callable[..., None]) -> Callable[..., None]:
     def call(callback: "_Callback", *args: Any, **kwargs: Any) -> None:
         try:
             event(callback, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on
+        except Exception as error:  # whatever fails here, the training goes on
+            if is_from_signal_handler(error):
+                raise
             callback._monitor._give_up(error)
 
     return call

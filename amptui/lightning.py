@@ -27,6 +27,7 @@ from amptui.framework_loop import LIGHTNING_NAMES, OWN_NAMES, ClosureRunBefore, 
 from amptui.monitor import Monitor, samples_of
 from amptui.process.guest_run import tell_fault
 from amptui.process.watched_scripts import ONLY_OBSERVED, Observed, Watched
+from amptui.script_signals import is_from_signal_handler
 
 _P = ParamSpec("_P")
 
@@ -92,7 +93,9 @@ def _harmless(
             return
         try:
             method(callback, trainer, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever fails here, the training goes on
+        except Exception as error:  # whatever fails here, the training goes on
+            if is_from_signal_handler(error):
+                raise
             callback.give_up(error)
 
     return call

@@ -20,7 +20,6 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from amptui.data.batches import count_samples
-from amptui.engine.own_loop.guard import is_from_signal_handler
 from amptui.engine.own_loop.loop_search import FoundLoop
 from amptui.engine.own_loop.named_optimizers import Pairs, named_optimizers
 from amptui.engine.own_loop.observed_loop import ObservedLoop
@@ -29,6 +28,7 @@ from amptui.process.guest_rank import OtherRank
 from amptui.process.guest_run import GuestRun, tell_fault
 from amptui.process.rank_peer import world_of_script
 from amptui.process.watched_scripts import Observed, Watched
+from amptui.script_signals import is_from_signal_handler
 from amptui.text import one_line
 
 if TYPE_CHECKING:
@@ -120,10 +120,14 @@ class Monitor:
                 raise  # the script's alarm found us at work
             tell_fault("cannot watch this script", error)
             return
-        if self._start_step:
-            self._run.loop.step = self._run.start_step = self._start_step
-        begin_taking(self._take_error)
-        atexit.register(self._close_at_exit)
+        try:
+            if self._start_step:
+                self._run.loop.step = self._run.start_step = self._start_step
+            begin_taking(self._take_error)
+            atexit.register(self._close_at_exit)
+        except BaseException:  # as above
+            self.close()
+            raise
 
     def _take_over(self, script: Observed | Watched) -> None:
         """Close the monitors that watch one of the script's optimizers: a notebook's cell was run again."""
@@ -162,7 +166,9 @@ class Monitor:
         try:
             numbers = {name: _one_number(name, value) for name, value in values.items()}
             run.loop.log(None if loss is None else _one_number("loss", loss), numbers)
-        except Exception as error:  # noqa: BLE001 - the training is worth more than a number of it
+        except Exception as error:
+            if is_from_signal_handler(error):
+                raise
             run.warn_once(one_line(str(error)))
 
     @property
@@ -271,7 +277,9 @@ class Monitor:
         end_taking(self._take_error)
         try:
             run.close(error, at_exit=at_exit)
-        except Exception as fault:  # noqa: BLE001 - the script has its own end
+        except Exception as fault:
+            if is_from_signal_handler(fault):
+                raise
             tell_fault("the run was not closed cleanly", fault)
 
 

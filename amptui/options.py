@@ -80,9 +80,10 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_train(train: argparse.ArgumentParser) -> None:
     train.description = "Train a model and watch it live. Without a terminal, write plain lines."
     train.epilog = (
-        "SIGTERM, and the signals that batch systems send before they kill a job (SIGUSR1, SIGUSR2, SIGXCPU, "
-        "SIGALRM), finish the step, write a checkpoint and end the run. In a Slurm script, use "
-        "#SBATCH --signal=USR1@60, and --run-dir DIR --resume to continue after a requeue."
+        "Ctrl+C, SIGTERM, and the signals that batch systems send before they kill a job (SIGUSR1, SIGUSR2, "
+        "SIGXCPU, SIGALRM), finish the step, however long it takes, write a checkpoint and end the run; a "
+        "second Ctrl+C or SIGTERM ends it at once. In a Slurm script, use #SBATCH --signal=USR1@60, and "
+        "--run-dir DIR --resume to continue after a requeue."
     )
     _add_model(train, needed=False)
     add = train.add_argument_group("training").add_argument
@@ -123,6 +124,13 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         type=positive_int,
         metavar="N",
         help="also write a checkpoint every N steps (default: after each epoch and at the end)",
+    )
+    add(
+        "--stop-timeout",
+        type=positive_float,
+        metavar="SECONDS",
+        help="end a run that was asked to stop after so many seconds, without a checkpoint, if its step is "
+        "not over (default: wait for the step)",
     )
     add(
         "--init-weights",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.process.script import NEVER_CALLED, script_name
-from amptui.records import Printed, RunFailed, RunFinished, StepRecord
+from amptui.process.script import LEFT, NEVER_CALLED, script_name
+from amptui.records import Note, Printed, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import read
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
@@ -70,8 +70,18 @@ loop.run(3)
 sys.exit(int(sys.argv[1]))
 """
 
+LEAVES = """
+import os, signal, sys
+import amptui
+from tests.observed import Loop
+loop = Loop("fp32")
+amptui.observe(loop.model, loop.optimizer)
+loop.run(3)
+exec(sys.argv[1])
+"""
+
 EXITS_WHEN_TOLD = """
-import os, sys, time
+import os, signal, sys, time
 import amptui
 from tests.observed import Loop
 loop = Loop("fp32")
@@ -79,7 +89,7 @@ amptui.observe(loop.model, loop.optimizer)
 while not os.path.exists(sys.argv[1]):
     loop.run(1)
     time.sleep(0.02)
-sys.exit(3)
+exec(sys.argv[2])
 """
 
 
@@ -177,7 +187,7 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
     folder = tmp_path / "run"
     told = tmp_path / "told"
     path = script(tmp_path, EXITS_WHEN_TOLD)
-    command = amptui_command("run", "--run-dir", str(folder), path, str(told))
+    command = amptui_command("run", "--run-dir", str(folder), path, str(told), "sys.exit(3)")
     with ended_afterwards(folder), Terminal(command) as terminal:
         terminal.wait_for("running")  # a script that ends sooner opens no screen
         told.touch()
@@ -186,6 +196,71 @@ def test_the_screen_s_last_lines_tell_the_exit_status_too(tmp_path: Path) -> Non
         assert terminal.wait() == 3
         assert re.search(r"failed at step \d+: the script exited with status 3", terminal.text)
     assert isinstance(list(read(folder / "journal.jsonl"))[-1], RunFailed)
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "the script was killed by SIGKILL"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("os.kill(os.getpid(), signal.SIGSEGV)", 139, "the script was killed by SIGSEGV"),
+                ("os.kill(os.getpid(), signal.SIGTERM)", 143, "the script was killed by SIGTERM"),
+                (
+                    "os._exit(7)",
+                    7,
+                    f"the script exited with status 7, {LEFT}",
+                ),
+                (
+                    "os.execv('/bin/sh', ['sh', '-c', 'exit 4'])",
+                    4,
+                    f"the script exited with status 4, {LEFT}",
+                ),
+            )
+        ),
+    ],
+)
+def test_a_script_without_the_time_for_a_last_record_gets_one(
+    how: str, status: int, said: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    done = run("--run-dir", str(folder), script(tmp_path, LEAVES), how)
+    assert done.returncode == status
+    *before, last = read(folder / "journal.jsonl")
+    step = max((record.step for record in before if isinstance(record, StepRecord)), default=0)
+    assert isinstance(last, RunFailed)
+    assert (last.error, last.step) == (said, step)
+    assert look_at(RunDir(folder)).state == "failed"
+    assert f"failed at step {step}: {said}" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_leaves_at_once_without_an_error_is_done_with_a_warning(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    done = run("--run-dir", str(folder), script(tmp_path, LEAVES), "os._exit(0)")
+    assert done.returncode == 0
+    note, last = list(read(folder / "journal.jsonl"))[-2:]
+    assert isinstance(note, Note)
+    assert note.text.endswith("its last steps may be missing")
+    assert isinstance(last, RunFinished)
+    assert last.reason == "done"
+
+
+@pytest.mark.slow
+def test_the_screen_of_a_script_that_is_killed_says_so(tmp_path: Path) -> None:
+    folder, told = tmp_path / "run", tmp_path / "told"
+    path, how = script(tmp_path, EXITS_WHEN_TOLD), "os.kill(os.getpid(), signal.SIGKILL)"
+    command = amptui_command("run", "--run-dir", str(folder), path, str(told), how)
+    with ended_afterwards(folder), Terminal(command) as terminal:
+        terminal.wait_for("running")
+        told.touch()
+        terminal.wait_for("the script was killed by SIGKILL")
+        assert look_at(RunDir(folder)).state == "failed"  # before the screen is left
+        terminal.press("q")
+        assert terminal.wait() == 137
+        assert re.search(r"failed at step \d+: the script was killed by SIGKILL", terminal.text)
+    assert [type(r) for r in read(folder / "journal.jsonl")].count(RunFailed) == 1
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import RunFinished
+from amptui.keeping import CheckpointWritten
+from amptui.records import PhaseChanged, RunFailed, RunFinished
 from amptui.runs.rundir import RunDir
 from tests.living import (
     assert_restored,
@@ -38,21 +39,23 @@ ENDS_CLEANLY = (
 KILLS_A_SCREEN = (signal.SIGQUIT, signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL)
 
 
-PATIENT = """
+HURRIED = """
 import sys
-from amptui.process import training as running
+from amptui.process import stop_signals
 from amptui.cli import main
-running.STOP_PATIENCE_SECONDS = float(sys.argv[1])
-sys.exit(main(sys.argv[2:]))
+stop_signals.LEAVE_AFTER_SECONDS = 0.1
+sys.exit(main(sys.argv[1:]))
 """
+"""A process with nothing to wait for leaves much sooner than usual."""
 
 
 @contextmanager
-def headless(warm: WarmSource, run: Path, *options: str, patience_seconds: float = 30.0) -> Iterator[Process]:
-    """A run that has begun to train."""
-    program = [sys.executable, "-c", PATIENT, str(patience_seconds), *train_arguments(run, "--headless")]
+def headless(warm: WarmSource, run: Path, *options: str, program: str = "") -> Iterator[Process]:
+    """A run that has begun to train; ``program`` stands for amptui's own."""
+    command = [sys.executable, "-c", program] if program else amptui_command()
+    program_and_options = [*command, *train_arguments(run, "--headless")]
     with ended_afterwards(run), run.with_name("log").open("w") as said, open(os.devnull) as nothing:  # noqa: PTH123
-        process = warm.start([*program, *options], nothing.fileno(), said.fileno(), said.fileno())
+        process = warm.start([*program_and_options, *options], nothing.fileno(), said.fileno(), said.fileno())
         wait_until(lambda: last_step(run) > 0, "no step was taken")
         yield process
 
@@ -77,19 +80,86 @@ def test_a_headless_run_that_is_signalled_writes_a_checkpoint_and_says_so(
     survived("signals", 1, 1)
 
 
-def test_a_schedulers_signals_come_twice_and_the_step_may_take_long(warm: WarmSource, tmp_path: Path) -> None:
+@contextmanager
+def in_a_slow_step(
+    warm: WarmSource, tmp_path: Path, *options: str, program: str = ""
+) -> Iterator[tuple[Process, Path, Path]]:
+    """A run in its third step, its folder, and the file that this step waits for."""
     run, gate = tmp_path / "run", tmp_path / "gate"
-    options = ("--set", f"gate={gate}", "--set", "at=3")
-    with headless(warm, run, *options, patience_seconds=0.1) as process:
+    held = ("--set", f"gate={gate}", "--set", "at=3")
+    with headless(warm, run, *held, *options, program=program) as process:
         wait_until(lambda: last_step(run) == 2, "the slow step did not begin")
-        for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGXCPU):
+        yield process, run, gate
+
+
+def waits(run: Path) -> list[str]:
+    """What a stop waited for, as the journal tells it."""
+    return [r.detail for r in records_of(run) if isinstance(r, PhaseChanged) and r.phase == "stopping"]
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGUSR1, signal.SIGUSR1, signal.SIGXCPU)],
+    ids=["terminated", "interrupted", "by a scheduler, which comes twice"],
+)
+def test_a_stop_waits_for_the_step_however_long_it_takes_and_says_so(
+    numbers: tuple[signal.Signals, ...], warm: WarmSource, tmp_path: Path
+) -> None:
+    with in_a_slow_step(warm, tmp_path, program=HURRIED) as (process, run, gate):
+        for number in numbers:
             process.send_signal(number)
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.3)
+        wait_until(lambda: waits(run) == ["stopping after step 3"], "what is awaited was not told")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)  # ten times the time of a process with nothing to wait for
+        assert "second Ctrl+C or SIGTERM" in run.with_name("log").read_text()
         gate.touch()
-        assert process.wait(60) == 128 + signal.SIGUSR1
+        assert process.wait(60) in {128 + number for number in numbers}
     assert last_step(run) == 3
     assert_whole(run)
+
+
+@pytest.mark.slow
+def test_a_step_of_twenty_seconds_is_waited_for(warm: WarmSource, tmp_path: Path) -> None:
+    with in_a_slow_step(warm, tmp_path) as (process, run, gate):
+        process.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(20.0)
+        gate.touch()
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert last_step(run) == 3
+    assert_whole(run)
+
+
+def checkpoints_told(run: Path) -> list[int]:
+    """The steps of the checkpoints, as the journal tells of them."""
+    return [r.step for r in records_of(run) if isinstance(r, CheckpointWritten)]
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_the_run_in_the_middle_of_its_step_and_says_what_is_lost(
+    second: signal.Signals, warm: WarmSource, tmp_path: Path
+) -> None:
+    with in_a_slow_step(warm, tmp_path, "--checkpoint-every", "1") as (process, run, _):
+        kept = wait_until(lambda: checkpoints_told(run), "no checkpoint was written")[-1]
+        process.send_signal(signal.SIGTERM)
+        wait_until(lambda: waits(run), "the first signal was not heeded")
+        process.send_signal(second)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert last.step == last_step(run) == 2
+    assert last.error in run.with_name("log").read_text()
+    assert last.error.startswith("ended at once, in step 3: ")
+    assert f"; to resume from step {kept}: amptui train " in last.error
+
+
+def test_a_run_is_waited_for_no_longer_than_the_stop_timeout(warm: WarmSource, tmp_path: Path) -> None:
+    with in_a_slow_step(warm, tmp_path, "--stop-timeout", "0.1") as (process, run, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 1
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert "in step 3: steps 1 to 2 are lost, there is no checkpoint" in last.error
 
 
 def test_sigterm_after_a_schedulers_warning_does_not_cut_off_the_clean_end(
@@ -107,6 +177,34 @@ def test_sigterm_after_a_schedulers_warning_does_not_cut_off_the_clean_end(
 
 
 # ----------------------------------------------------------------------------------------- screens
+
+
+def test_a_screen_says_which_step_its_stop_waits_for_and_ctrl_c_twice_does_not_wait(
+    warm: WarmSource, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with train(warm, run, "--set", f"gate={tmp_path / 'gate'}", "--set", "at=3") as terminal:
+        terminal.wait_for(r"step\s+2")
+        terminal.press("\x03")
+        terminal.wait_for("stopping after step 3")
+        terminal.press("\x03")
+        assert terminal.wait() == 128 + signal.SIGINT
+        assert_restored(terminal)
+        assert "ended at once, in step 3: steps 1 to 2 are lost" in said_by(terminal)
+    wait_for_end(run)
+    assert outcome(run) is RunFailed
+
+
+def test_a_screen_that_is_terminated_waits_for_the_step(warm: WarmSource, tmp_path: Path) -> None:
+    run, gate = tmp_path / "run", tmp_path / "gate"
+    with train(warm, run, "--set", f"gate={gate}", "--set", "at=3") as terminal:
+        terminal.wait_for(r"step\s+2")
+        terminal.process.send_signal(signal.SIGTERM)
+        terminal.wait_for("stopping after step 3")
+        gate.touch()
+        assert terminal.wait() == 128 + signal.SIGTERM
+        assert_restored(terminal)
+    assert_whole(run)
 
 
 @contextmanager

@@ -198,7 +198,7 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
         watch.progress.begin()
         training.start()
         follow(training, lock.renew, partial(watch.look, training))
-        in_time = training.wait_for_end(patient=lambda: not watch.stop.stop_reason)
+        in_time = training.stopping.wait(hurried=lambda: watch.stop.stop_reason is not None)
         training.close()
     # A run leaves the flags of its last precision, which the next one would take for torch's defaults.
     flags.apply()

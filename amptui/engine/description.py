@@ -17,6 +17,7 @@ from amptui.engine.prepared import Prepared
 from amptui.experiment import Experiment
 from amptui.records import DataInfo, RunResumed, RunStarted
 from amptui.request import TrainRequest
+from amptui.script_signals import is_from_signal_handler
 
 
 def describe_run(model_name: str, prepared: Prepared, request: TrainRequest) -> RunStarted:
@@ -150,5 +151,7 @@ def _processor_name() -> str:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as lines:
             names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
             return next(names, "")
-    except OSError:
+    except OSError as error:
+        if is_from_signal_handler(error):
+            raise
         return ""

@@ -24,6 +24,7 @@ from amptui.records import (
     StepRecord,
     base_precision,
 )
+from amptui.script_signals import is_from_signal_handler
 
 T = TypeVar("T")
 
@@ -179,6 +180,8 @@ class PrecisionSwitch:
             made = run(self.precision)
         except Exception as error:
             if trial is None or trial.restore is None or is_device_lost(error):
+                raise
+            if is_from_signal_handler(error):
                 raise
             if self._ranks is not None and not isinstance(error, TrialFailedError):
                 raise  # the others may have made the step

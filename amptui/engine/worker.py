@@ -1,13 +1,11 @@
 """The trainer thread: imports torch, prepares the run, trains, and records how it ended."""
 
-import gc
 import os
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +129,23 @@ class TrainingThread:
         return (self._trainer.doing if self._trainer else "") or self._doing
 
     @property
+    def awaited(self) -> str:
+        """What a stop waits for: ``stopping after step 500``, ``stopping while importing torch``."""
+        return self._trainer.awaited if self._trainer else f"stopping {self._doing}"
+
+    @property
+    def finished_step(self) -> int:
+        """The last step that is not running any more."""
+        if self._trainer is None:
+            return self._steps_before
+        return self._trainer.step - self._trainer.in_step
+
+    @property
+    def others_are_there(self) -> bool:
+        """Whether all other ranks, if there are any, can still end well."""
+        return True
+
+    @property
     def saving(self) -> bool:
         """Whether only a checkpoint or the weights remain to be written, which may take a while."""
         return self._saving or (self._trainer is not None and self._trainer.saving)
@@ -159,7 +174,7 @@ class TrainingThread:
     def _train(self) -> None:
         self._enter_phase("importing", "importing torch")
         from amptui.engine.description import describe_run
-        from amptui.engine.trainer import Trainer
+        from amptui.engine.trainer import Trainer, frozen_garbage_collection
 
         prepared, start = self._prepare()
         self._prepared = prepared
@@ -180,7 +195,7 @@ class TrainingThread:
             writer=writer,
             start=start,
         )
-        with _frozen_garbage_collection():
+        with frozen_garbage_collection():
             reason = self._trainer.run()
         self._save_weights(prepared, self._trainer.step)
         now = time.time()
@@ -382,17 +397,3 @@ class TrainingThread:
             return explain(error, doing=self.doing, batch_size=None)
         precision = self._trainer.precision
         return explain(error, doing=self.doing, batch_size=self._batch_size, precision=precision)
-
-
-@contextmanager
-def _frozen_garbage_collection() -> Iterator[None]:
-    """Exclude existing objects from garbage collection: torch and the model live as long as the run.
-
-    A full collection would visit all of them and add a tenth of a second to some step.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()  # some libraries complain at exit about objects that were never collected

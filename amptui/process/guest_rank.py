@@ -9,6 +9,7 @@ from amptui.process.rank_peer import UNWATCHED
 from amptui.process.script_run import ScriptRun, last_record
 from amptui.process.watched_scripts import Observed, Watched
 from amptui.records import RunFailed
+from amptui.script_signals import aside
 
 
 class OtherRank(ScriptRun):
@@ -28,8 +29,17 @@ class OtherRank(ScriptRun):
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         last = last_record(error, step=self.loop.step, seconds=0.0, stopped=False, at_exit=at_exit)
-        self._peer.close("has ended", last.error if isinstance(last, RunFailed) else "")
-        self.loop.close()
+        why = last.error if isinstance(last, RunFailed) else ""
+        if at_exit:
+            self._peer.close("has ended", why)
+            self.loop.close()
+            return
+        try:
+            aside(lambda: self._peer.close("has ended", why))
+            self.loop.close()
+        except BaseException:  # the script's alarm or Ctrl+C found us at work
+            self.loop.lanes.leave()
+            raise
 
     def _begin(self, _precision: str) -> None:
         self._peer.begun()

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from amptui.control import Control, Request, StopRequest, record_of
 from amptui.device.sampler import Sampler
 from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
+from amptui.engine.own_loop.loop_hooks import HOOKS
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, WatchedLoop
 from amptui.handover import note_unsaved, take_run_dir
@@ -35,10 +35,11 @@ from amptui.process.script_run import (
 )
 from amptui.process.watched_scripts import Emit, Observed, Watched
 from amptui.prompt import complain, tell_unsaved
-from amptui.records import Note, PhaseChanged, RunFailed, RunStarted, Severity
+from amptui.records import Note, PhaseChanged, Record, RunFailed, RunStarted, Severity
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
 from amptui.runs.server import Server
+from amptui.script_signals import aside, in_background, is_from_signal_handler, suppressed
 from amptui.telemetry.session import Session
 from amptui.text import one_line, write_line
 
@@ -64,58 +65,103 @@ class GuestRun(ScriptRun):
         self._refusal = script.reason if isinstance(script, Observed) else ""
         self._name = own_script_name()
         self._began = time.monotonic()
-        self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
-        self._lock = RunLock.take(self._run_dir.path, new=not goes_on)
-        self._peer: RankPeer | None = None
         self._parent = os.getppid()
         self._asked_to_stop: str | None = None
         """Why a screen asked the script to stop."""
+        self._peer: RankPeer | None = None
+        self._server: Server | None = None
+        self._sampler: Sampler | None = None
+        self._tail: LogTail | None = None
+        # Files, sockets and threads are no work for the script's thread, whose alarms may find us there.
+        aside(partial(self._keep, handed, goes_on=goes_on), abandoned=lambda _: self._leave())
         try:
-            self._connect(script, goes_on=goes_on)
+            with HOOKS.all_or_none():
+                self._watch(script)
         except BaseException:
-            if hasattr(self, "loop"):
-                self.loop.close()  # nobody takes its records
+            in_background(self._leave)
+            raise
+        try:
+            aside(partial(self._serve, skip_output=goes_on), abandoned=lambda _: self._leave())
+        except BaseException:
+            self.loop.close()  # nobody takes its records
+            raise
+        try:
+            if not handed:
+                write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
+        except BaseException:
+            self.loop.close()
+            in_background(self._leave)
+            raise
+
+    def _keep(self, handed: str, *, goes_on: bool) -> None:
+        """Open what keeps the run."""
+        self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
+        self._lock = RunLock.take(self._run_dir.path, new=not goes_on)
+        try:
+            self._recorder = Recorder(
+                Session(str(self._run_dir.path)),
+                self._run_dir,
+                asked={
+                    "script": sys.argv,
+                    "max_restarts": 0 if self.world is None else self.world.max_restarts,
+                },
+                listeners=[lambda _batch: self._lock.renew()],  # once a second: the device is sampled
+                goes_on=goes_on,
+            )
+        except BaseException:
             self._lock.release()
             raise
-        if not handed:
-            write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
-
-    def _connect(self, script: Observed | Watched, *, goes_on: bool) -> None:
-        path = self._run_dir.path
-        session = Session(str(path))
-        recorder = self._recorder = Recorder(
-            session,
-            self._run_dir,
-            asked={"script": sys.argv, "max_restarts": 0 if self.world is None else self.world.max_restarts},
-            listeners=[lambda _batch: self._lock.renew()],  # once a second at least: the device is sampled
-            goes_on=goes_on,
-        )
-        self._emit: Emit = recorder.emit
+        self._emit: Emit = self._recorder.emit
         self._restarted: RestartedRun | None = None
         if goes_on and self.world is not None:
+            recorder = self._recorder
             cut_after = partial(recorder.cut_after, starts_at_one=False)
             self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, cut_after)
             self._emit = self._restarted.emit
+
+    def _watch(self, script: Observed | Watched) -> None:
+        """Begin to see the loop's steps."""
         self.loop, self._peer = open_loop(self, script, self._emit, begins=self._begin, failed=self._fail)
         if isinstance(self._control, GuestControl):
             self._control.cannot_stop = self._cannot_stop
-        hello = {"version": __version__, "pid": os.getpid(), "run_dir": str(path)}
-        self._server = Server(path, hello=hello, obey=self._answer, changed=self._emit)
-        recorder.show_to(self._server)
-        self._sampler = Sampler(self._emit, read_allocator=lambda: self.loop.allocator.sample)
-        log = path / "output.log"
-        has_log = self._started_by_amptui and log.exists()
-        self._tail = LogTail(log, self._emit, skip=goes_on) if has_log else None
-        self._emit(PhaseChanged(time=time.time(), phase="first step", detail="waiting for the first step"))
-        self._server.start()
-        if self._server.trouble:
-            self._emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
-        recorder.start()
-        self._sampler.start()
+
+    def _serve(self, *, skip_output: bool) -> None:
+        """Begin to write, to measure the device, and to serve screens."""
+        path, recorder = self._run_dir.path, self._recorder
+        try:
+            hello = {"version": __version__, "pid": os.getpid(), "run_dir": str(path)}
+            self._server = Server(path, hello=hello, obey=self._answer, changed=self._emit)
+            recorder.show_to(self._server)
+            waiting = "waiting for the first step"
+            self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
+            self._server.start()
+            if self._server.trouble:
+                self._emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
+            recorder.start()
+            sampler = Sampler(self._emit, read_allocator=lambda: self.loop.allocator.sample)
+            sampler.start()
+            self._sampler = sampler
+            log = path / "output.log"
+            if self._started_by_amptui and log.exists():
+                tail = LogTail(log, self._emit, skip=skip_output)
+                tail.start()
+                self._tail = tail
+            if self._peer is not None:
+                self._peer.start(self.loop)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        """End every thread, and close everything that was opened."""
         if self._tail is not None:
-            self._tail.start()
-        if self._peer is not None:
-            self._peer.start(self.loop)
+            self._tail.stop()
+        if self._sampler is not None:
+            self._sampler.stop(timeout=1.0)
+        self._recorder.close(_CLOSING_SECONDS)
+        if self._server is not None:
+            self._server.close(_CLOSING_SECONDS)
+        self._lock.release()
 
     def note(self, severity: Severity, text: str) -> None:
         """Tell the screen."""
@@ -140,27 +186,45 @@ class GuestRun(ScriptRun):
 
         ``at_exit``: the script has ended, for whatever reason if there is no ``error``.
         """
-        trouble, stopped = "", self.stop_reason is not None
-        if self._peer is not None:
-            self._peer.close("has ended")
+        end = partial(self._end, error, stopped=self.stop_reason is not None, at_exit=at_exit)
+        try:
+            self._close_loop(at_exit=at_exit)
+        except BaseException:  # the script's alarm or Ctrl+C found us at work
+            self.loop.lanes.leave()
+            in_background(end)
+            raise
+        if at_exit:
+            end()
+        else:
+            aside(end)
+
+    def _close_loop(self, *, at_exit: bool) -> None:
+        peer = self._peer
+        if peer is not None and at_exit:
+            peer.close("has ended")
+        elif peer is not None:
+            aside(lambda: peer.close("has ended"))
         try:
             self.loop.close()
-        except Exception as fault:  # noqa: BLE001 - a device that failed has nothing left to deliver
+        except Exception as fault:  # a device that failed has nothing left to deliver
+            if is_from_signal_handler(fault):
+                raise
             trouble = f"the last steps could not be read: {type(fault).__name__}: {fault}"
             self._emit(Note(time=time.time(), severity="warning", text=one_line(trouble)))
-        if self._tail is not None:
-            self._tail.stop()
+
+    def _end(self, error: BaseException | None, *, stopped: bool, at_exit: bool) -> None:
+        """Write the last record, and close."""
         seconds = time.monotonic() - self._began
         step = self.loop.step
         last = last_record(error, step=step, seconds=seconds, stopped=stopped, at_exit=at_exit)
         if isinstance(last, RunFailed) and self.world is not None and self.world.starts_again:
-            self._emit(last_before_restart(last, self.world, socket.gethostname()))
+            last_words: Record = last_before_restart(last, self.world, socket.gethostname())
         else:
-            self._emit(last)
-        self._sampler.stop(timeout=1.0)
-        self._recorder.close(_CLOSING_SECONDS)
-        self._server.close(_CLOSING_SECONDS)
-        self._lock.release()
+            last_words = last
+        if self._tail is not None:
+            self._tail.stop()
+        self._emit(last_words)
+        self._leave()
         if tell_unsaved(self._recorder.unsaved) and self._started_by_amptui:
             note_unsaved(self._run_dir.path)
 
@@ -197,11 +261,11 @@ class GuestRun(ScriptRun):
     def _stop(self, request: StopRequest, number: int) -> None:
         """Ask the loop to stop if it asks for that.
 
-        Otherwise a script that ``amptui run`` started gets the signal that a terminal or a batch system would
-        send it; no other script is stopped from a screen.
+        Otherwise, or if it shall end at once, a script that ``amptui run`` started gets the signal that a
+        terminal or a batch system would send it; no other script is stopped from a screen.
         """
         control = self._control
-        if self.stops_when_asked and self._may_stop(control):
+        if self.stops_when_asked and not request.at_once and self._may_stop(control):
             self._asked_to_stop = self._asked_to_stop or request.reason
             if control is not None:
                 control.ask(request, number)  # it may be paused
@@ -270,5 +334,5 @@ def open_loop(
 
 def tell_fault(what: str, error: Exception) -> None:
     """One line on standard error, if there is one."""
-    with suppress(Exception):
+    with suppressed(Exception):
         complain(one_line(f"{what}: {type(error).__name__}: {error}"))

@@ -9,7 +9,7 @@ import shlex
 import signal
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ _ENDING_SECONDS = 20.0
 _MAY_CHANGE = (
     *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
     *("cudnn_benchmark", "compile_mode", "save_weights", "workers", "nproc", "max_restarts"),
+    "stop_timeout",
 )
 """What may change when a run is resumed: its length, devices and files, who watches, what speeds it up."""
 
@@ -282,6 +283,7 @@ def watch_run(
     *,
     attached: bool,
     quiet: bool,
+    why_lost: Callable[[], str] = str,
 ) -> "ViewerEnd":
     """Show the run in ``folder`` on the screen; see :func:`amptui.process.watch.watch`."""
     # It forks, so it must run before numpy is imported, which starts threads.
@@ -299,6 +301,7 @@ def watch_run(
                 frames_per_second=frames_per_second,
                 opening=opening,
                 quiet=quiet,
+                why_lost=why_lost,
             )
 
 

@@ -22,12 +22,8 @@ from amptui.fork import end_workers
 from amptui.keeping import UNSAVED_STATUS
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
-from amptui.process.training import (
-    RANKS_PATIENCE_SECONDS,
-    run_for_viewers,
-    run_plainly,
-    watch_gpu,
-)
+from amptui.process.stopping import Stopping
+from amptui.process.training import run_for_viewers, run_plainly, watch_gpu
 from amptui.prompt import complain
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
@@ -138,17 +134,15 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
 
     control = RankControl(world)
     thread = RankThread(request, spec, control, tell_nobody, world, watch_gpu=watch_gpu)
-    with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: thread.saving) as signals:
+    stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout)
+    with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: stopping.waits, closes=True):
         gc.enable()
         thread.start()
         while not thread.ended.wait(_LOOK_INTERVAL_SECONDS) and not control.stop_reason:
             pass
-        while not thread.join(RANKS_PATIENCE_SECONDS):
-            # As patient as rank 0, to which this rank's failure would be the end.
-            if not (thread.saving or (signals.patient and thread.others_are_there)):
-                waited = f"{RANKS_PATIENCE_SECONDS:g} s"
-                complain(f"rank {world.rank} did not stop within {waited} ({thread.doing})")
-                os._exit(1)
+        if not stopping.wait():
+            complain(f"rank {world.rank}: {stopping.why_given_up()}")
+            os._exit(1)
         thread.close()
         end_workers()
     return _status(thread)

@@ -86,6 +86,9 @@ class Recorder:
     def close(self, timeout_seconds: float) -> bool:
         """Drain the rest and close the journal; False if that takes longer than ``timeout_seconds``."""
         self._stopping.set()
+        if self._thread.ident is None:  # a run that was given up before it began
+            self._journal.close()
+            return True
         self._thread.join(timeout_seconds)
         if self._thread.is_alive():
             trouble = f"journal: its last records could not be written within {timeout_seconds:g} s"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from amptui.errors import RunFolderError, TerminalClosedError, UsageError
 from amptui.fork import Offspring, how_ended
@@ -23,11 +23,14 @@ from amptui.keeping import UNSAVED_STATUS
 from amptui.process.launch import left_running, tell, watch_run
 from amptui.process.stop_signals import BY_SCHEDULER, HEEDED, blocked_stop_signals
 from amptui.prompt import complain, tell_unsaved
-from amptui.records import RunFailed, RunFinished
+from amptui.records import Note, Record, RunFailed, RunFinished
 from amptui.runfiles import open_file, open_to_read
 from amptui.runs.rundir import RunDir, create_run_dir, folder_name
 from amptui.runs.socket_place import connect
 from amptui.text import write_line
+
+if TYPE_CHECKING:
+    from amptui.telemetry.view import SessionView
 
 _POLL_SECONDS = 0.05
 
@@ -43,6 +46,11 @@ _TORCHRUN = "torch.distributed.run"
 """The module that ``torchrun`` runs."""
 
 NEVER_CALLED = "the script never called amptui, so nothing was recorded; see amptui.observe() or --observe"
+
+LEFT = "and left its run by os._exit, or by os.exec"
+
+_ENDING_SECONDS = 1.0
+"""How long a process may take to end after its connections."""
 
 NO_STEP = "the script's process made no step with an optimizer of torch.optim, so nothing was recorded"
 
@@ -131,7 +139,7 @@ def _pass_through(script: _Script) -> int:
             pass
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    _report(script, offspring.status)
+    _report(script, offspring)
     return _exit_status(offspring.status, script.folder)
 
 
@@ -157,9 +165,12 @@ def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> i
     with log.open("rb") as written:
         connection = _follow_output(offspring, written, path)
         if connection is None:
-            _report(script, offspring.status)
+            _report(script, offspring)
             return _exit_status(offspring.status, script.folder)
-        watched = watch_run(connection, path, frames_per_second, attached=False, quiet=quiet)
+        ending = _Ending(script, offspring)
+        watched = watch_run(
+            connection, path, frames_per_second, attached=False, quiet=quiet, why_lost=ending.why_lost
+        )
         view, status = watched.view, left_running(watched, path)
         if status is not None:
             return status
@@ -173,10 +184,10 @@ def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> i
         if not is_known or _has_ended(view.outcome):
             _follow_output(offspring, written, None)
         if is_known:
-            view = replace(view, outcome=_with_status(view.outcome, script.folder, offspring.status))
+            view = ending.told(view)
             tell("", *summary_lines(view))
         else:
-            _report(script, offspring.status)
+            _report(script, offspring)
         if isinstance(view.outcome, RunFailed):
             complain(f"{view.outcome.error} (all output: {log})")
         unsaved_status = tell_unsaved(view.not_kept)
@@ -237,34 +248,69 @@ def _copy(written: BinaryIO) -> None:
 
 def _has_ended(outcome: RunFinished | RunFailed | None) -> bool:
     """Whether the run ended with its script, so that the exit status is known soon."""
-    return isinstance(outcome, RunFinished) and outcome.reason == "ended"
+    return outcome is None or (isinstance(outcome, RunFinished) and outcome.reason == "ended")
 
 
-def _with_status(
-    outcome: RunFinished | RunFailed | None, folder: RunDir, status: int | None
-) -> RunFinished | RunFailed | None:
-    """The outcome with the script's exit status, the journal's last record: 0 is done, any other a failure.
+class _Ending:
+    """The journal's last record, by the script's exit status: 0 is done, any other a failure.
 
-    The script itself cannot record that: Python tells it nothing of a ``sys.exit(1)``.
+    The script itself cannot write it: Python tells it nothing of a ``sys.exit(1)``, and one that is killed,
+    or leaves by ``os._exit``, has no time for it.
     """
-    if not (isinstance(outcome, RunFinished) and _has_ended(outcome)) or status is None:
-        return outcome
-    from amptui.runs.journal import Journal
 
-    last: RunFinished | RunFailed = replace(outcome, reason="done")
-    if status:
-        error = f"the script {how_ended(status)}"
-        last = RunFailed(time=time.time(), step=outcome.steps, error=error, traceback="")
-    try:
-        journal = Journal(folder.journal_path)
-        journal.append([last])
-        journal.close()
-    except RunFolderError as trouble:
-        complain(str(trouble))
-    return last
+    def __init__(self, script: _Script, offspring: Offspring) -> None:
+        self._script = script
+        self._offspring = offspring
+        self._last: RunFinished | RunFailed | None = None
+
+    def told(self, view: "SessionView") -> "SessionView":
+        """``view`` with that record, if it was missing."""
+        if self._last is None and self._offspring.status is not None and _has_ended(view.outcome):
+            seconds = view.elapsed_seconds or 0.0
+            last = view.outcome if isinstance(view.outcome, RunFinished) else None
+            self._record(self._offspring.status, last, step=view.step, seconds=seconds)
+        return view if self._last is None else replace(view, outcome=self._last)
+
+    def why_lost(self) -> str:
+        """How a script ended whose run has no last record, for its screen; empty if it has not ended."""
+        status = self._offspring.wait(_ENDING_SECONDS)
+        if status is None:
+            return ""
+        from amptui.runs.kept_run import look_at
+
+        kept = look_at(self._script.folder)
+        if kept.state == "died" and self._last is None:
+            seconds = (kept.written or 0.0) - (kept.started or kept.written or 0.0)
+            self._record(status, None, step=kept.step or 0, seconds=seconds)
+        return self._words(status, recorded=False)
+
+    def _record(self, status: int, ended: RunFinished | None, *, step: int, seconds: float) -> None:
+        now = time.time()
+        records: list[Record] = []
+        if status:
+            error = self._words(status, recorded=ended is not None)
+            self._last = RunFailed(time=now, step=ended.steps if ended else step, error=error, traceback="")
+        elif ended is not None:
+            self._last = replace(ended, reason="done")
+        else:
+            text = f"{self._words(status, recorded=False)}: its last steps may be missing"
+            records.append(Note(time=now, severity="warning", text=text))
+            self._last = RunFinished(time=now, steps=step, seconds=seconds, reason="done")
+        from amptui.runs.journal import Journal
+
+        try:
+            journal = Journal(self._script.folder.journal_path)
+            journal.append([*records, self._last])
+            journal.close()
+        except RunFolderError as trouble:
+            complain(str(trouble))
+
+    def _words(self, status: int, *, recorded: bool) -> str:
+        words = f"{'torchrun' if self._script.launches else 'the script'} {how_ended(status)}"
+        return words if recorded or status < 0 else f"{words}, {LEFT}"
 
 
-def _report(script: _Script, status: int | None) -> None:
+def _report(script: _Script, offspring: Offspring) -> None:
     """After the script's own output: what was recorded, on standard error, or that nothing was."""
     folder = script.folder
     if not folder.journal_path.exists():
@@ -280,8 +326,7 @@ def _report(script: _Script, status: int | None) -> None:
 
     session = Session(str(folder.path))
     session.fold(list(read(folder.journal_path)))
-    view = session.view()
-    for line in summary_lines(replace(view, outcome=_with_status(view.outcome, folder, status))):
+    for line in summary_lines(_Ending(script, offspring).told(session.view())):
         write_line(sys.stderr, line)
 
 

@@ -1,4 +1,4 @@
-"""Signals that stop a run: the first requests a clean end, the second exits at once."""
+"""Signals that stop a run: the first requests a clean end, the second one at once."""
 
 import faulthandler
 import os
@@ -13,10 +13,14 @@ from amptui.control import StopRequest
 from amptui.terminal import HeldTerminal
 
 LEAVE_AFTER_SECONDS = 15.0
-"""The process exits within that time after SIGINT or SIGTERM, even if its terminal blocks every write."""
+"""A process with nothing to wait for exits within that time after SIGINT or SIGTERM, even if its terminal
+blocks every write."""
+
+AT_ONCE_SECONDS = 5.0
+"""The same after the second one."""
 
 _BY_HAND = (signal.SIGINT, signal.SIGTERM)
-"""A person waits: the second one exits at once."""
+"""A person waits: the second one ends the run at once."""
 
 BY_SCHEDULER = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM),
@@ -47,9 +51,14 @@ class StopSignals:
     """While entered, signals that would kill the process ask the run to stop instead.
 
     ``ask`` gets that request in the main thread; its reason is the first signal's name. With ``hung_up``,
-    SIGHUP calls that instead of stopping. While ``busy()`` is true, a slow end is not cut short. ``terminal``
-    is restored before the process exits at once, or dies of SIGQUIT or SIGABRT. A signal that was ignored at
-    the start stays ignored, as nohup requires. Those of `BY_SCHEDULER` that have a handler keep it.
+    SIGHUP calls that instead of stopping. While ``busy()`` is true, a slow end is not cut short.
+
+    The second SIGINT or SIGTERM exits at once. With ``closes``, ``ask`` gets a request to stop at once
+    instead, the process exits by itself within ``AT_ONCE_SECONDS``, and the third one exits before that.
+
+    ``terminal`` is restored before the process exits at once, or dies of SIGQUIT or SIGABRT. A signal that
+    was ignored at the start stays ignored, as nohup requires. Those of `BY_SCHEDULER` that have a handler
+    keep it.
     """
 
     def __init__(
@@ -58,9 +67,11 @@ class StopSignals:
         *,
         hung_up: Callable[[], object] | None = None,
         busy: Callable[[], bool] = lambda: False,
+        closes: bool = False,
         terminal: HeldTerminal | None = None,
     ) -> None:
         self._ask_run = ask
+        self._closes = closes
         self._hung_up = hung_up
         self._busy = busy
         self._was_busy = False
@@ -68,14 +79,9 @@ class StopSignals:
         self._before: dict[signal.Signals, Any] = {}
         self._pid = os.getpid()
         self._urged = False
-        self._last_resort: threading.Timer | None = None
+        self._last_resorts: list[threading.Timer] = []
         self.received: int | None = None
         """The number of the first stop signal."""
-
-    @property
-    def patient(self) -> bool:
-        """Whether a clean end may take long: the batch system kills when its time is over."""
-        return self.received in BY_SCHEDULER and not self._urged
 
     def __enter__(self) -> "StopSignals":
         self._catch(signal.SIGHUP, self._urge if self._hung_up is None else self._hang_up)
@@ -93,8 +99,8 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._last_resort is not None:
-            self._last_resort.cancel()
+        for last_resort in self._last_resorts:
+            last_resort.cancel()
         for number, before in self._before.items():
             signal.signal(number, before)
 
@@ -129,28 +135,38 @@ class StopSignals:
         if not self._is_ours(number):
             return
         if self._urged:
-            self._leave(number)
+            self._end_at_once(number)
+            return
         self._urged = True
         self._ask(number, frame)
-        self._leave_in_time()
+        self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
+
+    def _end_at_once(self, number: int) -> None:
+        """Of a process that ``closes``, leave it the time to say how it ended."""
+        if not self._closes:
+            self._leave(number)
+        self._closes = False
+        self._ask_run(StopRequest(signal.Signals(number).name, at_once=True))
+        self._leave_in_time(AT_ONCE_SECONDS, self._leave)
 
     def _die(self, number: int, _frame: FrameType | None) -> None:
         if self._terminal is not None and os.getpid() == self._pid:
             self._terminal.give_up()
         _die_of(number)
 
-    def _leave_in_time(self) -> None:
+    def _leave_in_time(self, seconds: float, leave: Callable[[], object]) -> None:
         """Exit later in any case: the main thread may be blocked writing to a terminal."""
-        self._last_resort = threading.Timer(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
-        self._last_resort.daemon = True
-        self._last_resort.start()
+        last_resort = threading.Timer(seconds, leave)
+        self._last_resorts.append(last_resort)
+        last_resort.daemon = True
+        last_resort.start()
 
     def _leave_unless_busy(self) -> None:
         # What ended a moment ago may need time to finish.
         is_busy, was_busy = self._busy(), self._was_busy
         self._was_busy = is_busy
         if is_busy or was_busy:
-            self._leave_in_time()
+            self._leave_in_time(LEAVE_AFTER_SECONDS, self._leave_unless_busy)
         else:
             self._leave()
 

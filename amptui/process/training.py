@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from amptui import __version__
 from amptui.control import Control
@@ -33,8 +33,9 @@ from amptui.process.plain_lines import (
 )
 from amptui.process.recorder import Listener, Recorder
 from amptui.process.stop_signals import StopSignals
+from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.prompt import complain, tell_unsaved
-from amptui.records import Note, Record, RunFailed
+from amptui.records import Note, PhaseChanged, Record, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
 from amptui.runs import protocol
@@ -43,13 +44,6 @@ from amptui.runs.rundir import RunDir
 from amptui.runs.server import Server
 from amptui.runs.trust import resume_command
 from amptui.telemetry.session import Session
-
-STOP_PATIENCE_SECONDS = 5.0
-"""How long a trainer may take to stop when asked; after that the process reports it and leaves anyway."""
-
-RANKS_PATIENCE_SECONDS = 12.0
-"""The same with other ranks: they agree first, and the reason why one ended has to be found. It is less than
-the time after which a signal ends a process without a word."""
 
 _CLOSING_SECONDS = 5.0
 
@@ -72,7 +66,7 @@ class Training:
     sampler: Sampler
     run_dir: RunDir
     server: Server
-    patience_seconds: float = STOP_PATIENCE_SECONDS
+    stopping: Stopping
 
     def start(self) -> None:
         """Start every thread."""
@@ -84,16 +78,6 @@ class Training:
         self.recorder.start()
         self.sampler.start()
         self.thread.start()
-
-    def wait_for_end(self, *, patient: Callable[[], bool] = lambda: False) -> bool:
-        """Wait for the trainer to stop, within a limit, and for a checkpoint; return whether it stopped.
-
-        No limit applies while ``patient`` returns True.
-        """
-        while not self.thread.join(self.patience_seconds):
-            if not (self.thread.saving or patient()):
-                return False
-        return True
 
     def close(self) -> None:
         """Stop sampling, drain the records, close the journal, and send every viewer the last record."""
@@ -111,10 +95,11 @@ def wire(
     *,
     listeners: Sequence[Listener] = (),
     world: World | None = None,
+    told: Callable[[str], object] | None = None,
 ) -> Training:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start.
 
-    ``world``: this process is rank 0 of several.
+    ``world``: this process is rank 0 of several. ``told`` gets what a stop waits for, as every screen does.
     """
     session = Session(str(run_dir.path))
     recorder = Recorder(
@@ -139,8 +124,14 @@ def wire(
         resume_command=partial(resume_command, run_dir.path),
     )
     sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
-    patience = STOP_PATIENCE_SECONDS if world is None else RANKS_PATIENCE_SECONDS
-    return Training(session, control, thread, recorder, sampler, run_dir, server, patience)
+
+    def tell(words: str) -> None:
+        recorder.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
+        if told is not None:
+            told(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
+
+    stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
+    return Training(session, control, thread, recorder, sampler, run_dir, server, stopping)
 
 
 def _thread(
@@ -216,7 +207,7 @@ def run_plainly(
     """
     with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
         listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
-        training = wire(request, spec, run_dir, listeners=listeners, world=world)
+        training = wire(request, spec, run_dir, listeners=listeners, world=world, told=complain)
         with _stop_signals(training) as signals:
             training.start()
             if json:
@@ -240,7 +231,8 @@ def _stop_signals(training: Training) -> StopSignals:
         training.recorder.emit(Note(time=time.time(), severity="info", text=text))
         _redirect_output(training.run_dir.path / "output.log", terminals)
 
-    return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: training.thread.saving)
+    busy = training.stopping
+    return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
 
 
 def _redirect_output(path: Path, descriptors: Sequence[int]) -> None:
@@ -262,21 +254,29 @@ def follow(training: Training, *looks: Callable[[], object]) -> None:
             look()
 
 
+def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None]) -> NoReturn:
+    """End in the middle of a step that is not waited for, and say what is lost."""
+    control, thread, step = training.control, training.thread, training.thread.finished_step
+    thread.emit_finished_steps()
+    lost = lost_words(training.session.view(), step, resume_command(training.run_dir.path))
+    text = f"{training.stopping.why_given_up()}: {lost}"
+    training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
+    training.close()
+    tell()
+    tell_unsaved(training.recorder.unsaved)
+    complain(text)
+    asked = signals.received or signal_of(control.stop_reason)
+    # Exiting the interpreter while a thread is inside torch aborts the process.
+    os._exit(128 + asked if control.ends_at_once else 1)
+
+
 def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) -> int:
     """Wait for the trainer, close everything and report how it ended; exit hard if it does not end."""
-    ended = training.wait_for_end(patient=lambda: signals.patient)
-    if not ended:
-        training.thread.emit_finished_steps()
-        doing, step = training.thread.doing, training.session.view().step
-        text = f"the trainer did not stop within {training.patience_seconds:g} s ({doing}); leaving anyway"
-        training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
+    if not training.stopping.wait():
+        _abandon(training, signals, tell)
     training.close()
     tell()
     unsaved_status = tell_unsaved(training.recorder.unsaved)
-    if not ended:
-        complain(text)
-        # Exiting the interpreter while a thread is inside torch aborts the process.
-        os._exit(1)
     error = training.thread.error
     if error is not None:
         complain(str(error))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from amptui.tui.opening import Opening
 
 PATIENCE_SECONDS = 30.0
-"""How long the screen waits for a run that was asked to stop."""
+"""How long a run that was asked to stop may be silent before the screen leaves it."""
 
 _GOODBYE_SECONDS = 1.0
 
@@ -77,14 +77,15 @@ def watch(
     frames_per_second: float | None,
     opening: "Opening | None" = None,
     quiet: bool = False,
+    why_lost: Callable[[], str] = str,
 ) -> ViewerEnd:
     """Show the run at the other end of ``connection`` until it ends or the viewer leaves.
 
     ``opening`` is on the terminal until the first frame. A signal that ends an ``attached`` viewer does not
-    stop the run. ``quiet``: the screen rings no bell.
+    stop the run. ``quiet``: the screen rings no bell. ``why_lost`` returns how the run's process ended, if
+    that is known of one that left no last record.
     """
     from amptui.tui.app import WatchApp
-    from amptui.tui.panels.phase import is_stopping
 
     session, ended, last_heard = Session(str(run_dir)), threading.Event(), _LastHeard(run_dir)
     restarts = _Restarts(session, run_dir)
@@ -114,7 +115,7 @@ def watch(
         patience_seconds=PATIENCE_SECONDS,
         frames_per_second=frames_per_second,
         attached=attached,
-        why_ended=lambda: client.error and _lost_words(client.error, run_dir),
+        why_ended=lambda: client.error and _lost_words(client.error, run_dir, why_lost),
         why_silent=lambda: restarts.waiting or last_heard.silence(),
         opening=opening,
         alerts=alerts,
@@ -127,9 +128,9 @@ def watch(
             client.ask(request)
 
     def busy() -> bool:
-        return not ended.is_set() and is_stopping(session.view())
+        return not (ended.is_set() or last_heard.silence())
 
-    with StopSignals(stop, hung_up=app.hang_up, busy=busy, terminal=app.terminal) as signals:
+    with StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, terminal=app.terminal) as signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
         with OutputCapture(lambda _record: None, run_dir / "output.log") as capture:
             try:
@@ -152,10 +153,10 @@ def watch(
     return ViewerEnd(left, over, client.stop_reason is not None, signals.received, view, silence, error)
 
 
-def _lost_words(error: str, run_dir: Path) -> str:
+def _lost_words(error: str, run_dir: Path, why_lost: Callable[[], str]) -> str:
     """The error of a lost connection; if the run itself lives on, how to get back to it."""
     if not _trains_on(run_dir):
-        return error
+        return why_lost() or error
     return f"{error}; training continues: press q, then amptui attach to reconnect"
 
 
@@ -266,7 +267,7 @@ def _go_on_in_lines(
         while not (left() or control.stop_reason or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()
         if control.stop_reason:
-            ended.wait(PATIENCE_SECONDS)
+            ended.wait()
         front.update()
     except Exception as error:  # noqa: BLE001 - the run itself is unharmed, and amptui attach can show it
         return f"cannot show the run: {type(error).__name__}: {error}"
@@ -283,12 +284,16 @@ def follow_until_first_step(connection: socket.socket, run_dir: Path) -> ViewerE
         connection, restore=session.restore, fold=session.fold, asked=lambda _made: None, ended=ended
     )
     front = PlainFront(session.view, sys.stdout)
-    with StopSignals(client.ask, hung_up=closed.set) as signals:
+
+    def busy() -> bool:
+        return not ended.is_set()
+
+    with StopSignals(client.ask, hung_up=closed.set, busy=busy, closes=True) as signals:
         client.start()
         while not (session.view().step or closed.is_set() or ended.wait(_LOOK_INTERVAL_SECONDS)):
             front.update()
         if signals.received is not None:
-            ended.wait(PATIENCE_SECONDS)
+            ended.wait()
         front.update()
     kind: LeaveKind = "hung up" if closed.is_set() else "detached"
     client.leave(kind, _GOODBYE_SECONDS)

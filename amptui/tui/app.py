@@ -33,6 +33,8 @@ FINDING_SECONDS = 15.0
 
 MAX_ZOOM = 16
 
+_BY_USER = "stopped by the user"
+
 UNANSWERED = "waiting for your answer: press space"
 """Shown in the footer while the run waits for an answer to a question that was closed."""
 
@@ -326,17 +328,25 @@ class WatchApp(RunScreen):
 
     def action_stop(self) -> None:
         """Stop after the current step, and close the screen once that is done."""
-        self._ask(StopRequest("stopped by the user"))
+        self._ask(StopRequest(_BY_USER))
 
     def action_interrupt(self) -> None:
-        """Stop and quit without asking; the second time, quit without waiting. If attached, only detach."""
+        """Stop and quit without asking; the second time at once, the third without waiting for that.
+
+        If attached, only detach.
+        """
         if self._attached:
             self.action_detach()
-        elif self._interrupted or self._ended.is_set():
+        elif self._hurried or self._ended.is_set():
             self._leave("interrupted")
+        elif self._interrupted:
+            self._hurried = True
+            self._ask(StopRequest(_BY_USER, at_once=True))
+            self._say("ending at once: Ctrl+C again leaves")
         else:
             self._interrupted = True
             self.action_stop()
+            self._say("stopping: Ctrl+C again does not wait", severity="info", seconds=FINDING_SECONDS)
 
 
 def _chosen(view: SessionView) -> str | None:

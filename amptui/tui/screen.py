@@ -20,7 +20,6 @@ from amptui.tui.canvas_app import CanvasApp, Left
 from amptui.tui.frame import Frame
 from amptui.tui.keys import ENDED_KEYS, FOOTER_HINTS, Key, footer_hints, keys_of
 from amptui.tui.opening import Opening
-from amptui.tui.panels.phase import is_stopping
 from amptui.tui.panels.screen_state import ScreenState
 from amptui.tui.renderables.step_window import steps_ahead
 
@@ -37,6 +36,9 @@ CPU_BUDGET = 0.01
 
 MAX_INTERVAL_SECONDS = 0.5
 """The screen is updated this often, however expensive a frame is."""
+
+HURRIED_SECONDS = 5.0
+"""How long the screen waits for a run that was asked to end at once."""
 
 _FRAMES_REMEMBERED = 9
 """The pace follows the median of these, so that one expensive frame (an import, a resize) changes nothing."""
@@ -131,6 +133,8 @@ class RunScreen(CanvasApp):
         self._over = False
         self._patient_since: float | None = None
         self._interrupted = False
+        self._hurried = False
+        """Whether the user does not wait for the current step any more."""
 
     def on_load(self) -> None:
         """Take over the terminal from the opening."""
@@ -241,8 +245,8 @@ class RunScreen(CanvasApp):
         return None
 
     def _is_late(self) -> bool:
-        """Whether a run that was asked to stop has been silent for too long."""
+        """Whether a run that was asked to stop has been silent for too long, or does not end at once."""
         now = time.monotonic()
-        if self._patient_since is None or is_stopping(self._view):
+        if self._patient_since is None or not (self._state.silence or self._hurried):
             self._patient_since = now
-        return now - self._patient_since > self._patience_seconds
+        return now - self._patient_since > (HURRIED_SECONDS if self._hurried else self._patience_seconds)

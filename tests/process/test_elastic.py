@@ -19,7 +19,7 @@ from amptui.cli import main
 from amptui.process import elastic
 from amptui.process.elastic import _status
 from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
-from amptui.process.training import RANKS_PATIENCE_SECONDS
+from amptui.process.stopping import RANKS_PATIENCE_SECONDS
 from amptui.ranks import RankLost, RanksSampled, RanksStarted
 from amptui.records import PhaseChanged, RunFailed, RunFinished, RunStarted, StepRecord
 from amptui.request import TrainRequest
@@ -234,7 +234,7 @@ def test_a_run_that_waits_for_a_rank_can_be_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(tmp_path: Path) -> None:
-    """It compiles for longer than a rank is given that somebody stops by hand."""
+    """It compiles for longer than a rank is waited for that cannot end well any more."""
     run = tmp_path / "run"
     seconds = str(RANKS_PATIENCE_SECONDS + 8)
     with ranks(run, "--compile", "--set", f"compile_seconds={seconds}", until=is_compiling) as process:

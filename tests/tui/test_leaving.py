@@ -105,8 +105,9 @@ async def test_ctrl_c_in_an_attached_screen_detaches() -> None:
 
 
 @awaited
-async def test_a_trainer_that_does_not_stop_is_left_after_a_while() -> None:
-    async with watching(started(), *steps(5), patience_seconds=0.2) as screen:
+async def test_a_run_that_was_asked_to_stop_and_is_silent_is_left_after_a_while() -> None:
+    silence = "no response from the run for 10 s"
+    async with watching(started(), *steps(5), patience_seconds=0.2, why_silent=lambda: silence) as screen:
         began = time.monotonic()
         await screen.press("q", "y")
         assert await left(screen) == "stopped"
@@ -115,11 +116,11 @@ async def test_a_trainer_that_does_not_stop_is_left_after_a_while() -> None:
 
 
 @awaited
-async def test_a_run_that_says_it_writes_its_checkpoint_is_waited_for() -> None:
-    async with watching(started(), *steps(5), saving(), patience_seconds=0.0) as screen:
+async def test_a_run_that_is_heard_of_is_waited_for_however_long_its_step_takes() -> None:
+    async with watching(started(), *steps(5), patience_seconds=0.0) as screen:
         await screen.press("q", "y")
         for _ in range(3):  # a frame each
-            await screen.feed(saving())
+            await screen.feed(*steps(5))
             assert not screen.has_left
         await screen.end(over("stopped"))
         assert await left(screen) == "stopped"
@@ -147,10 +148,13 @@ async def test_a_stop_requested_on_another_screen_is_shown_and_the_screen_stays(
 
 
 @awaited
-async def test_ctrl_c_stops_without_asking_and_twice_leaves_without_waiting() -> None:
+async def test_ctrl_c_stops_without_asking_twice_at_once_and_three_times_leaves_without_waiting() -> None:
     async with watching(started(), *steps(5)) as screen:
         await screen.press("ctrl+c")
         assert screen.control.stop_reason == "stopped by the user"
+        assert not screen.control.ends_at_once
+        await screen.press("ctrl+c")
+        assert screen.control.ends_at_once
         assert not screen.has_left
         await screen.press("ctrl+c")
         assert screen.has_left

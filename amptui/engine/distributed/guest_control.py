@@ -24,6 +24,7 @@ from amptui.engine.distributed.board import Board, collectives_made
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World
 from amptui.records import Record
+from amptui.script_signals import is_from_signal_handler
 
 MEETING_SECONDS = 10.0
 """How long a rank waits after the step of an order. It then goes on, and so do all."""
@@ -170,7 +171,9 @@ class GuestControl(RankControl):
     def _agree(self, *, paused: bool) -> None:
         try:
             self._pursue(paused=paused)
-        except RuntimeError:  # the store's
+        except RuntimeError as error:  # the store's
+            if is_from_signal_handler(error):
+                raise
             self.end(_LOST)
         if self._over:
             self._order = None

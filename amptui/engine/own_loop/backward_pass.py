@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
 from amptui.loop_records import LossForm
+from amptui.script_signals import is_from_signal_handler
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -128,7 +129,9 @@ def _tensors_of(given: Any) -> tuple[Tensor, ...]:
     """The tensors among what is backpropagated; none if anything else is, such as an edge of the graph."""
     try:
         tensors = tuple(given)
-    except TypeError:
+    except TypeError as error:
+        if is_from_signal_handler(error):
+            raise
         return ()
     return tensors if all(isinstance(tensor, Tensor) for tensor in tensors) else ()
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from amptui.engine.own_loop.backward_pass import BackwardPass
+from amptui.script_signals import is_from_signal_handler
 
 LOW_DTYPES = (torch.float16, torch.bfloat16)
 
@@ -151,7 +152,9 @@ def _dtype_of(node: Any, kind: int) -> torch.dtype | None:
     if "CompiledFunction" in type(node).__name__:
         try:
             saved = (*node.saved_tensors, *getattr(node, "_tensors_no_vc_check", ()))
-        except RuntimeError:  # freed: the script's own pass is about to fail of it
+        except RuntimeError as error:  # freed: the script's own pass is about to fail of it
+            if is_from_signal_handler(error):
+                raise
             return None
         low = next((tensor.dtype for tensor in saved if tensor.dtype in LOW_DTYPES), None)
         return low or torch.float32

@@ -4,13 +4,12 @@ An error of the script's that passes through a hook has the traceback that it ha
 """
 
 import functools
-import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from types import CodeType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from amptui.script_signals import is_from_signal_handler, suppressed
 
 _OUR_FILES = str(Path(__file__).parents[2])
 
@@ -67,7 +66,7 @@ def not_compiled(function: Callable[..., Any], *, calls: bool) -> None:
     ``calls``: all that it calls belongs to us too, and is not compiled either.
     """
     # An optimizer imports torch._dynamo; nothing is compiled without it.
-    with suppress(ImportError, AttributeError):
+    with suppressed(ImportError, AttributeError):
         if "torch._dynamo" in sys.modules:
             from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
@@ -86,22 +85,3 @@ def leave_traceback(error: BaseException) -> None:
     while entry is not None and entry.tb_frame.f_code.co_filename.startswith(_OUR_FILES):
         entry = entry.tb_next
     error.__traceback__ = entry
-
-
-def is_from_signal_handler(error: BaseException) -> bool:
-    """Whether a signal handler of the script's raised ``error``: it may run in the middle of our code."""
-    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    entry = error.__traceback__
-    while entry is not None:
-        if entry.tb_frame.f_code in handlers:
-            return True
-        entry = entry.tb_next
-    return False
-
-
-def _code_of(handler: Any) -> CodeType | None:
-    function = getattr(handler, "func", handler)  # a partial's
-    for name in ("__func__", "__call__"):
-        if not hasattr(function, "__code__"):
-            function = getattr(function, name, function)
-    return getattr(getattr(function, "__func__", function), "__code__", None)

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.own_loop.guard import is_from_signal_handler, not_compiled
+from amptui.engine.own_loop.guard import not_compiled
 from amptui.engine.probes.flop_counter import is_anything_compiled
+from amptui.script_signals import is_from_signal_handler
 
 _TIME_FIRST = (nn.RNNBase, nn.Transformer, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 

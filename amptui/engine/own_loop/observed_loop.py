@@ -7,7 +7,6 @@ off, is told once, and leaves the loop alone.
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ from amptui.engine.sharding import is_sharded
 from amptui.engine.warm_up import WarmUp
 from amptui.fork import in_forks
 from amptui.records import Phase, PhaseChanged, PrecisionChanged, Record, StepRecord
+from amptui.script_signals import suppressed
 
 if TYPE_CHECKING:
     from amptui.engine.own_loop.named_optimizers import NamedOptimizer
@@ -325,7 +325,7 @@ class ObservedLoop:
         self.lanes.leave()
         for lane in self.lanes.loops:
             lane.active = False
-            with suppress(Exception):
+            with suppressed(Exception):
                 lane._sender.drain()
         self._failed(error)
 

@@ -17,6 +17,7 @@ from amptui.engine.probes.schedule import Probes
 from amptui.engine.snapshot import Snapshot
 from amptui.engine.trained import Trained
 from amptui.records import Severity
+from amptui.script_signals import is_from_signal_handler
 
 ComputeLoss = Callable[[], Tensor]
 """Runs a forward pass of the script's and returns its loss."""
@@ -74,7 +75,9 @@ class CountedSteps:
             return
         try:
             self._shapes.append(tuple(tuple(each.shape) for each in tensors_in(batch)))
-        except Exception:  # noqa: BLE001 - a class of the script's own may raise anything
+        except Exception as error:  # a class of the script's own may raise anything
+            if is_from_signal_handler(error):
+                raise
             self._shapes.append(())
 
     def plan(self, step: int, switch: PrecisionSwitch, samples: int, batches: int, *, warms_up: bool) -> None:
@@ -127,7 +130,7 @@ class CountedSteps:
             make(precision)
             return
         except Exception as error:
-            if undo is None or not self._failed or is_device_lost(error):
+            if undo is None or not self._failed or is_device_lost(error) or is_from_signal_handler(error):
                 raise
             why = explain(error, doing="while operations were counted", batch_size=None).what
         finally:

@@ -6,7 +6,7 @@ traces and saves, in the thread that trains.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
 from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
+from amptui.script_signals import is_from_signal_handler, suppressed
 from amptui.text import one_line
 
 NO_LONGER_WATCHED = "amptui stopped watching this script"
@@ -110,8 +111,7 @@ class WatchedLoop(ObservedLoop):
 
     def after_pass(self, backward: BackwardPass) -> None:
         """See :meth:`ObservedLoop.after_pass`; measures the float16 window where it is due."""
-        counter = self.counted.counter
-        if counter is not None:
+        if (counter := self.counted.counter) is not None:
             counter.paused = True
         super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
@@ -156,7 +156,7 @@ class WatchedLoop(ObservedLoop):
             attempt = partial(self.counted.attempt, make) if self.counted.inputs is not None else make
             self._switch.attempt(step, f"in step {step}", attempt)
         except Exception as error:
-            if any(error is each for each in errors):
+            if any(error is each for each in errors) or is_from_signal_handler(error):
                 raise
             self.give_up(error)
             if not made:
@@ -190,7 +190,7 @@ class WatchedLoop(ObservedLoop):
         try:
             yield
         except BaseException as error:
-            with suppress(BaseException):  # it passes the error on
+            with suppressed(BaseException):  # it passes the error on
                 self._observation.__exit__(type(error), error, error.__traceback__)
             raise
         self._leave_probes()
@@ -226,9 +226,10 @@ class WatchedLoop(ObservedLoop):
         scale = self._loss_scale() if own.precisions[precision].scales else None
         try:
             with self.allocator.left_out(), HOOKS.suspended():
-                take = partial(take_xray, own, passes, step=self.step + 1)
-                self._emit(take(precision=precision, loss_scale=scale))
-        except Exception as error:  # noqa: BLE001 - a model may raise anything; the script must go on
+                self._emit(take_xray(own, passes, step=self.step + 1, precision=precision, loss_scale=scale))
+        except Exception as error:  # a model may raise anything; the script must go on
+            if is_from_signal_handler(error):
+                raise
             why = str(explain(error, doing="in the X-ray", batch_size=None, precision=precision))
             self._note("warning", f"no X-ray: {why}")
         self.control.answer(asked, why)
@@ -328,7 +329,9 @@ class WatchedLoop(ObservedLoop):
         began = time.perf_counter()
         try:
             path = save()
-        except Exception as error:  # noqa: BLE001 - a full disk must not end a training
+        except Exception as error:  # a full disk must not end a training
+            if is_from_signal_handler(error):
+                raise
             why = one_line(f"{type(error).__name__}: {error}")
             self._note("error", f"the script's save() failed: {why}")
             return why
@@ -339,8 +342,7 @@ class WatchedLoop(ObservedLoop):
 
     def _pause_if_asked(self) -> None:
         control = self.control
-        asked = control.take(PauseRequest)
-        if asked is None:
+        if (asked := control.take(PauseRequest)) is None:
             return
         if not asked.request.paused or control.stop_reason:
             control.answer(asked)  # it is not paused
@@ -392,7 +394,7 @@ class WatchedLoop(ObservedLoop):
 
     def give_up(self, error: Exception) -> None:
         self.counted.inputs = None
-        with suppress(Exception):
+        with suppressed(Exception):
             self._observation.close()
         super().give_up(error)
         self.control.close(NO_LONGER_WATCHED)

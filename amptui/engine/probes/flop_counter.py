@@ -19,6 +19,7 @@ from amptui.engine.probes.flop_formulas import Formula, flop_formulas
 from amptui.engine.probes.free_operators import is_free
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.findings import FlopsCounted, UnalignedProduct
+from amptui.script_signals import is_from_signal_handler
 
 MAX_PRODUCTS = 3
 """Products named in one record; the others are summed."""
@@ -119,7 +120,9 @@ class FlopCounter(TorchDispatchMode):
     ) -> None:
         try:
             flops = int(formula(*args, **kwargs, out_val=result))
-        except Exception:  # noqa: BLE001 - a form of the operator that the formula does not know
+        except Exception as error:  # a form of the operator that the formula does not know
+            if is_from_signal_handler(error):
+                raise
             self._uncounted.append(name)
             return
         tensors = list(tensors_in((args, result)))

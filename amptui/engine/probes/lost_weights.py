@@ -9,6 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from amptui.engine.probes.gradients import dense_elements, together
 from amptui.engine.probes.magnitude import is_measurable, largest_absolute
+from amptui.script_signals import is_from_signal_handler
 
 
 class LostWeights:
@@ -80,5 +81,7 @@ def _largest(tensor: Tensor) -> Tensor | None:
         return None  # another process has all of it
     try:
         return largest_absolute(tensor)
-    except RuntimeError:
+    except RuntimeError as error:
+        if is_from_signal_handler(error):
+            raise
         return None  # an unusual tensor, or no memory: the step must not fail

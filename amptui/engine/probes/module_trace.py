@@ -18,6 +18,7 @@ from amptui.engine.probes.lost_weights import LostWeights
 from amptui.engine.probes.magnitude import is_measurable, largest_absolute
 from amptui.engine.probes.operators import dtype_name, tensors_in
 from amptui.findings import ModuleRange, ModulesTraced
+from amptui.script_signals import is_from_signal_handler
 
 MAX_NEAREST = 8
 """Modules that one record names as nearest to an overflow."""
@@ -157,7 +158,9 @@ class ModuleTrace:
     def _measure(self, name: str, kind: str, way: _Way, tensor: Tensor) -> None:
         try:
             largest = largest_absolute(tensor)
-        except RuntimeError:
+        except RuntimeError as error:
+            if is_from_signal_handler(error):
+                raise
             return  # out of memory, or an unusual tensor: the step must not fail
         dtype = dtype_name(tensor.dtype)
         self._measured.append(_Measured(name=name, kind=kind, way=way, dtype=dtype, largest=largest))

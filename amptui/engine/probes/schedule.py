@@ -26,6 +26,7 @@ from amptui.engine.readback import open_readback
 from amptui.engine.trained import Trained
 from amptui.findings import ModulesTraced
 from amptui.records import Note, Record
+from amptui.script_signals import is_from_signal_handler
 
 TRACE_STEPS = 3
 """Steps that are traced in a row, fewer if a non-finite module is found."""
@@ -205,7 +206,9 @@ class Probes:
         """Turn an error, such as a lack of memory, into a warning, once per ``what``; the run goes on."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - a tensor subclass may raise anything; the run must go on
+        except Exception as error:  # a tensor subclass may raise anything; the run must go on
+            if is_from_signal_handler(error):
+                raise
             why = explain(error, doing="between two steps", batch_size=None).what
             failed(why)
             if what not in self._reported_failures:
