@@ -24,7 +24,7 @@ from amptui.engine.own_loop.loop_step import LearningRateReader, LoopStep
 from amptui.engine.own_loop.model_inputs import FreshSamples, ModelInputs
 from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
 from amptui.engine.own_loop.parameter_owner import kind_of
-from amptui.engine.own_loop.pass_account import DroppedPasses, StepPasses
+from amptui.engine.own_loop.pass_account import DroppedPasses
 from amptui.engine.own_loop.row_sender import RowSender
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
@@ -85,7 +85,7 @@ class ObservedLoop:
         """Sends a step that waits for what the loop may log with it; None if no step does."""
         self._logs = False
         self._validation: dict[str, Tensor] | None = None
-        self._made = LoopStep()
+        self._loop_step = LoopStep()
         """The step that is being made; until its numbers are sent, the one before."""
         self._fresh_samples = FreshSamples(inputs)
         self._dropped = DroppedBatches(name, self._sender, emit)
@@ -109,7 +109,7 @@ class ObservedLoop:
         if self._optimizers > 1:
             self.work_begins()
             self._sender.is_timed = False
-            self._made.trained_samples += self._fresh_samples.take()
+            self._loop_step.trained_samples += self._fresh_samples.take()
             if self.keeper is not None:
                 self.keeper.model, self.keeper.optimizer = model, optimizer
         self._optimizer = weakref.ref(optimizer, self._let_go)
@@ -141,7 +141,7 @@ class ObservedLoop:
     @property
     def batches(self) -> int:
         """Batches loaded for the step that is being made."""
-        return self._made.batches
+        return self._loop_step.batches
 
     def _become_copy(self) -> None:
         """In a forked process: the hooks there belong to nobody."""
@@ -165,88 +165,85 @@ class ObservedLoop:
 
     def after_pass(self, backward: BackwardPass) -> None:
         """Gradients are complete, perhaps scaled, and not clipped: measure them where that is due."""
-        made = self._made
-        if made.found_inf is not None:
+        loop_step = self._loop_step
+        if loop_step.found_inf is not None:
             return  # the step is made, and waits for its update
         samples = self._fresh_samples.take()
         if not self.account.is_in_later_closure:
-            made.trained_samples += samples
+            loop_step.trained_samples += samples
         # Of several batches' gradients only the last look is at their sum.
         is_scaled = backward.scaler is not None
         if self._norms.are_due(self.step, is_scaled=is_scaled):
-            made.norms, made.norms_scaled = self._norms.measure(), is_scaled
+            loop_step.norms, loop_step.norms_scaled = self._norms.measure(), is_scaled
 
     def take_dropped(self, dropped: DroppedPasses) -> None:
         """Gradients were cleared before any step: tell it if the loop does not do that as a rule."""
-        made = self._made
-        made.trained_samples, made.norms = 0, None
+        self._loop_step.trained_samples, self._loop_step.norms = 0, None
         self._dropped.take(dropped, self.step)
         self._look_step = self.step
 
     def after_step(self) -> None:
         """A step without a scaler is complete."""
-        if self.pending is not None or self._made.scaler is not None:
-            self._end_made()
-        made, optimizer = self._made, self._optimizer()
-        assert optimizer is not None, "its step"
-        made.lrs = self._lrs.read(optimizer)
-        made.passes = self._take_passes()
+        self._read_step()
         self._finish_step(None)
 
     def other_stepped(self) -> None:
         """Another optimizer of the run has made a step."""
 
+    def _read_step(self) -> LoopStep:
+        """The step is made: read what it was made with."""
+        if self.pending is not None or self._loop_step.scaler is not None:
+            self._end_step()
+        loop_step, optimizer = self._loop_step, self._optimizer()
+        assert optimizer is not None, "its step"
+        loop_step.lrs = self._lrs.read(optimizer)
+        loop_step.passes = passes = self.account.after_step()
+        self._dropped.sites = passes.sites or self._dropped.sites
+        return loop_step
+
     def after_unscale(self, scaler: GradScaler) -> None:
         """Clipping may follow, which makes NaN of Inf."""
-        found = self._made.unscaled_inf = self._overflow(scaler)
+        found = self._loop_step.unscaled_inf = self._overflow(scaler)
         self._name_overflow(found)
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
         """The scaler has looked for overflows; its update follows."""
-        unscaled_inf, self._made.unscaled_inf = self._made.unscaled_inf, None
-        self._end_made()
-        made = self._made
-        made.scaler, made.lrs = scaler, self._lrs.read(self._current_optimizer)
-        made.passes = passes = self._take_passes()
+        unscaled_inf, self._loop_step.unscaled_inf = self._loop_step.unscaled_inf, None
+        loop_step = self._read_step()
+        loop_step.scaler, passes = scaler, loop_step.passes
         if passes.count and not passes.is_scaled and not passes.absence:
             passes.absence = "scaled"  # the scaler divides the gradients: something has multiplied them
-        made.found_inf = unscaled_inf
-        if made.found_inf is None:
-            made.found_inf = self._overflow(scaler)
-            self._name_overflow(made.found_inf)
+        loop_step.found_inf = unscaled_inf
+        if loop_step.found_inf is None:
+            loop_step.found_inf = self._overflow(scaler)
+            self._name_overflow(loop_step.found_inf)
 
     def before_update(self, scaler: GradScaler) -> None:
         """Keep the scale that this step ran with."""
-        made = self._made
-        if made.scaler is scaler and made.found_inf is not None:
-            made.scale_before = current_scale(scaler).clone()
+        loop_step = self._loop_step
+        if loop_step.scaler is scaler and loop_step.found_inf is not None:
+            loop_step.scale_before = current_scale(scaler).clone()
             if len(scaler._per_optimizer_states) > 1:  # the update adds up all of theirs, in place
-                made.found_inf = made.found_inf.clone()
+                loop_step.found_inf = loop_step.found_inf.clone()
 
     def after_update(self, scaler: GradScaler) -> None:
         """A step with a scaler is complete."""
-        made = self._made
-        if made.scaler is scaler and made.found_inf is not None and made.scale_before is not None:
-            tensors = made.scale_before, made.found_inf, current_scale(scaler), growth_tracker(scaler)
-            made.found_inf = None
+        loop_step = self._loop_step
+        before, found = loop_step.scale_before, loop_step.found_inf
+        if loop_step.scaler is scaler and found is not None and before is not None:
+            loop_step.found_inf = None
             self._norms.scaled_steps += 1
-            self._finish_step(ScalerTensors(*tensors))
+            self._finish_step(ScalerTensors(before, found, current_scale(scaler), growth_tracker(scaler)))
 
-    def _end_made(self) -> None:
+    def _end_step(self) -> None:
         """Report a step that still waits: for what is logged with it, or for an update that never came."""
         self.work_begins()
-        scaler, found = self._made.scaler, self._made.found_inf
+        scaler, found = self._loop_step.scaler, self._loop_step.found_inf
         if scaler is not None and found is not None:
-            self._made.found_inf = None
+            self._loop_step.found_inf = None
             scale = current_scale(scaler)
             self._finish_step(ScalerTensors(scale, found, scale, growth_tracker(scaler)))
             self.work_begins()
-
-    def _take_passes(self) -> StepPasses:
-        passes = self.account.after_step()
-        if passes.sites:
-            self._dropped.sites = passes.sites
-        return passes
 
     @harmless
     def loaded(self, asked: float, seconds: float, samples: int) -> None:
@@ -256,7 +253,7 @@ class ObservedLoop:
     def take_batch(self, asked: float, seconds: float, samples: int) -> None:
         """As :meth:`loaded`, of this optimizer's next step."""
         self.work_begins()
-        self._made.load(asked, seconds, samples)
+        self._loop_step.load(asked, seconds, samples)
         # Another optimizer's steps may have used the batches before this one.
         self._fresh_samples.load(samples, adds=self.lanes.is_alone)
 
@@ -270,7 +267,7 @@ class ObservedLoop:
             self._validation.update(values if loss is None else {"loss": loss, **values})
             return
         self._logs = True
-        self._made.log(loss, values)
+        self._loop_step.log(loss, values)
 
     @harmless
     def begin_validation(self) -> None:
@@ -316,7 +313,7 @@ class ObservedLoop:
         """Deliver what is left; waits for the device."""
         self._fresh_samples.close()
         if self.active:
-            self._end_made()
+            self._end_step()
             self._sender.flush()
         self.active = False
 
@@ -334,20 +331,16 @@ class ObservedLoop:
         """Whether anything done now would become a part of a CUDA graph."""
         return self.on_cuda and torch.cuda.is_current_stream_capturing()
 
-    @property
-    def _current_optimizer(self) -> Optimizer:
-        optimizer = self._optimizer()
-        assert optimizer is not None, "its step"
-        return optimizer
-
     def _overflow(self, scaler: GradScaler) -> Tensor:
         """Whether the scaler found one in the optimizer's gradients, which it was just called with."""
-        return found_inf(scaler, self.lanes.stepping or self._current_optimizer)
+        optimizer = self.lanes.stepping or self._optimizer()
+        assert optimizer is not None, "its step"
+        return found_inf(scaler, optimizer)
 
     def _name_overflow(self, found: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if not self.on_cuda and self._made.norms is None and found.item():
-            self._made.norms, self._made.norms_scaled = self._norms.measure(), False
+        if not self.on_cuda and self._loop_step.norms is None and found.item():
+            self._loop_step.norms, self._loop_step.norms_scaled = self._norms.measure(), False
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
         """Count the step and send its numbers: if the loop logs more of them, when the next one begins."""
@@ -366,13 +359,13 @@ class ObservedLoop:
         return self.step >= self._look_step or self._ended >= self._look_due
 
     def _push(self, scaler: ScalerTensors | None, precision: str, warming_up: bool) -> None:
-        made, self._made = self._made, LoopStep()
-        if not self._sender.is_timed:  # it was begun before it was seen, and so were its batches
-            made.trained_samples += self._fresh_samples.take()
-        self._sender.send(made, scaler, self.step, self.epoch, precision, self._ended, warming_up=warming_up)
+        loop_step, self._loop_step, sender = self._loop_step, LoopStep(), self._sender
+        if not sender.is_timed:  # it was begun before it was seen, and so were its batches
+            loop_step.trained_samples += self._fresh_samples.take()
+        sender.send(loop_step, scaler, self.step, self.epoch, precision, self._ended, warming_up=warming_up)
 
     def _precision(self) -> str:
-        passes = self._made.passes
+        passes = self._loop_step.passes
         if passes.may_be_lower and passes.precision == "fp32" and self._has_frozen_parts:
             return "unknown"  # what needs no gradients leaves no graph
         return passes.precision or self.account.weights_word or "unknown"

@@ -31,7 +31,7 @@ class RowSender:
 
     def send(
         self,
-        made: LoopStep,
+        loop_step: LoopStep,
         scaler: ScalerTensors | None,
         step: int,
         epoch: int,
@@ -41,24 +41,24 @@ class RowSender:
         warming_up: bool,
     ) -> None:
         """Send a step that ``ended`` at that time of ``perf_counter``."""
-        lrs, asked, passes = made.lrs, made.asked, made.passes
-        layout, values = made.row(scaler)
-        samples = made.trained_samples if passes.count else made.samples
+        lrs, asked, passes = loop_step.lrs, loop_step.asked, loop_step.passes
+        layout, values = loop_step.row(scaler)
+        samples = loop_step.trained_samples if passes.count else loop_step.samples
         facts = StepFacts(
             step,
             epoch,
             precision,
             self.samples or samples,
-            None if asked is None else made.data_seconds,
+            None if asked is None else loop_step.data_seconds,
             ended if asked is None else asked,
             lrs.first,
             warming_up,
             layout,
-            made.norms_scaled,
+            loop_step.norms_scaled,
             passes.count or 1,
             lrs.groups,
             self._optimizer,
-            "" if made.logged_loss is not None else passes.form,
+            "" if loop_step.logged_loss is not None else passes.form,
         )
         deliver = self._reporter.step
         self._readback.push(values, lambda row, seconds: deliver(facts, row, seconds), timed=self.is_timed)

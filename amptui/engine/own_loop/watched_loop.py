@@ -176,7 +176,7 @@ class WatchedLoop(ObservedLoop):
         self._take_xray(passes)
         warms_up = self._switch.begin_step()
         if warms_up or self.counted.wants_shapes:
-            samples, batches = self._sender.samples or self._made.samples, self._made.batches
+            samples, batches = self._sender.samples or self._loop_step.samples, self._loop_step.batches
             self.counted.plan(self.step + 1, self._switch, samples, batches, warms_up=warms_up)
 
     @harmless
@@ -213,7 +213,7 @@ class WatchedLoop(ObservedLoop):
     def _forget_step_again(self) -> None:
         """Forget the parts of an attempt that failed; keep when its batches were loaded."""
         self.work_begins()
-        self._made = self._made.again()
+        self._loop_step = self._loop_step.again()
 
     def _take_xray(self, passes: Sequence[Pass]) -> None:
         """Compare the step's passes in FP32 and AMP if that was asked for; an error ends nothing."""
@@ -248,7 +248,7 @@ class WatchedLoop(ObservedLoop):
                 self._look()
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:
-        self._usual_passes = self._made.passes.count
+        self._usual_passes = self._loop_step.passes.count
         if self.step < self._probes_until:  # a look came before: nothing changes without one
             if self._in_probes:
                 self._leave_probes()
