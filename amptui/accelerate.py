@@ -162,9 +162,8 @@ class AcceleratorMonitor(Monitor):
     # ------------------------------------------------------------------- the precision
 
     def _default_amp(self) -> str:
-        accelerator = self._accelerator
-        names = (self._first_precision, str(accelerator.mixed_precision))
-        return next((name for name in names if name in AMP_PRECISIONS), default_amp(accelerator.device))
+        names = (self._first_precision, str(self._accelerator.mixed_precision))
+        return next((name for name in names if name in AMP_PRECISIONS), default_amp(self._accelerator.device))
 
     def _check_precisions(self, *names: str | None) -> None:
         for name in names:

@@ -7,6 +7,7 @@ longer is done aside.
 import atexit
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,11 +28,23 @@ def is_from_signal_handler(error: BaseException) -> bool:
     if entry is None:
         return False
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    running = _running_frames()
     while entry is not None:
-        if entry.tb_frame.f_code in handlers or _got_its_caller(entry.tb_frame):
+        frame = entry.tb_frame
+        if frame not in running and (frame.f_code in handlers or _got_its_caller(frame)):
             return True
         entry = entry.tb_next
     return False
+
+
+def _running_frames() -> set[FrameType]:
+    """Those that handle the error. To read their variables would keep it alive in them."""
+    frames = set()
+    frame: FrameType | None = sys._getframe(2)  # not the caller's, which would hold itself
+    while frame is not None:
+        frames.add(frame)
+        frame = frame.f_back
+    return frames
 
 
 @contextmanager

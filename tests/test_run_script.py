@@ -71,8 +71,7 @@ sys.exit(int(sys.argv[1]))
 """
 
 LEAVES = """
-import os, signal, sys
-import amptui
+import os, signal, sys, amptui
 from tests.observed import Loop
 loop = Loop("fp32")
 amptui.observe(loop.model, loop.optimizer)
@@ -81,8 +80,7 @@ exec(sys.argv[1])
 """
 
 EXITS_WHEN_TOLD = """
-import os, signal, sys, time
-import amptui
+import os, signal, sys, time, amptui
 from tests.observed import Loop
 loop = Loop("fp32")
 amptui.observe(loop.model, loop.optimizer)
