@@ -84,6 +84,9 @@ class ReplayApp(WatchApp):
     def _way_out(self) -> Left | None:
         return "" if self._player.failure is not None else super()._way_out()
 
+    def _is_late(self) -> bool:
+        return True  # it is not waited for
+
     def action_toggle_pause(self) -> None:
         self._player.toggle_pause()
 

@@ -228,9 +228,9 @@ def test_what_the_thread_is_at_is_told_to_who_waits(tmp_path: Path) -> None:
 
 FREEZES = """
 import gc
-from amptui.engine.worker import _frozen_garbage_collection
+from amptui.engine.trainer import frozen_garbage_collection
 before = gc.get_freeze_count()
-with _frozen_garbage_collection():
+with frozen_garbage_collection():
     print(gc.get_freeze_count() > before + 1000)
 print(gc.get_freeze_count())
 """

@@ -256,7 +256,8 @@ def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resu
     warm: WarmSource, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    run = Started(warm, [sys.executable, "-c", FORGETFUL, *training(folder, "--steps", "400", "--headless")])
+    options = ("--steps", "200", "--set", "step_ms=8", "--headless")  # a dozen steps each time it is written
+    run = Started(warm, [sys.executable, "-c", FORGETFUL, *training(folder, *options)])
     with ended_afterwards(folder):
         wait_until(lambda: last_step(folder) > 60, "too few steps")
         os.truncate(folder / "journal.jsonl", 0)
@@ -266,13 +267,13 @@ def test_a_live_journal_that_is_truncated_is_told_at_once_at_the_end_and_by_resu
     assert TRUNCATED in out
     assert (status, unsaved(err)) == (UNSAVED_STATUS, {"journal": told.unsaved})
     kept = {record.step for record in steps_of(folder)}
-    missing = sorted(set(range(1, 401)) - kept)
+    missing = sorted(set(range(1, 201)) - kept)
     assert missing
-    more = ["train", KNOBS, "--resume", str(folder), "--steps", "410", "--device", "cpu", "--headless"]
+    more = ["train", KNOBS, "--resume", str(folder), "--steps", "210", "--device", "cpu", "--headless"]
     status, out, err = Started(warm, amptui_command(*more)).end()
     assert (status, err) == (0, "")
     (line,) = (line for line in out.splitlines() if "the journal lacks" in line)
-    assert f"the journal lacks {len(missing)} of the 400 steps so far: {missing[0]}" in line
+    assert f"the journal lacks {len(missing)} of the 200 steps so far: {missing[0]}" in line
 
 
 def changes(folder: Path) -> list[KeepingChanged]:
