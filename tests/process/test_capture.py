@@ -69,7 +69,8 @@ def run(folder: Path, body: str, *, after: str = "", stderr: int | None = None) 
         stdin=subprocess.DEVNULL,
         stdout=slave,
         stderr=slave if stderr is None else stderr,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8"},
+        # Unbuffered, Python writes a line and its end apart, and the two streams' may come in turn.
+        env={**os.environ, "PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": ""},
     ) as process:
         os.close(slave)
         terminal = _read_to_end(master)
