@@ -159,7 +159,11 @@ def test_a_script_ends_as_it_ends_without_us(end: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("keras", "keras.optimizers"), ("fastai.optimizer", "fastai.optimizer"), ("another", "")],
+    [
+        ("keras", "keras.optimizers"),
+        pytest.param("fastai.optimizer", "fastai.optimizer", marks=pytest.mark.slow),
+        ("another", ""),
+    ],
 )
 def test_a_script_with_optimizers_that_are_not_torch_s_is_told_so(
     module: str, name: str, folder: Path
