@@ -86,7 +86,7 @@ def trace_verdict(trace: ModulesTraced) -> Verdict:
     found = judge_trace(trace)
     if found.state == "weights lost":
         lost = named(trace.lost, trace.lost_count)
-        text = f"weights not finite already: {lost}; no module is to blame, go back to a checkpoint"
+        text = f"weights not finite already: {lost}; no module is to blame"
         return Verdict(found.severity, text)
     if trace.first is not None:
         text = f"first: {what_overflowed_first(trace)}; {_trace_hint(trace, trace.first)}"
