@@ -121,8 +121,8 @@ def _source(spec: ModelSpec) -> Path | None:
         return spec.path
     if spec.module not in {module for module, _ in CATALOGUE.values()}:
         return None
-    found = find_spec(spec.module)
-    return Path(found.origin) if found is not None and found.origin else None
+    module_spec = find_spec(spec.module)
+    return Path(module_spec.origin) if module_spec is not None and module_spec.origin else None
 
 
 def _classes(source: Path) -> dict[str, ast.ClassDef]:

@@ -149,13 +149,13 @@ def keeping_changed(record: KeepingChanged) -> str:
 
 def steps_missing(ranges: Sequence[tuple[int, int]], last_step: int) -> str:
     """``the journal lacks 513 of the 1,200 steps so far: 1 to 512, 600``; of many ranges the first few."""
-    told = [
+    shown = ", ".join(
         units.count(first) if first == last else f"{units.count(first)} to {units.count(last)}"
         for first, last in ranges[:_MAX_RANGES]
-    ]
+    )
     more = f" and {units.count(len(ranges) - _MAX_RANGES)} more ranges" if len(ranges) > _MAX_RANGES else ""
     steps = units.count(sum(last - first + 1 for first, last in ranges))
-    return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {', '.join(told)}{more}"
+    return f"the journal lacks {steps} of the {units.count(last_step)} steps so far: {shown}{more}"
 
 
 _VIEWER_CHANGES = {

@@ -83,20 +83,20 @@ def _read(path: Path) -> Mapping[str, Any]:
         if path.suffix == SAFETENSORS:
             from safetensors.torch import load_file
 
-            found: Any = load_file(path)
+            weights: Any = load_file(path)
         else:
-            found = load_plain(path)
+            weights = load_plain(path)
     except MemoryError:
         raise
     except Exception as error:  # a damaged archive, or the pickle in it, may raise anything
         why = str(error).strip().partition("\n")[0] or type(error).__name__
         what = f"cannot read {path}: {why[:300]}"
         raise DataError(what, hint="save a plain state_dict: torch.save(model.state_dict(), FILE)") from error
-    if not isinstance(found, Mapping) or not any(isinstance(value, Tensor) for value in found.values()):
+    if not isinstance(weights, Mapping) or not any(isinstance(value, Tensor) for value in weights.values()):
         raise DataError(
             f"{path} holds no state_dict", hint="save one with torch.save(model.state_dict(), FILE)"
         )
-    return found
+    return weights
 
 
 def _write_safetensors(state: Mapping[str, Any], path: Path) -> None:

@@ -70,7 +70,7 @@ def draw(chart: Chart, steps: Steps) -> Markup | None:
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
     found = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
-    extremes = [values for each in found for values in _shown_extremes(each)]
+    extremes = [values for curve_columns in found for values in _shown_extremes(curve_columns)]
     vertical = axis(np.concatenate([points, *extremes]), chart.kind)
     if vertical is None:
         return None

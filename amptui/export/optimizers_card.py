@@ -19,12 +19,12 @@ def optimizers_card(view: SessionView) -> Markup | None:
     """The newest numbers of each; None for a single one."""
     if not view.optimizers:
         return None
-    front = next(each.label for each in view.optimizers if each.is_front)
-    told = [f"The other figures and charts are of {front}, unless they say otherwise."]
+    front = next(optimizer.label for optimizer in view.optimizers if optimizer.is_front)
+    notes = [f"The other figures and charts are of {front}, unless they say otherwise."]
     if view.optimizers_left_out:
-        told.append(f"The run has more than {len(view.optimizers)} optimizers: the others are left out.")
+        notes.append(f"The run has more than {len(view.optimizers)} optimizers: the others are left out.")
     rows = table(_HEAD, map(_row, view.optimizers))
-    return card("optimizers", rows, *(paragraph(line, "note") for line in told))
+    return card("optimizers", rows, *(paragraph(line, "note") for line in notes))
 
 
 def _row(optimizer: OptimizerView) -> list[str]:

@@ -52,14 +52,14 @@ class Stopping:
 
         While ``hurried()`` is true, no longer than ``HURRIED_SECONDS``.
         """
-        began, told = time.monotonic(), ""
+        began, last_words = time.monotonic(), ""
         while not self._thread.join(_LOOK_INTERVAL_SECONDS):
             self.waited_seconds = time.monotonic() - began
             if self._is_given_up(HURRIED_SECONDS if hurried() else self._timeout_seconds):
                 self._over = True
                 return False
-            if not self._thread.saving and (words := self._thread.awaited) != told:
-                told = words
+            if not self._thread.saving and (words := self._thread.awaited) != last_words:
+                last_words = words
                 self._tell(words)
         self._over = True
         return True

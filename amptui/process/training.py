@@ -95,11 +95,11 @@ def wire(
     *,
     listeners: Sequence[Listener] = (),
     world: World | None = None,
-    told: Callable[[str], object] | None = None,
+    report: Callable[[str], object] | None = None,
 ) -> Training:
     """A training of ``request`` in ``run_dir`` that serves viewers, ready to start.
 
-    ``world``: this process is rank 0 of several. ``told`` gets what a stop waits for, as every screen does.
+    ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
     """
     session = Session(str(run_dir.path))
     recorder = Recorder(
@@ -127,8 +127,8 @@ def wire(
 
     def tell(words: str) -> None:
         recorder.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
-        if told is not None:
-            told(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
+        if report is not None:
+            report(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
 
     stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
     return Training(session, control, thread, recorder, sampler, run_dir, server, stopping)
@@ -207,7 +207,7 @@ def run_plainly(
     """
     with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
         listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
-        training = wire(request, spec, run_dir, listeners=listeners, world=world, told=complain)
+        training = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
         with _stop_signals(training) as signals:
             training.start()
             if json:

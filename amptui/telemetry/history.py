@@ -236,10 +236,10 @@ class RateTrack:
     ) -> None:
         """Add the next steps; a rate of None means that there is none."""
         self._snapshot = None
-        known = [rate is not None and math.isfinite(rate) for rate in rates]
+        validity = [rate is not None and math.isfinite(rate) for rate in rates]
         self._rates.extend(rates)
-        self._samples.extend([n if is_known else None for n, is_known in zip(samples, known, strict=True)])
-        self._seconds.extend([s if is_known else None for s, is_known in zip(seconds, known, strict=True)])
+        self._samples.extend([n if is_valid else None for n, is_valid in zip(samples, validity, strict=True)])
+        self._seconds.extend([s if is_valid else None for s, is_valid in zip(seconds, validity, strict=True)])
 
     def skip(self, steps: int) -> None:
         """Add steps without a rate."""

@@ -48,13 +48,13 @@ def _add_group(group: dict[str, bool] | None, prepared: Prepared, name: str) -> 
     if group is None:
         raise _refusal(name, f"{grew} with parameters that are not the model's")
     parameters = dict(prepared.model.named_parameters())
-    absent = next((each for each in group if each not in parameters), None)
+    absent = next((parameter for parameter in group if parameter not in parameters), None)
     if absent is not None:
         raise _refusal(name, f"{grew} with {absent}, which the model does not have")
-    for each, is_trained in group.items():
-        parameters[each].requires_grad_(is_trained)
+    for parameter, is_trained in group.items():
+        parameters[parameter].requires_grad_(is_trained)
     try:
-        prepared.optimizer.add_param_group({"params": [parameters[each] for each in group]})
+        prepared.optimizer.add_param_group({"params": [parameters[parameter] for parameter in group]})
     except ValueError as error:
         raise _refusal(name, f"{grew} that does not fit: {error}") from error
 

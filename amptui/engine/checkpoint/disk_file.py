@@ -83,10 +83,12 @@ def load_plain(file: BinaryIO | Path) -> Any:
     try:
         return torch.load(file, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
-        found = re.search(r"GLOBAL (\S+)", str(error))
-    if found is None:
+        forbidden_global = re.search(r"GLOBAL (\S+)", str(error))
+    if forbidden_global is None:
         raise ValueError("it is damaged, or no file of torch.save")
-    raise ValueError(f"it holds more than tensors ({found[1]}), which loading would have to execute")
+    raise ValueError(
+        f"it holds more than tensors ({forbidden_global[1]}), which loading would have to execute"
+    )
 
 
 class SummedFile(DiskFile):

@@ -203,8 +203,8 @@ class ObservedLoop:
 
     def after_unscale(self, scaler: GradScaler) -> None:
         """Clipping may follow, which makes NaN of Inf."""
-        found = self._loop_step.unscaled_inf = self._overflow(scaler)
-        self._name_overflow(found)
+        overflow = self._loop_step.unscaled_inf = self._overflow(scaler)
+        self._name_overflow(overflow)
 
     def after_scaled_step(self, scaler: GradScaler) -> None:
         """The scaler has looked for overflows; its update follows."""
@@ -229,20 +229,20 @@ class ObservedLoop:
     def after_update(self, scaler: GradScaler) -> None:
         """A step with a scaler is complete."""
         loop_step = self._loop_step
-        before, found = loop_step.scale_before, loop_step.found_inf
-        if loop_step.scaler is scaler and found is not None and before is not None:
+        before, overflow = loop_step.scale_before, loop_step.found_inf
+        if loop_step.scaler is scaler and overflow is not None and before is not None:
             loop_step.found_inf = None
             self._norms.scaled_steps += 1
-            self._finish_step(ScalerTensors(before, found, current_scale(scaler), growth_tracker(scaler)))
+            self._finish_step(ScalerTensors(before, overflow, current_scale(scaler), growth_tracker(scaler)))
 
     def _end_step(self) -> None:
         """Report a step that still waits: for what is logged with it, or for an update that never came."""
         self.work_begins()
-        scaler, found = self._loop_step.scaler, self._loop_step.found_inf
-        if scaler is not None and found is not None:
+        scaler, overflow = self._loop_step.scaler, self._loop_step.found_inf
+        if scaler is not None and overflow is not None:
             self._loop_step.found_inf = None
             scale = current_scale(scaler)
-            self._finish_step(ScalerTensors(scale, found, scale, growth_tracker(scaler)))
+            self._finish_step(ScalerTensors(scale, overflow, scale, growth_tracker(scaler)))
             self.work_begins()
 
     @harmless
@@ -337,9 +337,9 @@ class ObservedLoop:
         assert optimizer is not None, "its step"
         return found_inf(scaler, optimizer)
 
-    def _name_overflow(self, found: Tensor) -> None:
+    def _name_overflow(self, overflow: Tensor) -> None:
         """On a CPU a skip is known at once, while its gradients are there to name."""
-        if not self.on_cuda and self._loop_step.norms is None and found.item():
+        if not self.on_cuda and self._loop_step.norms is None and overflow.item():
             self._loop_step.norms, self._loop_step.norms_scaled = self._norms.measure(), False
 
     def _finish_step(self, scaler: ScalerTensors | None) -> None:

@@ -114,8 +114,8 @@ class ModuleTrace:
     ) -> ModulesTraced:
         """The record of a delivered ``row`` of :meth:`values`; ``time`` is Unix seconds."""
         ranges = [
-            ModuleRange(name=each.name, kind=each.kind, way=each.way, dtype=each.dtype, largest=largest)
-            for each, largest in zip(self._measured, row[: len(self._measured)], strict=True)
+            ModuleRange(name=call.name, kind=call.kind, way=call.way, dtype=call.dtype, largest=largest)
+            for call, largest in zip(self._measured, row[: len(self._measured)], strict=True)
         ]
         first = _first(ranges)
         lost = self._lost_weights.lost(row[len(ranges) :], first.name) if first is not None else []

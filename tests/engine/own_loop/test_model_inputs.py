@@ -4,19 +4,15 @@ import copy
 import io
 import pickle
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
-from amptui.engine.own_loop.model_inputs import ModelInputs
-from amptui.engine.own_loop.observed_loop import ObservedLoop
-from amptui.records import Record, StepRecord
+from amptui.records import StepRecord
 from tests.engine.compiled_runs import nothing_compiled
-from tests.engine.own_loop.seen_steps import net, sgd, steps_of
+from tests.engine.own_loop.seen_steps import net, sgd, steps_of, watching
 
 
 @pytest.fixture(autouse=True)
@@ -51,32 +47,9 @@ class TwoInputs(nn.Module):
         return outputs
 
 
-def _fail(error: Exception) -> None:
-    raise error
-
-
-@contextmanager
-def observed(model: nn.Module, optimizer: Optimizer) -> Iterator[list[Record]]:
-    """As a loop that is found: its samples are counted by the model's inputs."""
-    records: list[Record] = []
-    loop = ObservedLoop(
-        model,
-        optimizer,
-        records.append,
-        samples_per_step=None,
-        begins=lambda _precision: None,
-        failed=_fail,
-        inputs=ModelInputs(model),
-    )
-    try:
-        yield records
-    finally:
-        loop.close()
-
-
 def samples_of(model: nn.Module, batches: Sequence[tuple[Any, ...]], *, per_step: int = 1) -> list[int]:
     optimizer = sgd(model)
-    with observed(model, optimizer) as records:
+    with watching(model, optimizer, counts_inputs=True) as records:
         for index, inputs in enumerate(batches, 1):
             model(*inputs).square().mean().backward()
             if index % per_step == 0:
@@ -122,7 +95,7 @@ def test_inputs_of_different_first_dimensions_are_not_counted() -> None:
 def test_a_model_that_is_called_twice_in_a_pass_is_not_counted() -> None:
     model = net()
     optimizer = sgd(model)
-    with observed(model, optimizer) as records:
+    with watching(model, optimizer, counts_inputs=True) as records:
         for calls in (2, 1):
             sum(model(torch.randn(6, 4)).square().mean() for _ in range(calls)).backward()
             optimizer.step()
@@ -132,7 +105,7 @@ def test_a_model_that_is_called_twice_in_a_pass_is_not_counted() -> None:
 def test_inputs_by_name_are_counted() -> None:
     model = TwoInputs()
     optimizer = sgd(model)
-    with observed(model, optimizer) as records:
+    with watching(model, optimizer, counts_inputs=True) as records:
         model(inputs=torch.randn(6, 4), other=torch.randn(6)).square().mean().backward()
         optimizer.step()
     assert [step.samples for step in steps_of(records)] == [6]
@@ -141,7 +114,7 @@ def test_inputs_by_name_are_counted() -> None:
 def test_an_evaluation_is_not_counted() -> None:
     model = net()
     optimizer = sgd(model)
-    with observed(model, optimizer) as records:
+    with watching(model, optimizer, counts_inputs=True) as records:
         for _ in range(3):
             model(torch.randn(6, 4)).square().mean().backward()
             optimizer.step()
@@ -154,7 +127,7 @@ def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
     model = net()
     optimizer = sgd(model)
     bare = pickle.dumps(model)
-    with observed(model, optimizer):
+    with watching(model, optimizer, counts_inputs=True):
         model(torch.randn(6, 4)).square().mean().backward()
         assert model._forward_pre_hooks  # ours
         copied = copy.deepcopy(model)
@@ -176,7 +149,7 @@ def test_no_copy_and_no_file_of_a_model_knows_of_it() -> None:
 
 def test_hooks_of_the_script_are_in_its_copies_and_ours_is_not() -> None:
     model, calls = net(), []
-    with observed(model, sgd(model)):
+    with watching(model, sgd(model), counts_inputs=True):
         model.register_forward_pre_hook(_script_hook)
         copied = copy.deepcopy(model)
         assert [*copied._forward_pre_hooks.values()] == [_script_hook]
@@ -196,7 +169,10 @@ def test_the_tables_of_hooks_are_as_before() -> None:
     model, with_hook = net(), net()
     handle = with_hook.register_forward_pre_hook(_script_hook)
     table, kind = with_hook._forward_pre_hooks, type(model._forward_pre_hooks)
-    with observed(model, sgd(model)), observed(with_hook, sgd(with_hook)) as records:
+    with (
+        watching(model, sgd(model), counts_inputs=True),
+        watching(with_hook, sgd(with_hook), counts_inputs=True) as records,
+    ):
         assert with_hook._forward_pre_hooks is table
         assert len(table) == 1  # who has hooks is left alone
         model(torch.randn(6, 4)).square().mean().backward()
