@@ -12,14 +12,15 @@ from array import array
 from binascii import a2b_base64, b2a_base64
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Set
-from functools import partial
+from functools import partial, reduce
 from json.encoder import encode_basestring_ascii
-from operator import attrgetter
+from operator import attrgetter, or_
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from amptui import strictjson
+from amptui import step_lines, strictjson
 from amptui.records import Record
+from amptui.steps import StepRecord, Steps
 from amptui.strictjson import JsonError, Reader
 
 _Writer = Callable[[Any], str]
@@ -29,18 +30,25 @@ _T = TypeVar("_T")
 
 def dumps(record: Record) -> str:
     """``record`` as one line of strict JSON, without the line break."""
-    return _RECORD_WRITERS[type(record)](record)  # called for every step: no needless calls
+    return step_lines.dumps(record) if type(record) is Steps else _RECORD_WRITERS[type(record)](record)
 
 
 def loads(line: str) -> Record | None:
-    """The record in ``line``; None if its type is from a later version.
+    """The record in ``line``; None if its type is from a later version. A single step is a block of one.
 
     Unknown fields are ignored, missing ones get their defaults. Raises ``JsonError``.
     """
+    if line.startswith(step_lines.LINE_BEGINS):
+        return step_lines.loads(line)
     value = strictjson.parse(line)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise JsonError("not an object with a type")
-    return _RECORDS.read(value) if value["type"] in _RECORD_NAMES else None
+    if value["type"] == "Steps":
+        return step_lines.read(value)
+    if value["type"] not in _RECORD_NAMES:
+        return None
+    record = _RECORDS.read(value)
+    return Steps.of(record) if type(record) is StepRecord else record
 
 
 class Codec(Generic[_T]):
@@ -81,8 +89,8 @@ class Codec(Generic[_T]):
         made: _T = self._read(value)
         return made
 
-    # Writing depends on the value's own type, which may be numpy's. A StepRecord is written for every step,
-    # beside the training: so common types are compared by identity, and punctuation is formatted once.
+    # Writing depends on the value's own type, which may be numpy's. Records are written beside the training:
+    # so common types are compared by identity, and punctuation is formatted once.
 
     def _text(self, value: object) -> str:
         """Any value as JSON text."""
@@ -113,7 +121,7 @@ class Codec(Generic[_T]):
         writers, text = self.writers, self._text
 
         def write(value: Any) -> str:
-            # "%s" of an int or a finite float is its JSON text: the fast path for most of a StepRecord.
+            # "%s" of an int or a finite float is its JSON text: the fast path for most fields.
             return layout % tuple(
                 [
                     each
@@ -331,6 +339,6 @@ _SIMPLE_READERS: Mapping[Any, Reader] = {
     float: strictjson.read_float,
     str: strictjson.read_text,
 }
-_RECORDS: Codec[Record] = Codec(Record)
+_RECORDS: Codec[Any] = Codec(reduce(or_, (cls for cls in get_args(Record) if cls is not Steps)))
 _RECORD_WRITERS = _RECORDS.writers
 _RECORD_NAMES = frozenset(cls.__name__ for cls in get_args(Record))

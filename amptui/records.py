@@ -20,9 +20,10 @@ from amptui.findings import (
     XRayTaken,
 )
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.loop_records import OTHER_PRECISIONS, GradientsDropped, LossForm, OptimizerFollowed
+from amptui.loop_records import OTHER_PRECISIONS, GradientsDropped, OptimizerFollowed
 from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed, RanksSampled, RanksStarted
 from amptui.samples import DeviceSample
+from amptui.steps import StepRecord, Steps
 
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
 """Every precision that can be switched to, in the order in which tables show them."""
@@ -131,48 +132,6 @@ class PhaseChanged:
     """With ``total``: how far it is, in ``unit``."""
     total: int | None = None
     unit: Literal["bytes", "samples", "batches"] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRecord:
-    """One optimizer step, applied or skipped."""
-
-    time: float
-    step: int
-    """Counted from 1 over the whole run."""
-    epoch: int
-    """Counted from 1."""
-    precision: str
-    loss: float | None
-    """Never multiplied by the loss scale."""
-    samples: int
-    """Of all ranks; 0 where an observed script does not say how many."""
-    step_seconds: float | None
-    """From the end of the step before to the end of this one, on the device's clock."""
-    data_seconds: float | None
-    """How long the loop waited for this step's batch, on the host's clock."""
-    lr: float | None
-    """Of the optimizer's first parameter group; None for one without a learning rate."""
-    loss_scale: float | None
-    """The scale this step ran with; None outside ``fp16``."""
-    growth_tracker: int | None
-    skipped: bool
-    grad_norm: float | None
-    """The L2 norm over all gradients, unscaled, before clipping. None in steps too short for it."""
-    nonfinite_gradients: int | None
-    """How many gradient tensors hold NaN or Inf."""
-    settling: bool
-    grad_max: float | None = None
-    """The largest absolute value in all gradients, unscaled, before clipping; measured with the norm."""
-    losses: Mapping[str, float] = field(default_factory=dict)
-    """The parts of the loss by name, where the experiment names them."""
-    micro_batches: int = 1
-    """Batches whose gradients were accumulated in this step; ``samples`` are those of all of them."""
-    group_lrs: tuple[float, ...] = ()
-    """The learning rate of each parameter group, where they differ; the first 8."""
-    optimizer: str = ""
-    """Which of a script's several optimizers; empty for the run's first, and for an only one."""
-    loss_form: LossForm = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,6 +320,7 @@ class RunFailed:
 Record = (
     RunStarted
     | PhaseChanged
+    | Steps
     | StepRecord
     | DeviceSample
     | RanksStarted

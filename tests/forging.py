@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from amptui import codec
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from amptui.keeping import ViewersChanged
-from amptui.records import Record, RunFailed, RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import Record, RunFailed, RunFinished
 from amptui.runs.lock import holder
+from amptui.steps import StepRecord
+from tests.single_steps import read
 from tests.terminal import FRAMES, KNOBS, Terminal, amptui_command
 from tests.warm import WarmSource
 

@@ -17,14 +17,8 @@ import amptui.accelerate
 from amptui.answers import RequestRefused, RequestTaken
 from amptui.control import CheckpointRequest, PrecisionRequest, StopRequest, XRayRequest
 from amptui.loop_records import OptimizerFollowed
-from amptui.records import (
-    EpochFinished,
-    Note,
-    PrecisionChanged,
-    RunFinished,
-    RunStarted,
-    StepRecord,
-)
+from amptui.records import EpochFinished, Note, PrecisionChanged, RunFinished, RunStarted
+from amptui.steps import StepRecord
 from tests.accelerated import OVERFLOWS, Loop, new_accelerator, new_fp16_accelerator, saved, scaler_state
 from tests.own_loops import STEPS, SWITCHES, ask, switching
 from tests.run_records import of, records

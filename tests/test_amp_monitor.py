@@ -29,12 +29,12 @@ from amptui.records import (
     Record,
     RunFinished,
     RunStarted,
-    StepRecord,
     Validated,
 )
-from amptui.runs.journal import read
+from amptui.steps import StepRecord
 from tests.own_loops import FORMS, STEPS, SWITCHES, Form, Own, ask, switching
 from tests.run_records import of, records
+from tests.single_steps import read
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -18,7 +18,8 @@ from amptui.engine.probes.flop_schedule import FlopSchedule
 from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.warm_up import MAX_STEPS as MAX_WARM_UP_STEPS
 from amptui.findings import FlopsCounted
-from amptui.records import Note, StepRecord
+from amptui.records import Note
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from tests.own_loops import FORMS, Form, Own, ask
 from tests.run_records import of, records

@@ -19,11 +19,12 @@ from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.probes.schedule import Probes
 from amptui.process import guest_run
-from amptui.records import Note, RunStarted, StepRecord
-from amptui.runs.journal import read
+from amptui.records import Note, RunStarted
+from amptui.steps import StepRecord
 from tests.engine.compiled_runs import nothing_compiled
 from tests.own_loops import FORMS, Form, Own, ask
 from tests.run_records import of, records
+from tests.single_steps import read
 
 _FAULTS: dict[str, tuple[Any, str]] = {
     "switch": (PrecisionSwitch, "between_steps"),

@@ -8,10 +8,10 @@ from amptui.answers import RequestTaken
 from amptui.control import TraceRequest, XRayRequest
 from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
-from amptui.records import StepRecord
-from amptui.runs.journal import read
+from amptui.steps import StepRecord
 from tests.own_loops import FORMS, Form, Own, ask
 from tests.run_records import of, records
+from tests.single_steps import read
 
 
 def test_an_xray_runs_the_closures_again_and_changes_no_bit(runs: Path) -> None:

@@ -9,8 +9,9 @@ import amptui
 from amptui.cli import main
 from amptui.models import CATALOGUE
 from amptui.options import build_parser
-from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
-from amptui.runs.journal import read
+from amptui.records import RunFailed, RunFinished, RunStarted
+from amptui.steps import StepRecord
+from tests.single_steps import read
 
 KNOBS = str(Path(__file__).parent / "recipes" / "knobs.py")
 LINE_THAT_RAISES = 1 + next(

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from amptui.answers import RequestRefused, RequestTaken
 from amptui.control import CheckpointRequest, PrecisionRequest, Request, StopRequest, XRayRequest
-from amptui.records import EpochFinished, PrecisionChanged, RunFinished, RunStarted, StepRecord
+from amptui.records import EpochFinished, PrecisionChanged, RunFinished, RunStarted
+from amptui.steps import StepRecord
 from tests.observed import AUTOCAST
 from tests.own_loops import ask
 from tests.run_records import of, records

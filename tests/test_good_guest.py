@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 import amptui
-from amptui.records import RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import RunFinished
+from amptui.steps import StepRecord
 from tests.observed import Loop, same_bits
 from tests.run_records import of, records
+from tests.single_steps import read
 
 
 @pytest.fixture

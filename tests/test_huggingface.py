@@ -20,13 +20,13 @@ from amptui.records import (
     PrecisionChanged,
     RunFinished,
     RunStarted,
-    StepRecord,
     StepSkipped,
     Validated,
 )
-from amptui.runs.journal import read
+from amptui.steps import StepRecord
 from tests.own_loops import ask, switching
 from tests.run_records import of, records
+from tests.single_steps import read
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="no transformers"),

@@ -28,12 +28,12 @@ from amptui.records import (
     RunFailed,
     RunFinished,
     RunStarted,
-    StepRecord,
     Validated,
 )
-from amptui.runs.journal import read
+from amptui.steps import StepRecord
 from tests.checkout import ROOT, child_environment
 from tests.run_records import of
+from tests.single_steps import read
 
 pytestmark = pytest.mark.filterwarnings("default")  # Lightning's own
 

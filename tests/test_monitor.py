@@ -28,11 +28,11 @@ from amptui.records import (
     PrecisionChanged,
     RunFinished,
     RunStarted,
-    StepRecord,
     StepSkipped,
 )
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from tests.observed import FAULTS, Loop, same_bits
 from tests.run_records import of, records

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.records import EpochFinished, StepRecord, Validated
-from amptui.runs.journal import read
+from amptui.records import EpochFinished, Validated
+from amptui.steps import StepRecord
 from tests.checkout import ROOT
+from tests.single_steps import read
 
 PAGE = (ROOT / "demo" / "guide" / "own_loop.md").read_text()
 

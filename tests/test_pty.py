@@ -11,15 +11,8 @@ import pytest
 
 from amptui.answers import RequestMade, RequestTaken
 from amptui.keeping import CheckpointWritten
-from amptui.records import (
-    PauseChanged,
-    PrecisionChanged,
-    Printed,
-    RunFailed,
-    RunFinished,
-    StepRecord,
-)
-from amptui.runs.journal import read
+from amptui.records import PauseChanged, PrecisionChanged, Printed, RunFailed, RunFinished
+from amptui.steps import StepRecord
 from tests.living import (
     assert_restored,
     ended_afterwards,
@@ -33,6 +26,7 @@ from tests.living import (
     wait_for_end,
     wait_until,
 )
+from tests.single_steps import read
 from tests.terminal import FRAMES, Terminal, amptui_command
 from tests.warm import WarmSource
 

@@ -10,7 +10,8 @@ import pytest
 
 import amptui
 from amptui.options import build_parser
-from amptui.records import RunFinished, StepRecord
+from amptui.records import RunFinished
+from amptui.steps import StepRecord
 from amptui.tui.keys import KEYS
 from tests.checkout import ROOT
 
@@ -144,7 +145,7 @@ def test_the_walk_through_has_every_trouble() -> None:
 def test_the_example_model_trains(few_digits: None, tmp_path: Path) -> None:
     from amptui.engine.loading import build_experiment, load_class
     from amptui.modelspec import parse_model
-    from amptui.records import StepRecord
+    from amptui.steps import StepRecord
     from tests.tiny import Log, prepare, train
 
     (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", README.read_text(), re.DOTALL)

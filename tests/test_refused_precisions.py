@@ -12,7 +12,8 @@ from amptui import AmpMonitor, amp_monitor
 from amptui.answers import RequestRefused
 from amptui.control import ComparisonRequest, PrecisionRequest, XRayRequest
 from amptui.findings import PrecisionsCompared, XRayTaken
-from amptui.records import Note, PrecisionChanged, RunStarted, StepRecord
+from amptui.records import Note, PrecisionChanged, RunStarted
+from amptui.steps import StepRecord
 from tests.own_loops import Own, ask
 from tests.run_records import of, records
 

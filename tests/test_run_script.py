@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from amptui.process.script import LEFT, NEVER_CALLED, script_name
-from amptui.records import Note, Printed, RunFailed, RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import Note, Printed, RunFailed, RunFinished
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
+from amptui.steps import StepRecord
 from tests.checkout import ROOT
 from tests.living import ended_afterwards, run_pid, screens_told, wait_for_end, wait_until
+from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 
 TRAINS = """

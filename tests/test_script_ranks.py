@@ -25,18 +25,10 @@ from amptui.control import (
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.errors import RunFolderError
 from amptui.ranks import RankLost, RanksSampled, RanksStarted
-from amptui.records import (
-    Note,
-    PauseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    StepRecord,
-)
+from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
+from amptui.steps import StepRecord
 from tests.checkout import ROOT
 from tests.living import records_of, wait_until
 from tests.terminal import amptui_command

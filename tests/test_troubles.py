@@ -21,8 +21,9 @@ from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError
 from amptui.models.selective import Selective
 from amptui.models.unstable import Unstable
-from amptui.records import PauseChanged, Record, StepRecord
+from amptui.records import PauseChanged, Record
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView

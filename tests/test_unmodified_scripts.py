@@ -12,8 +12,9 @@ import pytest
 
 from amptui.loop_records import OptimizerFollowed
 from amptui.process.script import NO_STEP
-from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
-from amptui.runs.journal import read
+from amptui.records import RunFailed, RunFinished, RunStarted
+from amptui.steps import StepRecord
+from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 from tests.unmodified import LOOP, of, outcome, same_outcome
 

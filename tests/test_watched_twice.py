@@ -12,10 +12,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer, optimizer
 
 import amptui
-from amptui.records import Note, Record, RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import Note, Record, RunFinished
+from amptui.steps import StepRecord
 from tests.observed import Loop, same_bits
 from tests.run_records import of
+from tests.single_steps import read
 
 WAYS = ("observe", "watch")
 

@@ -21,8 +21,10 @@ from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.prepared import Prepared
 from amptui.engine.trainer import Outcome, Trainer
-from amptui.records import Note, Record, StepRecord
+from amptui.records import Note, Record
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
+from tests.single_steps import one_by_one
 
 R = TypeVar("R")
 
@@ -134,7 +136,7 @@ class Jittered(Dataset[tuple[Tensor, Tensor]]):
 
 
 class Log(list[Record]):
-    """Records as they were emitted; ``watch`` is called with each."""
+    """Records as they were emitted, steps one by one; ``watch`` is called with each."""
 
     def __init__(self, watch: Callable[[Record], object] | None = None) -> None:
         super().__init__()
@@ -142,9 +144,10 @@ class Log(list[Record]):
 
     def emit(self, record: Record) -> None:
         """What the trainer is given."""
-        self.append(record)
-        if self.watch is not None:
-            self.watch(record)
+        for single in one_by_one([record]):
+            self.append(single)
+            if self.watch is not None:
+                self.watch(single)
 
     def of(self, kind: type[R]) -> list[R]:
         """The records of one type."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from amptui.records import Record, RunResumed, RunStarted, StepRecord, Validation
+from amptui.records import Record, RunResumed, RunStarted, Validation
 from amptui.samples import DeviceSample
+from amptui.steps import Steps
 from amptui.telemetry.history import Track
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
@@ -141,10 +142,10 @@ class Trace:
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
         self.session.fold(records)
-        steps: list[StepRecord] = []
+        steps: list[Steps] = []
         for record in records:
             self._last_time = record.time
-            if isinstance(record, StepRecord):
+            if isinstance(record, Steps):
                 if not record.optimizer:
                     steps.append(record)
             elif isinstance(record, RunStarted | RunResumed):
@@ -214,8 +215,8 @@ class Trace:
             self._resumed += 1
             self._rewind(record.step + 1)
 
-    def _add_steps(self, steps: Sequence[StepRecord]) -> None:
-        for stretch in stretches(steps):
+    def _add_steps(self, blocks: Sequence[Steps]) -> None:
+        for stretch in stretches(blocks):
             self._add_stretch(stretch)
 
     def _add_stretch(self, stretch: Stretch) -> None:
@@ -227,9 +228,8 @@ class Trace:
         if gap < 0:
             self._rewind(stretch.first_step)
         self._resuming = False
-        samples = self._samples + np.cumsum([record.samples for record in stretch.records], dtype=np.float64)
-        times = [record.step_seconds for record in stretch.records]
-        timed = [time if time is not None and 0.0 < time < math.inf else 0.0 for time in times]
+        samples = self._samples + np.cumsum(stretch.samples, dtype=np.float64)
+        timed = [time if time is not None and 0.0 < time < math.inf else 0.0 for time in stretch.seconds]
         with np.errstate(over="ignore"):
             seconds = self._seconds + np.cumsum(timed)
         for track, values in (
@@ -240,7 +240,7 @@ class Trace:
             track.skip(max(0, gap))
             track.extend(values)
         self._add_lows(stretch, samples, seconds)
-        self._samples += sum(record.samples for record in stretch.records)
+        self._samples += sum(stretch.samples)
         self._seconds = float(seconds[-1])
         self._steps += len(stretch)
         self._untimed += timed.count(0.0)

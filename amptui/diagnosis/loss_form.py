@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from amptui import units
 from amptui.loop_records import LossForm
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 
 _WORDS: Mapping[LossForm, str] = {
     "": "",

@@ -15,16 +15,9 @@ from amptui.engine.precision import Precision
 from amptui.engine.snapshot import before_step
 from amptui.engine.trained import Trained
 from amptui.engine.warm_up import WarmUp
-from amptui.records import (
-    BlockFinished,
-    Note,
-    PrecisionChanged,
-    Record,
-    Severity,
-    StepRecord,
-    base_precision,
-)
+from amptui.records import BlockFinished, Note, PrecisionChanged, Record, Severity, base_precision
 from amptui.script_signals import is_from_signal_handler
+from amptui.steps import StepRecord, Steps
 
 T = TypeVar("T")
 
@@ -143,13 +136,16 @@ class PrecisionSwitch:
             self._allocator.restart_peak()
         return warming_up
 
-    def take(self, record: StepRecord) -> None:
-        """Take a step's numbers when they arrive."""
-        if record.step >= self._first_step:
-            self._warm_up.add(record.step_seconds)
-        ab_test = self._ab_test
+    def take(self, steps: Steps) -> None:
+        """Take the numbers of steps when they arrive."""
+        self._warm_up.add(steps.step_seconds[max(0, self._first_step - steps.first_step) :])
+        if self._ab_test is not None:
+            for record in steps.one_by_one():
+                self._take_compared(self._ab_test, record)
+
+    def _take_compared(self, ab_test: ABTest, record: StepRecord) -> None:
         # The result is emitted at the step boundary, when the last block's peak is known.
-        if ab_test is not None and ab_test.add(record) and not ab_test.over:
+        if ab_test.add(record) and not ab_test.over:
             self._emit(ab_test.record(record.step))
 
     def hold_scale(self, least: float | None) -> None:

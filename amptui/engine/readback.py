@@ -15,6 +15,12 @@ from torch import Tensor
 Deliver = Callable[[Sequence[float] | None, float | None], object]
 """Takes a row (None: it was dropped) and the step's seconds (None: not measured)."""
 
+Delivered = tuple[Any, Sequence[float] | None, float | None]
+"""The facts of a step as they were pushed, its row, and its seconds."""
+
+DeliverSteps = Callable[[list[Delivered]], object]
+"""Takes the steps that have arrived, oldest first, at least one."""
+
 RING_ROWS = 256
 """Rows in flight before new ones are dropped: how many tiny steps the host may run ahead of a drain."""
 
@@ -40,6 +46,9 @@ class Readback(Protocol):
         ``timed``: the row ends a step and its seconds are measured. Returns the row if it is known already.
         """
 
+    def push_step(self, values: Sequence[Tensor], facts: object, *, timed: bool) -> Sequence[float] | None:
+        """The same for the row of a step, which is delivered together with those around it."""
+
     def drain(self) -> None:
         """Deliver what has arrived; never waits."""
 
@@ -47,25 +56,63 @@ class Readback(Protocol):
         """Deliver everything; waits for the device."""
 
 
-def open_readback(device: torch.device, *, clock: Callable[[], float], capacity: int = RING_ROWS) -> Readback:
-    """A ring of ``capacity`` rows on CUDA; on a CPU a queue timed by ``clock`` (seconds)."""
+def open_readback(
+    device: torch.device,
+    *,
+    clock: Callable[[], float],
+    capacity: int = RING_ROWS,
+    deliver_steps: DeliverSteps = list,
+) -> Readback:
+    """A ring of ``capacity`` rows on CUDA; on a CPU a queue timed by ``clock`` (seconds).
+
+    ``deliver_steps`` gets what comes by :meth:`Readback.push_step`.
+    """
     if device.type == "cuda":
-        return CudaReadback(device, capacity=capacity)
-    return HostReadback(clock)
+        return CudaReadback(device, capacity=capacity, deliver_steps=deliver_steps)
+    return HostReadback(clock, deliver_steps)
+
+
+class _Arrivals:
+    """Hands on what has arrived, in order: consecutive steps together."""
+
+    def __init__(self, deliver_steps: DeliverSteps) -> None:
+        self._deliver_steps = deliver_steps
+        self._steps: list[Delivered] = []
+
+    def add(
+        self, deliver: Deliver | None, facts: object, row: Sequence[float] | None, seconds: float | None
+    ) -> None:
+        if deliver is None:
+            self._steps.append((facts, row, seconds))
+        else:
+            self.end()
+            deliver(row, seconds)
+
+    def end(self) -> None:
+        """Nothing more has arrived."""
+        steps, self._steps = self._steps, []
+        if steps:
+            self._deliver_steps(steps)
 
 
 class HostReadback:
     """Keeps the rows of a CPU, which are known at once, until the next :meth:`drain`."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], deliver_steps: DeliverSteps = list) -> None:
         self._clock = clock
+        self._deliver_steps = deliver_steps
         self._interval_start = clock()
-        self._pending: deque[tuple[Deliver, list[float], float | None]] = deque()
+        self._pending: deque[tuple[Deliver | None, object, list[float], float | None]] = deque()
 
     def begin_interval(self) -> None:
         self._interval_start = self._clock()
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> list[float]:
+        return self.push_step(values, None, timed=timed, deliver=deliver)
+
+    def push_step(
+        self, values: Sequence[Tensor], facts: object, *, timed: bool, deliver: Deliver | None = None
+    ) -> list[float]:
         row: list[float] = []
         for value in values:  # faster than concatenating them first
             if value.dim() == 0:
@@ -76,19 +123,24 @@ class HostReadback:
         if timed:
             now = self._clock()
             seconds, self._interval_start = now - self._interval_start, now
-        self._pending.append((deliver, row, seconds))
+        self._pending.append((deliver, facts, row, seconds))
         return row
 
     def drain(self) -> None:
-        while self._pending:
-            deliver, row, seconds = self._pending.popleft()
-            deliver(row, seconds)
+        arrivals = _Arrivals(self._deliver_steps)
+        try:
+            while self._pending:
+                arrivals.add(*self._pending.popleft())
+        finally:
+            arrivals.end()
 
     flush = drain
 
 
 class _Pending(NamedTuple):
-    deliver: Deliver
+    deliver: Deliver | None
+    """None for a step, which has ``facts``."""
+    facts: object
     slot: int | None
     """None: the row was dropped."""
     length: int
@@ -103,8 +155,9 @@ class CudaReadback:
     another slot, so a slot is free again only when the row after it has been delivered.
     """
 
-    def __init__(self, device: torch.device, *, capacity: int) -> None:
+    def __init__(self, device: torch.device, *, capacity: int, deliver_steps: DeliverSteps = list) -> None:
         self._device = device
+        self._deliver_steps = deliver_steps
         self._capacity = capacity
         self._rows: Tensor | None = None
         self._row_values: Any = None
@@ -123,13 +176,18 @@ class CudaReadback:
         self._last_end.record(self._stream())
 
     def push(self, values: Sequence[Tensor], deliver: Deliver, *, timed: bool) -> None:
+        self.push_step(values, None, timed=timed, deliver=deliver)
+
+    def push_step(
+        self, values: Sequence[Tensor], facts: object, *, timed: bool, deliver: Deliver | None = None
+    ) -> None:
         if self._occupied >= self._capacity - 1:
-            self._drop(deliver)
+            self._drop(deliver, facts)
             return
         try:
             row = _concatenate(values, self._device)
         except torch.OutOfMemoryError:
-            self._drop(deliver)  # the step itself succeeded: a missing row must not end the run
+            self._drop(deliver, facts)  # the step itself succeeded: a missing row must not end the run
             return
         slot = self._next_slot
         self._next_slot = (slot + 1) % self._capacity
@@ -139,25 +197,33 @@ class CudaReadback:
         self._slot(slot, row.numel()).copy_(row, non_blocking=True)
         end = self._ends[slot]
         end.record(stream)
-        self._pending.append(_Pending(deliver, slot, row.numel(), self._last_end if timed else None))
+        start = self._last_end if timed else None
+        self._pending.append(_Pending(deliver, facts, slot, row.numel(), start))
         # The next timed row may start at this event only if it takes the next slot. An untimed row sets no
         # start: its event could be recorded again while a later row still needs it.
         self._last_end = end if timed else None
 
     def drain(self) -> None:
-        while self._pending and ((slot := self._pending[0].slot) is None or self._ends[slot].query()):
-            self._deliver_next()
+        self._deliver(lambda pending: pending.slot is None or self._ends[pending.slot].query())
 
     def flush(self) -> None:
         self._wait()
-        while self._pending:
-            self._deliver_next()
+        self._deliver(lambda _pending: True)
+
+    def _deliver(self, has_arrived: Callable[[_Pending], bool]) -> None:
+        arrivals = _Arrivals(self._deliver_steps)
+        try:
+            while self._pending and has_arrived(self._pending[0]):
+                pending = self._pending.popleft()
+                arrivals.add(pending.deliver, pending.facts, *self._read(pending))
+        finally:
+            arrivals.end()
 
     def _stream(self) -> torch.cuda.Stream:
         return torch.cuda.current_stream(self._device)
 
-    def _drop(self, deliver: Deliver) -> None:
-        self._pending.append(_Pending(deliver, None, 0, None))
+    def _drop(self, deliver: Deliver | None, facts: object) -> None:
+        self._pending.append(_Pending(deliver, facts, None, 0, None))
         self._last_end = None  # the next step's start was not recorded either
 
     def _wait(self) -> None:
@@ -167,17 +233,16 @@ class CudaReadback:
         done.record(self._stream())
         done.synchronize()
 
-    def _deliver_next(self) -> None:
-        pending = self._pending.popleft()
+    def _read(self, pending: _Pending) -> tuple[list[float] | None, float | None]:
+        """The row and the seconds of a push that has arrived; frees its slot."""
         if pending.slot is None:
-            pending.deliver(None, None)
-            return
+            return None, None
         seconds = None
         if pending.start is not None:
             seconds = pending.start.elapsed_time(self._ends[pending.slot]) / 1000
         values = self._row_values[pending.slot, : pending.length].tolist()
         self._occupied -= 1
-        pending.deliver(values, seconds)
+        return values, seconds
 
     def _slot(self, slot: int, length: int) -> Tensor:
         """The pinned memory of a slot; reallocates the ring if its rows are shorter than ``length``."""

@@ -3,19 +3,19 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
-from amptui.engine.probes.gradients import GradientHealth, GradientProbe
-from amptui.engine.step_row import RowLayout, StepNumbers
-from amptui.loop_records import LossForm
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.readback import Delivered
+from amptui.engine.step_columns import StepColumns, StepFacts, likeness
 from amptui.records import (
     COLLAPSE_SKIPS,
     EpochFinished,
     LossScaleChanged,
     NonFinite,
     Record,
-    StepRecord,
     StepSkipped,
     Validated,
     Validation,
@@ -31,35 +31,16 @@ _COUNTED = (
 )
 
 
+MAX_GAP_SECONDS = 0.001
+"""The times of a block's steps follow from how long each took, if no more than this lies between two."""
+
+
 class SuspectStep(NamedTuple):
     """A step that may have made weights NaN: its loss or gradients were not finite."""
 
     step: int
     delivered: int
     """The number of delivered steps, including this one."""
-
-
-class StepFacts(NamedTuple):
-    """What the host knows about a step when it is sent to the device. A tuple is quick to create."""
-
-    step: int
-    epoch: int
-    precision: str
-    samples: int
-    data_seconds: float | None
-    """None in somebody else's loop, where nobody measures it."""
-    asked: float
-    """When loading its batch began, by ``perf_counter``."""
-    lr: float | None
-    """None if the optimizer has none, or if the row holds it."""
-    warming_up: bool
-    layout: RowLayout = RowLayout()
-    gradients_scaled: bool = False
-    """Whether the row's gradients were measured before unscaling."""
-    micro_batches: int = 1
-    group_lrs: tuple[float, ...] = ()
-    optimizer: str = ""
-    loss_form: LossForm = ""
 
 
 @dataclass(slots=True)
@@ -135,67 +116,55 @@ class StepReporter:
             setattr(self, name, state[name])
         self._epoch = _EpochSums(**state["epoch"])
 
-    def step(self, facts: StepFacts, row: Sequence[float] | None, seconds: float | None) -> None:
-        """Emit the records of one step from its ``row``; None if the row was dropped."""
-        self.delivered += 1
-        # One look reports many steps. A step ends its seconds after the one before, and not before its batch
-        # was loaded: no time is later than the true one, nor earlier than that of the step before.
-        self._end = max(facts.asked + (facts.data_seconds or 0.0), self._end + (seconds or 0.0))
-        now = self._unix_seconds(self._end)
-        if row is None:
-            self._epoch.unmeasured += 1
-            self.emit(_unmeasured(facts, now))
+    def steps(self, delivered: Sequence[Delivered]) -> None:
+        """Emit the records of steps that were pushed with their :class:`StepFacts`, in order."""
+        for _, alike in groupby(delivered, likeness):
+            self._report(StepColumns([*alike], self.gradients))
+
+    def _report(self, columns: StepColumns) -> None:
+        """Emit blocks of steps. A block ends with a step that has records of its own."""
+        ends, start = self._ends(columns), 0
+        for index in range(columns.count):
+            last = index + 1 == columns.count
+            has_records = columns.is_in_trouble(index) or columns.changes_scale(index)
+            if columns.is_skipped(index) and start < index:
+                self._emit_block(columns, start, index, ends)
+                start = index
+            if has_records or last or not _continues(columns, index, ends):
+                self._emit_block(columns, start, index + 1, ends)
+                start = index + 1
+
+    def _emit_block(self, columns: StepColumns, start: int, end: int, ends: Sequence[float]) -> None:
+        """Emit the steps from index ``start`` to before ``end``, and the records of the last one."""
+        self.delivered += end - start
+        now, last = self._unix_seconds(ends[end - 1]), end - 1
+        self.emit(columns.block(start, end, now))
+        if not columns.is_measured:
+            self._epoch.unmeasured += end - start
             return
-        numbers = facts.layout.read(row)
-        loss, scale, scaled = numbers.loss, numbers.scale, facts.layout.scaled
-        lr, group_lrs = _learning_rates(numbers.lrs) if numbers.lrs else (facts.lr, facts.group_lrs)
-        if numbers.gradients and numbers.gradients[0] < 0:  # a rank could not measure its part
-            numbers = numbers._replace(gradients=[])
-        measured = numbers.gradients or numbers.clip_norm is not None
-        health = self._health(facts, numbers) if measured else None
-        skipped = numbers.found_inf > 0
-        self.emit(
-            StepRecord(
-                time=now,
-                step=facts.step,
-                epoch=facts.epoch,
-                precision=facts.precision,
-                loss=loss,
-                losses=numbers.parts,
-                samples=facts.samples,
-                step_seconds=seconds,
-                data_seconds=facts.data_seconds,
-                lr=lr,
-                loss_scale=scale if scaled else None,
-                growth_tracker=int(numbers.growth_tracker) if scaled else None,
-                skipped=skipped,
-                grad_norm=health.norm if health else None,
-                nonfinite_gradients=health.nonfinite_count if health else None,
-                settling=facts.warming_up,
-                grad_max=health.largest if health else None,
-                micro_batches=facts.micro_batches,
-                group_lrs=group_lrs,
-                optimizer=facts.optimizer,
-                loss_form=facts.loss_form,
-            )
-        )
-        self._update_loss(loss, seconds, applied=not skipped)
-        if skipped or not self.loss_is_finite or (health is not None and not math.isfinite(health.norm)):
-            self._report_troubles(facts, now, loss, health, scale if skipped else None)
+        skipped = columns.is_skipped(last)
+        for loss, seconds in zip(columns.loss[start:end], columns.seconds[start:end], strict=True):
+            self._update_loss(loss, seconds, applied=not skipped)
+        if columns.is_in_trouble(last):
+            self._report_troubles(columns, last, now)
         if not skipped:
             self.consecutive_skips = 0
-        if scaled:
-            self.growth_tracker, self.scaled_step = int(numbers.growth_tracker), facts.step
-            self._update_scale(facts, now, scale, numbers.next_scale)
+        if columns.scaled:
+            self.growth_tracker, self.scaled_step = columns.growth_tracker[last], columns.facts[last].step
+            self._update_scale(columns.facts[last], now, columns.scale[last], columns.next_scale[last])
 
-    def _health(self, facts: StepFacts, numbers: StepNumbers) -> GradientHealth:
-        """The step's gradients as measured by the probe or by clipping."""
-        norm = numbers.clip_norm
-        if norm is not None and not numbers.gradients:
-            return GradientHealth(norm, None, None, (), ())
-        health = self.gradients.health(numbers.gradients, numbers.scale if facts.gradients_scaled else 1.0)
-        # Clipping sums in another order: show the norm that it used.
-        return health if norm is None or health.nonfinite_count else replace(health, norm=norm)
+    def _ends(self, columns: StepColumns) -> list[float]:
+        """When each step ended, by the performance counter.
+
+        One look reports many steps. A step ends its seconds after the one before, and not before its batch
+        was loaded: no time is later than the true one, nor earlier than that of the step before.
+        """
+        ends, end = [], self._end
+        for facts, seconds in zip(columns.facts, columns.seconds, strict=True):
+            end = max(facts.asked + (facts.data_seconds or 0.0), end + (seconds or 0.0))
+            ends.append(end)
+        self._end = end
+        return ends
 
     def validated(self, *, step: int, epoch: int, validation: Validation | None) -> None:
         """Emit a validation within an epoch; None if its row was dropped or it had no batches."""
@@ -245,16 +214,11 @@ class StepReporter:
         else:
             sums.seconds += seconds
 
-    def _report_troubles(
-        self,
-        facts: StepFacts,
-        now: float,
-        loss: float | None,
-        health: GradientHealth | None,
-        skipped_at_scale: float | None,
-    ) -> None:
+    def _report_troubles(self, columns: StepColumns, index: int, now: float) -> None:
+        facts, loss, health = columns.facts[index], columns.loss[index], columns.healths[index]
+        skipped = columns.is_skipped(index)
         self.trouble_step = facts.step
-        if self.suspect is None and (skipped_at_scale is None or not self.loss_is_finite):
+        if self.suspect is None and (not skipped or not self.loss_is_finite):
             self.suspect = SuspectStep(facts.step, self.delivered)
         if loss is not None and not self.loss_is_finite:
             kind = _kind(loss)
@@ -265,7 +229,7 @@ class StepReporter:
                     time=now, step=facts.step, what="loss", kind=kind, names=(), count=1, optimizer=name
                 )
             )
-        if skipped_at_scale is not None:
+        if skipped:
             self.consecutive_skips += 1
             if self.consecutive_skips >= COLLAPSE_SKIPS:
                 self.unexplained_step = facts.step
@@ -273,7 +237,7 @@ class StepReporter:
                 StepSkipped(
                     time=now,
                     step=facts.step,
-                    loss_scale=skipped_at_scale,
+                    loss_scale=columns.scale[index],
                     loss=loss,
                     names=health.nonfinite_names if health else (),
                     count=health.nonfinite_count if health else None,
@@ -312,34 +276,12 @@ class StepReporter:
             )
 
 
-def _learning_rates(groups: tuple[float, ...]) -> tuple[float, tuple[float, ...]]:
-    """The first group's, and those of all groups if they differ."""
-    return groups[0], groups if any(lr != groups[0] for lr in groups) else ()
-
-
 def _kind(value: float) -> Literal["nan", "inf"]:
     return "nan" if math.isnan(value) else "inf"
 
 
-def _unmeasured(facts: StepFacts, now: float) -> StepRecord:
-    """The record of a step whose numbers were dropped to avoid waiting."""
-    return StepRecord(
-        time=now,
-        step=facts.step,
-        epoch=facts.epoch,
-        precision=facts.precision,
-        loss=None,
-        samples=facts.samples,
-        step_seconds=None,
-        data_seconds=facts.data_seconds,
-        lr=facts.lr,
-        loss_scale=None,
-        growth_tracker=None,
-        skipped=False,
-        grad_norm=None,
-        nonfinite_gradients=None,
-        settling=facts.warming_up,
-        micro_batches=facts.micro_batches,
-        group_lrs=facts.group_lrs,
-        optimizer=facts.optimizer,
-    )
+def _continues(columns: StepColumns, index: int, ends: Sequence[float]) -> bool:
+    """Whether the next step follows in a block: numbered next, and begun when this one ended."""
+    if columns.facts[index + 1].step != columns.facts[index].step + 1:
+        return False
+    return abs(ends[index + 1] - ends[index] - (columns.seconds[index + 1] or 0.0)) <= MAX_GAP_SECONDS

@@ -33,10 +33,12 @@ from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import StepTimer
 from amptui.engine.probes.xray import take_xray
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
-from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.engine.reporting import StepReporter
+from amptui.engine.step_columns import StepFacts
 from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
-from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, StepRecord, base_precision
+from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, base_precision
+from amptui.steps import Steps
 
 
 class StepEngine:
@@ -64,9 +66,12 @@ class StepEngine:
         self._on_cuda = prepared.device.type == "cuda"
         own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
         self._after_step = prepared.experiment.after_step if own_after_step else None
-        self._readback = open_readback(prepared.device, clock=time.perf_counter)
         parallel = prepared.parallel
         self._gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
+        self.reporter = StepReporter(self._take_reported, self._gradients)
+        self._readback = open_readback(
+            prepared.device, clock=time.perf_counter, deliver_steps=self.reporter.steps
+        )
         self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
         self._probes = Probes(prepared, self._gradients, emit)
         self._timeline = StepTimer(prepared.device, emit)
@@ -90,7 +95,6 @@ class StepEngine:
         self.in_step = False
         """Whether a step is running, to say what an exception interrupted."""
         self.allocator = AllocatorWatch(prepared.device)
-        self.reporter = StepReporter(self._take_reported, self._gradients)
         self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
         if self._ranks is not None:
             self.guard.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
@@ -136,7 +140,7 @@ class StepEngine:
             count,
             made.lrs.groups,
         )
-        row = self._readback.push(values, partial(self.reporter.step, facts), timed=True)
+        row = self._readback.push_step(values, facts, timed=True)
         if row is not None and not math.isfinite(row[0]):
             self.look_at_once()  # on a CPU the loss is known before the next step
         self.in_step = False
@@ -194,9 +198,9 @@ class StepEngine:
             self._emit(found)
 
     def _take_reported(self, record: Record) -> None:
-        """Emit a step's record, and let the switch use its time."""
+        """Emit a record, and let the switch use the time of steps."""
         self._emit(record)
-        if type(record) is StepRecord:
+        if type(record) is Steps:
             self.switch.take(record)
 
     def _loss_scale(self) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 from torch import Tensor
@@ -21,27 +20,6 @@ class LearningRates(NamedTuple):
     """Of all groups, if they are on the device."""
 
 
-_UNSCALED = (1.0, 0.0, 1.0, 0.0)
-
-
-class StepNumbers(NamedTuple):
-    """The numbers of one row by name."""
-
-    loss: float | None
-    """None if the row holds none."""
-    parts: dict[str, float]
-    lrs: tuple[float, ...]
-    """Of all parameter groups; empty if they were on the host."""
-    scale: float
-    """1.0 in a step without a scaler, like ``next_scale``."""
-    found_inf: float
-    next_scale: float
-    growth_tracker: float
-    clip_norm: float | None
-    gradients: list[float]
-    """What the gradient probe measured; empty if it did not measure this step."""
-
-
 class RowLayout(NamedTuple):
     """Which numbers a row holds, in this order: loss, parts, learning rates, scaler, clip norm, gradients."""
 
@@ -55,18 +33,6 @@ class RowLayout(NamedTuple):
     """Whether it holds a clip norm."""
     loss: bool = True
     """Whether it holds a loss: the one of somebody else's loop may not be known."""
-
-    def read(self, row: Sequence[float]) -> StepNumbers:
-        """The numbers of a row that :meth:`StepTensors.row` wrote in this layout."""
-        if len(row) == 1 and self.loss:  # the usual case of a loop that is only watched
-            return StepNumbers(row[0], {}, (), *_UNSCALED, None, [])
-        values = iter(row)
-        loss = next(values) if self.loss else None
-        parts = dict(zip(self.parts, values, strict=False)) if self.parts else {}
-        lrs = tuple(islice(values, self.lrs)) if self.lrs else ()
-        scale, found_inf, next_scale, tracker = islice(values, 4) if self.scaled else _UNSCALED
-        clip_norm = next(values) if self.clipped else None
-        return StepNumbers(loss, parts, lrs, scale, found_inf, next_scale, tracker, clip_norm, list(values))
 
 
 row_layout = lru_cache(maxsize=64)(RowLayout)

@@ -1,6 +1,7 @@
 """Decides from step times when the warm-up after a start or a switch ends."""
 
 from collections import deque
+from collections.abc import Iterable
 from statistics import median
 
 MIN_STEPS = 10
@@ -37,13 +38,12 @@ class WarmUp:
         self._steps += 1
         return self._steps <= MIN_STEPS or not (self._stable or self._steps > MAX_STEPS)
 
-    def add(self, step_seconds: float | None) -> None:
-        """Add a step's time when it becomes known; None if it was not measured."""
-        if step_seconds is None or self._stable:
-            return
-        self._recent.append(step_seconds)
-        if len(self._recent) == MIN_STEPS:
-            self._stable = _has_no_trend(list(self._recent))
+    def add(self, step_seconds: Iterable[float | None]) -> None:
+        """Add the times of steps when they become known; None for one that was not measured."""
+        for seconds in () if self._stable else step_seconds:
+            if seconds is not None and not self._stable:
+                self._recent.append(seconds)
+                self._stable = len(self._recent) == MIN_STEPS and _has_no_trend(list(self._recent))
 
 
 def _has_no_trend(seconds: list[float]) -> bool:

@@ -1,11 +1,13 @@
 """A whole journal: the session's view, and the curves that only an export draws."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
-from amptui.records import EpochFinished, Record, RunStarted, StepRecord, Validated
+from amptui.records import EpochFinished, Record, RunStarted, Validated
 from amptui.samples import DeviceSample
+from amptui.steps import Steps
 from amptui.telemetry.history import Track
 from amptui.telemetry.optimizers import FIRST, MAX_OPTIMIZERS
 from amptui.telemetry.session import Session
@@ -15,10 +17,7 @@ from amptui.telemetry.view import EMPTY_SERIES, Series, SessionView
 MAX_PARTS = 8
 """Loss components with a curve; a chart of more would be unreadable."""
 
-_OF_STEPS: Mapping[str, Callable[[StepRecord], float | None]] = {
-    "grad_norm": lambda step: step.grad_norm,
-    "lr": lambda step: step.lr,
-}
+_OF_STEPS = ("grad_norm", "lr")
 
 
 class Recording:
@@ -66,16 +65,16 @@ class Recording:
     def add(self, records: Sequence[Record]) -> None:
         """Add the next records."""
         self._session.fold(records)
-        steps: list[StepRecord] = []
+        blocks: list[Steps] = []
         for record in records:
-            if isinstance(record, StepRecord):
-                steps.append(record)
+            if isinstance(record, Steps):
+                blocks.append(record)
                 continue
             if isinstance(record, RunStarted | DeviceSample):
-                self._add_steps(steps)
-                steps = []
+                self._add_steps(blocks)
+                blocks = []
             self._add(record)
-        self._add_steps(steps)
+        self._add_steps(blocks)
 
     def _add(self, record: Record) -> None:
         if isinstance(record, RunStarted):
@@ -89,17 +88,17 @@ class Recording:
         elif isinstance(record, EpochFinished | Validated) and record.validation is not None:
             self.validations.append(record)
 
-    def _add_steps(self, steps: Sequence[StepRecord]) -> None:
-        self.steps += len(steps)
-        for name in dict.fromkeys(step.optimizer for step in steps):
-            own = [step for step in steps if step.optimizer == name]
+    def _add_steps(self, blocks: Sequence[Steps]) -> None:
+        self.steps += sum(block.count for block in blocks)
+        for name in dict.fromkeys(block.optimizer for block in blocks):
+            own = [block for block in blocks if block.optimizer == name]
             if name not in self._by_optimizer and len(self._by_optimizer) == MAX_OPTIMIZERS:
                 continue
             curves = self._by_optimizer.setdefault(name, _StepCurves())
             for stretch in stretches(own):
                 curves.add(stretch)
             if name == FIRST:
-                self._step = own[-1].step
+                self._step = own[-1].last_step
 
     def _add_sample(self, sample: DeviceSample) -> None:
         if not self._step:
@@ -128,12 +127,12 @@ class _StepCurves:
             curve.resuming = True
 
     def add(self, stretch: Stretch) -> None:
-        for name, value_of in _OF_STEPS.items():
-            self.curves[name].put(stretch.first_step, [value_of(step) for step in stretch.records])
-        for name in dict.fromkeys(name for step in stretch.records for name in step.losses):
+        for name in _OF_STEPS:
+            self.curves[name].put(stretch.first_step, stretch.column(name))
+        for name in dict.fromkeys(name for block in stretch.blocks for name in block.losses):
             if name in self.parts or len(self.parts) < MAX_PARTS:
-                values = [step.losses.get(name) for step in stretch.records]
-                self.parts.setdefault(name, _Curve()).put(stretch.first_step, values)
+                columns = (block.losses.get(name, [None] * block.count) for block in stretch.blocks)
+                self.parts.setdefault(name, _Curve()).put(stretch.first_step, [*chain.from_iterable(columns)])
 
 
 class _Curve:

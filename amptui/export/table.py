@@ -4,14 +4,13 @@ import csv
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
-from amptui import ranks
+from amptui import ranks, steps
 from amptui.export.recording import Recording
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord, Steps
 from amptui.text import printable
 
 _PARTS, _GROUP_LRS, _OPTIMIZER, _FORM = "losses", "group_lrs", "optimizer", "loss_form"
@@ -24,8 +23,6 @@ COLUMNS = tuple(
 """The columns of every table, in the order of the record's fields. In tables that need them follow parts of
 the loss as ``losses.NAME``, learning rates that differ as ``group_lrs.NUMBER``, numbered as the optimizer's
 ``param_groups``, what the loss is, and of which optimizer the step is."""
-
-_VALUES = attrgetter(*COLUMNS)
 
 _LONGEST_TEXT = 1000
 """Characters of a name: programs that read such tables have limits."""
@@ -53,18 +50,19 @@ class StepTable:
 
     def add(self, records: Sequence[Record]) -> None:
         """Write a row for each step among ``records``."""
-        steps = [record for record in records if isinstance(record, StepRecord)]
-        if not steps:
+        blocks = [record for record in records if isinstance(record, Steps)]
+        if not blocks:
             return
-        needed = dict.fromkeys(
-            f"{_PARTS}.{name}" for name in chain.from_iterable(step.losses for step in steps)
-        )
-        groups = max(len(step.group_lrs) for step in steps)
+        needed = dict.fromkeys(f"{_PARTS}.{name}" for block in blocks for name in block.losses)
+        groups = max(len(block.group_lrs) for block in blocks)
         needed |= {f"{_GROUP_LRS}.{number}": None for number in range(groups)}
-        needed |= {name: None for name in (_FORM, _OPTIMIZER) if any(getattr(step, name) for step in steps)}
+        needed |= {
+            name: None for name in (_FORM, _OPTIMIZER) if any(getattr(block, name) for block in blocks)
+        }
         self._late += [name for name in needed if name not in self._late]
         self._write_head()
-        self._writer.writerows(map(self._row, steps))
+        for block in blocks:
+            self._writer.writerows(self._rows(block))
 
     def finish(self, recording: Recording) -> None:
         """Complete the file."""
@@ -85,9 +83,13 @@ class StepTable:
     def _head(self) -> list[str]:
         return [*COLUMNS, *map(_text, self._late)]
 
-    def _row(self, step: StepRecord) -> list[object]:
-        cells = [_CELLS[kind](value) if (kind := type(value)) in _CELLS else value for value in _VALUES(step)]
-        return [*cells, *(_late_cell(step, name) for name in self._late)]
+    def _rows(self, block: Steps) -> Iterator[tuple[object, ...]]:
+        own: dict[str, Sequence[object]] = {
+            "time": block.times(),
+            "step": range(block.first_step, block.last_step + 1),
+        }
+        columns = [own.get(name) or _cells(block, name) for name in COLUMNS]
+        return zip(*columns, *(_late_cells(block, name) for name in self._late), strict=True)
 
     def _write_again(self, first_label: str) -> None:
         """Rewrite the table: a column that was needed late stands in every row.
@@ -111,13 +113,22 @@ class StepTable:
             older.unlink()
 
 
-def _late_cell(step: StepRecord, name: str) -> object:
+def _cells(block: Steps, name: str) -> Sequence[object]:
+    value = getattr(block, name)
+    if name in steps.COLUMNS:
+        column: Sequence[object] = value
+        return column
+    return [_CELLS[kind](value) if (kind := type(value)) in _CELLS else value] * block.count
+
+
+def _late_cells(block: Steps, name: str) -> Sequence[object]:
     kind, _, which = name.partition(".")
+    nothing = [None] * block.count
     if kind == _PARTS:
-        return step.losses.get(which)
+        return block.losses.get(which, nothing)
     if kind == _GROUP_LRS:
-        return step.group_lrs[int(which)] if int(which) < len(step.group_lrs) else None
-    return _text(getattr(step, name))
+        return block.group_lrs[int(which)] if int(which) < len(block.group_lrs) else nothing
+    return _cells(block, name)
 
 
 class RankTable:

@@ -17,11 +17,11 @@ from amptui.records import (
     LossScaleChanged,
     Record,
     RunStarted,
-    StepRecord,
     Validated,
     base_precision,
 )
 from amptui.samples import DeviceSample
+from amptui.steps import StepRecord, Steps
 from amptui.telemetry.events import Event
 from amptui.telemetry.numerics import FIRST_SCALE, headroom
 from amptui.telemetry.optimizers import MAX_OPTIMIZERS
@@ -63,8 +63,9 @@ class EventFile:
         for record in records:
             if not self._begun:
                 self._begin(record.time)
-            if isinstance(record, StepRecord):
-                self._add_step(record)
+            if isinstance(record, Steps):
+                for step in record.one_by_one():
+                    self._add_step(step)
             elif isinstance(record, DeviceSample):
                 self._write(record.time, self._first.step, dict(self._device(record)))
             elif isinstance(record, EpochFinished | Validated):

@@ -26,7 +26,8 @@ from amptui.engine.distributed.world import World, world_of
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.prompt import complain
 from amptui.ranks import RankLost, RanksStarted
-from amptui.records import Note, Record, StepRecord
+from amptui.records import Note, Record
+from amptui.steps import Steps
 from amptui.text import one_line
 
 SIGN_IN_SECONDS = 30.0
@@ -81,11 +82,15 @@ class _Sampling:
             self._number, self._due = number, step
 
     def add(self, record: Record) -> None:
-        """Add a step of the first optimizer, which all ranks make together."""
-        if type(record) is not StepRecord or record.optimizer:
+        """Add steps of the first optimizer, which all ranks make together."""
+        if type(record) is not Steps or record.optimizer:
             return
+        if record.first_step < self._due < record.last_step:
+            end = self._due - record.first_step + 1  # all ranks end the sample with the same step
+            self.add(record.part(0, end))
+            record = record.part(end, record.count)
         self._meter.add(record)
-        if record.step >= self._due:
+        if record.last_step >= self._due:
             self._due = _NEVER
             numbers = self._meter.take_numbers(compute_seconds=None, peak_bytes=self.peak_bytes())
             # Ranks measure norms in steps of their own; after DDP's mean all have the same.

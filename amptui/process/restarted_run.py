@@ -8,9 +8,10 @@ from amptui.diagnosis.rank_words import rank_lost
 from amptui.engine.description import describe_resumption
 from amptui.engine.distributed.world import World
 from amptui.ranks import RankLost
-from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted, StepRecord
+from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.journal import read
 from amptui.runs.rundir import RunDir
+from amptui.steps import Steps
 
 _UNKNOWN_CAUSE = "a rank ended"
 """torchrun tells the ranks that it starts again nothing of those before."""
@@ -65,8 +66,8 @@ def _read_journal(run_dir: RunDir) -> tuple[dict[str, int], str]:
     last_steps: dict[str, int] = {}
     cause = ""
     for record in read(run_dir.journal_path):
-        if isinstance(record, StepRecord):
-            last_steps[record.optimizer] = record.step
+        if isinstance(record, Steps):
+            last_steps[record.optimizer] = record.last_step
         elif isinstance(record, RunStarted | RunResumed):
             cause = ""
         elif isinstance(record, RankLost):
@@ -87,6 +88,8 @@ def last_before_restart(failed: RunFailed, world: World, host: str) -> RankLost:
 
 def _later(record: Record, steps: int) -> Record:
     """``record`` with its step, if it has one, so many ``steps`` later."""
+    if isinstance(record, Steps):
+        return replace(record, first_step=record.first_step + steps)
     name = "steps" if isinstance(record, RunFinished) else "step"
     step: Any = getattr(record, name, None)
     return record if step is None else replace(record, **{name: step + steps})

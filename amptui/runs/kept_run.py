@@ -17,11 +17,11 @@ from amptui.records import (
     RunFinished,
     RunResumed,
     RunStarted,
-    StepRecord,
 )
 from amptui.runfiles import open_to_read
 from amptui.runs.lock import Holder, holder
 from amptui.runs.rundir import RunDir, read_run_json, reason, written
+from amptui.steps import Steps
 
 State = Literal[
     "starting", "running", "paused", "finished", "stopped", "ended", "failed", "died", "unreadable"
@@ -143,7 +143,7 @@ def _known(name: str, *sources: RunStarted | RunResumed | _Said | None) -> Any:
 class _Newest:
     """The newest record of each kind that shows a run's status."""
 
-    stepped: StepRecord | None = None
+    stepped: Steps | None = None
     switched: PrecisionChanged | None = None
     pause: PauseChanged | None = None
     resumed: RunResumed | None = None
@@ -217,10 +217,10 @@ def _newest(file: BinaryIO, size: int) -> _Newest:
 
 def _newest_in(data: bytes) -> _Newest:
     words = [_last(data, RunFinished), _last(data, RunFailed)]
-    stepped, resumed = _last(data, StepRecord), _last(data, RunResumed)
+    stepped, resumed = _last_steps(data), _last(data, RunResumed)
     if stepped[1] is not None and stepped[1].optimizer:
         # The run's length is counted in steps of its first optimizer, unless that has long made none.
-        first = _last(data, StepRecord, lambda record: not record.optimizer)
+        first = _last_steps(data, lambda record: not record.optimizer)
         stepped = first if first[1] is not None else stepped
     optimizer = stepped[1].optimizer if stepped[1] is not None else ""
     after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
@@ -241,17 +241,27 @@ def _last(
     return _searched(data, kind, bytes.rfind, fits)
 
 
+def _last_steps(
+    data: bytes, fits: Callable[[Steps], bool] = lambda _record: True
+) -> tuple[int, Steps | None]:
+    """The newest steps, also of journals with one line for each."""
+    blocks = _last(data, Steps, fits)
+    single = _searched(data, Steps, bytes.rfind, fits, "StepRecord")
+    return blocks if blocks[0] > single[0] else single
+
+
 def _searched(
     data: bytes,
     kind: type[_R],
     search: Callable[[bytes, bytes, int, int], int],
     fits: Callable[[_R], bool] = lambda _record: True,
+    name: str = "",
 ) -> tuple[int, _R | None]:
     """The record that ``search`` finds first and that ``fits``, and where its line begins.
 
-    Damaged ones are skipped.
+    ``name`` is how journals call it, if that is not its type's. Damaged ones are skipped.
     """
-    mark = f'\n{{"type":"{kind.__name__}"'.encode()
+    mark = f'\n{{"type":"{name or kind.__name__}"'.encode()
     start, end = 0, len(data)
     for _ in range(_MAX_DAMAGED):
         at = search(data, mark, start, end)

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from amptui import codec, strictjson
 from amptui.errors import RunFolderError
-from amptui.records import Record, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import Record, RunFailed, RunFinished, RunStarted
 from amptui.runfiles import open_file
 from amptui.runs.rundir import reason
+from amptui.steps import Steps
 
-_STEP_RECORD = b'"StepRecord"'
+_OF_STEPS = re.compile(rb'"type": ?"Step(?:s|Record)"')
 _STEP = re.compile(rb'"step": ?(\d{1,18})')
+_BLOCK = re.compile(rb'"first_step": ?(\d{1,18}), ?"count": ?(\d{1,9})')
 _END_OF_RUN = re.compile(rb'"type": ?"Run(?:Finished|Failed)"')
 
 
@@ -24,14 +26,14 @@ def cut_after(journal: Path, step: int) -> int:
 
     Moves everything from the first later step on to ``journal.after-step-<step>-<k>.jsonl`` in the same
     folder, together with records since the step before it that announce that step or end the run, and an
-    incomplete last line. The rest is complete lines without a later step. Steps are those of the run's first
-    optimizer: others count their own. Raises ``RunFolderError`` if that file cannot be written; the journal
-    is then unchanged.
+    incomplete last line. A block of steps is divided. The rest is complete lines without a later step. Steps
+    are those of the run's first optimizer: others count their own. Raises ``RunFolderError`` if that file
+    cannot be written; the journal is then unchanged.
     """
     try:
         with os.fdopen(open_file(journal, os.O_RDWR), "r+b") as file:
-            at = _where_to_cut(file, step)
-            lost_steps = _move(file, at, journal, step) if at < _size(file) else 0
+            cut = _where_to_cut(file, step)
+            lost_steps = _move(file, cut, journal, step) if cut.at < _size(file) else 0
             _end_the_line(file)
             os.fsync(file.fileno())
     except FileNotFoundError:
@@ -51,11 +53,11 @@ class StepRanges:
     def seen(self, records: Iterable[Record]) -> Iterator[Record]:
         """``records``, whose steps are noted."""
         for record in records:
-            if isinstance(record, StepRecord) and not record.optimizer:
-                if self._ranges and record.step == self._ranges[-1][1] + 1:
-                    self._ranges[-1][1] = record.step
+            if isinstance(record, Steps) and not record.optimizer:
+                if self._ranges and record.first_step == self._ranges[-1][1] + 1:
+                    self._ranges[-1][1] = record.last_step
                 else:
-                    self._ranges.append([record.step, record.step])
+                    self._ranges.append([record.first_step, record.last_step])
             yield record
 
     def missing(self, last_step: int, *, starts_at_one: bool) -> list[tuple[int, int]]:
@@ -70,20 +72,29 @@ class StepRanges:
         return missing
 
 
-def _where_to_cut(file: BinaryIO, step: int) -> int:
+class _Cut(NamedTuple):
     """The first byte to cut off; the file's size if there is none."""
+
+    at: int
+    block: Steps | None = None
+    """The block of steps that begins there, if some of them stay."""
+
+
+def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     cut: int | None = None
     at, line, record = 0, b"", None
     for line in _lines(file):
         # Decoding every line would take ten times as long.
-        suspicious = _END_OF_RUN.search(line) or any(int(number) > step for number in _STEP.findall(line))
-        ends_a_suspicion = cut is not None and _STEP_RECORD in line
+        suspicious = _END_OF_RUN.search(line) or _last_step(line) > step
+        ends_a_suspicion = cut is not None and _OF_STEPS.search(line)
         record = _record(line) if suspicious or ends_a_suspicion else None
         if _is_of_another_optimizer(record):
             record = None
-        if isinstance(record, StepRecord):
-            if record.step > step:
-                return at if cut is None else cut
+        if isinstance(record, Steps):
+            if record.first_step > step:
+                return _Cut(at if cut is None else cut)
+            if record.last_step > step:
+                return _Cut(at, record)
             cut = None  # the run continued with a step that stays
         elif cut is None and (
             isinstance(record, RunFinished | RunFailed) or getattr(record, "step", 0) > step
@@ -91,8 +102,14 @@ def _where_to_cut(file: BinaryIO, step: int) -> int:
             cut = at
         at += len(line)
     if cut is None and not line.endswith(b"\n") and _record(line) is None:
-        return at - len(line)  # incomplete
-    return at if cut is None else cut
+        return _Cut(at - len(line))  # incomplete
+    return _Cut(at if cut is None else cut)
+
+
+def _last_step(line: bytes) -> int:
+    """The last step that the line of a record names; 0 if it names none."""
+    steps = [int(number) for number in _STEP.findall(line)]
+    return max([*steps, *(int(first) + int(count) - 1 for first, count in _BLOCK.findall(line))], default=0)
 
 
 def _is_of_another_optimizer(record: Record | None) -> bool:
@@ -111,26 +128,42 @@ def _record(line: bytes) -> Record | None:
         return None
 
 
-def _move(file: BinaryIO, at: int, journal: Path, step: int) -> int:
-    """Move everything from ``at`` on to a new file beside it; return how many later steps it contains."""
+def _move(file: BinaryIO, cut: _Cut, journal: Path, step: int) -> int:
+    """Move everything from ``cut`` on to a new file beside it; return how many later steps it contains."""
     beside, to = _new_file_beside(journal, step)
     moved_steps = 0
     try:
         with os.fdopen(to, "wb") as out:
-            file.seek(at)
+            file.seek(cut.at)
+            if cut.block is not None:
+                file.readline()
+                start = step + 1 - cut.block.first_step
+                moved_steps += cut.block.count - start
+                out.write(_line(cut.block.part(start, cut.block.count)))
             for line in _lines(file):
-                record = _record(line) if _STEP_RECORD in line else None
-                moved_steps += isinstance(record, StepRecord) and record.step > step and not record.optimizer
+                record = _record(line) if _OF_STEPS.search(line) else None
+                if isinstance(record, Steps) and not record.optimizer:
+                    moved_steps += max(0, record.last_step - max(step, record.first_step - 1))
                 out.write(line)
             out.flush()
             os.fsync(out.fileno())
         _sync_folder(journal.parent)
-        file.truncate(at)
+        if cut.block is not None:
+            # Shorter than the line that it replaces: until the file is truncated only that line is damaged.
+            file.seek(cut.at)
+            file.write(_line(cut.block.part(0, step + 1 - cut.block.first_step)))
+            file.truncate()
+        else:
+            file.truncate(cut.at)
     except OSError:
         with suppress(OSError):
             beside.unlink()
         raise
     return moved_steps
+
+
+def _line(steps: Steps) -> bytes:
+    return f"{codec.dumps(steps)}\n".encode()
 
 
 def _new_file_beside(journal: Path, step: int) -> tuple[Path, int]:

@@ -122,9 +122,9 @@ class WarmUpSteps:
 
     def add(self, stretch: Stretch) -> None:
         """Add warm-up steps, in order."""
-        first = stretch.records[0]
         if stretch.first_step != self._next_step:
-            self._first_is_due = first.skipped or stretch.timed_seconds[:1] == [first.step_seconds]
+            was_timed = len(stretch.timed_seconds) > 0 and stretch.timed_seconds[0] == stretch.seconds[0]
+            self._first_is_due = bool(stretch.skips[0]) or was_timed
         begins = self._first_is_due and len(stretch.timed_seconds) > 0
         self._first_is_due = self._first_is_due and not begins
         self._next_step = stretch.first_step + len(stretch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
 from amptui.loop_records import OTHER_PRECISIONS
 from amptui.records import base_precision
+from amptui.steps import Column
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
@@ -44,7 +45,7 @@ def headroom(grad_max: float, scale: float) -> float | None:
     return _LOG2_LARGEST - math.log2(grad_max) - math.log2(scale) if grad_max > 0.0 else None
 
 
-def headrooms(stretch: Stretch, float16_scale: float) -> list[float | None] | None:
+def headrooms(stretch: Stretch, float16_scale: float) -> Column | None:
     """The headroom of each step, or None; None for all if no step's gradients were measured.
 
     A step without a scale did not run in float16: its headroom is what it would be at
@@ -87,7 +88,7 @@ class NumericsWatch:
     _trace: ModulesTraced | None = None
     _xray: XRayTaken | None = None
 
-    def add(self, stretch: Stretch, rooms: list[float | None] | None, float16_scale: float) -> None:
+    def add(self, stretch: Stretch, rooms: Column | None, float16_scale: float) -> None:
         """Add a stretch and its :func:`headrooms`; it replaces everything from its first step on."""
         while self._recent and self._recent[-1][0] >= stretch.first_step:
             self._recent.pop()
@@ -102,8 +103,9 @@ class NumericsWatch:
                 self._recent.append((step, room, scale))
                 if loss is not None and not math.isfinite(loss):
                     self._forward_overflows.append(step)
-        last = max(index for index, record in enumerate(stretch.records) if record.grad_max is not None)
-        record = stretch.records[last]
+        maxima = stretch.grad_maxima or ()
+        last = max(index for index, largest in enumerate(maxima) if largest is not None)
+        record = stretch.one(last)
         self._newest = _Measured(
             step=record.step,
             norm=record.grad_norm,

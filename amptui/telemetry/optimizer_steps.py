@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from amptui import findings, records, samples
 from amptui.loop_records import OptimizerFollowed
+from amptui.steps import StepRecord, Steps
 from amptui.telemetry.comparison import PrecisionLedger
 from amptui.telemetry.flops import FlopsWatch
 from amptui.telemetry.gpu_use import EnergyWatch, UtilizationWatch
@@ -21,9 +22,9 @@ from amptui.telemetry.view import OptimizerView, SessionView
 class OptimizerSteps:
     """Everything that follows from the steps of one optimizer, which counts them from 1."""
 
-    newest: records.StepRecord | None = None
+    newest: StepRecord | None = None
     """With a measured loss or without."""
-    last: records.StepRecord | None = None
+    last: StepRecord | None = None
     """The newest with a measured loss."""
     grad_norm: float | None = None
     """The newest measured one."""
@@ -47,21 +48,21 @@ class OptimizerSteps:
     """The newest of each precision."""
     switches: SwitchList = field(default_factory=SwitchList)
 
-    def add(self, steps: Sequence[records.StepRecord], steps_per_epoch: int | None) -> None:
+    def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
         """Add steps of this optimizer, at least one, in the order in which they were emitted."""
-        for stretch in stretches(steps):
+        for stretch in stretches(blocks):
             self._add_stretch(stretch, steps_per_epoch)
-        self.steps_added += len(steps)
-        self.newest = steps[-1]
-        backwards = range(len(steps) - 1, -1, -1)
-        self.last = next((steps[i] for i in backwards if steps[i].loss is not None), self.last)
-        norms = (steps[i].grad_norm for i in backwards)
-        self.grad_norm = next((norm for norm in norms if norm is not None), self.grad_norm)
+            self.steps_added += len(stretch)
+        self.newest = blocks[-1].one(-1)
+        if (with_loss := _newest_measured(blocks, "loss")) is not None:
+            self.last = with_loss
+        if (with_norm := _newest_measured(blocks, "grad_norm")) is not None:
+            self.grad_norm = with_norm.grad_norm
 
     def _add_stretch(self, stretch: Stretch, steps_per_epoch: int | None) -> None:
         self.ledger.add(stretch)
         self.scaler.add(stretch)
-        self.samples_trained += sum(record.samples for record in stretch.records)
+        self.samples_trained += sum(stretch.samples)
         if stretch.settling:
             self.energy.interrupt()
         rewinds = stretch.first_step <= self.tracks.last_step
@@ -175,3 +176,12 @@ class OptimizerSteps:
             step_seconds=self.pace.step_seconds,
             is_front=is_front,
         )
+
+
+def _newest_measured(blocks: Sequence[Steps], column: str) -> StepRecord | None:
+    """The newest step that has a value in ``column``."""
+    for block in reversed(blocks):
+        for index in range(block.count - 1, -1, -1):
+            if getattr(block, column)[index] is not None:
+                return block.one(index)
+    return None

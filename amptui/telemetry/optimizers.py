@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-from amptui.records import RunStarted, StepRecord
+from amptui.records import RunStarted
+from amptui.steps import Steps
 from amptui.telemetry.events import cut_label
 from amptui.telemetry.optimizer_steps import OptimizerSteps
 from amptui.telemetry.view import OptimizerView
@@ -91,17 +92,17 @@ class Optimizers:
         for optimizer in self:
             optimizer.scaler.growth_interval = steps
 
-    def add(self, steps: Sequence[StepRecord], steps_per_epoch: int | None) -> None:
+    def add(self, blocks: Sequence[Steps], steps_per_epoch: int | None) -> None:
         """Add steps, at least one; ``steps_per_epoch`` is of the first optimizer."""
-        if not self.are_several and [step.optimizer for step in steps].count(FIRST) == len(steps):
-            self.first.add(steps, steps_per_epoch)
+        if not self.are_several and all(block.optimizer == FIRST for block in blocks):
+            self.first.add(blocks, steps_per_epoch)
             return
-        by_name: dict[str, list[StepRecord]] = {}
-        for name, in_a_row in groupby(steps, _NAME):
+        by_name: dict[str, list[Steps]] = {}
+        for name, in_a_row in groupby(blocks, _NAME):
             if self.of(name) is not None:
                 group = list(in_a_row)
                 by_name.setdefault(name, []).extend(group)
-                self._front.add(name, len(group))
+                self._front.add(name, sum(block.count for block in group))
         for name, own in by_name.items():
             self._by_name[name].add(own, steps_per_epoch if name == FIRST else None)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from amptui.records import PhaseChanged, Record, RunResumed, RunStarted
+from amptui.steps import Steps
 from amptui.telemetry.comparison import median, samples_per_second
 from amptui.telemetry.stretch import Stretch
 
@@ -28,7 +29,7 @@ class Pace:
 
     def add(self, stretch: Stretch) -> None:
         """Add a stretch of steps; warm-up or another precision resets the estimate of the time left."""
-        skips = sum(1 for _ in takewhile(lambda record: record.skipped, reversed(stretch.records)))
+        skips = sum(1 for _ in takewhile(bool, reversed(stretch.skips)))
         self._skips_in_a_row = skips + (self._skips_in_a_row if skips == len(stretch) else 0)
         if self._skips_in_a_row >= WINDOW_STEPS:
             self._seconds.clear()
@@ -93,6 +94,14 @@ class RunningTime:
     def resume(self, time: float) -> None:
         """Another process continues the run at ``time``; the time since the last record does not count."""
         self._newest = time if math.isfinite(time) else None
+
+    def see_steps(self, steps: Steps) -> None:
+        """A block of steps ended."""
+        first, *later = steps.step_seconds
+        between = [seconds for seconds in later if seconds is not None]
+        if between:
+            self.see(steps.times()[0], first)
+        self.see(steps.time, sum(between) if between else first)
 
     def see(self, time: float, busy_seconds: float | None = None) -> None:
         """A record of ``time`` arrived; a step that took ``busy_seconds`` explains a silence of so long."""

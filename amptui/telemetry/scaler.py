@@ -4,9 +4,10 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from amptui.records import LossScaleChanged, StepRecord, StepSkipped
+from amptui.records import LossScaleChanged, StepSkipped
+from amptui.steps import StepRecord
 from amptui.telemetry.scaling import RECENT_STEPS, ScalerFacts
-from amptui.telemetry.stretch import Stretch, is_unmeasured
+from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import ScalerView
 
 
@@ -38,21 +39,25 @@ class ScalerWatch:
         if stretch.precision != "fp16":
             return
         if stretch.skipped:
-            for record in stretch.records:
-                self._add_step(record)
+            for step, (skip, loss) in enumerate(
+                zip(stretch.skips, stretch.losses, strict=True), stretch.first_step
+            ):
+                self._add_step(step, skip, loss)
         elif applied := len(stretch) - stretch.unmeasured:
             self._applied += applied
             self._skips_in_a_row = 0
-        scaled = (record for record in reversed(stretch.records) if record.loss_scale is not None)
-        self._last = next(scaled, self._last)
+        scales = stretch.loss_scales
+        last = next((index for index in reversed(range(len(scales))) if scales[index] is not None), None)
+        if last is not None:
+            self._last = stretch.one(last)
 
-    def _add_step(self, record: StepRecord) -> None:
-        if record.skipped:
+    def _add_step(self, step: int, skip: float | None, loss: float | None) -> None:
+        if skip:
             self._skipped += 1
             self._skips_in_a_row += 1
-            finite = record.loss is None or math.isfinite(record.loss)
-            self._recent.append(_Skip(self._applied + self._skipped, record.step, finite))
-        elif not is_unmeasured(record):
+            is_finite = loss is None or math.isfinite(loss)
+            self._recent.append(_Skip(self._applied + self._skipped, step, is_finite))
+        elif skip is not None:
             self._applied += 1
             self._skips_in_a_row = 0
 

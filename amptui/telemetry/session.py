@@ -11,6 +11,7 @@ from amptui import answers, findings, ranks, records, samples
 from amptui.codec import Codec
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.loop_records import GradientsDropped, OptimizerFollowed
+from amptui.steps import StepRecord, Steps
 from amptui.strictjson import JsonError
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
@@ -27,7 +28,7 @@ STATE_VERSION = 4
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
 
-MAX_AT_ONCE = 4096
+MAX_AT_ONCE = 1024
 """Records folded per lock: a view can be taken while a long journal is read."""
 
 _OfOptimizer = (
@@ -63,7 +64,7 @@ class Session:
     _validated: records.EpochFinished | records.Validated | None = None
     _device: samples.DeviceSample | None = None
     _allocator: samples.AllocatorSample | None = None
-    _pending: list[records.StepRecord] = field(default_factory=list)
+    _pending: list[Steps] = field(default_factory=list, init=False)
     _pause: records.PauseChanged | None = None
     _compared: findings.PrecisionsCompared | None = None
     _optimizers: Optimizers = field(default_factory=Optimizers)
@@ -129,9 +130,10 @@ class Session:
 
     def _fold_batch(self, batch: Sequence[records.Record]) -> None:
         self._views.clear()
-        for record in batch:
-            if isinstance(record, records.StepRecord):
-                self._running_time.see(record.time, record.step_seconds)
+        for told in batch:
+            record = Steps.of(told) if isinstance(told, StepRecord) else told
+            if isinstance(record, Steps):
+                self._running_time.see_steps(record)
                 self._pending.append(record)
                 continue
             # These separate the steps before them from those after them. All other records name their step,

@@ -4,6 +4,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
+from amptui.steps import Column
 from amptui.telemetry.history import RateTrack, Track
 from amptui.telemetry.stretch import Stretch
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
@@ -63,7 +64,7 @@ class Tracks:
         for track in (self._loss, self._rate, self._scale, self._skips, self._headrooms):
             track.rewind(next_step)
 
-    def add(self, stretch: Stretch, headrooms: list[float | None] | None = None) -> bool:
+    def add(self, stretch: Stretch, headrooms: Column | None = None) -> bool:
         """Add a stretch of steps; false if it arrives after newer steps and is left out.
 
         Missing steps before it count as not measured, as does the headroom without ``headrooms``.
@@ -83,8 +84,8 @@ class Tracks:
         self._loss.extend(stretch.losses)
         self._rate.extend(
             stretch.rates,
-            [record.samples for record in stretch.records],
-            [record.step_seconds for record in stretch.records],
+            stretch.samples,
+            stretch.seconds,
         )
         self._scale.extend(stretch.loss_scales)
         self._skips.extend(stretch.skips)

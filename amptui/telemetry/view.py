@@ -26,10 +26,10 @@ from amptui.records import (
     RunFailed,
     RunFinished,
     RunStarted,
-    StepRecord,
     Validated,
 )
 from amptui.samples import AllocatorSample, DeviceSample, GpuSample
+from amptui.steps import StepRecord
 from amptui.telemetry.events import Event
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.scaling import ScalerVerdict

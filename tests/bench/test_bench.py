@@ -27,10 +27,11 @@ from amptui.engine.compilation import missing_for_compile
 from amptui.engine.precision import Tf32Flags
 from amptui.errors import UsageError
 from amptui.findings import Float16Window, ModelCompiled, ModulesTraced, PrecisionsCompared
-from amptui.records import EpochFinished, PhaseChanged, RunStarted, StepRecord
-from amptui.runs.journal import read
+from amptui.records import EpochFinished, PhaseChanged, RunStarted
+from amptui.steps import StepRecord
 from amptui.telemetry.view import SessionView
 from tests.checkout import ROOT
+from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 from tests.tiny import Tiny
 from tests.warm import WarmSource

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from amptui.records import LossScaleChanged, PrecisionChanged, Record, StepRecord, StepSkipped
+from amptui.records import LossScaleChanged, PrecisionChanged, Record, StepSkipped
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 
 BATCH = 50

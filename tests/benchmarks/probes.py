@@ -28,8 +28,9 @@ from amptui.engine.probes.module_trace import ModuleTrace
 from amptui.engine.trainer import Trainer
 from amptui.findings import Float16Window, XRayTaken
 from amptui.modelspec import parse_model
-from amptui.records import Record, StepRecord
+from amptui.records import Record
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
 
 XRAYS = 3
 

@@ -20,7 +20,8 @@ import torch
 
 from amptui.engine.distributed.weights_check import MIN_HASH_SECONDS, WEIGHTS_BUDGET, WeightsHash
 from amptui.ranks import RanksStarted
-from amptui.records import RunResumed, StepRecord
+from amptui.records import RunResumed
+from amptui.steps import StepRecord
 from tests.engine.distributed import recorded
 from tests.engine.distributed.rank_at_work import Ended, train_ranks
 from tests.living import records_of, steps_of

@@ -14,8 +14,9 @@ import pytest
 
 from amptui.engine.distributed.rank_rows import ROW_VALUES
 from amptui.estimate import MIN_PAIRS
-from amptui.records import PhaseChanged, Record, RunFailed, RunFinished, StepRecord
+from amptui.records import PhaseChanged, Record, RunFailed, RunFinished
 from amptui.runs.journal import Journal
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from tests.benchmarks import many_ranks
 from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures, ratios

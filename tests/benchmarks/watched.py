@@ -12,9 +12,10 @@ from typing import BinaryIO
 import numpy as np
 import psutil
 
-from amptui.records import Record, RunFailed, RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import Record, RunFailed, RunFinished
+from amptui.steps import StepRecord
 from tests.benchmarks.workloads import WARM_UP_STEPS
+from tests.single_steps import read
 from tests.terminal import Terminal
 
 LOOK_INTERVAL_SECONDS = 0.25

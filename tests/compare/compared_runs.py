@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from amptui.compare.trace import RunFigures, Trace
-from amptui.records import DataInfo, EpochFinished, Record, RunFinished, RunStarted, StepRecord, Validation
+from amptui.records import DataInfo, EpochFinished, Record, RunFinished, RunStarted, Validation
+from amptui.steps import StepRecord
 from tests.checkout import ROOT
 from tests.export.recorded import write
+from tests.single_steps import in_blocks
 from tests.telemetry import record_samples
 
 DEMO = ROOT / "demo" / "compare"
@@ -71,7 +73,7 @@ def figures(
     passed_over: str = "",
 ) -> RunFigures:
     trace = Trace("runs/x")
-    trace.add(records)
+    trace.add(in_blocks(records))
     return trace.figures(name, is_live=is_live, asked=asked or {}, passed_over=passed_over, read_share=1.0)
 
 

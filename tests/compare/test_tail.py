@@ -9,14 +9,16 @@ from amptui import codec, strictjson
 from amptui.compare import tail
 from amptui.compare.tail import JournalTail
 from amptui.errors import RunFolderError
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.compare.compared_runs import trained
+from tests.single_steps import one_by_one
 
 LINES = [f"{codec.dumps(step)}\n".encode() for step in trained([1.0] * 6)]
 
 
 def numbers(records: list[Record]) -> list[int]:
-    return [record.step for record in records if isinstance(record, StepRecord)]
+    return [record.step for record in one_by_one(records) if isinstance(record, StepRecord)]
 
 
 def append(path: Path, data: bytes) -> None:

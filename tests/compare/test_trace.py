@@ -14,6 +14,7 @@ from amptui.samples import DeviceSample, HostSample
 from amptui.telemetry.history import Track
 from amptui.telemetry.view import Series
 from tests.compare.compared_runs import figures, finished, started, trained, validated, whole_run
+from tests.single_steps import in_blocks
 from tests.telemetry import record_samples
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def test_batches_do_not_matter() -> None:
     whole = figures(records)
     trace = Trace("runs/x")
     for start in range(0, len(records), 7):
-        trace.add(records[start : start + 7])
+        trace.add(in_blocks(records[start : start + 7]))
     parts = trace.figures("run", is_live=False, asked={}, passed_over="", read_share=1.0)
     assert parts.lows == whole.lows
     assert parts.validations == whole.validations
@@ -136,7 +137,7 @@ def test_record_lows_are_those_of_a_plain_loop(losses: list[float | None], at_on
     trace = Trace("runs/x")
     records: list[Record] = [started(), *trained(losses)]
     for start in range(0, len(records), at_once):
-        trace.add(records[start : start + at_once])
+        trace.add(in_blocks(records[start : start + at_once]))
     expected: list[tuple[int, float]] = []
     known: list[float] = []
     for step, loss in enumerate(losses, 1):

@@ -18,8 +18,8 @@ from amptui.data.batches import Batches, open_batches
 from amptui.data.sources import Arrays
 from amptui.engine import setup
 from amptui.errors import DataError
-from amptui.records import StepRecord
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
 from tests.data.samples import CPU, arrays
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 

@@ -7,7 +7,8 @@ import pytest
 
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import explanations, gain_sentences, speed_of, why_no_ratio
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from amptui.telemetry.comparison import LITTLE_SPEED
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import Comparison, SessionView

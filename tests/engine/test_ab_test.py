@@ -8,7 +8,7 @@ import pytest
 
 from amptui.engine.ab_test import MAX_ROUNDS, MIN_ROUNDS, ABTest
 from amptui.estimate import BLOCK_STEPS
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 
 STEP = StepRecord(
     time=0.0,

@@ -26,7 +26,8 @@ from amptui.control import (
 from amptui.engine.checkpoint.file import write
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.keeping import CheckpointWritten
-from amptui.records import Note, PauseChanged, PrecisionChanged, Record, StepRecord
+from amptui.records import Note, PauseChanged, PrecisionChanged, Record
+from amptui.steps import StepRecord, Steps
 from tests.tiny import Log, Tiny, prepare, train
 
 FP32_AND_BF16 = ComparisonRequest(("fp32", "bf16"))
@@ -57,9 +58,10 @@ class Asking(Log):
 
     def emit(self, record: Record) -> None:
         super().emit(record)
-        if isinstance(record, StepRecord):
-            for request in self.asks.get(record.step, ()):
-                self.control.ask(request)
+        if isinstance(record, Steps):
+            for step in record.one_by_one():
+                for request in self.asks.get(step.step, ()):
+                    self.control.ask(request)
 
     @property
     def told(self) -> list[tuple[str, str]]:

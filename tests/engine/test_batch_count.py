@@ -16,7 +16,8 @@ from amptui import Data, DataRequest
 from amptui.control import Control
 from amptui.data.sources import Arrays, Source
 from amptui.errors import DataError
-from amptui.records import EpochFinished, Note, StepRecord
+from amptui.records import EpochFinished, Note
+from amptui.steps import StepRecord
 from tests.survival import survived
 from tests.tiny import Drawing, Log, Tiny, losses, prepare, resume, stopping, train
 

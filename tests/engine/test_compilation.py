@@ -32,7 +32,8 @@ from amptui.engine.failure import explain
 from amptui.engine.prepared import Prepared
 from amptui.errors import DeviceError
 from amptui.findings import ModelCompiled, ModulesTraced, XRayTaken
-from amptui.records import PhaseChanged, PrecisionChanged, RunFinished, RunStarted, StepRecord
+from amptui.records import PhaseChanged, PrecisionChanged, RunFinished, RunStarted
+from amptui.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.engine.working import Worker
 from tests.terminal import KNOBS

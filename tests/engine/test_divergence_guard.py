@@ -16,7 +16,8 @@ from amptui.engine.divergence_guard import HOPELESS_STEPS, SUSPECT_STEPS
 from amptui.errors import ExperimentError
 from amptui.findings import ModulesTraced
 from amptui.keeping import CheckpointWritten
-from amptui.records import NonFinite, PauseChanged, Record, StepRecord
+from amptui.records import NonFinite, PauseChanged, Record
+from amptui.steps import StepRecord
 from tests.survival import survived
 from tests.tiny import Log, Tiny, losses, prepare, resume, train
 

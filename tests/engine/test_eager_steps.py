@@ -13,7 +13,8 @@ from amptui.answers import RequestRefused
 from amptui.control import ComparisonRequest, Control, StopRequest
 from amptui.engine.prepared import Prepared
 from amptui.findings import FlopsCounted, ModelCompiled, PrecisionsCompared
-from amptui.records import PrecisionChanged, StepRecord
+from amptui.records import PrecisionChanged
+from amptui.steps import StepRecord
 from tests.engine.compiled_runs import compiled, nothing_compiled
 from tests.tiny import Log, Tiny, losses, prepare, train
 

@@ -17,8 +17,8 @@ from amptui.control import Control
 from amptui.data.sources import Arrays, Source
 from amptui.engine.description import describe_run
 from amptui.errors import ExperimentError
-from amptui.records import StepRecord
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
 from tests.survival import survived
 from tests.tiny import Drawing, Jittered, Log, Tiny, losses, prepare, resume, stopping, train
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from amptui.control import ComparisonRequest, Control, PrecisionRequest, StopRequest
 from amptui.engine.ab_test import MAX_ROUNDS
 from amptui.findings import PrecisionsCompared
-from amptui.records import BlockFinished, EpochFinished, Note, PrecisionChanged, Record, StepRecord
+from amptui.records import BlockFinished, EpochFinished, Note, PrecisionChanged, Record
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny, prepare, train
 
 STEPS_PER_EPOCH = 64 // 8

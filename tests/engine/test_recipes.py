@@ -15,7 +15,8 @@ from amptui.data.sources import Arrays
 from amptui.engine.lr_schedule import LrSchedule
 from amptui.engine.prepared import Prepared
 from amptui.errors import ExperimentError, UsageError
-from amptui.records import EpochFinished, StepRecord, Validated
+from amptui.records import EpochFinished, Validated
+from amptui.steps import StepRecord
 from tests.engine.recipes import Recipe, sizes_of, train_by_hand
 from tests.tiny import Log, Tiny, prepare, resume, stopping, switching, train
 

@@ -10,7 +10,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from amptui.control import Control
 from amptui.engine.compilation import missing_for_compile
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.engine.recipes import Recipe
 from tests.tiny import Log, losses, prepare, resume, stopping, switching, train
 

@@ -11,17 +11,11 @@ from torch import nn
 
 from amptui.engine import reporting
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.engine.reporting import StepReporter
+from amptui.engine.step_columns import StepFacts
 from amptui.engine.step_row import RowLayout
-from amptui.records import (
-    COLLAPSE_SKIPS,
-    EpochFinished,
-    LossScaleChanged,
-    NonFinite,
-    StepRecord,
-    StepSkipped,
-    Validation,
-)
+from amptui.records import COLLAPSE_SKIPS, EpochFinished, LossScaleChanged, NonFinite, StepSkipped, Validation
+from amptui.steps import StepRecord
 from tests.tiny import Log
 
 MODEL = nn.Linear(1, 1)  # two gradients of one element each: weight, bias
@@ -61,8 +55,8 @@ def scaled_row(
 
 def test_gradients_that_were_not_measured_are_not_told() -> None:
     report, log = reporter()
-    report.step(FACTS, [0.5], 0.25)
-    report.step(SCALED, [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)
+    report.steps([(FACTS, [0.5], 0.25)])
+    report.steps([(SCALED, [0.5, 65536.0, 1.0, 32768.0, 0.0], 0.25)])
     steps = log.of(StepRecord)
     assert [(record.grad_norm, record.nonfinite_gradients) for record in steps] == [(None, None)] * 2
     (skip,) = log.of(StepSkipped)
@@ -71,7 +65,7 @@ def test_gradients_that_were_not_measured_are_not_told() -> None:
 
 def test_gradients_that_another_rank_could_not_measure_are_not_told() -> None:
     report, log = reporter()
-    report.step(FACTS, [0.5, -1.0, -1.0, -1.0], 0.25)
+    report.steps([(FACTS, [0.5, -1.0, -1.0, -1.0], 0.25)])
     (record,) = log
     assert isinstance(record, StepRecord)
     assert (record.grad_norm, record.nonfinite_gradients) == (None, None)
@@ -79,7 +73,7 @@ def test_gradients_that_another_rank_could_not_measure_are_not_told() -> None:
 
 def test_a_plain_step_is_one_record() -> None:
     report, log = reporter()
-    report.step(FACTS, [0.5, *measured(3.0, 4.0)], 0.25)
+    report.steps([(FACTS, [0.5, *measured(3.0, 4.0)], 0.25)])
     (record,) = log
     assert record == StepRecord(
         time=record.time,
@@ -103,7 +97,8 @@ def test_a_plain_step_is_one_record() -> None:
 
 def test_parts_of_the_loss_keep_their_names() -> None:
     report, log = reporter()
-    report.step(FACTS._replace(layout=RowLayout(("kl", "mse"))), [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)
+    facts = FACTS._replace(layout=RowLayout(("kl", "mse")))
+    report.steps([(facts, [0.75, 0.5, 0.25, *measured(3.0, 4.0)], None)])
     (record,) = log.of(StepRecord)
     assert (record.loss, record.losses) == (0.75, {"kl": 0.5, "mse": 0.25})
     assert record.grad_norm == 5.0
@@ -111,7 +106,7 @@ def test_parts_of_the_loss_keep_their_names() -> None:
 
 def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
     report, log = reporter()
-    report.step(SCALED, scaled_row(0.5, 1024.0), 0.25)
+    report.steps([(SCALED, scaled_row(0.5, 1024.0), 0.25)])
     (record,) = log.of(StepRecord)
     assert (record.loss_scale, record.growth_tracker, record.skipped) == (1024.0, 5, False)
     assert record.grad_norm == 5.0
@@ -119,14 +114,14 @@ def test_an_fp16_step_is_unscaled_and_tells_the_scaler() -> None:
     assert len(log) == 1
     # Gradients from after the unscaling are not divided again.
     row = [0.5, 1024.0, 0.0, 1024.0, 6.0, *measured(3.0, 4.0)]
-    report.step(SCALED._replace(gradients_scaled=False), row, 0.25)
+    report.steps([(SCALED._replace(gradients_scaled=False), row, 0.25)])
     assert log.of(StepRecord)[1].grad_norm == 5.0
 
 
 def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
     report, log = reporter()
     for step in (1, 2):
-        report.step(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True, after=32.0), None)
+        report.steps([(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True, after=32.0), None)])
     skips = log.of(StepSkipped)
     assert [skip.consecutive for skip in skips] == [1, 2]
     assert (skips[0].loss_scale, skips[0].loss, skips[0].names, skips[0].count) == (
@@ -141,7 +136,7 @@ def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
         (1, 64.0, 32.0, "backoff"),
         (2, 64.0, 32.0, "backoff"),
     ]
-    report.step(SCALED._replace(step=3), scaled_row(0.5, 32.0, after=64.0), None)
+    report.steps([(SCALED._replace(step=3), scaled_row(0.5, 32.0, after=64.0), None)])
     assert report.consecutive_skips == 0
     assert log.of(LossScaleChanged)[-1].reason == "growth"
 
@@ -149,7 +144,7 @@ def test_a_skip_names_who_overflowed_and_what_became_of_the_scale() -> None:
 @pytest.mark.parametrize(("loss", "kind"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "inf")])
 def test_a_loss_that_is_not_finite_is_reported_even_of_a_skipped_step(loss: float, kind: str) -> None:
     report, log = reporter()
-    report.step(SCALED, scaled_row(loss, 64.0, skipped=True, after=32.0), None)
+    report.steps([(SCALED, scaled_row(loss, 64.0, skipped=True, after=32.0), None)])
     (found,) = log.of(NonFinite)
     assert (found.what, found.kind, found.step) == ("loss", kind, 1)
 
@@ -166,7 +161,7 @@ def test_bad_gradients_of_an_applied_step_are_named(
     gradients: tuple[float, float], kinds: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     report, log = reporter()
-    report.step(FACTS, [0.5, *measured(*gradients)], None)
+    report.steps([(FACTS, [0.5, *measured(*gradients)], None)])
     (found,) = log.of(NonFinite)
     assert (found.what, found.kind, found.kinds) == ("gradient", kinds[0], kinds)
     assert (found.names, found.count) == (names, len(names))
@@ -175,7 +170,7 @@ def test_bad_gradients_of_an_applied_step_are_named(
 
 def test_a_dropped_row_is_a_step_without_numbers() -> None:
     report, log = reporter()
-    report.step(SCALED, None, None)
+    report.steps([(SCALED, None, None)])
     (record,) = log.of(StepRecord)
     assert (record.loss, record.step_seconds, record.grad_norm, record.loss_scale) == (None,) * 4
     assert record.samples == 8
@@ -197,7 +192,7 @@ def test_an_epoch_is_the_mean_of_its_finite_losses_and_the_sum_of_its_seconds(
     report, log = reporter()
     for epoch, steps in enumerate((first, second), 1):
         for loss, seconds in steps:
-            report.step(FACTS, None if loss is None else [loss, 0.0, 0.0], seconds)
+            report.steps([(FACTS, None if loss is None else [loss, 0.0, 0.0], seconds)])
         report.epoch(step=len(steps), epoch=epoch, validation=None)
     for steps, record in zip((first, second), log.of(EpochFinished), strict=True):
         losses = [loss for loss, _ in steps if loss is not None and math.isfinite(loss)]
@@ -221,12 +216,12 @@ def test_an_epoch_carries_its_validation() -> None:
 
 def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
     report, _ = reporter()
-    report.step(SCALED, scaled_row(math.nan, 64.0, skipped=True, after=32.0), None)
+    report.steps([(SCALED, scaled_row(math.nan, 64.0, skipped=True, after=32.0), None)])
     assert report.bad_applied_steps == 0
-    report.step(FACTS, [math.nan, 1.0, 1.0], None)
+    report.steps([(FACTS, [math.nan, 1.0, 1.0], None)])
     assert report.bad_applied_steps == 1
-    report.step(FACTS, [0.5, 1.0, 1.0], None)
-    report.step(FACTS, [math.nan, 1.0, 1.0], None)
+    report.steps([(FACTS, [0.5, 1.0, 1.0], None)])
+    report.steps([(FACTS, [math.nan, 1.0, 1.0], None)])
     assert report.bad_applied_steps == 1
     assert report.finite_losses == 1
     assert math.isnan(report.last_loss or 0)
@@ -235,10 +230,10 @@ def test_hopeless_are_only_first_steps_that_changed_the_weights() -> None:
 def test_the_search_for_the_scale_is_no_unexplained_trouble() -> None:
     report, _ = reporter()
     for step in range(1, COLLAPSE_SKIPS):
-        report.step(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True), None)
+        report.steps([(SCALED._replace(step=step), scaled_row(0.5, 64.0, skipped=True), None)])
     assert (report.trouble_step, report.unexplained_step) == (COLLAPSE_SKIPS - 1, 0)
     last = SCALED._replace(step=COLLAPSE_SKIPS)
-    report.step(last, scaled_row(0.5, 64.0, skipped=True), None)
+    report.steps([(last, scaled_row(0.5, 64.0, skipped=True), None)])
     assert report.unexplained_step == COLLAPSE_SKIPS
 
 
@@ -253,7 +248,7 @@ def test_a_step_ends_after_the_one_before_and_when_its_time_is_over(
         began, asked = now, now + look_seconds
         now = asked + data_seconds + compute_seconds
         facts = FACTS._replace(asked=asked, data_seconds=data_seconds)
-        reports.step(facts, [1.0, *gradients], now - began if is_timed else None)
+        reports.steps([(facts, [1.0, *gradients], now - began if is_timed else None)])
         ends.append((asked + data_seconds, now))
     told = [record.time - reports._clock_ahead for record in log.of(StepRecord)]
     assert told == sorted(told)
@@ -269,6 +264,6 @@ def test_clocks_that_are_read_apart_turn_no_time_back(monkeypatch: pytest.Monkey
     read = SimpleNamespace(time=clocks.__next__, perf_counter=clocks.__next__)
     monkeypatch.setattr(reporting, "time", read)
     for asked in (-0.02, -0.01, 0.0, 0.1):
-        reports.step(FACTS._replace(asked=asked, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)
+        reports.steps([(FACTS._replace(asked=asked, data_seconds=0.0), [1.0, *measured(3.0, 4.0)], 0.01)])
     times = [r.time for r in log.of(StepRecord)]
     assert times == pytest.approx([hour - 0.02, hour - 0.01, hour, 0.1])

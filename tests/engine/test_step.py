@@ -18,7 +18,8 @@ import amptui
 from amptui.control import Control, PrecisionRequest, StopRequest
 from amptui.engine.prepared import Prepared
 from amptui.keeping import CheckpointWritten
-from amptui.records import PrecisionChanged, Record, StepRecord
+from amptui.records import PrecisionChanged, Record
+from amptui.steps import StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, train
 
 NEVER = 1e9

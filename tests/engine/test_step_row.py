@@ -3,10 +3,16 @@
 from itertools import product
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from amptui.engine.precision import ScalerTensors
+from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.step_columns import StepColumns, StepFacts
 from amptui.engine.step_row import LearningRates, RowLayout, StepTensors
+
+FACTS = StepFacts(
+    step=1, epoch=1, precision="fp16", samples=8, data_seconds=0.0, asked=0.0, lr=0.5, warming_up=False
+)
 
 
 def values(*numbers: float) -> list[Tensor]:
@@ -36,14 +42,17 @@ def step(
 def test_every_number_of_a_row_is_read_under_its_name() -> None:
     for parts, lrs, scaled, clipped, measured in product((False, True), repeat=5):
         layout, tensors = step(parts=parts, lrs=lrs, scaled=scaled, clipped=clipped, measured=measured).row()
-        numbers = layout.read(torch.cat([each.reshape(-1) for each in tensors]).tolist())
-        assert numbers.loss == 1.0
-        assert numbers.parts == ({"kl": 2.0, "mse": 3.0} if parts else {})
-        assert numbers.lrs == ((4.0, 5.0) if lrs else ())
-        scaler = (numbers.scale, numbers.found_inf, numbers.next_scale, numbers.growth_tracker)
-        assert scaler == ((6.0, 7.0, 8.0, 9.0) if scaled else (1.0, 0.0, 1.0, 0.0))
-        assert numbers.clip_norm == (10.0 if clipped else None)
-        assert numbers.gradients == ([11.0, 12.0, 13.0] if measured else [])
+        row = torch.cat([each.reshape(-1) for each in tensors]).tolist()
+        columns = StepColumns([(FACTS._replace(layout=layout), row, None)], GradientProbe(nn.Linear(1, 1)))
+        block = columns.block(0, 1, 100.0)
+        assert block.loss == [1.0]
+        assert block.losses == ({"kl": [2.0], "mse": [3.0]} if parts else {})
+        assert (block.lr, block.group_lrs) == (([4.0], ([4.0], [5.0])) if lrs else ([0.5], ()))
+        assert (block.loss_scale, block.growth_tracker) == (([6.0], [9]) if scaled else ([None], [None]))
+        assert columns.is_skipped(0) == block.skipped == scaled
+        assert columns.next_scale == ([8.0] if scaled else [None])
+        assert block.grad_norm == [10.0 if clipped else 11.0 if measured else None]
+        assert block.grad_max == [13.0 if measured else None]
 
 
 def test_steps_that_are_alike_share_a_layout() -> None:

@@ -23,8 +23,8 @@ from amptui.records import (
     PhaseChanged,
     PrecisionChanged,
     Record,
-    StepRecord,
 )
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 
 

@@ -13,7 +13,7 @@ def left_out(step_seconds: list[float | None]) -> int:
     settling, count = WarmUp(), 0
     for seconds in step_seconds:
         count += settling.begin_step()
-        settling.add(seconds)
+        settling.add([seconds])
     return count
 
 

@@ -16,10 +16,11 @@ from amptui.cli import main
 from amptui.engine.weights import load_weights, save_weights
 from amptui.errors import DataError, OutputError, UsageError
 from amptui.keeping import WeightsSaved
-from amptui.records import RunFailed, RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import RunFailed, RunFinished
+from amptui.steps import StepRecord
 from tests.engine.recipes import Recipe
 from tests.engine.working import Worker
+from tests.single_steps import read
 from tests.terminal import KNOBS
 from tests.tiny import Log, Tiny, prepare, stopping, train
 

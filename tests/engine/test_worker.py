@@ -14,15 +14,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from amptui.answers import RequestRefused
 from amptui.control import Control, PauseRequest, StopRequest
 from amptui.errors import DeviceError, ExperimentError, UsageError
-from amptui.records import (
-    Note,
-    PhaseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StepRecord,
-)
+from amptui.records import Note, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
+from amptui.steps import StepRecord
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.living import records_of
 from tests.survival import survived

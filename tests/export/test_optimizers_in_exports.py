@@ -3,6 +3,7 @@
 import csv
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,15 +12,19 @@ from amptui.compare.contrasts import compared
 from amptui.export import export
 from amptui.export.recording import Recording
 from amptui.process.plain_lines import status_line
-from amptui.records import Record, StepRecord
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
+from amptui.steps import StepRecord
 from amptui.summary import summary_lines
 from tests.compare.compared_runs import figures
 from tests.export.recorded import write
 from tests.gan_journal import DISCRIMINATOR, gan_records
+from tests.single_steps import in_blocks
 from tests.telemetry.record_samples import run, step, steps
 from tests.telemetry.whole_runs import session_of
+
+if TYPE_CHECKING:
+    from amptui.records import Record
 
 GAN = tuple(gan_records(60))
 STEPS = [record for record in GAN if isinstance(record, StepRecord)]
@@ -63,7 +68,7 @@ def test_a_page_of_one_optimizer_has_no_such_card(tmp_path: Path) -> None:
 
 def test_curves_are_of_each_optimizer_s_own_steps() -> None:
     recording = Recording("gan", "runs/gan")
-    recording.add(GAN)
+    recording.add(in_blocks(GAN))
     assert recording.view.front == ""
     assert [view.front for view in recording.other_views] == [DISCRIMINATOR]
     assert recording.step_curve("lr").recent.tolist() == [2e-4] * 60

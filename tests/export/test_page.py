@@ -16,10 +16,12 @@ from amptui.export import export
 from amptui.export.markup import chip
 from amptui.export.page import page
 from amptui.export.recording import Recording
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from tests.export import hostile
 from tests.export.recorded import write
+from tests.single_steps import in_blocks
 from tests.telemetry.record_samples import compared, steps
 from tests.telemetry.record_samples import run as started
 from tests.telemetry.record_strategies import RECORDS
@@ -46,7 +48,7 @@ class Reading(HTMLParser):
 
 def told(*records: Record) -> str:
     recording = Recording("a-run", "runs/a-run")
-    recording.add(records)
+    recording.add(in_blocks(records))
     return page(recording)
 
 
@@ -141,8 +143,8 @@ def test_a_long_run_is_a_page_of_bounded_size() -> None:
 
 def test_curves_go_on_from_where_a_run_was_resumed() -> None:
     recording = Recording("a", "a")
-    recording.add([started(), *steps(1, 10, grad_norm=1.0)])
-    recording.add([started(time=200.0), *steps(6, 8, grad_norm=2.0)])
+    recording.add(in_blocks([started(), *steps(1, 10, grad_norm=1.0)]))
+    recording.add(in_blocks([started(time=200.0), *steps(6, 8, grad_norm=2.0)]))
     assert recording.step_curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3
     assert recording.steps == 13
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from amptui.export import export
 from amptui.ranks import RanksSampled
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.export.recorded import write
 from tests.telemetry import record_samples
 from tests.telemetry.record_samples import step, steps

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from amptui.records import EpochFinished, PrecisionChanged, Record, StepRecord, Validation
+from amptui.records import EpochFinished, PrecisionChanged, Record, Validation
+from amptui.steps import StepRecord
 from tests.export import hostile
 from tests.export.recorded import write
 from tests.telemetry.record_samples import backoff, device, skip, step, steps

@@ -10,11 +10,12 @@ from statistics import median_low
 
 import pytest
 
-from amptui.records import EpochFinished, RunFinished, RunResumed, RunStarted, StepRecord
-from amptui.runs.journal import read
+from amptui.records import EpochFinished, RunFinished, RunResumed, RunStarted
+from amptui.steps import StepRecord
 from tests.faults.watched import Lives
 from tests.living import outcome, records_of, steps_of
 from tests.recipes.witness import witnessed
+from tests.single_steps import read
 from tests.survival import cost
 
 RECIPE = str(Path(__file__).parents[1] / "recipes" / "witness.py")

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from amptui.data.mnist import MNIST
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.benchmarks import tutorial_loop
 from tests.benchmarks.figures import Figure, table
 from tests.benchmarks.lab import Lab

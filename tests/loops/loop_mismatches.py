@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.loops.loop_plans import Example
 from tests.loops.loop_shapes import run_plan
 from tests.loops.loop_truth import Dropped, TrueStep

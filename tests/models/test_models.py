@@ -17,8 +17,9 @@ from amptui.models import CATALOGUE
 from amptui.models.mnist_deep import BLOCKS, MnistDeep
 from amptui.models.simple_cnn import SimpleCnn
 from amptui.modelspec import parse_model
-from amptui.records import EpochFinished, StepRecord
+from amptui.records import EpochFinished
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
 from tests.tiny import Log, prepare, train
 
 IMAGES = {

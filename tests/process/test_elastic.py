@@ -21,9 +21,10 @@ from amptui.process.elastic import _status
 from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
 from amptui.process.stopping import RANKS_PATIENCE_SECONDS
 from amptui.ranks import RankLost, RanksSampled, RanksStarted
-from amptui.records import PhaseChanged, RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import PhaseChanged, RunFailed, RunFinished, RunStarted
 from amptui.request import TrainRequest
 from amptui.runs.rundir import RunDir
+from amptui.steps import StepRecord
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, last_step, records_of, wait_until
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from amptui.ranks import RankLost
-from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import RunFailed, RunFinished, RunStarted
 from amptui.runs.rundir import RunDir
+from amptui.steps import StepRecord
 from tests.living import records_of
 from tests.process.test_elastic import ALONE, TORCHRUN, pid_of, ranks
 

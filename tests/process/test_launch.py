@@ -15,11 +15,12 @@ import pytest
 from amptui.cli import main
 from amptui.errors import RunFolderError, UsageError
 from amptui.process import launch
-from amptui.records import Note, RunFailed, RunFinished, RunResumed, RunStarted, StepRecord
+from amptui.records import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.request import TrainRequest
-from amptui.runs.journal import read
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, default_data_dir, read_run_json
+from amptui.steps import StepRecord
+from tests.single_steps import read
 from tests.terminal import KNOBS
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from amptui import codec
 from amptui.process.plain_lines import JsonLines, PlainFront, event_line, status_line
 from amptui.ranks import RankLost
-from amptui.records import NonFinite, Note, PauseChanged, Printed, Record, RunFinished, StepRecord
-from amptui.runs.journal import read
+from amptui.records import NonFinite, Note, PauseChanged, Printed, Record, RunFinished
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, NumericsView
+from tests.single_steps import read
 from tests.telemetry import record_samples
 from tests.terminal import KNOBS, amptui_command
 from tests.tui import rank_views, views

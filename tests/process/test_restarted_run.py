@@ -8,10 +8,11 @@ from amptui.engine.distributed.world import World
 from amptui.process.recorder import Recorder
 from amptui.process.restarted_run import RestartedRun, last_before_restart
 from amptui.ranks import RankLost
-from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted, StepRecord
-from amptui.runs.journal import read
+from amptui.records import Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.rundir import RunDir
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
+from tests.single_steps import read
 from tests.telemetry.record_samples import step
 from tests.tui.views import run_started
 

@@ -1,11 +1,12 @@
 """The recorded run that ships with amptui tells all that its README says of it."""
 
 from amptui.findings import ModulesTraced, XRayTaken
-from amptui.records import PrecisionChanged, StepRecord
-from amptui.runs.journal import read
+from amptui.records import PrecisionChanged
+from amptui.steps import StepRecord
 from amptui.telemetry.health import judge_xray
 from amptui.telemetry.session import Session
 from tests.checkout import ROOT
+from tests.single_steps import read
 
 JOURNAL = ROOT / "demo" / "mnist-deep.jsonl"
 

@@ -15,16 +15,11 @@ from hypothesis import strategies as st
 from amptui import codec, strictjson
 from amptui.errors import RunFolderError
 from amptui.export import export
-from amptui.records import (
-    Note,
-    PrecisionChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    StepRecord,
-)
-from amptui.runs.journal import Journal, read
+from amptui.records import Note, PrecisionChanged, Record, RunFailed, RunFinished
+from amptui.runs.journal import Journal
 from amptui.runs.repair import StepRanges, cut_after
+from amptui.steps import StepRecord
+from tests.single_steps import in_blocks, read
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
 
@@ -59,7 +54,7 @@ def moved(journal: Path) -> bytes:
 def test_steps_that_a_journal_lacks_are_found_in_any_order(there: list[int], last: int) -> None:
     kept = [number for number in there if number <= last]
     ranges = StepRanges()
-    assert len(list(ranges.seen([run(), *(step(number) for number in kept)]))) == 1 + len(kept)
+    assert len(list(ranges.seen(in_blocks([run(), *(step(number) for number in kept)])))) == 1 + len(kept)
     found = ranges.missing(last, starts_at_one=True)
     missing = [number for first, end in found for number in range(first, end + 1)]
     assert missing == sorted(set(range(1, last + 1)) - set(kept))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from amptui.keeping import CheckpointWritten
-from amptui.records import RunFailed, RunFinished, RunStarted, StepRecord
+from amptui.records import RunFailed, RunFinished, RunStarted
 from amptui.samples import DeviceSample
+from amptui.steps import StepRecord
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of

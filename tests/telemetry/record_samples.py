@@ -1,7 +1,7 @@
 """Records for the tests of telemetry: plain ones, with whatever a test wants to differ."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +19,11 @@ from amptui.findings import (
     XRayTaken,
 )
 from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.records import (
-    DataInfo,
-    LossScaleChanged,
-    NonFinite,
-    RunResumed,
-    RunStarted,
-    StepRecord,
-    StepSkipped,
-)
+from amptui.records import DataInfo, LossScaleChanged, NonFinite, RunResumed, RunStarted, StepSkipped
 from amptui.samples import AllocatorSample, DeviceSample, GpuSample, HostSample
+from amptui.steps import StepRecord, Steps
+from amptui.telemetry import stretch
+from amptui.telemetry.stretch import Stretch
 
 _STEP = StepRecord(
     time=0.0,
@@ -98,6 +93,11 @@ def step(number: int, **changes: Any) -> StepRecord:
 
 def steps(first: int, last: int, **changes: Any) -> list[StepRecord]:
     return [step(number, **changes) for number in range(first, last + 1)]
+
+
+def stretches(records: Iterable[StepRecord]) -> Iterator[Stretch]:
+    """The stretches of steps, each a block of its own."""
+    return stretch.stretches([Steps.of(record) for record in records])
 
 
 def followed(optimizer: str, **changes: Any) -> OptimizerFollowed:

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, Record, StepRecord
+from amptui.records import PauseChanged, PhaseChanged, PrecisionChanged, Record
+from amptui.steps import StepRecord
 from amptui.telemetry.comparison import PrecisionLedger, data_fraction, held_back_by
 from amptui.telemetry.session import Session
-from amptui.telemetry.stretch import stretches
 from amptui.telemetry.view import Comparison, PrecisionStats
-from tests.telemetry.record_samples import device, run, steps
+from tests.telemetry.record_samples import device, run, steps, stretches
 
 
 def stats(precision: str, data: float | None = 0.0, busy: float | None = None) -> PrecisionStats:

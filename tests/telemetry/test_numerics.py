@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.numerics import MIN_OF, headroom
 from amptui.telemetry.session import Session

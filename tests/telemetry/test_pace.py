@@ -3,8 +3,7 @@
 import pytest
 
 from amptui.telemetry.pace import Pace
-from amptui.telemetry.stretch import stretches
-from tests.telemetry.record_samples import step, steps
+from tests.telemetry.record_samples import step, steps, stretches
 
 
 def test_now_is_a_mean_and_the_forecast_a_median() -> None:

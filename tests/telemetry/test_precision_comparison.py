@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.diagnosis.speed import why_no_ratio
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 from amptui.telemetry.comparison import MIN_STEPS, WINDOW_STEPS, PrecisionLedger
-from amptui.telemetry.stretch import stretches
 from amptui.telemetry.view import Comparison
-from tests.telemetry.record_samples import step, steps
+from tests.telemetry.record_samples import step, steps, stretches
 
 
 def ledger(*batches: list[StepRecord]) -> PrecisionLedger:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.records import COLLAPSE_SKIPS, Severity, StepRecord
+from amptui.records import COLLAPSE_SKIPS, Severity
+from amptui.steps import StepRecord
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import (
     CALIBRATION_SKIPS,
@@ -19,8 +20,7 @@ from amptui.telemetry.scaling import (
     judge_scaler,
     judge_skip,
 )
-from amptui.telemetry.stretch import stretches
-from tests.telemetry.record_samples import backoff, growth, module, skip, step
+from tests.telemetry.record_samples import backoff, growth, module, skip, step, stretches
 
 RANKS = ["info", "warning", "error"]
 

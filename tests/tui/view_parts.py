@@ -9,9 +9,9 @@ from amptui.records import (
     PrecisionChanged,
     Printed,
     Severity,
-    StepRecord,
     StepSkipped,
 )
+from amptui.steps import StepRecord
 from amptui.telemetry.events import Event, SkipRow
 from amptui.telemetry.view import Comparison, PrecisionStats, ScalerView
 

@@ -14,7 +14,8 @@ import textual.app
 
 from amptui.answers import Refusal
 from amptui.control import Control, PrecisionRequest, Request
-from amptui.records import Record, RunStarted, StepRecord
+from amptui.records import Record, RunStarted
+from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
 from amptui.tui.app import WatchApp
 from amptui.tui.panels.screen_state import ScreenState

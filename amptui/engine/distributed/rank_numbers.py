@@ -18,8 +18,9 @@ from amptui.ranks import (
     StandingOut,
     condensed,
 )
-from amptui.records import Record, StepRecord
+from amptui.records import Record
 from amptui.samples import GpuSample, decode_clocks_event_reasons, encode_clocks_event_reasons
+from amptui.steps import Steps
 
 SAMPLE_SECONDS = 1.0
 """The time from one sample in the journal to the next."""
@@ -44,17 +45,19 @@ class RankMeter:
         self._data_seconds = _Mean()
 
     def add(self, record: Record) -> None:
-        """Add a step; other records tell nothing of it."""
-        if type(record) is not StepRecord:
+        """Add steps; other records tell nothing of them."""
+        if type(record) is not Steps:
             return
-        self._steps += 1
-        self._last_step = record.step
-        self._step_seconds.add(record.step_seconds)
-        self._data_seconds.add(record.data_seconds)
-        self._skipped += record.skipped
-        self._loss_scale = math.nan if record.loss_scale is None else record.loss_scale
-        if record.grad_norm is not None:
-            self._grad_norm = record.grad_norm
+        self._steps += record.count
+        self._last_step = record.last_step
+        for step_seconds, data_seconds in zip(record.step_seconds, record.data_seconds, strict=True):
+            self._step_seconds.add(step_seconds)
+            self._data_seconds.add(data_seconds)
+        self._skipped += record.count * record.skipped
+        scale = record.loss_scale[-1]
+        self._loss_scale = math.nan if scale is None else scale
+        norms = [norm for norm in record.grad_norm if norm is not None]
+        self._grad_norm = norms[-1] if norms else self._grad_norm
 
     def take_numbers(
         self, *, compute_seconds: float | None, peak_bytes: int | None, gpu: GpuSample | None = None

@@ -21,9 +21,10 @@ from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
 from amptui.ranks import RankLost, RanksStarted
-from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
+from amptui.records import NonFinite, Note, Record, RunStarted, StepSkipped
 from amptui.request import TrainRequest
 from amptui.samples import DeviceSample, GpuSample
+from amptui.steps import Steps
 
 if TYPE_CHECKING:
     from amptui.engine.checkpoint.data_position import Start
@@ -114,9 +115,9 @@ class RankThread(TrainingThread):
 
     def _look_for_overflow(self, record: Record, prepared: "Prepared", own: "OwnOverflows") -> None:
         """After trouble find out whether it came from this rank; plan which gradients to check."""
-        if isinstance(record, StepRecord):
-            if record.growth_tracker is not None:
-                own.expect_growth(record.step + prepared.scaler.get_growth_interval() - record.growth_tracker)
+        if isinstance(record, Steps):
+            if (tracker := record.growth_tracker[-1]) is not None:
+                own.expect_growth(record.last_step + prepared.scaler.get_growth_interval() - tracker)
         elif isinstance(record, StepSkipped | NonFinite) and getattr(record, "what", "loss") == "loss":
             before = own.bad_since
             own.judge(record.step)

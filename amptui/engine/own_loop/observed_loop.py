@@ -32,8 +32,9 @@ from amptui.engine.reporting import StepReporter
 from amptui.engine.sharding import is_sharded
 from amptui.engine.warm_up import WarmUp
 from amptui.fork import in_forks
-from amptui.records import Phase, PhaseChanged, PrecisionChanged, Record, StepRecord
+from amptui.records import Phase, PhaseChanged, PrecisionChanged, Record
 from amptui.script_signals import suppressed
+from amptui.steps import Steps
 
 if TYPE_CHECKING:
     from amptui.engine.own_loop.named_optimizers import NamedOptimizer
@@ -388,12 +389,13 @@ class ObservedLoop:
             self.allocator.look(self._reported_precision, settled=False)
 
     def _take_reported(self, record: Record) -> None:
-        if type(record) is StepRecord:
+        if type(record) is Steps:
             before, now = self._reported_precision, record.precision
             self._reported_precision = now
             if before and before != now:
+                first = record.one(0)
                 changed = PrecisionChanged(
-                    time=record.time, step=record.step, previous=before, current=now, optimizer=self.name
+                    time=first.time, step=first.step, previous=before, current=now, optimizer=self.name
                 )
                 self._emit(changed)
             self._warm_up.add(record.step_seconds)

@@ -8,7 +8,8 @@ from torch import Tensor
 from amptui.engine.own_loop.loop_step import LoopStep
 from amptui.engine.precision import ScalerTensors
 from amptui.engine.readback import open_readback
-from amptui.engine.reporting import StepFacts, StepReporter
+from amptui.engine.reporting import StepReporter
+from amptui.engine.step_columns import StepFacts
 
 
 class RowSender:
@@ -22,8 +23,7 @@ class RowSender:
         optimizer: str,
         samples: int,
     ) -> None:
-        self._readback = open_readback(device, clock=clock)
-        self._reporter = reporter
+        self._readback = open_readback(device, clock=clock, deliver_steps=reporter.steps)
         self._optimizer = optimizer
         self.samples = samples
         self.is_timed = True
@@ -60,8 +60,7 @@ class RowSender:
             self._optimizer,
             "" if loop_step.logged_loss is not None else passes.form,
         )
-        deliver = self._reporter.step
-        self._readback.push(values, lambda row, seconds: deliver(facts, row, seconds), timed=self.is_timed)
+        self._readback.push_step(values, facts, timed=self.is_timed)
         if not self.is_timed:
             self.is_timed = True
             self._readback.begin_interval()

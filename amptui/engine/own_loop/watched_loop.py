@@ -31,8 +31,9 @@ from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
-from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity, StepRecord
+from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity
 from amptui.script_signals import is_from_signal_handler, suppressed
+from amptui.steps import Steps
 from amptui.text import one_line
 
 NO_LONGER_WATCHED = "amptui stopped watching this script"
@@ -361,7 +362,7 @@ class WatchedLoop(ObservedLoop):
 
     def _take_reported(self, record: Record) -> None:
         self._emit(record)
-        if type(record) is StepRecord:
+        if type(record) is Steps:
             self._switch.take(record)
 
     def _loss_scale(self) -> float:

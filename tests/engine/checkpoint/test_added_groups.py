@@ -10,7 +10,8 @@ from amptui.control import Control
 from amptui.engine.checkpoint.added_groups import CANNOT_BE_RESUMED
 from amptui.engine.checkpoint.resume import newest_checkpoint
 from amptui.errors import UsageError
-from amptui.records import Note, StepRecord
+from amptui.records import Note
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny, prepare, resume, stopping, train
 
 UNFREEZES_AT = 5

@@ -23,15 +23,8 @@ from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.engine.divergence_guard import MIN_LOSS_SCALE
 from amptui.errors import DataError
 from amptui.keeping import CheckpointWritten
-from amptui.records import (
-    EpochFinished,
-    Note,
-    PauseChanged,
-    PhaseChanged,
-    Record,
-    StepRecord,
-    StepSkipped,
-)
+from amptui.records import EpochFinished, Note, PauseChanged, PhaseChanged, Record, StepSkipped
+from amptui.steps import StepRecord
 from tests.tiny import Drawing, Exploding, Log, Tiny, prepare, resume, stopping, switching, train
 
 STEPS_PER_EPOCH = 8

@@ -12,7 +12,8 @@ from amptui.control import Control
 from amptui.engine.checkpoint.file import checkpoints
 from amptui.engine.checkpoint.resume import newest_checkpoint, restore
 from amptui.errors import RunFolderError, UsageError
-from amptui.records import Note, StepRecord
+from amptui.records import Note
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, resume, stopping, train
 
 

@@ -12,16 +12,8 @@ from amptui.control import Control, StopRequest
 from amptui.engine.checkpoint.file import checkpoints, read, write
 from amptui.errors import RunFolderError, UsageError
 from amptui.keeping import CheckpointWritten
-from amptui.records import (
-    Note,
-    PhaseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    StepRecord,
-)
+from amptui.records import Note, PhaseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.steps import StepRecord
 from tests.engine.working import ENOUGH_SECONDS, Worker, hooked
 from tests.terminal import KNOBS
 from tests.tiny import stopping

@@ -13,14 +13,8 @@ from torch import Tensor, nn
 from amptui.control import CheckpointRequest, Control, PauseRequest, PrecisionRequest, StopRequest
 from amptui.engine.checkpoint.file import checkpoints, read, write
 from amptui.keeping import CheckpointWritten, KeepingChanged
-from amptui.records import (
-    EpochFinished,
-    Note,
-    PauseChanged,
-    PhaseChanged,
-    Record,
-    StepRecord,
-)
+from amptui.records import EpochFinished, Note, PauseChanged, PhaseChanged, Record
+from amptui.steps import StepRecord
 from tests.engine.checkpoint.writing import (
     ENOUGH_SECONDS,
     Journal,

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from amptui.control import Control, StopRequest
 from amptui.keeping import CheckpointWritten, KeepingChanged
-from amptui.records import Note, Record, StepRecord
+from amptui.records import Note, Record
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny
 
 ENOUGH_SECONDS = 60.0

@@ -43,8 +43,9 @@ from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.keeping import CheckpointWritten, KeepingChanged
 from amptui.modelspec import parse_model
 from amptui.ranks import RanksDisagree, RanksOverflowed
-from amptui.records import EpochFinished, Note, Record, StepRecord, StepSkipped
+from amptui.records import EpochFinished, Note, Record, StepSkipped
 from amptui.request import TrainRequest
+from amptui.steps import StepRecord
 from tests.engine.distributed.hindered_writing import (
     COUNTED,
     count_collectives,

@@ -7,8 +7,8 @@ import pytest
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
 from amptui.ranks import RanksDisagree, RanksSampled, RankValue
-from amptui.records import StepRecord
 from amptui.samples import GpuSample
+from amptui.steps import StepRecord
 from tests.telemetry.record_samples import step
 from tests.tiny import Log, Tiny, prepare, train
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from amptui.engine.compilation import missing_for_compile
-from amptui.records import EpochFinished, StepRecord
+from amptui.records import EpochFinished
+from amptui.steps import StepRecord
 from tests.engine.distributed.rank_at_work import train_ranks
 from tests.engine.distributed.recorded import Recorded
 from tests.tiny import Log, losses, prepare, train

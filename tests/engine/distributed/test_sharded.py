@@ -14,7 +14,7 @@ from amptui.engine.distributed.sharded_gradients import ShardedGradients
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.weights import load_weights
 from amptui.errors import ExperimentError
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 from tests.engine.distributed.odd_model import OddModel
 from tests.engine.distributed.rank_at_work import train_ranks
 from tests.engine.distributed.recorded import Recorded

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from amptui.engine.own_loop.model_inputs import ModelInputs
 from amptui.engine.own_loop.observed_loop import ObservedLoop
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 
 BATCHES = 6
 

@@ -22,9 +22,9 @@ from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.engine.own_loop.optimizer_lanes import OptimizerLanes
 from amptui.engine.own_loop.parameter_owner import LooseParameters, owner_of
 from amptui.monitor import Monitor, observe_found
-from amptui.records import StepRecord
-from amptui.runs.journal import read
+from amptui.steps import StepRecord
 from tests.observed import Loop, same_bits
+from tests.single_steps import read
 
 HOOKED: list[tuple[Any, str]] = [(torch.autograd, "backward"), (torch.autocast, "__enter__")]
 HOOKED += [(Tensor, "backward"), (torch.optim.Optimizer, "__init__")]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 from tests.engine.compiled_runs import nothing_compiled
 from tests.engine.own_loop.seen_steps import net, sgd, steps_of, watching
 

@@ -12,7 +12,8 @@ import amptui
 from amptui import AmpMonitor
 from amptui.control import PrecisionRequest
 from amptui.loop_records import OptimizerFollowed
-from amptui.records import PrecisionChanged, RunStarted, StepRecord
+from amptui.records import PrecisionChanged, RunStarted
+from amptui.steps import StepRecord
 from tests.own_loops import ask
 from tests.run_records import of, records
 

@@ -16,7 +16,8 @@ from amptui.engine.compilation import compile_in_place
 from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_counter import FlopCounter
 from amptui.findings import FlopsCounted
-from amptui.records import Record, StepRecord
+from amptui.records import Record
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, switching, train
 
 

@@ -16,7 +16,7 @@ from amptui.engine.probes import flop_schedule
 from amptui.engine.probes.flop_schedule import MAX_SHAPES, MAX_SIZES, FlopSchedule, step_inputs
 from amptui.engine.setup import prepare_precisions
 from amptui.findings import FlopsCounted
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 from tests.telemetry.record_samples import flops
 from tests.tiny import Log, Tiny, prepare, switching, train
 

@@ -19,9 +19,9 @@ from amptui.records import (
     PauseChanged,
     PrecisionChanged,
     Record,
-    StepRecord,
     StepSkipped,
 )
+from amptui.steps import StepRecord
 from tests.tiny import Exploding, Log, Tiny, losses, prepare, switching, train
 
 

@@ -19,7 +19,7 @@ from amptui.engine.precision import Tf32Flags
 from amptui.engine.prepared import Prepared
 from amptui.engine.probes.xray import take_xray
 from amptui.errors import ExperimentError
-from amptui.records import StepRecord
+from amptui.steps import StepRecord
 from tests.tiny import Log, Tiny, losses, prepare, train
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")

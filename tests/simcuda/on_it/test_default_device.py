@@ -15,7 +15,8 @@ from amptui.data.folder import ImageBatches, image_folder
 from amptui.data.sources import Arrays, Source
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.keeping import CheckpointWritten
-from amptui.records import EpochFinished, PrecisionChanged, StepRecord
+from amptui.records import EpochFinished, PrecisionChanged
+from amptui.steps import StepRecord
 from tests.simcuda.training import Pairs, Small, run
 from tests.tiny import Log, losses, prepare, resume
 

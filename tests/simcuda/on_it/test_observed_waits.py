@@ -8,10 +8,10 @@ from torch import Tensor
 
 import amptui
 from amptui.control import PrecisionRequest
-from amptui.records import StepRecord
-from amptui.runs.journal import read
+from amptui.steps import StepRecord
 from tests.observed import Loop
 from tests.own_loops import FORMS, Form, Own, ask
+from tests.single_steps import read
 
 STEPS = 40
 

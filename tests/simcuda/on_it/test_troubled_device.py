@@ -12,7 +12,8 @@ import torch
 
 from amptui.control import CheckpointRequest, Control, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.engine.failure import explain, is_device_lost
-from amptui.records import Note, PrecisionChanged, StepRecord
+from amptui.records import Note, PrecisionChanged
+from amptui.steps import StepRecord
 from tests.simcuda import device
 from tests.simcuda.training import Trained, run
 from tests.tiny import Log, losses

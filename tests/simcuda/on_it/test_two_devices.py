@@ -12,7 +12,8 @@ from amptui.control import Control, PrecisionRequest, TraceRequest, XRayRequest
 from amptui.engine import setup
 from amptui.errors import ExperimentError
 from amptui.findings import Float16Window, MemoryBreakdown, ModulesTraced, XRayTaken
-from amptui.records import Note, PrecisionChanged, StepRecord
+from amptui.records import Note, PrecisionChanged
+from amptui.steps import StepRecord
 from tests.simcuda.training import Small, Trained, run
 from tests.tiny import losses
 

@@ -20,7 +20,8 @@ from amptui.control import (
 )
 from amptui.data.sources import Arrays
 from amptui.findings import ModulesTraced, PrecisionsCompared, XRayTaken
-from amptui.records import EpochFinished, Note, PrecisionChanged, StepRecord
+from amptui.records import EpochFinished, Note, PrecisionChanged
+from amptui.steps import StepRecord
 from tests.gpu_check.paths import waits_told
 from tests.simcuda.training import FIRST_STEPS, Pairs, Small, run
 

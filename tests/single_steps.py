@@ -1,0 +1,40 @@
+"""Records with each step as a record of its own, as tests look at them."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from amptui.records import Record
+from amptui.runs import journal
+from amptui.steps import StepRecord, Steps
+
+
+def one_by_one(records: Iterable[Record]) -> Iterator[Record]:
+    """``records`` in order, each block of steps as its steps."""
+    for record in records:
+        if isinstance(record, Steps):
+            yield from record.one_by_one()
+        else:
+            yield record
+
+
+def in_blocks(records: Iterable[Record]) -> list[Record]:
+    """``records`` in order, each step as a block of its own."""
+    return [Steps.of(record) if isinstance(record, StepRecord) else record for record in records]
+
+
+class SingleSteps(Iterator[Record]):
+    """The records of a journal; other attributes are its reader's."""
+
+    def __init__(self, path: Path) -> None:
+        self._reader = journal.read(path)
+        self._records = one_by_one(self._reader)
+
+    def __next__(self) -> Record:
+        return next(self._records)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+
+read = SingleSteps
