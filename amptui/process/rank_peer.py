@@ -17,8 +17,9 @@ from typing import Any
 import torch.distributed as dist
 
 from amptui.engine.description import device_name, gpu_uuid
-from amptui.engine.distributed.board import Board, collectives_made, open_board
-from amptui.engine.distributed.guest_control import GuestControl, Order, poll_seconds
+from amptui.engine.distributed.board import Board, open_board
+from amptui.engine.distributed.guest_control import GuestControl
+from amptui.engine.distributed.orders import poll_seconds
 from amptui.engine.distributed.place import Place, place_of
 from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
@@ -117,6 +118,7 @@ class RankPeer:
         self._sample, self._sample_due = 0, 0.0
         self._own_row: tuple[int, RankNumbers] | None = None
         self._seen_step, self._seen_at = 0, time.monotonic()
+        self._seconds = poll_seconds(world.size)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-ranks", daemon=True)
 
@@ -159,8 +161,7 @@ class RankPeer:
                 time.sleep(2 * poll_seconds(self._world.size))  # the store ends with this process
 
     def _work(self) -> None:
-        seconds = poll_seconds(self._world.size)
-        while not self._ended and not self._stopping.wait(seconds):
+        while not self._ended and not self._stopping.wait(self._seconds):
             try:
                 self._tick()
             except RuntimeError:  # the store's: its process has ended
@@ -199,11 +200,11 @@ class RankPeer:
         assert loop is not None, "started with it"
         place = place_of(loop.device, device_name(loop.device), gpu_uuid(loop.device))
         board.post(f"place/{rank}", [self._control is not None, asdict(place)])
-        for name in ("at", "near"):
-            board.post(f"{name}/{rank}", [0, 0, 0])
+        board.post(f"at/{rank}", [0, 0, {}])
+        board.post(f"near/{rank}", [0, {}, 0])
         board.post(f"row/{rank}", [0, 0, []])
         if self._world.leads:
-            for name, value in (("order", None), ("sample", [0, 0]), ("over", "")):
+            for name, value in (("call", 0), ("sample", [0, 0]), ("over", "")):
                 board.post(name, value)
         board.count("signed", 1)
         self._signed = True
@@ -222,8 +223,9 @@ class RankPeer:
             self._connected = True
             if self._world.leads:
                 self._tell_places(board)
-            if self._control is not None:
-                self._control.connect(board)
+            if self._control is not None and self._loop is not None:
+                loop = self._loop
+                self._control.connect(board, lambda: loop.step)
 
     def _verdict(self, board: Board, waited: float) -> str | None:
         """Rank 0's: why the ranks do not train together, or nothing if they do; None while some may come."""
@@ -267,10 +269,9 @@ class RankPeer:
     # ------------------------------------------------------------------ while training
 
     def _follow(self, board: Board) -> None:
-        order, (number, step), over = board.read(["order", "sample", "over"])
-        if self._control is not None and order is not None:
-            self._control.hear(Order(*order))
-            self._tell_place(board, self._control)
+        called, (number, step), over = board.read(["call", "sample", "over"])
+        if self._control is not None:
+            self._seconds = self._control.talk(called)
         if over and self._control is not None:
             self._control.end(over)
         if gone := self._gone(board):
@@ -279,17 +280,12 @@ class RankPeer:
         if row := self._sampling.take():
             self._post_row(board, *row)
 
-    def _tell_place(self, board: Board, control: GuestControl) -> None:
-        """While an order is open: how far this rank is, in collectives and in steps."""
-        order = control.order
-        if order is not None and self._loop is not None:
-            made = collectives_made()  # before the steps, which grow meanwhile
-            board.post(f"near/{self._world.rank}", [order.number, made, self._loop.step])
-
     def _lead(self, board: Board) -> None:
         if gone := self._gone(board):
             self._end(gone)
             return
+        if self._control is not None:
+            self._seconds = self._control.talk()
         if not self._told_over and self._control is not None and self._control.over:
             self._told_over = True
             board.post("over", self._control.over)

@@ -1,4 +1,4 @@
-"""The processes of a run: they meet, exchange rows on a gloo group of their own, and part in order."""
+"""The processes of a run: they meet, wait for each other, and part in order."""
 
 import json
 import os
@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from amptui.engine.distributed.all_gather import all_gather
+from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
 from amptui.engine.distributed.place import Place, is_alive
-from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
 
@@ -32,9 +31,6 @@ BUSY_SECONDS = 1200.0
 gloo waits, which cannot tell compiling from hanging: in a compiled run it waits so long for both."""
 
 _MEETING_SECONDS = 0.05
-
-_COMPILING_SECONDS = 1.0
-"""How often a rank that waits for rows looks whether another one compiles."""
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
@@ -83,9 +79,6 @@ class RankGroup:
         self._store = self._launcher.store
         self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
         self._gloo: Any = None
-        self._out = torch.empty(0, dtype=torch.float64, device="cpu")
-        self._work: Any = None
-        self._row = self._out
         self._places: list[Place] = []
 
     def connect(self) -> None:
@@ -172,35 +165,20 @@ class RankGroup:
 
     # ------------------------------------------------------------------ while training
 
-    def send(self, row: Sequence[float]) -> None:
-        """Send this rank's row without waiting for the others'."""
-        self._row = torch.tensor(row, dtype=torch.float64, device="cpu")
-        self._out = torch.empty(self.world.size * ROW_VALUES, dtype=torch.float64, device="cpu")
-        self._work = all_gather(self._out, self._row, group=self._gloo, async_op=True)
+    def board(self) -> Board:
+        """Where the ranks agree on what they do."""
+        return Board(self._store, "agreement")
 
-    def receive(self) -> Table:
-        """The rows of all ranks; waits until the last has sent its own."""
-        work, self._work = self._work, None
-        if work is None:
-            return []
-        waiting = time.monotonic()
-        while not self._arrives(work):
-            waiting = self._waiting_since(waiting, HANG_SECONDS)
-        table: Table = self._out.view(self.world.size, ROW_VALUES).numpy()
-        return table
+    def check_others(self) -> None:
+        """Raise PeerEndedError if another rank has ended."""
+        if (found := self._ended_first()) is not None:
+            raise found
 
-    def _arrives(self, work: Any) -> bool:
-        """Whether all rows come in a moment; gloo gives up by itself where nothing is compiled."""
-        if not self.compiles:
-            work.wait()
-            return True
-        try:
-            work.wait(timedelta(seconds=_COMPILING_SECONDS))
-        except RuntimeError:
-            if not work.is_completed():
-                return False
-            work.wait()  # the rows came just now; raises if they never will
-        return True
+    def explain_lost(self, error: Exception) -> Exception:
+        """``error`` as this rank's end: without the launcher's store ranks cannot agree on anything."""
+        if not isinstance(error, dist.DistError):
+            return error
+        return PeerEndedError(-1, "waited", "", "the connection to the launcher was lost: has it ended?")
 
     def _waiting_since(self, waiting: float, patience_seconds: float) -> float:
         """Since when this rank waits: now if another compiles. Raises what gloo would if it is too long."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from amptui.control import tell_nobody
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
-from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
+from amptui.engine.distributed.rank_rows import RankNumbers
 from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
 from amptui.engine.distributed.world import World, refused_requests
 from amptui.engine.worker import TrainingThread
@@ -83,17 +83,18 @@ class RankThread(TrainingThread):
         super().__init__(request, spec, control, self._take, **options)
         self._rank, self._world_size = world.rank, world.size
         control.measure = self._measure
-        control.received = self._follow
-        self._report = RankReport(emit) if world.leads else None
-        self._weights: WeightsCheck | None = None
+        control.hash_weights = self._hash_weights
+        if world.leads:
+            control.received = RankReport(emit).take
         self._watch_gpu = watch_gpu
         self._gpu: GpuSample | None = None
         """The newest sample, from another thread."""
         self._stop_watching: Callable[[], object] = _do_nothing
 
     def close(self) -> None:
-        """Stop to sample the GPU, and end the DataLoader workers, after training has ended."""
+        """Part from the other ranks, and end the DataLoader workers, after training has ended."""
         self._stop_watching()
+        self._rank_control.leave()
         super().close()
 
     @property
@@ -123,13 +124,6 @@ class RankThread(TrainingThread):
             if own.bad_since != before and self._group is not None:
                 self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
 
-    def _follow(self, rows: RankRows) -> None:
-        """Take the rows of all ranks."""
-        if self._weights is not None:
-            self._weights.follow(rows)
-        if self._report is not None:
-            self._report.take(rows)
-
     def _measure(self) -> RankNumbers:
         trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
         if trainer is not None:
@@ -149,12 +143,23 @@ class RankThread(TrainingThread):
 
     def _with_hash(self, numbers: RankNumbers) -> RankNumbers:
         """``numbers`` with the newest hash of the weights, where all ranks should have the same ones."""
-        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
-        if trainer is None or parallel is None or parallel.weights_check is None:
+        check = self._weights_check
+        if check is None:
             return numbers
-        self._weights = parallel.weights_check
-        found = self._weights.numbers(trainer.step)
-        return numbers._replace(asks_hash=found.asks, hashed_step=found.step, weights_hash=found.value)
+        found = check.numbers()
+        if found.asks:
+            self._rank_control.want_hash()
+        return numbers._replace(hashed_step=found.step, weights_hash=found.value)
+
+    @property
+    def _weights_check(self) -> "WeightsCheck | None":
+        parallel = self._prepared.parallel if self._prepared else None
+        return None if parallel is None else parallel.weights_check
+
+    def _hash_weights(self) -> None:
+        check, trainer = self._weights_check, self._trainer
+        if check is not None and trainer is not None:
+            check.hash(trainer.step)
 
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
@@ -176,7 +181,7 @@ class RankThread(TrainingThread):
         compiles = self._request.compile_mode is not None
         self._group = RankGroup(self._world, device, place, stopping=stopping, compiles=compiles)
         self._group.connect()
-        self._rank_control.join(self._group)
+        self._rank_control.join(self._group.board(), self._group.check_others, self._group.explain_lost)
         self._join = self._kind_of_parallel()
         return choices
 

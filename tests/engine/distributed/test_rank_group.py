@@ -1,9 +1,7 @@
 """How long ranks wait for each other, and what they say when it was too long."""
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -74,31 +72,6 @@ def test_a_rank_that_has_compiled_and_does_not_come_is_not_awaited_for_ever(
     with pytest.raises(RuntimeError, match="gloo"):
         first.meet("a step", patience_seconds=HANG_SECONDS)
     assert HANG_SECONDS < clock.now < 2 * HANG_SECONDS
-
-
-class LateRows:
-    """An exchange whose rows come right after the wait for them is given up."""
-
-    def __init__(self, error: str = "") -> None:
-        self.completed = False
-        self.error = error
-
-    def wait(self, timeout: timedelta | None = None) -> None:
-        if not self.completed:
-            self.completed = timeout is not None
-            raise RuntimeError("Operation timed out!")
-        if self.error:
-            raise RuntimeError(self.error)
-
-    def is_completed(self) -> bool:
-        return self.completed
-
-
-def test_rows_that_come_as_the_wait_ends_are_received(ranks: list[RankGroup]) -> None:
-    made: Any = ranks[0]
-    assert made._arrives(LateRows())
-    with pytest.raises(RuntimeError, match="closed by peer"):
-        made._arrives(LateRows("connection closed by peer"))
 
 
 @pytest.mark.usefixtures("clock")
