@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 _STORE_SECONDS = 5.0
-"""A store that takes so long to answer is lost; one over a network takes 0.1 ms."""
+"""A store that takes so long to answer is lost to a script; one over a network takes 0.1 ms."""
 
 
 class Board:
@@ -22,9 +22,9 @@ class Board:
     Raises RuntimeError, as the store does, once that cannot be reached: it may live in rank 0's process.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
-        own = store.clone()  # a connection of its own: the script may wait on the other for minutes
-        own.set_timeout(timedelta(seconds=_STORE_SECONDS))
+    def __init__(self, store: Store, name: str, *, timeout_seconds: float = _STORE_SECONDS) -> None:
+        own = store.clone()  # a connection of its own: the training may wait on the other for minutes
+        own.set_timeout(timedelta(seconds=timeout_seconds))
         self._store = PrefixStore(f"amptui/{name}", own)
 
     def post(self, name: str, value: Any) -> None:

@@ -154,8 +154,7 @@ class Agreement:
         self._finished = self._others_finished = False
         self._error: Exception | None = None
         self._pace: deque[tuple[float, int]] = deque()
-        if not rank:
-            board.post("call", 0)
+        board.decide("call", 0)
 
     # ------------------------------------------------------------------ the training
 

@@ -50,8 +50,7 @@ class PostedRows:
         self._finished = False
         self._taking = threading.Lock()
         """The thread may take rows while the training takes the last."""
-        if not rank:
-            board.post("sample", [0, 0])
+        board.decide("sample", [0, 0])
 
     def put(self, step: int, numbers: RankNumbers) -> None:
         """The training's numbers at this point, which is after ``step``."""

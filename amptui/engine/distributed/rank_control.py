@@ -201,6 +201,8 @@ class RankControl(Control):
         agreement, rows = self._agreement, self._rows
         assert agreement is not None, "joined before the first step"
         assert rows is not None, "as the agreement"
+        if self.is_copy:  # a forked process has no thread that talks
+            return
         if validating != self._validating:
             # Batches of a validation are faster than steps: what was promised for a step comes before them.
             self._validating = validating

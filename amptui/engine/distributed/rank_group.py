@@ -32,6 +32,9 @@ gloo waits, which cannot tell compiling from hanging: in a compiled run it waits
 
 _MEETING_SECONDS = 0.05
 
+_STORE_SECONDS = 60.0
+"""A launcher's store that takes so long to answer is lost, and the run with it."""
+
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
 
@@ -167,7 +170,7 @@ class RankGroup:
 
     def board(self) -> Board:
         """Where the ranks agree on what they do."""
-        return Board(self._store, "agreement")
+        return Board(self._store, "agreement", timeout_seconds=_STORE_SECONDS)
 
     def check_others(self) -> None:
         """Raise PeerEndedError if another rank has ended."""
