@@ -143,9 +143,9 @@ class GuestControl(RankControl):
     def want_turn(self, precision: str, *, now: str) -> None:
         super().want_turn(precision, now=now)
         if self._over:  # there are no more turns
-            self._turn_wanted = ""
+            self._wishes.turn = ""
             self._waiting.setdefault(ComparisonRequest, Asked(ComparisonRequest(), ()))
-        if self._turn_wanted:
+        if self._wishes.turn:
             self.attention = True
 
     def look(self, step: int) -> None:

@@ -25,6 +25,7 @@ from amptui.control import (
 from amptui.engine.distributed.orders import Agreement, Order, OrderBoard
 from amptui.engine.distributed.posted_rows import PostedRows
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
+from amptui.engine.distributed.wishes import Wishes
 from amptui.engine.distributed.world import World
 from amptui.errors import DeviceError
 from amptui.records import PRECISIONS, Note, Record
@@ -72,7 +73,7 @@ class RankControl(Control):
         self._agreement: Agreement | None = None
         self._rows: PostedRows | None = None
         self._check: Callable[[], object] = lambda: None
-        self._lost: Callable[[Exception], Exception] = lambda error: error
+        self._lost: Callable[[Exception], OrderBoard | Exception] = lambda error: error
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
         self._arrived = 0
@@ -80,14 +81,15 @@ class RankControl(Control):
         self._validating = False
         self._agreed: dict[type[Any], Asked[Any]] = {}
         self._sent: dict[type[Any], Asked[Any]] = {}
-        """What rank 0's order on its way asks for, as the next four."""
-        self._turn_sent, self._probes_sent, self._checkpoint_sent, self._hash_sent = "", 0, False, False
-        self._turn_wanted = self._turn_agreed = ""
+        """What rank 0's order on its way asks for, as the next."""
+        self._wishes_sent = Wishes()
+        self._wishes = Wishes()
+        self._turn_agreed = ""
         self._stop_agreed = self._stop_told = self._finished = False
         self._asked_to_stop: tuple[int, str] | None = None
         """Rank 0's: which rank was, and why."""
-        self._probes_wanted = self._probes_agreed = 0
-        self._checkpoint_wanted = self._checkpoint_agreed = self._hash_wanted = False
+        self._probes_agreed = 0
+        self._checkpoint_agreed = False
         self._checkpoints_taken = self._checkpoints_done_agreed = 0
         self.checkpoints_done = 0
         """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
@@ -102,18 +104,19 @@ class RankControl(Control):
         self,
         board: OrderBoard,
         check: Callable[[], object] = lambda: None,
-        lost: Callable[[Exception], Exception] = lambda error: error,
+        lost: Callable[[Exception], OrderBoard | Exception] = lambda error: error,
     ) -> None:
         """Begin to agree. ``check`` raises if another rank has ended; it is called while this one waits.
 
-        ``lost`` explains what the board raised, for the training to raise.
+        ``lost`` is given what the board raised, and returns another one, for all ranks to go on with, or
+        what the training raises.
         """
         rank, size = self._world.rank, self._world.size
         self._check, self._lost = check, lost
         self._rows = PostedRows(board, rank, size, self.received)
         self._agreement = Agreement(board, rank, size, self)
         self._thread = threading.Thread(
-            target=self._talk, args=(self._agreement, self._rows, board), name="amptui-agreement", daemon=True
+            target=self._talk, args=(self._agreement, board), name="amptui-agreement", daemon=True
         )
         self._thread.start()
 
@@ -156,7 +159,7 @@ class RankControl(Control):
     def want_turn(self, precision: str, *, now: str) -> None:
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
         with self._changed:
-            self._turn_wanted = precision if precision != (self._turn_sent or now) else ""
+            self._wishes.turn = precision if precision != (self._wishes_sent.turn or now) else ""
 
     def take_turn(self) -> str:
         """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
@@ -166,7 +169,7 @@ class RankControl(Control):
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
         with self._changed:
-            self._probes_wanted |= probes & ~self._probes_sent
+            self._wishes.probes |= probes & ~self._wishes_sent.probes
 
     def take_probes(self) -> int:
         """What all ranks measure in the next step; 0 in nearly all steps."""
@@ -175,11 +178,13 @@ class RankControl(Control):
 
     def want_hash(self) -> None:
         """Have all ranks hash their weights after the same step."""
-        self._hash_wanted = True
+        with self._changed:
+            self._wishes.hashes = True
 
     def want_checkpoint(self) -> None:
         """Rank 0 wants a checkpoint, which nobody asked for."""
-        self._checkpoint_wanted = True
+        with self._changed:
+            self._wishes.checkpoint = True
 
     def take_wanted_checkpoint(self) -> bool:
         """Whether all ranks know by now that rank 0 wants a checkpoint; told once."""
@@ -245,7 +250,7 @@ class RankControl(Control):
             for kind, asked in self._sent.items():
                 self._agreed[kind], overruled = _merged(asked, self._agreed.get(kind))
                 self.refuse(overruled, "overruled")
-            self._turn_agreed = self._turn_sent or self._turn_agreed
+            self._turn_agreed = self._wishes_sent.turn or self._turn_agreed
             self._forget_sent()
         else:
             self._take_requests(order)
@@ -259,8 +264,8 @@ class RankControl(Control):
         self.attention = True
 
     def _forget_sent(self) -> None:
-        self._sent, self._turn_sent, self._probes_sent = {}, "", 0
-        self._checkpoint_sent = self._hash_sent = False
+        self._sent = {}
+        self._wishes_sent.clear()
 
     def _take_requests(self, order: Order) -> None:
         """Take what rank 0 asks for as requests that nobody waits for."""
@@ -296,20 +301,37 @@ class RankControl(Control):
         with self._changed:
             self._changed.notify_all()
 
-    def _talk(self, agreement: Agreement, rows: PostedRows, board: OrderBoard) -> None:
-        seconds = 0.0
-        try:
-            while not self._leaving.wait(seconds):
-                self._tell_stop(board)
-                if self._world.leads:
-                    rows.announce(agreement.point_ahead)
-                    seconds = agreement.tick()
-                else:
-                    called, (number, point) = board.read(["call", "sample"])
-                    rows.follow(number, point)
-                    seconds = agreement.tick(called)
-        except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
-            agreement.fail(self._lost(error))
+    def _talk(self, agreement: Agreement, board: OrderBoard) -> None:
+        seconds, moves = 0.0, False
+        while not self._leaving.wait(seconds):
+            try:
+                if moves:
+                    self._move(agreement, board)
+                    moves = False
+                seconds = self._say(agreement, board)
+            except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
+                other = self._lost(error)
+                if isinstance(other, Exception):
+                    agreement.fail(other)
+                    return
+                board, moves = other, True
+
+    def _say(self, agreement: Agreement, board: OrderBoard) -> float:
+        """Tell and hear what there is now; return after how many seconds to do so again."""
+        assert self._rows is not None, "made before"
+        self._tell_stop(board)
+        if self._world.leads:
+            self._rows.announce(agreement.point_ahead)
+            return agreement.tick()
+        called, (number, point) = board.read(["call", "sample"])
+        self._rows.follow(number, point)
+        return agreement.tick(called)
+
+    def _move(self, agreement: Agreement, board: OrderBoard) -> None:
+        """Go on at another board; what was told at the last one is told again."""
+        self._rows = PostedRows(board, self._world.rank, self._world.size, self.received)
+        self._stop_told = False
+        agreement.move(board)
 
     def voided(self) -> None:
         """A rank did not answer in time: ask again."""
@@ -325,20 +347,11 @@ class RankControl(Control):
 
     def is_something_wanted(self) -> bool:
         """Whether rank 0 has something to order."""
-        return bool(
-            any(kind in self._waiting for kind in self.together)
-            or self._sent
-            or self._turn_wanted
-            or self._turn_sent
-            or self._probes_wanted
-            or self._probes_sent
-            or self._checkpoint_wanted
-            or self._checkpoint_sent
-            or self._hash_wanted
-            or self._hash_sent
-            or self.checkpoints_done != self._checkpoints_done_agreed
-            or (self._asked_to_stop is not None and not self._stop_agreed)
-        )
+        if any(kind in self._waiting for kind in self.together) or self._sent:
+            return True
+        if self.checkpoints_done != self._checkpoints_done_agreed or self._wishes or self._wishes_sent:
+            return True
+        return self._asked_to_stop is not None and not self._stop_agreed
 
     def compose(self) -> dict[str, Any]:
         """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
@@ -348,15 +361,9 @@ class RankControl(Control):
                 if asked := Control.take(self, kind):
                     self._sent[kind], other = _merged(asked, self._sent.get(kind))
                     overruled.append(other)
-            if PrecisionRequest not in self._sent and PrecisionRequest not in self._agreed:
-                self._turn_sent = self._turn_wanted or self._turn_sent
-            else:  # what the user asked for ends the comparison
-                self._turn_sent = ""
-            self._probes_sent |= self._probes_wanted
-            self._checkpoint_sent |= self._checkpoint_wanted
-            self._hash_sent |= self._hash_wanted
-            self._turn_wanted, self._probes_wanted = "", 0
-            self._checkpoint_wanted = self._hash_wanted = False
+            self._wishes_sent.take(self._wishes)
+            if PrecisionRequest in self._sent or PrecisionRequest in self._agreed:
+                self._wishes_sent.turn = ""  # what the user asked for ends the comparison
             fields = self._fields()
         for each in overruled:
             self.refuse(each, "overruled")
@@ -365,17 +372,18 @@ class RankControl(Control):
     def _fields(self) -> dict[str, Any]:
         """Of an order for what was sent."""
         pause, precision = self._sent.get(PauseRequest), self._sent.get(PrecisionRequest)
+        wishes, now = self._wishes_sent, CheckpointRequest in self._sent
         stop = None if self._stop_agreed else self._asked_to_stop
         return {
-            "precision": precision.request.precision if precision else self._turn_sent,
+            "precision": precision.request.precision if precision else wishes.turn,
             "pause": None if pause is None else pause.request.paused,
-            "checkpoint": _CHECKPOINT_NOW if CheckpointRequest in self._sent else int(self._checkpoint_sent),
+            "checkpoint": _CHECKPOINT_NOW if now else int(wishes.checkpoint),
             "checkpoints_done": self.checkpoints_done,
             "stop": "" if stop is None else stop[1],
             "stop_rank": 0 if stop is None else stop[0],
             "xray": XRayRequest in self._sent,
-            "probes": self._probes_sent,
-            "hashes": self._hash_sent,
+            "probes": wishes.probes,
+            "hashes": wishes.hashes,
         }
 
 

@@ -177,7 +177,7 @@ class RankGroup:
         if (found := self._ended_first()) is not None:
             raise found
 
-    def explain_lost(self, error: Exception) -> Exception:
+    def explain_lost(self, error: Exception) -> Board | Exception:
         """``error`` as this rank's end: without the launcher's store ranks cannot agree on anything."""
         if not isinstance(error, dist.DistError):
             return error

@@ -1,5 +1,6 @@
 """Agreements of ranks whose threads take turns in any order: all obey at the same point, or none does."""
 
+import math
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from amptui.engine.distributed.orders import Agreement, Order, PointsDifferError
 
 _PHASE = 1 << 40
 
-_MAX_TURNS = 60_000
+_MAX_TURNS = 300_000
 
 
 class Turns:
@@ -79,35 +80,43 @@ class Turns:
 
 
 class Board:
-    """A store; everything done to it takes a turn."""
+    """A store; everything done to it takes a turn. It may be lost after some turns."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, *, lost_after: float = math.inf) -> None:
         self._turns = turns
         self._values: dict[str, Any] = {}
+        self._lost_after = lost_after
+
+    def _offer(self) -> None:
+        self._turns.offer()
+        if self._turns.count > self._lost_after:
+            raise OSError("the board is gone")
 
     def post(self, name: str, value: Any) -> None:
-        self._turns.offer()
+        self._offer()
         self._values[name] = value
 
     def read(self, names: Sequence[str]) -> list[Any]:
-        self._turns.offer()
+        self._offer()
         return [self._values[name] for name in names]
 
     def look(self, name: str) -> Any:
-        self._turns.offer()
+        self._offer()
         return self._values.get(name)
 
     def decide(self, name: str, value: Any) -> Any:
-        self._turns.offer()
-        return self._values.setdefault(name, value)
+        self._offer()
+        found = self._values.setdefault(name, value)
+        self._offer()  # the answer may be lost, too
+        return found
 
     def count(self, name: str, more: int = 0) -> int:
-        self._turns.offer()
+        self._offer()
         self._values[name] = self._values.get(name, 0) + more
         return int(self._values[name])
 
     def remove(self, name: str) -> None:
-        self._turns.offer()
+        self._offer()
         self._values.pop(name, None)
 
 
@@ -142,7 +151,7 @@ class Rank:
         self.obeyed: list[tuple[int, int, int, bool | None]] = []
         self.is_paused = self.has_ended = False
         clock = ranks.clock
-        self.agreement = Agreement(ranks.board, rank, ranks.count, self, clock=clock)
+        self.agreement = Agreement(ranks.boards[0], rank, ranks.count, self, clock=clock)
         self.agreement._changed = _Changed(ranks.turns)  # type: ignore[assignment]
 
     def arrived(self) -> int:
@@ -186,22 +195,31 @@ class Rank:
         self.has_ended = True
 
     def talk(self) -> None:
+        boards = iter(self.ranks.boards)
+        board, moves = next(boards), False
         while not all(rank.has_ended for rank in self.ranks.all):
-            self.agreement.tick(self.ranks.board.read(["call"])[0] if self.rank else 0)
+            try:
+                if moves:
+                    self.agreement.move(board)
+                    moves = False
+                self.agreement.tick(board.read(["call"])[0] if self.rank else 0)
+            except OSError:
+                board, moves = next(boards), True
 
 
 class Ranks:
     """Some ranks, of which rank 0 wants so many things, one after the other."""
 
-    def __init__(self, count: int, draw: random.Random, *, wants: int = 12, points: int = 60) -> None:
+    def __init__(self, count: int, draw: random.Random, *, wants: int = 12, points: int = 0) -> None:
         self.count = count
-        self.points = points
+        self.points = points or draw.choice([60, 200])
         self.phase_points = draw.choice([7, 20, 1000])
         self.are_tied = draw.random() < 0.5
         self.voids = 0
         turn_seconds = draw.choice([0.0001, 0.01, 0.5])
         self.turns = Turns(draw)
-        self.board = Board(self.turns)
+        losses = sorted(draw.randrange(1, 5000) for _ in range(draw.choice([0, 1, 20])))
+        self.boards = [Board(self.turns, lost_after=count) for count in (*losses, math.inf)]
         self.wanted: list[dict[str, Any]] = []
         for number in range(1, wants + 1):
             if draw.random() < 0.3:
@@ -263,9 +281,9 @@ def test_ranks_that_count_differently_are_found() -> None:
 
     def talk() -> None:
         first.agreement.tick()
-        other.agreement.tick(ranks.board.look("call"))
+        other.agreement.tick(ranks.boards[0].look("call"))
         first.agreement.tick()
-        other.agreement.tick(ranks.board.look("call"))
+        other.agreement.tick(ranks.boards[0].look("call"))
 
     talk()
     order = first.agreement.pending
@@ -286,3 +304,16 @@ def test_a_thread_that_cannot_go_on_ends_the_training_at_its_next_point() -> Non
         agreement.settle(1, lambda _order: None)
     with pytest.raises(OSError, match="is gone"):
         agreement.settle_in_pause(lambda _order: None)
+
+
+def test_a_thread_that_fails_while_the_training_obeys_is_not_forgotten() -> None:
+    ranks = Ranks(1, random.Random(1), wants=1)
+    agreement = ranks.all[0].agreement
+    agreement._changed = threading.Condition()
+    agreement.tick()
+    agreement.tick()
+    order = agreement.pending
+    assert order is not None
+    agreement.settle(order.point, lambda _order: agreement.fail(OSError("the board is gone")))
+    with pytest.raises(OSError, match="is gone"):
+        agreement.settle(order.point + 1, lambda _order: None)
