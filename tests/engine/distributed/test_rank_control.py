@@ -1,12 +1,10 @@
 """Ranks that agree, in threads that share a store and pass their boundaries together."""
 
 import random
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
-from torch._C._distributed_c10d import HashStore
 
 from amptui.answers import Answer, RequestRefused, RequestTaken
 from amptui.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
@@ -14,78 +12,13 @@ from amptui.engine.distributed import orders, posted_rows, rank_control
 from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
 from amptui.engine.distributed.rank_rows import ROW_VALUES, RankNumbers, RankRow, RankRows
-from amptui.engine.distributed.world import World
-from tests.tiny import Log
-
-_PATIENCE_SECONDS = 60.0
+from tests.engine.distributed.agreeing import Ranks
 
 
 @pytest.fixture(autouse=True)
 def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(orders, "poll_seconds", lambda _ranks: 0.001)
     monkeypatch.setattr(posted_rows, "rows_seconds", lambda _ranks: 0.001)
-
-
-class Ranks:
-    """Some ranks, with threads that talk."""
-
-    def __init__(self, count: int) -> None:
-        self.log = Log()
-        self.controls = [
-            RankControl(World(rank, rank, count), self.log.emit if rank == 0 else lambda _record: None)
-            for rank in range(count)
-        ]
-        self.store = HashStore()
-        self._until: Callable[[], object] = lambda: True
-        self._is_over = False
-        self._together = threading.Barrier(count, action=self._look_whether_over)
-
-    def join(self) -> None:
-        """Begin to agree."""
-        for control in self.controls:
-            control.join(Board(self.store, "test"))
-
-    def run(self, work: Callable[[int, RankControl], object]) -> None:
-        """Call ``work`` for each rank in a thread of its own."""
-        errors: list[BaseException] = []
-
-        def guarded(rank: int, control: RankControl) -> None:
-            try:
-                work(rank, control)
-            except BaseException as error:  # noqa: BLE001 - the test fails with it
-                errors.append(error)
-                self._together.abort()
-
-        threads = [
-            threading.Thread(target=guarded, args=(rank, control), daemon=True)
-            for rank, control in enumerate(self.controls)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(_PATIENCE_SECONDS)
-        assert errors == []
-        assert not any(thread.is_alive() for thread in threads)
-
-    def boundaries(
-        self, until: Callable[[], object], work: Callable[[int, int, RankControl], object] | None = None
-    ) -> None:
-        """Have all pass boundaries together, with ``work`` after each, ``until`` that is true after one."""
-
-        def train(rank: int, control: RankControl) -> None:
-            boundary = 0
-            while not self._is_over:
-                control.at_boundary()
-                if work is not None:
-                    work(boundary, rank, control)
-                boundary += 1
-                self._together.wait(_PATIENCE_SECONDS)
-
-        self._until, self._is_over = until, False
-        self.run(train)
-
-    def _look_whether_over(self) -> None:
-        self._is_over = bool(self._until())
 
 
 @pytest.fixture
@@ -355,20 +288,6 @@ def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> 
     left = ranks.controls[0].take(CheckpointRequest)
     assert ranks.controls[1].take(CheckpointRequest) is None
     assert bool(taken[0]) or left is not None
-
-
-def test_a_lost_store_ends_the_training_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = Ranks(2)
-
-    def lost(_board: Board, _names: object) -> object:
-        raise OSError("connection reset")
-
-    monkeypatch.setattr(Board, "read", lost)
-    other = ranks.controls[1]
-    other.join(Board(ranks.store, "test"), lambda: None, lambda error: RuntimeError(f"the store: {error}"))
-    other.leave()
-    with pytest.raises(RuntimeError, match="the store: connection reset"):
-        other.at_boundary()
 
 
 def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
