@@ -176,6 +176,8 @@ class _AllRanks:
 
     def post(self, name: str, value: object) -> None: ...
 
+    def decide(self, name: str, value: object) -> None: ...
+
     def count(self, _name: str, _more: int = 0) -> int:
         return 1 << 60
 

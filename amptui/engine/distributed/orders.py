@@ -27,7 +27,7 @@ NEVER = 1 << 62
 PATIENCE_SECONDS = 10.0
 """How long a training waits at its pledged point for the threads of the others."""
 
-_AHEAD = 4
+_AHEAD = 3
 """A pledge is so many polls ahead: a busy thread looks late."""
 
 _MAX_POINTS_AHEAD = 10_000
@@ -44,8 +44,8 @@ _VOID: Literal[False] = False
 
 
 def poll_seconds(ranks: int) -> float:
-    """The time from one look at the board to the next: of all ``ranks`` together, 1,000 a second at most."""
-    return max(0.05, ranks / 1000)
+    """The time from one look at the board to the next: of all ``ranks`` together, 2,000 a second at most."""
+    return max(0.05, ranks / 2000)
 
 
 class OrderBoard(Protocol):
