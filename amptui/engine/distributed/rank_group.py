@@ -97,7 +97,7 @@ class RankGroup:
             store=PrefixStore("torch", self._store),
             rank=world.rank,
             world_size=world.size,
-            # NCCL's watchdog aborts the process, which could not tell who hung: the rows tell it earlier.
+            # NCCL's watchdog aborts the process, which could not tell who hung.
             timeout=None if on_cuda and not self.compiles else timeout,
         )
         self._gloo = dist.new_group(backend="gloo", timeout=timeout)
