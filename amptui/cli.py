@@ -83,7 +83,7 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
         world,
         lambda: rank_plan(_plan(options, given), json=options.json, quiet=options.quiet),
     )
-    return leave(status)
+    leave(status)
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
@@ -123,6 +123,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "nproc": getattr(options, "nproc", None),
         "fsdp": getattr(options, "fsdp", False) or None,
         "max_restarts": getattr(options, "max_restarts", None),
+        "hang_timeout": getattr(options, "hang_timeout", None),
         "accumulate": getattr(options, "accumulate", None),
         "validate_every": getattr(options, "validate_every", None),
         "validation_batches": getattr(options, "validation_batches", None),

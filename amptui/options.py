@@ -20,6 +20,7 @@ from amptui.option_values import (
     precisions,
     restarts,
     rounds,
+    seconds_or_never,
     seed,
     workers,
 )
@@ -105,6 +106,13 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         type=restarts,
         metavar="N",
         help="if a process of --nproc fails, start all again from the last checkpoint, at most N times",
+    )
+    add(
+        "--hang-timeout",
+        type=seconds_or_never,
+        metavar="SECONDS",
+        help="end a run of several processes if one makes the others wait so long, and name it; 0: never "
+        "(default: 600)",
     )
     _add_speed(add)
     add = train.add_argument_group("files").add_argument

@@ -21,7 +21,7 @@ from amptui.findings import (
 )
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.loop_records import OTHER_PRECISIONS, GradientsDropped, LossForm, OptimizerFollowed
-from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed, RanksSampled, RanksStarted
+from amptui.ranks import RecordOfRanks
 from amptui.samples import DeviceSample
 
 PRECISIONS = ("fp32", "ieee", "tf32", "fp16", "bf16")
@@ -363,11 +363,7 @@ Record = (
     | PhaseChanged
     | StepRecord
     | DeviceSample
-    | RanksStarted
-    | RanksSampled
-    | RanksDisagree
-    | RanksOverflowed
-    | RankLost
+    | RecordOfRanks
     | PrecisionChanged
     | OptimizerFollowed
     | GradientsDropped

@@ -12,6 +12,8 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 SAFETENSORS = ".safetensors"
 """The suffix of files of weights in that format; all others hold what ``torch.save`` writes."""
 
+HANG_SECONDS = 600.0
+
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""
 
@@ -41,6 +43,9 @@ class TrainRequest:
     """Divide weights, gradients and optimizer states among these processes (FSDP2) instead of DDP."""
     max_restarts: int = 0
     """How often they are all started again after one has failed, at most."""
+    hang_timeout: float | None = None
+    """Seconds for which one of these processes may make the others wait before all end; 0 is for ever, None
+    ``HANG_SECONDS``."""
     accumulate: int = 1
     """Batches whose gradients are accumulated for each optimizer step."""
     seed: int = 0

@@ -1,7 +1,7 @@
 """What is said of the ranks of a distributed run: their number, a slow one, lost ones, differing replicas."""
 
 from amptui import units
-from amptui.ranks import RankLost, RankPlace, RanksDisagree
+from amptui.ranks import PHASE_WORDS, RankLost, RankPlace, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records import RunStarted
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.stragglers import MIN_SAMPLES, RankVerdict, SlowRankNews
@@ -109,6 +109,30 @@ def rank_lost(record: RankLost) -> str:
     where = f" on {record.host}" if record.host else ""
     text = f"rank {record.rank}{where} {_LOSSES[record.cause]}"
     return f"{text}: {detail}" if detail else text
+
+
+def ranks_awaited(record: RanksAwaited) -> str:
+    """``rank 1 makes the others wait: in after_step() for 34 s``; or that it no longer does."""
+    who, seconds = _ranks(list(record.ranks), record.count), units.duration(record.seconds)
+    verb = "made" if record.over else "makes" if record.count == 1 else "make"
+    return f"{who} {verb} the others wait: {PHASE_WORDS[record.phase]} for {seconds}"
+
+
+def stacks_taken(record: StacksTaken) -> str:
+    """``nothing moves: what 2 ranks are executing``; which ranks do not answer."""
+    count = units.count(len(record.stacks))
+    text = f"nothing moves: what {count} {'rank is' if len(record.stacks) == 1 else 'ranks are'} executing"
+    silent = f"; {_ranks(list(record.silent), len(record.silent))} did not answer" if record.silent else ""
+    return text + silent
+
+
+def stack_lines(record: StacksTaken) -> list[str]:
+    """Rank by rank what each was doing, and its stack."""
+    lines = []
+    for stack in record.stacks:
+        lines.append(f"rank {stack.rank}, {PHASE_WORDS[stack.phase]}, step {units.count(stack.step)}")
+        lines.extend(stack.stack.splitlines())
+    return lines
 
 
 def _ranks(ranks: list[int], count: int) -> str:

@@ -16,13 +16,13 @@ from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
 from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
+from amptui.engine.distributed.watched_thread import WatchedThread
 from amptui.engine.distributed.world import World, refused_requests
-from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
-from amptui.ranks import RankLost, RanksStarted
+from amptui.ranks import RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
-from amptui.request import TrainRequest
+from amptui.request import HANG_SECONDS, TrainRequest
 from amptui.samples import DeviceSample, GpuSample
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.distributed.own_overflows import OwnOverflows
     from amptui.engine.distributed.rank_checkpoints import RankCheckpoints
-    from amptui.engine.distributed.rank_group import PeerEndedError
     from amptui.engine.distributed.weights_check import WeightsCheck
     from amptui.engine.prepared import Prepared
     from amptui.engine.setup import Choices, Join
@@ -39,19 +38,10 @@ if TYPE_CHECKING:
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
 """Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
 
-_UNUSED = "Expected to have finished reduction in the prior iteration"
-"""How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
-
 _NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
 
-_MIXED = "got mixed torch.Tensor and DTensor"
-"""How torch tells that weights are not gathered (``torch/distributed/tensor/_dispatch.py``)."""
 
-_NO_STRATEGY = "does not have a sharding strategy registered"
-"""How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
-
-
-class RankThread(TrainingThread):
+class RankThread(WatchedThread):
     """Trains as one of several ranks; rank 0 alone emits records and writes files.
 
     A collapsed loss scale or lost weights end the run: ranks do not wait for a user's answer. ``watch_gpu``
@@ -173,9 +163,17 @@ class RankThread(TrainingThread):
             self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
         place = place_of(device, device_name(device), uuid)
         stopping = self._rank_control.is_asked_to_stop
-        compiles = self._request.compile_mode is not None
-        self._group = RankGroup(self._world, device, place, stopping=stopping, compiles=compiles)
+        hang = self._request.hang_timeout
+        self._group = RankGroup(
+            self._world,
+            device,
+            place,
+            stopping=stopping,
+            hang_seconds=HANG_SECONDS if hang is None else hang,
+            compiles=self._request.compile_mode is not None,
+        )
         self._group.connect()
+        self._begin_watch()
         self._rank_control.join(self._group)
         self._join = self._kind_of_parallel()
         return choices
@@ -306,6 +304,10 @@ class RankThread(TrainingThread):
         super()._finish_before_training()
 
     def _fail(self, error: BaseException) -> None:
+        if self._claim_end():
+            self._tell_own_end(error)
+
+    def _tell_own_end(self, error: BaseException) -> None:
         if isinstance(error, UsageError):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
@@ -322,22 +324,14 @@ class RankThread(TrainingThread):
         if self._group is None:
             super()._fail(error)
             return
-        from amptui.engine.distributed.rank_group import PeerEndedError, is_of_a_group
+        from amptui.engine.distributed.rank_failure import may_be_of_a_peer
         from amptui.engine.failure import is_out_of_memory
 
-        if is_of_a_group(error):
-            self._group.tell_end("waited", "waited for the others")  # who does not say so hung
-            ended = error if isinstance(error, PeerEndedError) else self._group.find_ended()
+        if may_be_of_a_peer(error) and (ended := self._ended_before(error)) is not None:
             if ended.how == "stopped":
                 super()._finish_before_training()
                 return
-            self._tell_lost(ended)
-            if ended.rank >= 0:
-                self._group.tell_cause(ended)
-            if ended.how == "hung" and self._world.leads:
-                self._group.kill_hung(ended.rank)
-            explained = PeerEndedError(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
-            self._tell_failure(explained.with_traceback(error.__traceback__))
+            self._tell_peer_end(ended, error)
             return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
             memory = is_out_of_memory(error)
@@ -345,17 +339,10 @@ class RankThread(TrainingThread):
         super()._fail(error)
 
     def _explained(self, error: BaseException) -> AmptuiError:
-        if _UNUSED in str(error):
-            what = f"a parameter of the model took no part in loss() ({self.doing})"
-            return ExperimentError(what, hint="remove it, or set its requires_grad to False")
-        if _MIXED in str(error):
-            what = f"loss() used the weights of a block outside its forward() ({self.doing})"
-            return ExperimentError(what, hint="call the block itself, or train without --fsdp")
-        if _NO_STRATEGY in str(error):
-            operator = str(error).partition(_NO_STRATEGY)[0].removeprefix("Operator ").strip()
-            what = f"{operator} does not work on sharded weights ({self.doing})"
-            unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
-            return ExperimentError(what, hint=f"{unfused}train without --fsdp")
+        from amptui.engine.distributed.rank_failure import explain_rank_error
+
+        if (known := explain_rank_error(error, self.doing)) is not None:
+            return known
         explained = super()._explained(error)
         if isinstance(explained, ExperimentError) and (blame := self._blame()):
             return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
@@ -371,20 +358,6 @@ class RankThread(TrainingThread):
             return ""
         who = f"rank {ranks[0]}" + (f" and {len(ranks) - 1:,} others" if len(ranks) > 1 else "")
         return f"{who} had the first loss that was not finite, in step {first:,}"
-
-    def _tell_lost(self, ended: "PeerEndedError") -> None:
-        if ended.rank < 0 or ended.how == "stopped" or self._group is None:
-            return
-        self._emit(
-            RankLost(
-                time=time.time(),
-                step=self._trainer.step if self._trainer else 0,
-                rank=ended.rank,
-                host=self._group.places[ended.rank].host if self._group.places else "",
-                cause="failed" if ended.how == "waited" else ended.how,
-                detail=ended.detail,
-            )
-        )
 
 
 def _do_nothing() -> None:

@@ -8,6 +8,7 @@ from amptui.diagnosis.rank_words import (
     batch_words,
     place_words,
     rank_lost,
+    ranks_awaited,
     ranks_disagree,
     size_words,
     speed_sentence,
@@ -101,12 +102,13 @@ def wanted_height(view: SessionView) -> int:
     if view.ranks is None:
         return 0
     size = view.ranks.world_size
-    alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements))
+    waits = int(view.ranks.awaited is not None)
+    alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements) + waits)
     return 3 + alarms + (size + 1 if size <= MAX_ROWS else overview_lines() + 4)
 
 
 def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[list[Phrase]]:
-    """Lost ranks and replicas that disagree, then the slow rank."""
+    """Lost ranks and replicas that disagree, then those that all wait for, and the slow rank."""
     sign, style = VERDICT_SIGNS["error"]
     alarms = [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
     lines = [
@@ -114,6 +116,10 @@ def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[list[Phr
         for text in alarms
         for line in wrapped_phrases(f" {text}", style, width, head=(Word(sign, style | BOLD),))
     ]
+    if ranks.awaited is not None:
+        sign, style = VERDICT_SIGNS["warning"]
+        head = (Word(sign, style | BOLD),)
+        lines += wrapped_phrases(f" {ranks_awaited(ranks.awaited)}", style, width, head=head)
     if sentence := speed_sentence(ranks, view.run):
         sign, style = VERDICT_SIGNS["info" if ranks.straggler is None else "warning"]
         head = (Word(sign, style | BOLD),)
@@ -212,6 +218,7 @@ class _Table:
         self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + self._min_bar and self._longest else 0
         self._reasons = room - (self._bar + _GAP if self._bar else 0) - 1
         self._lost = {lost.rank for lost in ranks.lost}
+        self._awaited = ranks.awaited.ranks if ranks.awaited is not None else ()
 
     def _chosen(self, room: int) -> tuple[list[_Column], int]:
         """The columns in ``room``, by what matters most, and what is left: for a bar, then for reasons."""
@@ -259,7 +266,7 @@ class _Table:
         """One rank; the slow one is marked, and the number that shows it."""
         verdict = self._ranks.straggler
         slow = verdict is not None and verdict.rank == row.rank
-        sign, style = ("⚠", Style.WARNING) if slow else (" ", Style.TEXT)
+        sign, style = ("⚠", Style.WARNING) if slow or row.rank in self._awaited else (" ", Style.TEXT)
         if row.rank in self._lost:
             sign, style = "✖", Style.ERROR
         canvas.text(0, y, sign, style | BOLD)

@@ -33,7 +33,6 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.engine.distributed import rank_group
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_rows import Exchange, RankRow, Table
 from amptui.engine.distributed.rank_thread import RankThread
@@ -187,8 +186,6 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
 
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
-    arguments = dict(arguments)
-    rank_group.HANG_SECONDS = arguments.pop("hang_seconds", rank_group.HANG_SECONDS)
     run = TASKS[task](folder, **arguments)
     status, rows = run.until_end(), getattr(run.control, "own_rows", [])
     found = {

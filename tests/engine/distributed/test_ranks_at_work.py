@@ -133,7 +133,7 @@ def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(tmp_path: Path) ->
     plain.mkdir()
     probed.mkdir()
     settings = {"dropout": "0.3", "slow_seconds": "0.001"}
-    slow = {**settings, "xray_seconds": "1.2", "hang_seconds": 1.0}
+    slow = {**settings, "xray_seconds": "4", "options": {"hang_timeout": 3.0}}
     ranks = train_ranks("probed", 2, probed, arguments=slow)
     assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
     assert ranks[0].found["answers"].count(["RequestTaken", "x-ray"]) == 2
@@ -182,7 +182,7 @@ def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(tmp_
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
     """It makes the others wait, in training and in validation, longer than one that hangs could."""
-    slow = {"compile_seconds": "2.5", "hang_seconds": 1.0}
+    slow = {"compile_seconds": "6", "options": {"compile_mode": "default", "hang_timeout": 3.0}}
     ranks = train_ranks("compiled", 2, tmp_path, arguments=slow)
     assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
     assert ranks[0].steps == ranks[1].steps
@@ -197,13 +197,13 @@ def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
 def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(tmp_path: Path) -> None:
     hangs = {
         "compile_seconds": "0.1",
-        "hang_seconds": 1.0,
+        "options": {"compile_mode": "default", "hang_timeout": 4.0},
         "fails_in": "fp32",
         "fails_on_rank": "1",
         "hangs": "yes",
     }
     ranks = train_ranks("compiled", 2, tmp_path, arguments=hangs)
-    assert [each.status for each in ranks] == [1, -9]
+    assert [each.status for each in ranks] == [1, 1]
     assert ranks[0].found["error"].startswith("rank 1 hung")
 
 
