@@ -188,7 +188,7 @@ class GuestRun(ScriptRun):
         """
         end = partial(self._end, error, stopped=self.stop_reason is not None, at_exit=at_exit)
         try:
-            self._close_loop(at_exit=at_exit)
+            self._close_loop(error, at_exit=at_exit)
         except BaseException:  # the script's alarm or Ctrl+C found us at work
             self.loop.lanes.leave()
             in_background(end)
@@ -198,14 +198,15 @@ class GuestRun(ScriptRun):
         else:
             aside(end)
 
-    def _close_loop(self, *, at_exit: bool) -> None:
+    def _close_loop(self, error: BaseException | None, *, at_exit: bool) -> None:
         peer = self._peer
         if peer is not None and at_exit:
             peer.close("has ended")
         elif peer is not None:
             aside(lambda: peer.close("has ended"))
         try:
-            self.loop.close()
+            # After an error its GPU may wait for a collective of ranks that have ended.
+            self.loop.close(waits=peer is None or error is None)
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault):
                 raise

@@ -139,6 +139,8 @@ class HangWatch:
         self._stopping.set()
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
+        if (record := self._news.judge(None, 0.0)) is not None:
+            self._emit(record)
 
     def _work(self) -> None:
         with suppress(RuntimeError):  # the store is gone with the launcher: the trainer notices by itself

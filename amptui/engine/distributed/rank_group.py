@@ -60,8 +60,8 @@ class RankGroup:
         self._hang_seconds = hang_seconds
         self._stopping = stopping
         self._device = device
-        self._launcher = LauncherStore(world)
-        self._store = self._launcher.store
+        self.launcher = LauncherStore(world)
+        self._store = self.launcher.store
         self._ends = PeerEnds(self._store, world)
         self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
         self._gloo: Any = None
@@ -101,7 +101,7 @@ class RankGroup:
         """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
         options: dict[str, Any] = {"trainer": trainer, "emit": emit, "end": end}
         watch = HangWatch(
-            self._launcher, self.world, self.places, self.progress, hang_seconds=self._hang_seconds, **options
+            self.launcher, self.world, self.places, self.progress, hang_seconds=self._hang_seconds, **options
         )
         watch.post_beat()
         self.meet("watch")
@@ -258,7 +258,7 @@ class RankGroup:
 
     def tell_end(self, how: End, text: str) -> None:
         """Tell the others that this rank ends early, and why."""
-        self._launcher.tell_end(how, text)
+        self.launcher.tell_end(how, text)
 
     def tell_bad_loss(self, step: int) -> None:
         """Tell the others of the first step whose loss was not finite on this rank."""
@@ -284,11 +284,7 @@ class RankGroup:
         """Whether another rank has ended; for any thread."""
         return self._ends.first() is not None
 
-    def tell_cause(self, ended: PeerEndedError) -> None:
-        """Tell the ranks that the launcher may start next why these ended."""
-        self._launcher.tell_cause(ended.what)
-
     @property
     def cause_before(self) -> str:
         """Why the ranks before these ended; empty if they did not say."""
-        return self._launcher.cause_before
+        return self.launcher.cause_before

@@ -13,7 +13,6 @@ from amptui.records import Record, RunFinished
 
 if TYPE_CHECKING:
     from amptui.engine.distributed.hang_watch import Hang, HangWatch
-    from amptui.engine.distributed.launcher_store import LauncherStore
     from amptui.engine.distributed.peer_ends import PeerEndedError
 
 
@@ -65,17 +64,21 @@ class WatchedThread(TrainingThread):
 
     def _finish(self, record: RunFinished) -> None:
         if self._claim_end():
+            if self._watch is not None:
+                self._watch.close()
             super()._finish(record)
 
     def _end_from_watch(self, cause: "PeerEndedError | Hang", records: Sequence[Record]) -> None:
         """End the run while the trainer is blocked, and leave it."""
         if not self._claim_end():
             return
-        with suppress(Exception):  # whatever a blocked trainer has left half done
-            self.emit_finished_steps()
-        self._tell_end_of(cause, records)
-        self._given_up.set()
-        self.ended.set()
+        try:
+            with suppress(Exception):  # whatever a blocked trainer has left half done
+                self.emit_finished_steps()
+            self._tell_end_of(cause, records)
+        finally:
+            self._given_up.set()
+            self.ended.set()
 
     def _ended_before(self, error: BaseException) -> "PeerEndedError | None":
         """The rank whose end made this one fail; None if none is known to have ended."""
@@ -87,10 +90,11 @@ class WatchedThread(TrainingThread):
     def _tell_peer_end(self, ended: "PeerEndedError", error: BaseException) -> None:
         """End because of another rank, which made this one fail with ``error``."""
         assert self._group is not None, "the ranks have met"
-        self._launcher_store.tell_end("waited", "waited for the others")
+        launcher = self._group.launcher if self._watch is None else self._watch.launcher
+        launcher.tell_end("waited", "waited for the others")
         self._tell_lost(ended)
         if ended.rank >= 0:
-            self._launcher_store.tell_cause(ended.what)
+            launcher.tell_cause(ended.what)
         explained = type(ended)(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
         self._tell_failure(explained.with_traceback(error.__traceback__))
 
@@ -103,13 +107,6 @@ class WatchedThread(TrainingThread):
             self._emit(record)
         ended = cause if isinstance(cause, PeerEndedError) else cause.error()
         self._tell_peer_end(ended, ended)
-
-    @property
-    def _launcher_store(self) -> "LauncherStore":
-        """A connection to it that no collective of the trainer's blocks."""
-        from amptui.engine.distributed.launcher_store import LauncherStore
-
-        return LauncherStore(self._world) if self._watch is None else self._watch.launcher
 
     def _tell_lost(self, ended: "PeerEndedError") -> None:
         if ended.rank < 0 or ended.how == "stopped" or self._group is None:
