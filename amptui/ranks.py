@@ -157,10 +157,11 @@ RankPhase = Literal[
     "compiling",
     "alone",
     "saving",
+    "script",
     "silent",
 ]
-"""What a rank is doing. ``alone``: rank 0 computes something that the others wait for, such as an X-ray;
-``silent``: its process does not answer."""
+"""What a rank is doing; ``script`` is all that is known of somebody else's loop. ``alone``: rank 0 computes
+something that the others wait for, such as an X-ray. ``silent``: its process does not answer."""
 
 
 PHASE_WORDS: Mapping[RankPhase, str] = {
@@ -172,6 +173,7 @@ PHASE_WORDS: Mapping[RankPhase, str] = {
     "compiling": "compiling the model",
     "alone": "computing what only rank 0 does",
     "saving": "writing a checkpoint or weights",
+    "script": "in the script's own code",
     "silent": "its process has not answered",
 }
 """What a rank is doing, as a line says it."""

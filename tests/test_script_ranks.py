@@ -24,7 +24,7 @@ from amptui.control import (
 )
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.errors import RunFolderError
-from amptui.ranks import RankLost, RanksSampled, RanksStarted
+from amptui.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
 from amptui.records import (
     Note,
     PauseChanged,
@@ -332,6 +332,23 @@ def test_the_error_of_another_rank_is_in_the_journal(tmp_path: Path, runs: Path)
     assert isinstance(lost, RankLost)
     assert (lost.rank, lost.cause, lost.detail) == (1, "failed", "ArithmeticError: a wrong number")
     assert isinstance(records[-1], RunFailed)
+
+
+def test_a_rank_that_makes_the_others_wait_is_told_with_its_stack_and_never_ended(
+    tmp_path: Path, runs: Path
+) -> None:
+    with started(tmp_path / "out", "stuck", 100) as process:
+        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+        wait_until(lambda: of(records_of(the_run(runs)), StacksTaken), "no stacks", seconds=60)
+    assert process.returncode == 0
+    records = records_of(the_run(runs))
+    waits = [each for each in records if isinstance(each, RanksAwaited)]
+    assert {(each.ranks, each.phase) for each in waits} == {((1,), "script")}
+    assert [each.over for each in (waits[0], waits[-1])] == [False, True]
+    (taken,) = [each for each in records if isinstance(each, StacksTaken)]
+    assert ([each.rank for each in taken.stacks], taken.silent) == ([0, 1], ())
+    assert ["time.sleep(15)" in each.stack for each in taken.stacks] == [False, True]
+    assert isinstance(records[-1], RunFinished)
 
 
 @pytest.mark.parametrize("kind", ["failing once: rank 0", "failing once: rank 1", "killed once: rank 1"])

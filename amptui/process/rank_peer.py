@@ -24,6 +24,7 @@ from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, Ra
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
 from amptui.engine.distributed.world import World, world_of
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.process.peer_progress import PeerProgress
 from amptui.prompt import complain
 from amptui.ranks import RankLost, RanksStarted
 from amptui.records import Note, Record, StepRecord
@@ -117,11 +118,14 @@ class RankPeer:
         self._sample, self._sample_due = 0, 0.0
         self._own_row: tuple[int, RankNumbers] | None = None
         self._seen_step, self._seen_at = 0, time.monotonic()
+        self._progress = PeerProgress(world, emit)
+        self._loop_thread: int | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-ranks", daemon=True)
 
     def take(self, record: Record) -> None:
         """Take a record of this rank's loop; called by the loop's thread."""
+        self._loop_thread = threading.get_ident()
         self._sampling.add(record)
         if self._world.leads:
             self._emit(record)
@@ -181,6 +185,8 @@ class RankPeer:
             self._lead(self._board)
         else:
             self._follow(self._board)
+        if self._connected and not self._ended and self._board is not None and self._loop is not None:
+            self._progress.tick(self._board, step=self._loop.step, thread_id=self._loop_thread)
 
     def _find_board(self) -> None:
         begun = time.monotonic() >= self._begun_at  # first: the group may be made in between
@@ -202,6 +208,7 @@ class RankPeer:
         for name in ("at", "near"):
             board.post(f"{name}/{rank}", [0, 0, 0])
         board.post(f"row/{rank}", [0, 0, []])
+        self._progress.post(board, loop.step)
         if self._world.leads:
             for name, value in (("order", None), ("sample", [0, 0]), ("over", "")):
                 board.post(name, value)

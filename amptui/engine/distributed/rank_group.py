@@ -162,8 +162,10 @@ class RankGroup:
     def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
         """What ``work`` returns at rank 0; the others wait, and no collective waits with them."""
         self.progress.alone = self.world.leads
-        result = work() if self.world.leads else None
-        self.progress.alone = False
+        try:
+            result = work() if self.world.leads else None
+        finally:
+            self.progress.alone = False
         self.meet(where, stoppable=False)
         return result
 

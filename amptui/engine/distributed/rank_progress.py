@@ -113,9 +113,9 @@ class ProgressTable:
                 self._moved[rank] = now
         self.beats, self._looked = list(beats), now
 
-    def awaited(self, now: float, *, after: float = AWAITED_SECONDS) -> Awaited | None:
+    def awaited(self, now: float, *, after: float | None = None) -> Awaited | None:
         """Who makes the others wait, once nobody has come further for so long; None if none stands out."""
-        seconds = self.still_seconds(now)
+        seconds, after = self.still_seconds(now), after or AWAITED_SECONDS
         if seconds < after:
             return None
         running = self._running()
@@ -134,17 +134,21 @@ class ProgressTable:
         if self.still_seconds(now) < self._hang_seconds:
             return None
         awaited = self.awaited(now, after=self._hang_seconds)
-        suspects = self._running() if awaited is None else awaited.ranks
-        phases = {self.beats[rank].phase for rank in suspects}
-        if awaited is None or awaited.phase != "silent":
-            if "preparing" in phases:  # loading may take hours
-                return None
-            if self.still_seconds(now) < BUSY_SECONDS and any(phase in _BUSY for phase in phases):
-                return None
-        if awaited is not None:
+        if awaited is not None and (awaited.phase == "silent" or not self._may_go_on(now, awaited.ranks)):
             return awaited
-        first = self.beats[suspects[0]]
+        running = self._running()
+        if awaited is not None or self._may_go_on(now, running):
+            return None
+        if any(not self.beats[rank].waits and self.beats[rank].phase != "training" for rank in running):
+            return None  # each is busy by itself: none waits for another
+        first = self.beats[running[0]]
         return Awaited((), first.phase, first.step, self.still_seconds(now))
+
+    def _may_go_on(self, now: float, suspects: Sequence[int]) -> bool:
+        """Whether one of them does what may take longer than anything else."""
+        phases = {self.beats[rank].phase for rank in suspects if not self.beats[rank].waits}
+        busy = any(phase in _BUSY for phase in phases) and self.still_seconds(now) < BUSY_SECONDS
+        return busy or "preparing" in phases  # loading may take hours
 
     def still_seconds(self, now: float) -> float:
         """How long no rank has come further; 0 once fewer than two train together."""

@@ -58,6 +58,10 @@ def test_of_ranks_at_the_same_place_those_that_wait_are_awaited_by_nobody() -> N
 def test_a_step_that_takes_long_on_all_ranks_is_nobodys_fault() -> None:
     assert after(30, WORKS, WORKS)[0] is None
     assert after(60, WORKS, WORKS) == (None, Awaited((), "training", 3, 60.0))
+    waits = WORKS._replace(waits=True, phase="loading")
+    assert after(60, waits, waits) == (None, Awaited((), "loading", 3, 60.0))
+    loads = WORKS._replace(phase="loading")
+    assert after(60, loads, loads) == (None, None)
 
 
 def test_a_process_that_does_not_answer_is_named_whatever_its_place() -> None:
