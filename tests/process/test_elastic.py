@@ -198,15 +198,17 @@ def test_sigterm_stops_all_ranks_cleanly(tmp_path: Path, rank: int | None, statu
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_run_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_run_with_its_name(tmp_path: Path, rank: int) -> None:
+    """Rank 1 writes the end of a journal whose rank 0 was killed."""
     run = tmp_path / "run"
     with ranks(run) as process:
-        os.kill(pid_of(1, process), signal.SIGKILL)
+        os.kill(pid_of(rank, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said.splitlines()[-1].startswith("amptui: rank 1 was killed")
+    assert said.splitlines()[-1].startswith(f"amptui: rank {rank} was killed: pid ")
     (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (1, "killed")
+    assert (lost.rank, lost.cause) == (rank, "killed")
     assert isinstance(records_of(run)[-1], RunFailed)
 
 

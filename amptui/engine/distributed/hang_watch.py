@@ -10,7 +10,7 @@ import copy
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import NamedTuple
@@ -55,6 +55,19 @@ _MAX_STACKS = 64
 _HANG, _TOLD = "hang", "hang/told"
 
 
+def teller_without(ranks: Collection[int], places: Sequence[Place]) -> int:
+    """The rank that tells of the end of ``ranks``: 0, or if that is among them one near its journal."""
+    left = [rank for rank in range(len(places)) if rank not in ranks]
+    if 0 in left or not left:
+        return 0
+    near = (rank for rank in left if _machine(places[rank]) == _machine(places[0]))
+    return next(near, left[0])
+
+
+def _machine(place: Place) -> tuple[str, int]:
+    return place.boot_id, place.pid_namespace
+
+
 class Hang(NamedTuple):
     """What was decided: the ranks that made the others wait, what the first was doing, and who is silent."""
 
@@ -81,17 +94,8 @@ class Hang(NamedTuple):
         return PeerEndedError(self.ranks[0], "hung", detail, f"rank {self.ranks[0]}{others} hung: {detail}")
 
     def teller(self, places: Sequence[Place]) -> int:
-        """The rank that tells of it: rank 0, or if that is silent one that can close its journal."""
-        answering = [rank for rank in range(len(places)) if rank not in self.silent]
-        if 0 in answering or not answering:
-            return 0
-        leader = places[0]
-        near = (rank for rank in answering if _machine(places[rank]) == _machine(leader))
-        return next(near, answering[0])
-
-
-def _machine(place: Place) -> tuple[str, int]:
-    return place.boot_id, place.pid_namespace
+        """The rank that tells of it."""
+        return teller_without(self.silent, places)
 
 
 class HangWatch:

@@ -89,7 +89,12 @@ class WatchedThread(TrainingThread):
 
     def _tell_peer_end(self, ended: "PeerEndedError", error: BaseException) -> None:
         """End because of another rank, which made this one fail with ``error``."""
+        from amptui.engine.distributed.hang_watch import teller_without
+
         assert self._group is not None, "the ranks have met"
+        is_dead = ended.rank == 0 and ended.how == "killed"
+        if is_dead and teller_without([0], self._group.places) == self._world.rank:
+            self._tell = self.last_records.append
         launcher = self._group.launcher if self._watch is None else self._watch.launcher
         launcher.tell_end("waited", "waited for the others")
         self._tell_lost(ended)
@@ -101,7 +106,7 @@ class WatchedThread(TrainingThread):
     def _tell_end_of(self, cause: "PeerEndedError | Hang", records: Sequence[Record]) -> None:
         from amptui.engine.distributed.peer_ends import PeerEndedError
 
-        if records and not self._world.leads:
+        if records and not self._world.leads:  # rank 0 does not answer
             self._tell = self.last_records.append
         for record in records:
             self._emit(record)

@@ -53,6 +53,8 @@ class Recorded(Tiny):
     """How long each pass of an X-ray takes."""
     fails_on_rank: int = -1
     """The rank that raises an error, or hangs, in its third step or in the first one of a precision."""
+    fails_with: str = ""
+    """The words of a RuntimeError that it raises then."""
     hangs: bool = False
     fails_in: str = ""
     """The precision in which it does."""
@@ -128,6 +130,8 @@ class Recorded(Tiny):
     def _fail(self, *, late: bool) -> None:
         if self.fails_late == late and os.environ.get("RANK") == str(self.fails_on_rank):
             time.sleep(1000 * self.hangs)
+            if self.fails_with:
+                raise RuntimeError(self.fails_with)
             raise ArithmeticError("a wrong number")
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:

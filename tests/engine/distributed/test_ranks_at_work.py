@@ -11,6 +11,7 @@ from amptui.engine.compilation import missing_for_compile
 from amptui.records import EpochFinished, StepRecord
 from tests.engine.distributed.rank_at_work import train_ranks
 from tests.engine.distributed.recorded import Recorded
+from tests.engine.distributed.test_rank_failure import NO_SPACE, SHARED_MEMORY
 from tests.tiny import Log, losses, prepare, train
 
 
@@ -217,6 +218,24 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, ran
     assert "ArithmeticError: a wrong number" in error
     assert error.startswith("rank 1: ") == (rank == 1)
     assert ("RankLost" in ranks[0].found["records"]) == (rank == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE} (in step 3); enlarge /dev/shm"),
+        ("the nccl and gloo of my model", "RuntimeError: the nccl and gloo of my model ("),
+    ],
+    ids=["NCCL", "the model"],
+)
+def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
+    tmp_path: Path, rank: int, raised: str, said: str
+) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"fails_on_rank": str(rank), "fails_with": raised})
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].removeprefix("rank 1: ").startswith(said)
 
 
 @pytest.mark.slow
