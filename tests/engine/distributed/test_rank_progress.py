@@ -70,6 +70,14 @@ def test_a_process_that_does_not_answer_is_named_whatever_its_place() -> None:
     assert after(60, WORKS, ahead, silent=[1])[1] == Awaited((1,), "silent", 3, 60.0)
 
 
+def test_a_process_that_is_a_little_late_is_not_said_to_be_silent_beside_one_that_is() -> None:
+    made = table(WORKS, WORKS, WORKS, silent=[1], seconds=20)
+    beats = [WORKS._replace(number=21), WORKS._replace(number=1), WORKS._replace(number=22)]
+    for now in range(22, 28):
+        made.take(now, [*beats[:2], beats[2]._replace(number=now)])
+    assert made.awaited(27.0) == Awaited((1,), "silent", 3, 26.0)
+
+
 @pytest.mark.parametrize("hang_seconds", [0.0, 600.0])
 def test_a_rank_that_is_slow_for_minutes_is_told_and_not_given_up(hang_seconds: float) -> None:
     behind = WORKS._replace(place=6, phase="after_step")
