@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from amptui.engine.distributed.world import World
+from amptui.errors import DeviceError
 from amptui.ranks import RankPlace
 
 
@@ -20,6 +22,11 @@ class Place:
     device_name: str
     gpu_uuid: str | None
     memory_total_bytes: int | None
+
+    @classmethod
+    def of_process(cls, host: str, pid: int) -> "Place":
+        """A process of which no more is known."""
+        return cls(host=host, pid=pid, device="", device_name="", gpu_uuid=None, memory_total_bytes=None)
 
     def of_rank(self, rank: int) -> RankPlace:
         """The same as a record tells it."""
@@ -44,6 +51,22 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
         gpu_uuid=gpu_uuid,
         memory_total_bytes=total,
     )
+
+
+def device_of(world: World, wanted: str) -> str:
+    """The GPU of this rank's number on its machine, or the CPU; ``wanted`` is "cpu", "cuda" or "auto".
+
+    Raises DeviceError if there is no GPU of that number.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    count, local = torch.cuda.device_count(), world.local_rank
+    if count == 1 and world.launcher != "torchrun":
+        return "cuda:0"  # srun and mpirun may show each task the GPU that it is given
+    if 0 < count <= local:
+        what = f"each rank needs a GPU of its own: this machine has {count:,}"
+        raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
+    return f"cuda:{local}"
 
 
 def is_alive(pid: int) -> bool:

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from amptui.engine.distributed.all_gather import all_gather
 from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
 from amptui.engine.distributed.place import Place, is_alive
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
+from amptui.engine.distributed.steady_store import is_the_launchers, pauses
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
 
@@ -39,7 +41,7 @@ _COMPILING_SECONDS = 1.0
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
 
-_BAD_LOSS = "bad loss"
+_BAD_LOSS, _PLACES = "bad loss", "places"
 
 _COMPILING = "compiling"
 
@@ -91,14 +93,17 @@ class RankGroup:
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
+        if world.leads and is_the_launchers():
+            self._store.open_spare()
         self.meet("start")
-        self._places = [Place(**json.loads(self._store.get(f"place/{rank}"))) for rank in range(world.size)]
+        self._store.know_spare()
+        self._places = self._all_places()
         timeout, on_cuda = timedelta(seconds=HANG_SECONDS), self._device.type == "cuda"
         if self.compiles:
             timeout = timedelta(seconds=BUSY_SECONDS)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
-            store=PrefixStore("torch", self._store),
+            store=PrefixStore("torch", self._store.torch_store),
             rank=world.rank,
             world_size=world.size,
             # NCCL's watchdog aborts the process, which could not tell who hung: the rows tell it earlier.
@@ -110,6 +115,18 @@ class RankGroup:
     def places(self) -> Sequence[Place]:
         """Where each rank runs, in their order."""
         return self._places
+
+    def _all_places(self) -> list[Place]:
+        """Where the ranks run; all of it at rank 0, host and process elsewhere: so many read it at once."""
+        if self.world.leads:
+            told = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
+            places = [Place(**json.loads(each)) for each in told]
+            brief = json.dumps([[place.host, place.pid] for place in places])
+            self._store.set(_PLACES, zlib.compress(brief.encode()))
+            return places
+        self._wait_until(lambda: self._store.check([_PLACES]))
+        brief = zlib.decompress(self._store.get(_PLACES)).decode()
+        return [Place.of_process(host, pid) for host, pid in json.loads(brief)]
 
     def meet(self, where: str, *, patience_seconds: float | None = None) -> None:
         """Wait until all ranks have come to this point; without ``patience_seconds`` however long it takes.
@@ -129,11 +146,10 @@ class RankGroup:
         """What another rank tells; waits as :meth:`meet` does."""
         key = f"told/{name}"
         self._wait_until(lambda: self._store.check([key]))
-        heard: bytes = self._store.get(key)
-        return heard.decode()
+        return self._store.get(key).decode()
 
     def _wait_until(self, done: Callable[[], bool], patience_seconds: float | None = None) -> None:
-        waiting = time.monotonic()
+        waiting, longer = time.monotonic(), pauses(self.world.size)
         while not done():
             # First: a launcher that lost a rank stops the others.
             stopping = patience_seconds is None and self._stopping()
@@ -143,7 +159,7 @@ class RankGroup:
                 raise DeviceError("asked to stop while waiting for the other ranks")
             if patience_seconds is not None:
                 waiting = self._waiting_since(waiting, patience_seconds)
-            time.sleep(_MEETING_SECONDS)
+            time.sleep(next(longer))
 
     def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
         """What ``load`` returns; rank 0 goes first, so that only it downloads a file, or refuses one."""
@@ -249,7 +265,7 @@ class RankGroup:
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
+        self._store.set(f"{name}/{self.world.rank}", value)
 
     def collect(
         self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
@@ -266,7 +282,7 @@ class RankGroup:
             ended = self._ended_first()
             over = given_up() or time.monotonic() > limit
             if self._store.check([key]):  # last: a rank may hand it in and end
-                value: bytes = self._store.get(key)
+                value = self._store.get(key)
                 self._store.delete_key(key)
                 return value
             if ended is not None:
@@ -296,13 +312,12 @@ class RankGroup:
 
     def find_ended(self) -> PeerEndedError:
         """Who made an operation of all ranks fail; looks for a few seconds."""
-        limit = time.monotonic() + _SEARCH_SECONDS
+        limit, longer = time.monotonic() + _SEARCH_SECONDS, pauses(self.world.size)
         while (found := self._ended_first()) is None and time.monotonic() < limit:
-            time.sleep(_MEETING_SECONDS)
+            time.sleep(next(longer))
         if found is not None:
             return found
-        ends = self._ends()
-        silent = [rank for rank in self._others() if rank not in ends]
+        silent = self._silent()
         if len(silent) == 1:
             rank = silent[0]
             detail = f"it made the others wait for {HANG_SECONDS:g} s"
@@ -317,24 +332,39 @@ class RankGroup:
         """Whether another rank has ended; for any thread."""
         return self._ended_first() is not None
 
-    def _others(self) -> list[int]:
+    def _silent(self) -> list[int]:
+        """The other ranks that have not told of an early end."""
+        with suppress(RuntimeError):
+            return self._launcher.silent()
         return [rank for rank in range(self.world.size) if rank != self.world.rank]
 
     def _ended_first(self) -> PeerEndedError | None:
         """The rank that told of an error, or whose process of this machine is gone without a word."""
-        ends = self._ends()
-        for rank, (how, text) in sorted(ends.items()):
-            if how != "waited":
-                return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
+        first: tuple[int, Any, str] | None = None
+        with suppress(RuntimeError):
+            first = self._launcher.first_end()
+        if first is not None and first[0] != self.world.rank:
+            rank, how, text = first
+            return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         for rank, place in enumerate(self._places):
-            if rank not in ends and place.host == socket.gethostname() and not is_alive(place.pid):
+            if place.host == socket.gethostname() and not is_alive(place.pid) and not self._has_told(rank):
                 detail = f"pid {place.pid} is gone"
                 return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
         return None
 
+    def _has_told(self, rank: int) -> bool:
+        """Whether that rank has told of its end."""
+        with suppress(RuntimeError):
+            return self._store.check([f"{ENDED}/{rank}"])
+        return False
+
     def tell_cause(self, ended: PeerEndedError) -> None:
         """Tell the ranks that the launcher may start next why these ended."""
         self._launcher.tell_cause(ended.what)
+
+    def leave_launcher(self) -> None:
+        """The launcher is gone, and its store: from any thread."""
+        self._launcher.leave()
 
     @property
     def cause_before(self) -> str:
@@ -347,18 +377,6 @@ class RankGroup:
         if place.host == socket.gethostname():
             with suppress(OSError):
                 os.kill(place.pid, signal.SIGKILL)
-
-    def _ends(self) -> dict[int, tuple[End, str]]:
-        """How each rank ended that has told so."""
-        found: dict[int, tuple[End, str]] = {}
-        with suppress(RuntimeError):
-            if not self._store.add(ENDED, 0):
-                return found
-            for rank in range(self.world.size):
-                if rank != self.world.rank and self._store.check([f"{ENDED}/{rank}"]):
-                    how, text = json.loads(self._store.get(f"{ENDED}/{rank}"))
-                    found[rank] = (how, text)
-        return found
 
 
 def is_of_a_group(error: BaseException) -> bool:

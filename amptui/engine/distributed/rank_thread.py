@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.control import tell_nobody
-from amptui.engine.distributed.rank_control import RankControl
+from amptui.control import StopRequest, tell_nobody
+from amptui.engine.distributed.launcher_watch import LauncherLostError, LauncherWatch
+from amptui.engine.distributed.rank_control import LAUNCHER_GONE, RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
 from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
+from amptui.engine.distributed.unfit_model import unfit_model
 from amptui.engine.distributed.world import World, refused_requests
 from amptui.engine.worker import TrainingThread
-from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
+from amptui.errors import AmptuiError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
 from amptui.ranks import RankLost, RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
@@ -39,16 +41,7 @@ if TYPE_CHECKING:
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
 """Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
 
-_UNUSED = "Expected to have finished reduction in the prior iteration"
-"""How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
-
 _NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
-
-_MIXED = "got mixed torch.Tensor and DTensor"
-"""How torch tells that weights are not gathered (``torch/distributed/tensor/_dispatch.py``)."""
-
-_NO_STRATEGY = "does not have a sharding strategy registered"
-"""How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
 
 
 class RankThread(TrainingThread):
@@ -77,6 +70,8 @@ class RankThread(TrainingThread):
         if not world.leads:
             request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
         self._world = world
+        self._launcher = LauncherWatch(world)
+        control.launcher_lost = self._lose_launcher_of
         self._rank_control = control
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
@@ -91,8 +86,27 @@ class RankThread(TrainingThread):
         """The newest sample, from another thread."""
         self._stop_watching: Callable[[], object] = _do_nothing
 
+    def start(self) -> None:
+        """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
+        self._launcher.start(self._lose_launcher)
+        super().start()
+
+    def _lose_launcher(self) -> None:
+        """From any thread."""
+        self._world = replace(self._world, max_restarts=0)  # nobody starts the ranks again
+        self._fault = self._fault or self._launcher.error
+        if self._group is not None:
+            self._group.leave_launcher()
+        self._control.ask(StopRequest(LAUNCHER_GONE))
+
+    def _lose_launcher_of(self, rank: int) -> None:
+        """All ranks have agreed to stop, as that one has lost its launcher."""
+        host = self._group.places[rank].host if self._group is not None else ""
+        self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
+
     def close(self) -> None:
         """Stop to sample the GPU, and end the DataLoader workers, after training has ended."""
+        self._launcher.stop()
         self._stop_watching()
         super().close()
 
@@ -160,10 +174,10 @@ class RankThread(TrainingThread):
         """Choose this rank's device, and meet the other ranks."""
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
-        from amptui.engine.distributed.place import place_of
+        from amptui.engine.distributed.place import device_of, place_of
         from amptui.engine.distributed.rank_group import RankGroup
 
-        choices = setup.choose(replace(self._request, device=self._device()))
+        choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
         setup.enter_device(device)
         waiting = "waiting for the other ranks"
@@ -188,19 +202,6 @@ class RankThread(TrainingThread):
         from amptui.engine.distributed.sharded import ShardedDataParallel
 
         return partial(ShardedDataParallel, keeps_weights=self._saves_weights)
-
-    def _device(self) -> str:
-        """The GPU of this rank's number on its machine, or the CPU."""
-        import torch
-
-        asked, local = self._request.device, self._world.local_rank
-        if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
-            return "cpu"
-        count = torch.cuda.device_count()
-        if 0 < count <= local:
-            what = f"each rank needs a GPU of its own: this machine has {count:,}"
-            raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
-        return f"cuda:{local}"
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
@@ -306,6 +307,7 @@ class RankThread(TrainingThread):
         super()._finish_before_training()
 
     def _fail(self, error: BaseException) -> None:
+        error = self._blamed_on_launcher(error)
         if isinstance(error, UsageError):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
@@ -344,18 +346,25 @@ class RankThread(TrainingThread):
             self._group.tell_end("out of memory" if memory else "failed", str(self._explained(error)))
         super()._fail(error)
 
+    def _blamed_on_launcher(self, error: BaseException) -> BaseException:
+        """``error``, or that a launcher has ended if that is behind it: a store was lost, or all stop."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        if not isinstance(self._fault, LauncherLostError):
+            return error
+        from amptui.engine.distributed.rank_group import is_of_a_group
+
+        before = self._trainer is None and isinstance(error, AmptuiError)
+        if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
+            return error
+        step = self._trainer.step if self._trainer is not None else self._steps_before
+        how = f"{self._fault.what}: stopped after step {step:,}"
+        self._fault = LauncherLostError(how, hint=self._way_on())
+        return self._fault.with_traceback(error.__traceback__)
+
     def _explained(self, error: BaseException) -> AmptuiError:
-        if _UNUSED in str(error):
-            what = f"a parameter of the model took no part in loss() ({self.doing})"
-            return ExperimentError(what, hint="remove it, or set its requires_grad to False")
-        if _MIXED in str(error):
-            what = f"loss() used the weights of a block outside its forward() ({self.doing})"
-            return ExperimentError(what, hint="call the block itself, or train without --fsdp")
-        if _NO_STRATEGY in str(error):
-            operator = str(error).partition(_NO_STRATEGY)[0].removeprefix("Operator ").strip()
-            what = f"{operator} does not work on sharded weights ({self.doing})"
-            unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
-            return ExperimentError(what, hint=f"{unfused}train without --fsdp")
+        if unfit := unfit_model(str(error), self.doing):
+            return unfit
         explained = super()._explained(error)
         if isinstance(explained, ExperimentError) and (blame := self._blame()):
             return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from amptui.engine.distributed.world import World, refuse_unsupported, world_of
+from amptui.engine.distributed.launchers import world_of
+from amptui.engine.distributed.world import World, refuse_unsupported
 from amptui.errors import UsageError
 from amptui.request import TrainRequest
 
