@@ -6,12 +6,13 @@ Heavy imports (torch, textual) happen inside functions: the screen opens before 
 import argparse
 import gc
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from amptui.engine.distributed.launchers import variables_of, world_of
-from amptui.errors import AmptuiError, UsageError
+from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.options import build_parser
 from amptui.prompt import complain, replace_closed_streams, say
 from amptui.request import BenchRequest, TrainRequest
@@ -83,6 +84,11 @@ def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
         os.environ.update(variables_of(world))
 
     def make_plan(world: "World") -> "RankPlan":
+        if world.restart and options.run_dir is not None and not options.run_dir.is_dir():
+            what = (
+                f"the ranks were started again, and {socket.gethostname()}, where rank 0 runs now, does not"
+            )
+            raise RunFolderError(f"{what} see {options.run_dir}", hint="use a folder that all machines share")
         launchers = {"nproc": world.size, "max_restarts": world.max_restarts}
         given = {**_given(options), "interactive": False, **launchers}
         return rank_plan(_plan(options, given), json=options.json, quiet=options.quiet)

@@ -6,6 +6,7 @@
 import gc
 import json
 import os
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World, refuse_unsupported
 from amptui.engine.worker import TrainingThread
-from amptui.errors import AmptuiError, UsageError
+from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.fork import end_workers
 from amptui.keeping import UNSAVED_STATUS
 from amptui.modelspec import ModelSpec, parse_model
@@ -83,6 +84,10 @@ def run_rank(plan: RankPlan, world: World) -> int:
     final_status = _final_status(world)
     if final_status is not None:
         return final_status
+    if world.leads and world.restart and not plan.run_dir.path.is_dir():
+        _end_for_good(world, RunFolderError.exit_status)
+        what = f"{socket.gethostname()}, where rank 0 runs now, does not see {plan.run_dir.path}"
+        raise RunFolderError(what, hint="use a folder that all machines share")
     request = replace(plan.request, resume=plan.request.resume or world.restart > 0, nproc=world.size)
     spec = parse_model(request.model)
     with blocked_stop_signals():

@@ -94,7 +94,7 @@ def _of_torchrun(environment: Mapping[str, str]) -> World | None:
 
 def _launcher_of(environment: Mapping[str, str]) -> _Launcher | None:
     """Who started this process as one of several: the innermost, as all inherit those of an allocation."""
-    if "RANK" in environment or "WORLD_SIZE" in environment:
+    if "WORLD_SIZE" in environment or environment.get("RANK", "0") != "0":
         return _PLAIN
     if _OPEN_MPI.size in environment:
         return _OPEN_MPI

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.engine.distributed.all_gather import all_gather
+from amptui.engine.distributed.descriptors import make_room
 from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
 from amptui.engine.distributed.place import Place, is_alive
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
@@ -93,6 +94,7 @@ class RankGroup:
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
+        make_room(world.size, keeps_store=world.leads)
         if world.leads and is_the_launchers():
             self._store.open_spare()
         self.meet("start")

@@ -16,7 +16,7 @@ from amptui.engine.distributed.launcher_watch import LauncherLostError, Launcher
 from amptui.engine.distributed.rank_control import LAUNCHER_GONE, RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
-from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
+from amptui.engine.distributed.trouble_states import blame
 from amptui.engine.distributed.unfit_model import unfit_model
 from amptui.engine.distributed.world import World, refused_requests
 from amptui.engine.worker import TrainingThread
@@ -93,7 +93,7 @@ class RankThread(TrainingThread):
 
     def _lose_launcher(self) -> None:
         """From any thread."""
-        self._world = replace(self._world, max_restarts=0)  # nobody starts the ranks again
+        self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
         self._fault = self._fault or self._launcher.error
         if self._group is not None:
             self._group.leave_launcher()
@@ -101,6 +101,8 @@ class RankThread(TrainingThread):
 
     def _lose_launcher_of(self, rank: int) -> None:
         """All ranks have agreed to stop, as that one has lost its launcher."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
         host = self._group.places[rank].host if self._group is not None else ""
         self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
 
@@ -176,6 +178,7 @@ class RankThread(TrainingThread):
         from amptui.engine.description import device_name, gpu_uuid
         from amptui.engine.distributed.place import device_of, place_of
         from amptui.engine.distributed.rank_group import RankGroup
+        from amptui.engine.distributed.shared_folder import check_folder
 
         choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
@@ -190,6 +193,9 @@ class RankThread(TrainingThread):
         compiles = self._request.compile_mode is not None
         self._group = RankGroup(self._world, device, place, stopping=stopping, compiles=compiles)
         self._group.connect()
+        if self._checkpoints_path is not None:
+            run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
+            check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
         self._rank_control.join(self._group)
         self._join = self._kind_of_parallel()
         return choices
@@ -373,13 +379,7 @@ class RankThread(TrainingThread):
     def _blame(self) -> str:
         """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
         told = self._group.bad_losses() if self._group is not None and self._world.leads else {}
-        first = min(told.values(), default=0)
-        ranks = [rank for rank, step in told.items() if step == first]
-        recent = self._trainer is not None and first > self._trainer.step - STORM_GAP_STEPS
-        if not ranks or not recent or len(ranks) == self._world.size:
-            return ""
-        who = f"rank {ranks[0]}" + (f" and {len(ranks) - 1:,} others" if len(ranks) > 1 else "")
-        return f"{who} had the first loss that was not finite, in step {first:,}"
+        return "" if self._trainer is None else blame(told, self._world.size, self._trainer.step)
 
     def _tell_lost(self, ended: "PeerEndedError") -> None:
         if ended.rank < 0 or ended.how == "stopped" or self._group is None:

@@ -2,16 +2,18 @@
 
 import ctypes
 import os
+import shlex
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from amptui.ranks import RanksStarted
-from amptui.records import RunFailed, RunFinished, RunResumed, RunStarted
+from amptui.records import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.trust import resume_command
 from tests.living import ended_afterwards, outcome, records_of, steps_of, wait_until
 from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, _family, is_building, pid_of, ranks
@@ -60,7 +62,7 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     )
     assert last.error == why + resume_command(run)
     assert (run / "checkpoints" / name).is_file()
-    assert said.splitlines()[-1] == f"amptui: {last.error}"
+    assert f"amptui: {last.error}" in said.splitlines()
     assert statuses == [1, 1]
 
 
@@ -86,9 +88,16 @@ def free_port() -> int:
 
 @contextmanager
 def started(
-    run: Path, *variables: Mapping[str, object], options: Sequence[str] = (), command: Sequence[str] = ALONE
+    run: Path,
+    *variables: Mapping[str, object],
+    options: Sequence[str] = (),
+    command: Sequence[str] = ALONE,
+    around: Mapping[int, Sequence[str]] = MappingProxyType({}),
 ) -> Iterator[list["subprocess.Popen[str]"]]:
-    """A process of ``amptui train`` for each of ``variables``, which its environment has besides."""
+    """A process of ``amptui train`` for each of ``variables``, which its environment has besides.
+
+    ``around`` has commands that start those with a rank.
+    """
     bare = {name: value for name, value in os.environ.items() if not name.startswith(_LAUNCHERS)}
     words = [*command, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *options]
     with ended_afterwards(run), ExitStack() as stack:
@@ -101,7 +110,11 @@ def started(
             }
             process = stack.enter_context(
                 subprocess.Popen(
-                    words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+                    [*around.get(int(str(each.get("RANK", -1))), ()), *words],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=environment,
                 )
             )
             stack.callback(_kill, process.pid)
@@ -206,3 +219,44 @@ def test_a_machine_that_takes_the_place_of_another_joins_the_run(tmp_path: Path,
 def _listens(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def hiding(folder: Path) -> tuple[str, ...]:
+    """What starts a command that sees an empty ``folder``, as on a machine of its own; or skip."""
+    script = f'mount -t tmpfs none {shlex.quote(str(folder))} && exec "$@"'
+    start = ("unshare", "--map-root-user", "--mount", "sh", "-c", script, "sh")
+    try:
+        done = subprocess.run([*start, "true"], capture_output=True, check=False, timeout=60)
+    except OSError:
+        pytest.skip("there is no unshare(1)")
+    if done.returncode:
+        pytest.skip("this user may not mount anything")
+    return start
+
+
+@pytest.mark.parametrize("own", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+def test_a_run_folder_that_a_rank_does_not_see_is_told_before_the_first_step(
+    tmp_path: Path, own: tuple[str, ...]
+) -> None:
+    """Every rank of FSDP writes there; of DDP only rank 0 does."""
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    around = {1: hiding(runs)}
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    both = [common | place(rank, *PLAIN) for rank in (0, 1)]
+    with started(runs / "run", *both, options=("--epochs", "1", *own), around=around) as processes:
+        said = [process.communicate(timeout=120)[1] for process in processes]
+    blind = f"rank 1, on {socket.gethostname()}, does not see {runs / 'run'}"
+    if own:
+        assert [process.returncode for process in processes] == [1, 1], said
+        assert steps_of(runs / "run") == []
+        last = records_of(runs / "run")[-1]
+        assert isinstance(last, RunFailed)
+        assert last.error.startswith(blind)
+    else:
+        assert [process.returncode for process in processes] == [0, 0], said
+        assert [each.text for each in of_notes(runs / "run") if each.text.startswith(blind)]
+
+
+def of_notes(run: Path) -> list[Note]:
+    return [each for each in records_of(run) if isinstance(each, Note)]
