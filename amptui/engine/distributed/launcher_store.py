@@ -152,7 +152,7 @@ def agree_on_start(world: World) -> World:
     a name of its own, the others draw tickets for it, and its answer says how many it has seen: a ticket that
     was drawn for an earlier call is not among them. Raises DeviceError if rank 0 ends meanwhile.
     """
-    store = PrefixStore("amptui/start", connected(leads=world.leads))
+    store = SteadyStore(connected(leads=world.leads), "amptui/start")
     try:
         return _call(store, world) if world.leads else _answer(store, world)
     except RuntimeError as error:
@@ -160,7 +160,7 @@ def agree_on_start(world: World) -> World:
         raise DeviceError(what.splitlines()[0], hint="see what rank 0 or its launcher says") from error
 
 
-def _call(store: Store, world: World) -> World:
+def _call(store: SteadyStore, world: World) -> World:
     call, others = os.urandom(8).hex(), world.size - 1
     store.set(_CALL, call)
     late = _Late(world)
@@ -181,7 +181,7 @@ def _call(store: Store, world: World) -> World:
     return _with_start(world, *told)
 
 
-def _answer(store: Store, world: World) -> World:
+def _answer(store: SteadyStore, world: World) -> World:
     answered, ticket = "", 0
     late = _Late(world)
     for seconds in pauses(world.size):

@@ -90,6 +90,8 @@ class RankGroup:
         self._work: Any = None
         self._row = self._out
         self._places: list[Place] = []
+        self._neighbours: dict[int, int] = {}
+        """The processes of this machine's ranks."""
 
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
@@ -99,7 +101,8 @@ class RankGroup:
             self._store.open_spare()
         self.meet("start")
         self._store.know_spare()
-        self._places = self._all_places()
+        self._places, host = self._all_places(), socket.gethostname()
+        self._neighbours = {rank: place.pid for rank, place in enumerate(self._places) if place.host == host}
         timeout, on_cuda = timedelta(seconds=HANG_SECONDS), self._device.type == "cuda"
         if self.compiles:
             timeout = timedelta(seconds=BUSY_SECONDS)
@@ -348,9 +351,9 @@ class RankGroup:
         if first is not None and first[0] != self.world.rank:
             rank, how, text = first
             return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
-        for rank, place in enumerate(self._places):
-            if place.host == socket.gethostname() and not is_alive(place.pid) and not self._has_told(rank):
-                detail = f"pid {place.pid} is gone"
+        for rank, pid in self._neighbours.items():
+            if not is_alive(pid) and not self._has_told(rank):
+                detail = f"pid {pid} is gone"
                 return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
         return None
 
