@@ -13,6 +13,10 @@ _LOOK_SECONDS = 0.5
 class LauncherLostError(DeviceError):
     """Nobody starts the ranks again, stops them, or waits for them."""
 
+    def after(self, step: int, *, hint: str) -> "LauncherLostError":
+        """It as the last word of a run that ended with ``step``."""
+        return LauncherLostError(f"{self.what}: stopped after step {step:,}", hint=hint)
+
 
 class LauncherWatch:
     """Looks after this process's parent; not where ranks may outlive what started them.

@@ -94,16 +94,17 @@ class RankThread(TrainingThread):
     def _lose_launcher(self) -> None:
         """From any thread."""
         self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
-        self._fault = self._fault or self._launcher.error
         if self._group is not None:
             self._group.leave_launcher()
-        self._control.ask(StopRequest(LAUNCHER_GONE))
+        if self._control.stop_reason is None:
+            self._fault = self._fault or self._launcher.error
+            self._control.ask(StopRequest(LAUNCHER_GONE))
 
     def _lose_launcher_of(self, rank: int) -> None:
         """All ranks have agreed to stop, as that one has lost its launcher."""
         if self._launcher.is_gone:
             self._lose_launcher()
-        host = self._group.places[rank].host if self._group is not None else ""
+        host = self._group.places[rank].host if self._group else ""
         self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
 
     def close(self) -> None:
@@ -278,7 +279,7 @@ class RankThread(TrainingThread):
         from amptui.engine.checkpoint.file import checkpoints
 
         if self._world.starts_again:
-            return f"the ranks start again (restart {self._world.restart + 1} of {self._world.max_restarts})"
+            return f"the ranks start again (restart {self._world.counted + 1} of {self._world.max_restarts})"
         newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
         hosts = {place.host for place in self._group.places} if self._group is not None else set()
         launcher = "torchrun ... -m " if len(hosts) > 1 else ""
@@ -363,9 +364,8 @@ class RankThread(TrainingThread):
         before = self._trainer is None and isinstance(error, AmptuiError)
         if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
             return error
-        step = self._trainer.step if self._trainer is not None else self._steps_before
-        how = f"{self._fault.what}: stopped after step {step:,}"
-        self._fault = LauncherLostError(how, hint=self._way_on())
+        step = self._trainer.step if self._trainer else self._steps_before
+        self._fault = self._fault.after(step, hint=self._way_on())
         return self._fault.with_traceback(error.__traceback__)
 
     def _explained(self, error: BaseException) -> AmptuiError:
