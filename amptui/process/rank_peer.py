@@ -19,10 +19,11 @@ import torch.distributed as dist
 from amptui.engine.description import device_name, gpu_uuid
 from amptui.engine.distributed.board import Board, collectives_made, open_board
 from amptui.engine.distributed.guest_control import GuestControl, Order, poll_seconds
+from amptui.engine.distributed.launchers import world_of_variables
 from amptui.engine.distributed.place import Place, place_of
 from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
-from amptui.engine.distributed.world import World, world_of
+from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.process.peer_progress import PeerProgress
 from amptui.prompt import complain
@@ -56,7 +57,7 @@ def world_of_script() -> World | None:
 
     Raises UsageError if a variable of torchrun's is not a number.
     """
-    launched = world_of(os.environ)
+    launched = world_of_variables(os.environ)
     if not (dist.is_available() and dist.is_initialized()):
         return launched
     rank, size = dist.get_rank(), dist.get_world_size()

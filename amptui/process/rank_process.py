@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,8 +17,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from amptui.control import tell_nobody
+from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
-from amptui.engine.distributed.world import World, refuse_unsupported, world_of
+from amptui.engine.distributed.world import World, refuse_unsupported
 from amptui.engine.worker import TrainingThread
 from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.fork import end_workers
@@ -90,6 +92,10 @@ def run_rank(plan: RankPlan, world: World) -> int:
     final_status = _final_status(world)
     if final_status is not None:
         return final_status
+    if world.leads and world.restart and not plan.run_dir.path.is_dir():
+        _end_for_good(world, RunFolderError.exit_status)
+        what = f"{socket.gethostname()}, where rank 0 runs now, does not see {plan.run_dir.path}"
+        raise RunFolderError(what, hint="use a folder that all machines share")
     request = replace(plan.request, resume=plan.request.resume or world.restart > 0, nproc=world.size)
     spec = parse_model(request.model)
     with blocked_stop_signals():
@@ -116,14 +122,16 @@ def _end_for_good(world: World, status: int) -> None:
         LauncherStore(world).refuse(status)
 
 
-def run_under_torchrun(world: World, make_plan: Callable[[], RankPlan]) -> int:
-    """Train as one of the ranks that torchrun started; return the exit status.
+def run_under_launcher(world: World, make_plan: Callable[[World], RankPlan], *, resumes: bool) -> int:
+    """Train as one of the ranks that torchrun or another launcher started; return the exit status.
 
-    ``make_plan`` is called at rank 0 only, and not again after a restart. What it raises passes through.
+    ``make_plan`` is called at rank 0 only, and not again after a restart, unless the store has ended with the
+    ranks: then it has to know the run, as it does if it ``resumes`` one. What it raises passes through.
     """
-    from amptui.engine.distributed.launcher_store import LauncherStore
+    from amptui.engine.distributed.launcher_store import LauncherStore, agree_on_start
 
-    plan = LauncherStore(world).share_plan(lambda: make_plan().text())
+    world = agree_on_start(world)
+    plan = LauncherStore(world).share_plan(lambda: make_plan(world).text(), resumes=resumes)
     return plan if isinstance(plan, int) else run_rank(RankPlan.parse(plan), world)
 
 

@@ -17,7 +17,7 @@ from amptui.estimate import MIN_PAIRS
 from amptui.records import PhaseChanged, Record, RunFailed, RunFinished, StepRecord
 from amptui.runs.journal import Journal
 from amptui.telemetry.session import Session
-from tests.benchmarks import many_ranks
+from tests.benchmarks import many_ranks, store_load
 from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures, ratios
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, table
 from tests.benchmarks.fold_many import STRETCH, fold
@@ -319,6 +319,14 @@ def test_what_ranks_cost_is_measured(tmp_path: Path) -> None:
     assert cost.exchange_cpu > 0
     assert cost.row_bytes == 80 * 8 * ROW_VALUES
     assert many_ranks.table([cost]).splitlines()[1].startswith("80 ")
+
+
+@pytest.mark.slow
+def test_what_ranks_ask_of_the_store_does_not_grow_with_them() -> None:
+    few, more = store_load.measure(12, 0.6), store_load.measure(48, 0.6)
+    assert few.place_requests < 3
+    assert more.place_requests < 3
+    assert store_load.table([few, more]).splitlines()[2].startswith("48 ")
 
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:

@@ -120,10 +120,9 @@ class HangWatch:
     ) -> None:
         # A connection of its own: the trainer may wait on the other for minutes.
         self.launcher = copy.copy(launcher)
-        self.launcher.store = self._store = launcher.store.clone()
-        self._store.set_timeout(timedelta(seconds=_STORE_SECONDS))
-        self._ends = PeerEnds(self._store, world)
-        self._ends.places = places
+        self.launcher.store = self._store = launcher.store.clone(timedelta(seconds=_STORE_SECONDS))
+        self._ends = PeerEnds(self.launcher, world)
+        self._ends.places = tuple(places)
         self._world, self._places, self._progress = world, places, progress
         self._table, self._news = ProgressTable(world.size, hang_seconds), AwaitedNews()
         self._trainer, self._emit, self._end = trainer, emit, end
@@ -214,7 +213,7 @@ class HangWatch:
             self._give_up(hang, ())
 
     def _give_up(self, cause: PeerEndedError | Hang, records: Sequence[Record]) -> None:
-        self.launcher.lasting = self.launcher.lasting.clone()
+        self.launcher.part_lasting()
         self._end(cause, records)
 
     def _stacks(self, hang: Hang) -> StacksTaken:

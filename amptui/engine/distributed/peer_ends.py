@@ -1,13 +1,10 @@
 """How other ranks have ended, as this one can know: by what they told, or because their process is gone."""
 
 import json
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Literal
+from typing import Any, Literal
 
-from torch.distributed.distributed_c10d import Store
-
-from amptui.engine.distributed.launcher_store import ENDED
+from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
 from amptui.engine.distributed.place import Place, here
 from amptui.engine.distributed.world import World
 from amptui.errors import DeviceError
@@ -33,51 +30,51 @@ class PeerEndedError(DeviceError):
 
 
 class PeerEnds:
-    """What is known of the ends of the other ranks, over one connection to the ``store``."""
+    """What is known of the ends of the other ranks, over one connection to the ``launcher``'s store."""
 
-    def __init__(self, store: Store, world: World) -> None:
-        self._store = store
+    def __init__(self, launcher: LauncherStore, world: World) -> None:
+        self._launcher = launcher
         self._world = world
-        self.places: Sequence[Place] = ()
+        self.places: tuple[Place, ...] = ()
         """Where each rank runs, once they have met."""
         self._posted: set[int] = set()
 
     def first(self) -> PeerEndedError | None:
         """The rank that told of an error, or whose process is gone without a word; None if none has."""
-        ends = self.told()
-        for rank, (how, text) in sorted(ends.items()):
-            if how != "waited":
-                return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
+        first: tuple[int, Any, str] | None = None
+        with suppress(RuntimeError):
+            first = self._launcher.first_end()
+        if first is not None and first[0] != self._world.rank:
+            rank, how, text = first
+            return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         for rank, place in enumerate(self.places):
-            if rank not in ends and place.is_gone(here()):
+            if place.is_gone(here()) and not self._has_told(rank):
                 self._post(rank)
                 return _killed(rank, f"pid {place.pid} is gone")
-        return self._seen_by_another(ends)
+        return self._seen_by_another()
 
-    def told(self) -> dict[int, tuple[End, str]]:
-        """How each rank ended that has told so."""
-        ends: dict[int, tuple[End, str]] = {}
+    def _has_told(self, rank: int) -> bool:
+        """Whether that rank has told of its end."""
         with suppress(RuntimeError):
-            if not self._store.add(ENDED, 0):
-                return ends
-            for rank in range(self._world.size):
-                if rank != self._world.rank and self._store.check([f"{ENDED}/{rank}"]):
-                    how, text = json.loads(self._store.get(f"{ENDED}/{rank}"))
-                    ends[rank] = (how, text)
-        return ends
+            return self._launcher.store.check([f"{ENDED}/{rank}"])
+        return False
 
     def _post(self, rank: int) -> None:
         """Ranks on other machines cannot see it."""
         if rank not in self._posted:
             self._posted.add(rank)
             with suppress(RuntimeError):
-                self._store.compare_set(_GONE, "", json.dumps([rank, f"pid {self.places[rank].pid} is gone"]))
+                self._launcher.store.compare_set(
+                    _GONE, "", json.dumps([rank, f"pid {self.places[rank].pid} is gone"])
+                )
 
-    def _seen_by_another(self, ends: Mapping[int, object]) -> PeerEndedError | None:
+    def _seen_by_another(self) -> PeerEndedError | None:
         with suppress(RuntimeError):
-            if self._store.check([_GONE]):
-                rank, detail = json.loads(self._store.get(_GONE))
-                return _killed(rank, detail) if rank != self._world.rank and rank not in ends else None
+            if self._launcher.store.check([_GONE]):
+                rank, detail = json.loads(self._launcher.store.get(_GONE))
+                return (
+                    _killed(rank, detail) if rank != self._world.rank and not self._has_told(rank) else None
+                )
         return None
 
 

@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
+from amptui.engine.distributed.world import World
+from amptui.errors import DeviceError
 from amptui.ranks import RankPlace
 
 
@@ -35,6 +37,22 @@ class Place:
     pid_namespace: int = 0
     started_ticks: int = 0
     """When its process began, in clock ticks since the boot: another process of its number began later."""
+
+    @property
+    def process(self) -> tuple[str, int, str, int, int]:
+        """What :meth:`of_process` makes a place of."""
+        return self.host, self.pid, self.boot_id, self.pid_namespace, self.started_ticks
+
+    @classmethod
+    def of_process(cls, host: str, pid: int, boot_id: str, pid_namespace: int, started_ticks: int) -> "Place":
+        """A process of which no more is known."""
+        process: dict[str, Any] = {
+            "boot_id": boot_id,
+            "pid_namespace": pid_namespace,
+            "started_ticks": started_ticks,
+        }
+        unknown: dict[str, Any] = {"device": "", "device_name": "", "gpu_uuid": None}
+        return cls(host=host, pid=pid, memory_total_bytes=None, **process, **unknown)
 
     def of_rank(self, rank: int) -> RankPlace:
         """The same as a record tells it."""
@@ -77,6 +95,22 @@ def place_of(device: torch.device, device_name: str, gpu_uuid: str | None) -> Pl
         pid_namespace=machine.pid_namespace if machine is not None else 0,
         started_ticks=started_ticks(os.getpid()) or 0,
     )
+
+
+def device_of(world: World, wanted: str) -> str:
+    """The GPU of this rank's number on its machine, or the CPU; ``wanted`` is "cpu", "cuda" or "auto".
+
+    Raises DeviceError if there is no GPU of that number.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return "cpu"
+    count, local = torch.cuda.device_count(), world.local_rank
+    if count == 1 and world.launcher != "torchrun":
+        return "cuda:0"  # srun and mpirun may show each task the GPU that it is given
+    if 0 < count <= local:
+        what = f"each rank needs a GPU of its own: this machine has {count:,}"
+        raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
+    return f"cuda:{local}"
 
 
 @cache

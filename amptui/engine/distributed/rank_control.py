@@ -36,6 +36,11 @@ MAX_BOUNDARIES = 64
 PAUSED_SECONDS = 0.05
 """The time between exchanges while the run is paused."""
 
+LAUNCHER_GONE = "launcher gone"
+"""Why a rank stops whose launcher has ended: all do, and the run has failed."""
+
+_LAUNCHER_CODE = -2.0
+
 R = TypeVar("R", bound=Request)
 
 NORMS, WINDOW, WEIGHTS = 1, 2, 4
@@ -86,6 +91,8 @@ class RankControl(Control):
         """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
         self.received: Callable[[RankRows], object] = lambda _rows: None
+        self.launcher_lost: Callable[[int], object] = lambda _rank: None
+        """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
 
     def join(self, exchange: Exchange) -> None:
         """Begin to exchange rows."""
@@ -278,7 +285,12 @@ class RankControl(Control):
 
     def _stop(self, rank: int, code: float) -> None:
         self._stop_agreed = True
+        if code == _LAUNCHER_CODE:
+            self.launcher_lost(rank)
         if self._stop_reason is not None:
+            return
+        if code == _LAUNCHER_CODE:
+            super().ask(StopRequest(LAUNCHER_GONE))
             return
         reason = signal.Signals(int(code)).name if code > 0 else "a request"
         if self._world.leads:
@@ -294,4 +306,6 @@ _AGREED: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, XRayRequest, C
 def _stop_code(reason: str | None) -> float:
     if reason is None:
         return 0.0
+    if reason == LAUNCHER_GONE:
+        return _LAUNCHER_CODE
     return float(signal.Signals[reason]) if reason in signal.Signals.__members__ else -1.0

@@ -6,16 +6,7 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 from amptui.engine.distributed.peer_ends import PeerEndedError
-from amptui.errors import AmptuiError, DeviceError, ExperimentError
-
-_UNUSED = "Expected to have finished reduction in the prior iteration"
-"""How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
-
-_MIXED = "got mixed torch.Tensor and DTensor"
-"""How torch tells that weights are not gathered (``torch/distributed/tensor/_dispatch.py``)."""
-
-_NO_STRATEGY = "does not have a sharding strategy registered"
-"""How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
+from amptui.errors import AmptuiError, DeviceError
 
 _OF_A_PEER = re.compile(
     r"closed by peer|reset by peer|broken pipe|timed out|timeout|pair closure|communicator was aborted|"
@@ -82,22 +73,11 @@ def may_be_of_a_peer(error: BaseException) -> bool:
 
 
 def explain_rank_error(error: BaseException, doing: str) -> AmptuiError | None:
-    """An error of DDP's, FSDP's, NCCL's or gloo's in one line, with a hint; None for any other.
+    """An error of NCCL's or gloo's in one line, with a hint; None for any other.
 
     ``doing`` is what failed: ``"in step 500"``.
     """
     text = str(error)
-    if _UNUSED in text:
-        what = f"a parameter of the model took no part in loss() ({doing})"
-        return ExperimentError(what, hint="remove it, or set its requires_grad to False")
-    if _MIXED in text:
-        what = f"loss() used the weights of a block outside its forward() ({doing})"
-        return ExperimentError(what, hint="call the block itself, or train without --fsdp")
-    if _NO_STRATEGY in text:
-        operator = text.partition(_NO_STRATEGY)[0].removeprefix("Operator ").strip()
-        what = f"{operator} does not work on sharded weights ({doing})"
-        unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
-        return ExperimentError(what, hint=f"{unfused}train without --fsdp")
     if isinstance(error, AmptuiError) or not _is_communication(error):
         return None
     hint = next((known.hint for known in _HINTS if known.sign.search(text)), "")

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -14,12 +15,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from amptui.engine.distributed.all_gather import all_gather
+from amptui.engine.distributed.descriptors import make_room
 from amptui.engine.distributed.hang_watch import Hang, HangWatch
 from amptui.engine.distributed.launcher_store import LauncherStore
 from amptui.engine.distributed.peer_ends import End, PeerEndedError, PeerEnds
 from amptui.engine.distributed.place import Place
 from amptui.engine.distributed.rank_progress import BUSY_SECONDS, RankProgress
 from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
+from amptui.engine.distributed.steady_store import is_the_launchers, pauses
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
 from amptui.records import Record
@@ -37,7 +40,7 @@ _MEETING_SECONDS = 0.05
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
 
-_BAD_LOSS = "bad loss"
+_BAD_LOSS, _PLACES = "bad loss", "places"
 
 
 class RankGroup:
@@ -62,7 +65,7 @@ class RankGroup:
         self._device = device
         self.launcher = LauncherStore(world)
         self._store = self.launcher.store
-        self._ends = PeerEnds(self._store, world)
+        self._ends = PeerEnds(self.launcher, world)
         self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
         self._gloo: Any = None
         self._out = torch.empty(0, dtype=torch.float64, device="cpu")
@@ -72,15 +75,18 @@ class RankGroup:
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
+        make_room(world.size, keeps_store=world.leads)
+        if world.leads and is_the_launchers():
+            self._store.open_spare()
         self.meet("start")
-        places = [Place(**json.loads(self._store.get(f"place/{rank}"))) for rank in range(world.size)]
-        self._ends.places = places
+        self._store.know_spare()
+        self._ends.places = tuple(self._all_places())
         timeout, on_cuda = _FOREVER, self._device.type == "cuda"
         if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
             timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
-            store=PrefixStore("torch", self._store),
+            store=PrefixStore("torch", self._store.torch_store),
             rank=world.rank,
             world_size=world.size,
             timeout=timeout,
@@ -108,6 +114,18 @@ class RankGroup:
         watch.start()
         return watch
 
+    def _all_places(self) -> list[Place]:
+        """Where the ranks run; all of it at rank 0, the processes elsewhere: so many read it at once."""
+        if self.world.leads:
+            posted = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
+            places = [Place(**json.loads(text)) for text in posted]
+            brief = json.dumps([place.process for place in places])
+            self._store.set(_PLACES, zlib.compress(brief.encode()))
+            return places
+        self._wait_until(lambda: self._store.check([_PLACES]))
+        brief = zlib.decompress(self._store.get(_PLACES)).decode()
+        return [Place.of_process(*process) for process in json.loads(brief)]
+
     def meet(self, where: str, *, stoppable: bool = True) -> None:
         """Wait until all ranks have come to this point, however long it takes.
 
@@ -127,10 +145,10 @@ class RankGroup:
         """What another rank tells; waits as :meth:`meet` does."""
         key = f"told/{name}"
         self._wait_until(lambda: self._store.check([key]))
-        heard: bytes = self._store.get(key)
-        return heard.decode()
+        return self._store.get(key).decode()
 
     def _wait_until(self, done: Callable[[], bool], *, stoppable: bool = True) -> None:
+        longer = pauses(self.world.size)
         with self._waiting():
             while not done():
                 # First: a launcher that lost a rank stops the others.
@@ -139,7 +157,7 @@ class RankGroup:
                     raise ended
                 if stopping:
                     raise DeviceError("asked to stop while waiting for the other ranks")
-                time.sleep(_MEETING_SECONDS)
+                time.sleep(next(longer))
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -229,7 +247,7 @@ class RankGroup:
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
+        self._store.set(f"{name}/{self.world.rank}", value)
 
     def collect(
         self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
@@ -246,7 +264,7 @@ class RankGroup:
             ended = self._ends.first()
             over = given_up() or time.monotonic() > limit
             if self._store.check([key]):  # last: a rank may hand it in and end
-                value: bytes = self._store.get(key)
+                value = self._store.get(key)
                 self._store.delete_key(key)
                 return value
             if ended is not None:
@@ -276,15 +294,19 @@ class RankGroup:
 
     def find_ended(self) -> PeerEndedError | None:
         """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""
-        limit = time.monotonic() + _SEARCH_SECONDS
+        limit, longer = time.monotonic() + _SEARCH_SECONDS, pauses(self.world.size)
         while (ended := self._ends.first()) is None and time.monotonic() < limit:
-            time.sleep(_MEETING_SECONDS)
+            time.sleep(next(longer))
         return ended
 
     @property
     def one_has_ended(self) -> bool:
         """Whether another rank has ended; for any thread."""
         return self._ends.first() is not None
+
+    def leave_launcher(self) -> None:
+        """The launcher is gone, and its store: from any thread."""
+        self.launcher.leave()
 
     @property
     def cause_before(self) -> str:

@@ -11,14 +11,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.control import tell_nobody
-from amptui.engine.distributed.rank_control import RankControl
+from amptui.control import StopRequest, tell_nobody
+from amptui.engine.distributed.launcher_watch import LauncherLostError, LauncherWatch
+from amptui.engine.distributed.rank_control import LAUNCHER_GONE, RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
-from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
+from amptui.engine.distributed.trouble_states import blame
+from amptui.engine.distributed.unfit_model import unfit_model
 from amptui.engine.distributed.watched_thread import WatchedThread
 from amptui.engine.distributed.world import World, refused_requests
-from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
+from amptui.errors import AmptuiError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
 from amptui.ranks import RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
@@ -67,6 +69,8 @@ class RankThread(WatchedThread):
         if not world.leads:
             request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
         self._world = world
+        self._launcher = LauncherWatch(world)
+        control.launcher_lost = self._lose_launcher_of
         self._rank_control = control
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
@@ -81,8 +85,32 @@ class RankThread(WatchedThread):
         """The newest sample, from another thread."""
         self._stop_watching: Callable[[], object] = _do_nothing
 
+    def start(self) -> None:
+        """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
+        self._launcher.start(self._lose_launcher)
+        super().start()
+
+    def _lose_launcher(self) -> None:
+        """From any thread."""
+        self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
+        if self._group is not None:
+            self._group.leave_launcher()
+        if self._watch is not None:
+            self._watch.launcher.leave()
+        if self._control.stop_reason is None:
+            self._fault = self._fault or self._launcher.error
+            self._control.ask(StopRequest(LAUNCHER_GONE))
+
+    def _lose_launcher_of(self, rank: int) -> None:
+        """All ranks have agreed to stop, as that one has lost its launcher."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        host = self._group.places[rank].host if self._group else ""
+        self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
+
     def close(self) -> None:
         """Stop to sample the GPU, and end the DataLoader workers, after training has ended."""
+        self._launcher.stop()
         self._stop_watching()
         super().close()
 
@@ -150,10 +178,11 @@ class RankThread(WatchedThread):
         """Choose this rank's device, and meet the other ranks."""
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
-        from amptui.engine.distributed.place import place_of
+        from amptui.engine.distributed.place import device_of, place_of
         from amptui.engine.distributed.rank_group import RankGroup
+        from amptui.engine.distributed.shared_folder import check_folder
 
-        choices = setup.choose(replace(self._request, device=self._device()))
+        choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
         setup.enter_device(device)
         waiting = "waiting for the other ranks"
@@ -174,6 +203,9 @@ class RankThread(WatchedThread):
         )
         self._group.connect()
         self._begin_watch()
+        if self._checkpoints_path is not None:
+            run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
+            check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
         self._rank_control.join(self._group)
         self._join = self._kind_of_parallel()
         return choices
@@ -186,19 +218,6 @@ class RankThread(WatchedThread):
         from amptui.engine.distributed.sharded import ShardedDataParallel
 
         return partial(ShardedDataParallel, keeps_weights=self._saves_weights)
-
-    def _device(self) -> str:
-        """The GPU of this rank's number on its machine, or the CPU."""
-        import torch
-
-        asked, local = self._request.device, self._world.local_rank
-        if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
-            return "cpu"
-        count = torch.cuda.device_count()
-        if 0 < count <= local:
-            what = f"each rank needs a GPU of its own: this machine has {count:,}"
-            raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
-        return f"cuda:{local}"
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
@@ -269,7 +288,7 @@ class RankThread(WatchedThread):
         from amptui.engine.checkpoint.file import checkpoints
 
         if self._world.starts_again:
-            return f"the ranks start again (restart {self._world.restart + 1} of {self._world.max_restarts})"
+            return f"the ranks start again (restart {self._world.counted + 1} of {self._world.max_restarts})"
         newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
         hosts = {place.host for place in self._group.places} if self._group is not None else set()
         launcher = "torchrun ... -m " if len(hosts) > 1 else ""
@@ -305,7 +324,7 @@ class RankThread(WatchedThread):
 
     def _fail(self, error: BaseException) -> None:
         if self._claim_end():
-            self._tell_own_end(error)
+            self._tell_own_end(self._blamed_on_launcher(error))
 
     def _tell_own_end(self, error: BaseException) -> None:
         if isinstance(error, UsageError):
@@ -338,9 +357,26 @@ class RankThread(WatchedThread):
             self._group.tell_end("out of memory" if memory else "failed", str(self._explained(error)))
         super()._fail(error)
 
+    def _blamed_on_launcher(self, error: BaseException) -> BaseException:
+        """``error``, or that a launcher has ended if that is behind it: a store was lost, or all stop."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        if not isinstance(self._fault, LauncherLostError):
+            return error
+        from amptui.engine.distributed.rank_failure import is_of_a_group
+
+        before = self._trainer is None and isinstance(error, AmptuiError)
+        if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
+            return error
+        step = self._trainer.step if self._trainer else self._steps_before
+        self._fault = self._fault.after(step, hint=self._way_on())
+        return self._fault.with_traceback(error.__traceback__)
+
     def _explained(self, error: BaseException) -> AmptuiError:
         from amptui.engine.distributed.rank_failure import explain_rank_error
 
+        if (unfit := unfit_model(str(error), self.doing)) is not None:
+            return unfit
         if (known := explain_rank_error(error, self.doing)) is not None:
             return known
         explained = super()._explained(error)
@@ -351,13 +387,7 @@ class RankThread(WatchedThread):
     def _blame(self) -> str:
         """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
         told = self._group.bad_losses() if self._group is not None and self._world.leads else {}
-        first = min(told.values(), default=0)
-        ranks = [rank for rank, step in told.items() if step == first]
-        recent = self._trainer is not None and first > self._trainer.step - STORM_GAP_STEPS
-        if not ranks or not recent or len(ranks) == self._world.size:
-            return ""
-        who = f"rank {ranks[0]}" + (f" and {len(ranks) - 1:,} others" if len(ranks) > 1 else "")
-        return f"{who} had the first loss that was not finite, in step {first:,}"
+        return "" if self._trainer is None else blame(told, self._world.size, self._trainer.step)
 
 
 def _do_nothing() -> None:

@@ -33,10 +33,10 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
+from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_rows import Exchange, RankRow, Table
 from amptui.engine.distributed.rank_thread import RankThread
-from amptui.engine.distributed.world import world_of
 from amptui.engine.trainer import Trainer
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.keeping import CheckpointWritten, KeepingChanged
