@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 
-from amptui.engine.distributed.board import Board, collectives_made
+from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.rank_progress import (
     BEAT_SECONDS,
     MAX_NAMED,
     AwaitedNews,
     Beat,
     ProgressTable,
+    collectives_begun,
     stack_of,
 )
 from amptui.engine.distributed.world import World
@@ -28,8 +29,8 @@ _MAX_STACKS = 64
 class PeerProgress:
     """One rank's part; used by one thread beside the loop, whose ``step`` it reads. No rank is ever ended.
 
-    A rank that has begun fewer collectives of the default process group makes the others wait; where nobody
-    counts those, as with device meshes, one that has made fewer steps.
+    A rank that has begun fewer collectives of a process group makes the others wait; where nobody counts
+    those, one that has made fewer steps.
     """
 
     def __init__(self, world: World, emit: Callable[[Record], object]) -> None:
@@ -57,7 +58,7 @@ class PeerProgress:
     def post(self, board: Board, step: int) -> None:
         """Tell the others how far this rank is."""
         self._beats += 1
-        place = collectives_made() or step
+        place = collectives_begun() or {"": step}
         board.post(f"beat/{self._world.rank}", Beat(self._beats, place, 0, step, "script"))
 
     def _look(self, board: Board, now: float, step: int) -> None:

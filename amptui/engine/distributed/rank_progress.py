@@ -1,18 +1,20 @@
 """How far each rank has come, as it tells the others once a second, and who makes whom wait.
 
-A rank's place counts the collectives and meetings that it has begun. All ranks begin the same ones in the
-same order: whoever has begun fewer than the others, while nobody comes further, makes them wait.
+A rank's place counts the collectives that it has begun in each of its process groups, and its meetings. All
+members of a group begin the same ones in the same order: whoever has begun fewer than another one, and in no
+group more, while nobody comes further, makes the others wait.
 """
 
 import math
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from amptui.engine.distributed.board import collectives_made
+import torch.distributed as dist
+
 from amptui.ranks import RankPhase, RanksAwaited
 
 BEAT_SECONDS = 1.0
@@ -44,7 +46,8 @@ class Beat(NamedTuple):
 
     number: int = 0
     """Of the beat: one that stays the same comes from a process that does not run."""
-    place: int = 0
+    place: Mapping[str, int] = {}
+    """By the names of process groups; meetings are by the empty name."""
     batches: int = 0
     """Whose loss it has begun to compute."""
     step: int = 0
@@ -72,8 +75,9 @@ class RankProgress:
         """It as of now."""
         phase, step = self.activity()
         phase = "alone" if self.alone else phase
-        place = self.place + collectives_made()
-        return Beat(number, place, self.batches, step, phase, self.waits, self.left)
+        return Beat(
+            number, {"": self.place, **collectives_begun()}, self.batches, step, phase, self.waits, self.left
+        )
 
 
 class Awaited(NamedTuple):
@@ -161,9 +165,37 @@ class ProgressTable:
         return [rank for rank, beat in enumerate(self.beats) if not beat.left]
 
     def _behind(self, running: Sequence[int]) -> list[int]:
-        lowest = min(self.beats[rank].place for rank in running)
-        behind = [rank for rank in running if self.beats[rank].place == lowest]
-        return [rank for rank in behind if not self.beats[rank].waits] or behind
+        """Those behind another one and ahead of none; of ranks at one place those that do not wait."""
+        lowest, highest = dict[str, int](), dict[str, int]()
+        for rank in running:
+            for group, count in self.beats[rank].place.items():
+                lowest[group] = min(count, lowest.get(group, count))
+                highest[group] = max(count, highest.get(group, count))
+        last = [
+            rank
+            for rank in running
+            if all(count == lowest[group] for group, count in self.beats[rank].place.items())
+        ]
+        if lowest != highest:
+            behind = [
+                rank
+                for rank in last
+                if any(count < highest[group] for group, count in self.beats[rank].place.items())
+            ]
+            last = behind or last
+        return [rank for rank in last if not self.beats[rank].waits] or last
+
+
+def collectives_begun() -> dict[str, int]:
+    """How many collectives this rank has begun in each of its process groups that count them, by name."""
+    begun = dict[str, int]()
+    names: Mapping[Any, str] = dist.distributed_c10d._world.pg_names if dist.is_available() else {}
+    for group, name in list(names.items()):
+        try:
+            begun[str(name)] = int(group._get_sequence_number_for_group())
+        except (RuntimeError, ValueError):  # this backend counts nothing
+            continue
+    return begun
 
 
 class AwaitedNews:

@@ -18,7 +18,13 @@ from amptui.engine.distributed.rank_progress import (
 )
 from amptui.ranks import RankPhase, RanksAwaited
 
-WORKS = Beat(place=7, step=3, phase="training")
+
+def at(place: int, **groups: int) -> dict[str, int]:
+    """A place: so many meetings, and so many collectives in each of ``groups``."""
+    return {"": place, **groups}
+
+
+WORKS = Beat(place=at(7), step=3, phase="training")
 
 
 def table(
@@ -42,11 +48,18 @@ def after(seconds: int, *ranks: Beat, **options: Any) -> tuple[Awaited | None, A
 
 
 def test_the_rank_that_has_begun_fewer_collectives_makes_the_others_wait() -> None:
-    behind = WORKS._replace(place=6, phase="after_step", step=2)
+    behind = WORKS._replace(place=at(6), phase="after_step", step=2)
     assert after(9, WORKS, behind, WORKS) == (None, None)
     assert after(30, WORKS, behind, WORKS) == (Awaited((1,), "after_step", 2, 30.0), None)
     assert after(60, behind, WORKS, WORKS)[1] == Awaited((0,), "after_step", 2, 60.0)
     assert after(30, behind, WORKS, behind)[0] == Awaited((0, 2), "after_step", 2, 30.0)
+
+
+def test_where_groups_differ_the_rank_is_named_that_is_ahead_in_none() -> None:
+    """0 waits for 1 in their group, which waits for 2 in theirs; 3 has nothing to do with them."""
+    ranks = (at(7, a=5), at(7, a=4, b=9), at(7, b=8), at(7, c=1))
+    beats = [WORKS._replace(place=place) for place in ranks]
+    assert after(30, *beats)[0] == Awaited((2,), "training", 3, 30.0)
 
 
 def test_of_ranks_at_the_same_place_those_that_wait_are_awaited_by_nobody() -> None:
@@ -65,7 +78,7 @@ def test_a_step_that_takes_long_on_all_ranks_is_nobodys_fault() -> None:
 
 
 def test_a_process_that_does_not_answer_is_named_whatever_its_place() -> None:
-    ahead = WORKS._replace(place=9)
+    ahead = WORKS._replace(place=at(9))
     assert after(30, WORKS, ahead, silent=[1])[0] == Awaited((1,), "silent", 3, 30.0)
     assert after(60, WORKS, ahead, silent=[1])[1] == Awaited((1,), "silent", 3, 60.0)
 
@@ -80,7 +93,7 @@ def test_a_process_that_is_a_little_late_is_not_said_to_be_silent_beside_one_tha
 
 @pytest.mark.parametrize("hang_seconds", [0.0, 600.0])
 def test_a_rank_that_is_slow_for_minutes_is_told_and_not_given_up(hang_seconds: float) -> None:
-    behind = WORKS._replace(place=6, phase="after_step")
+    behind = WORKS._replace(place=at(6), phase="after_step")
     awaited, hung = after(599, WORKS, behind, hang_seconds=hang_seconds)
     assert (awaited, hung) == (Awaited((1,), "after_step", 3, 599.0), None)
     assert (after(601, WORKS, behind, hang_seconds=hang_seconds)[1] is None) == (hang_seconds == 0)
@@ -95,19 +108,19 @@ def test_a_rank_that_is_slow_for_minutes_is_told_and_not_given_up(hang_seconds: 
     ],
 )
 def test_a_rank_may_compile_or_save_for_longer(phase: RankPhase, limit: float) -> None:
-    behind = WORKS._replace(place=6, phase=phase)
+    behind = WORKS._replace(place=at(6), phase=phase)
     assert after(int(limit) - 1, WORKS, behind)[1] is None
     assert after(int(limit), WORKS, behind)[1] == Awaited((1,), phase, 3, limit)
 
 
 def test_preparations_may_take_for_ever_but_not_a_process_that_does_not_answer() -> None:
-    waits, loads = Beat(place=3, waits=True), Beat(place=2)
+    waits, loads = Beat(place=at(3), waits=True), Beat(place=at(2))
     assert after(2000, waits, loads) == (Awaited((1,), "preparing", 0, 2000.0), None)
     assert after(60, waits, loads, silent=[1])[1] == Awaited((1,), "silent", 0, 60.0)
 
 
 def test_a_rank_that_is_done_with_the_others_is_not_watched() -> None:
-    left = WORKS._replace(place=1, left=True)
+    left = WORKS._replace(place=at(1), left=True)
     assert after(60, WORKS, left, silent=[1]) == (None, None)
 
 
@@ -120,7 +133,7 @@ def test_time_in_which_this_process_did_not_run_is_nobodys_fault() -> None:
 
 
 def test_whoever_comes_further_ends_the_wait() -> None:
-    behind = WORKS._replace(place=6)
+    behind = WORKS._replace(place=at(6))
     made = table(WORKS, behind)
     made.take(32.0, [WORKS._replace(number=32), behind._replace(number=32, batches=1)])
     assert (made.awaited(32.0), made.still_seconds(32.0)) == (None, 0.0)
