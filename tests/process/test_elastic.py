@@ -310,6 +310,8 @@ def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(tmp_path: Path, rank: 
     ("options", "said"),
     [
         (["--device", "cuda:0"], "--device with 2 ranks: "),
+        (["--hang-timeout", "-1"], "argument --hang-timeout: '-1' is not a number of seconds, or 0"),
+        (["--nproc", "1", "--hang-timeout", "5"], "--hang-timeout is for the ranks of --nproc; leave out"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(
