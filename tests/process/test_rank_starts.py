@@ -10,13 +10,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+import psutil
 import pytest
 
 from amptui.ranks import RanksStarted
 from amptui.records import Note, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.trust import resume_command
 from tests.living import ended_afterwards, outcome, records_of, steps_of, wait_until
-from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, _family, is_building, pid_of, ranks
+from tests.process.test_elastic import ALONE, MODEL, TORCHRUN, _family, has_begun, is_building, pid_of, ranks
 from tests.process.test_rank_restarts import has_a_checkpoint, held, of
 
 pytestmark = pytest.mark.slow
@@ -170,12 +171,37 @@ def test_what_rank_0_refuses_ends_all_ranks_of_any_launcher(tmp_path: Path) -> N
     assert [text.count("\n") for text in said] == [1, 0], said
 
 
-def torchrun(node: int, port: int, *backend: str) -> tuple[str, ...]:
+def torchrun(node: int, port: int, *backend: str, max_restarts: int = 2) -> tuple[str, ...]:
     """One of two machines' torchrun, both of which are this one."""
-    words = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", *backend)
+    words = ("--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", str(max_restarts), *backend)
     if not backend:
         words += ("--node-rank", str(node), "--master-addr", "127.0.0.1", "--master-port", str(port))
     return (*TORCHRUN[:3], *words, *TORCHRUN[5:])
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_one_of_several_launchers_that_is_killed_ends_the_run_with_a_checkpoint(
+    tmp_path: Path, killed: int
+) -> None:
+    """The other one's ranks stop too, whichever has the store."""
+    run, port = tmp_path / "run", free_port()
+    with ExitStack() as stack:
+        machines = []
+        for node in (0, 1):
+            command = torchrun(node, port, max_restarts=0)
+            machines += stack.enter_context(started(run, {}, options=SLOWLY, command=command))
+        wait_until(lambda: has_begun(run), "it did not begin", seconds=120)
+        (orphan,) = _family(machines[killed].pid)[1:]
+        machines[killed].kill()
+        machines[1 - killed].communicate(timeout=120)
+        gone, _ = psutil.wait_procs([orphan], timeout=60)
+    assert gone == [orphan]
+    assert machines[1 - killed].returncode == 1
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    whose = f"of rank 1 on {socket.gethostname()}" if killed else f"(pid {machines[0].pid})"
+    assert last.error.startswith(f"the launcher {whose} is gone: stopped after step {last.step:,}; ")
+    assert (run / "checkpoints" / f"step-{last.step:09}.pt").is_file()
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])

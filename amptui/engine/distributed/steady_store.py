@@ -21,6 +21,9 @@ LOOK_SECONDS = 0.05
 _LOOKS_A_SECOND = 1000
 """How often all ranks together look while they wait for long."""
 
+_FIRST_LOOKS = 8
+"""How many times as often they look at first: most waits are short."""
+
 _GROWTH = 1.5
 
 _CONNECTING = timedelta(minutes=30)
@@ -33,7 +36,8 @@ _PORT = "spare port"
 
 def pauses(ranks: int) -> Iterator[float]:
     """The seconds from one look to the next of each of ``ranks`` that wait: short ones first."""
-    seconds, longest = LOOK_SECONDS, max(LOOK_SECONDS, ranks / _LOOKS_A_SECOND)
+    longest = max(LOOK_SECONDS, ranks / _LOOKS_A_SECOND)
+    seconds = max(LOOK_SECONDS, longest / _FIRST_LOOKS)
     while True:
         yield seconds
         seconds = min(_GROWTH * seconds, longest)
