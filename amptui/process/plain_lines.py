@@ -187,7 +187,8 @@ def _memory_parts(view: SessionView) -> list[str]:
         used = units.number_of_bytes(gpu.memory_used_bytes)
         parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
     if not view.device.gpus:
-        parts.append(f"process {units.number_of_bytes(view.device.host.process_rss_bytes)}")
+        whose = "process" if view.world_size == 1 else "rank 0"
+        parts.append(f"{whose} {units.number_of_bytes(view.device.host.process_rss_bytes)}")
     return parts
 
 
