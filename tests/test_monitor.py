@@ -238,6 +238,17 @@ def test_a_start_step_is_a_number_of_steps(
     assert not runs.exists()
 
 
+@pytest.mark.parametrize(("ranks", "error"), [(True, TypeError), (2.0, TypeError), (0, ValueError)])
+@pytest.mark.parametrize("way", ["observe", "watch"])
+def test_the_ranks_with_samples_of_their_own_are_a_number(
+    way: str, ranks: Any, error: type[Exception], runs: Path
+) -> None:
+    loop = Loop("fp32")
+    with pytest.raises(error, match=r"^data_parallel must "):
+        getattr(amptui, way)(loop.model, loop.optimizer, data_parallel=ranks)
+    assert not runs.exists()
+
+
 def test_a_precision_that_the_loop_changes_is_followed_and_evaluation_changes_none(runs: Path) -> None:
     loop = Loop("fp32")
     with amptui.observe(loop.model, loop.optimizer):
