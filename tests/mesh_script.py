@@ -1,11 +1,9 @@
-"""A script on a device mesh of two by two, with FSDP2 and tensor parallelism: ``mesh_script.py OUT KIND``.
+"""A script on a device mesh of two by two, with FSDP2 and tensor parallelism: ``mesh_script.py KIND``.
 
-KIND is ``watch``, or ``bare`` without amptui. Writes down how many collectives each rank has begun.
+KIND is ``watch``, or ``bare`` without amptui.
 """
 
-import json
 import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 BATCH, STEPS = 6, 40
 
 
-def main(out: str, kind: str) -> None:
+def main(kind: str) -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
@@ -36,9 +34,6 @@ def main(out: str, kind: str) -> None:
         optimizer.zero_grad()
         model(batch).square().mean().backward()
         optimizer.step()
-    from amptui.engine.distributed.board import collectives_made
-
-    Path(out, f"{dist.get_rank()}.json").write_text(json.dumps(collectives_made()))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -199,8 +199,8 @@ class RankPeer:
         assert loop is not None, "started with it"
         place = place_of(loop.device, device_name(loop.device), gpu_uuid(loop.device))
         board.post(f"place/{rank}", [self._control is not None, asdict(place)])
-        board.post(f"at/{rank}", [0, 0, {}])
-        board.post(f"near/{rank}", [0, {}, 0])
+        for name in ("at", "near"):
+            board.post(f"{name}/{rank}", [0, 0, 0])
         board.post(f"row/{rank}", [0, 0, []])
         if self._world.leads:
             for name, value in (("order", None), ("sample", [0, 0]), ("over", "")):

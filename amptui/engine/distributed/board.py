@@ -4,7 +4,7 @@ Short texts under names; no collective, so that nobody waits for a rank that doe
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -61,32 +61,13 @@ def open_board(name: str) -> Board | None:
     return Board(dist.distributed_c10d._get_default_store(), name)
 
 
-def collectives_made() -> dict[str, int]:
-    """How many collectives this rank has begun in each process group that it is in, by the group's name.
+def collectives_made() -> int:
+    """How many collectives this rank has begun on the default process group; 0 where nobody counts them.
 
-    Equal on all ranks of a group that are at the same place of the training, however many steps each has
-    counted. Without groups that count them, as where the backend does not, it is empty.
+    Equal on all ranks that are at the same place of the training, however many steps each has counted.
     """
-    made = {}
-    names = dict(dist.distributed_c10d._world.pg_names) if dist.is_available() else {}
-    for group, name in names.items():
-        counted: Any = group
-        try:
-            made[str(name)] = int(counted._get_sequence_number_for_group())
-        except (RuntimeError, ValueError):  # this backend counts nothing
-            continue
-    return made
-
-
-def are_apart(places: Sequence[Mapping[str, int]]) -> bool:
-    """Whether of some group not all members have begun as many collectives."""
-    begun: dict[str, set[int]] = {}
-    for place in places:
-        for name, count in place.items():
-            begun.setdefault(name, set()).add(count)
-    return any(len(counts) > 1 for counts in begun.values())
-
-
-def is_ahead(place: Mapping[str, int], other: Mapping[str, int]) -> bool:
-    """Whether at ``place`` more collectives of a common group have begun than at the ``other``."""
-    return any(count > other[name] for name, count in place.items() if name in other)
+    try:
+        group: Any = dist.distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
+    except (RuntimeError, ValueError):
+        return 0

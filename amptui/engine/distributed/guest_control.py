@@ -20,7 +20,7 @@ from amptui.control import (
     PrecisionRequest,
     Request,
 )
-from amptui.engine.distributed.board import Board, are_apart, collectives_made, is_ahead
+from amptui.engine.distributed.board import Board, collectives_made
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World
 from amptui.records import Record
@@ -249,7 +249,7 @@ class GuestControl(RankControl):
         began, go = time.monotonic(), f"go/{order.number}"
         while True:
             waited = time.monotonic() - began
-            verdict = self._compare(order, board, waited) if self._world.leads else board.look(go)
+            verdict = self._compare(order, place, board, waited) if self._world.leads else board.look(go)
             if verdict is None and waited > MEETING_SECONDS:
                 verdict = self._missing(order, board)
             if verdict is None and self._over:
@@ -258,20 +258,18 @@ class GuestControl(RankControl):
                 return str(board.decide(go, verdict))
             time.sleep(min(0.0005 + waited / 20, 0.05))
 
-    def _compare(self, order: Order, board: Board, waited: float) -> str | None:
+    def _compare(self, order: Order, place: int, board: Board, waited: float) -> str | None:
         """Rank 0: whether all ranks have come to the same place; None while some have not."""
         ranks = range(self._world.size)
         if board.count(f"met/{order.number}") >= len(ranks):
             places = board.read([f"at/{rank}" for rank in ranks])
             if any(step != order.step for _, step, _ in places):
                 return _LATE
-            return _APART if are_apart([place for _, _, place in places]) else ""
+            return "" if len({place for _, _, place in places}) == 1 else _APART
         if waited > _SUSPICIOUS_SECONDS:
-            at = board.read([f"at/{rank}" for rank in ranks])
-            came = [place for number, _, place in at if number == order.number]
             for number, made, step in board.read([f"near/{rank}" for rank in ranks[1:]]):
-                if number == order.number and any(is_ahead(made, place) for place in came):
-                    # It waits for one that came here in a collective of the next step.
+                if number == order.number and made > place:
+                    # It waits for this rank in a collective of the next step.
                     return _LATE if step >= order.step else _APART
         return None
 

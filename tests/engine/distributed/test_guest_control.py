@@ -79,8 +79,8 @@ class Ranks:
         self.all = [Rank(self, rank) for rank in range(count)]
         board = self.all[0].board
         for rank in range(count):
-            board.post(f"at/{rank}", [0, 0, {}])
-            board.post(f"near/{rank}", [0, {}, 0])
+            board.post(f"at/{rank}", [0, 0, 0])
+            board.post(f"near/{rank}", [0, 0, 0])
         for each in self.all:
             if connected:
                 each.control.connect(each.board)
@@ -150,8 +150,7 @@ def test_two_requests_at_once_are_obeyed_together() -> None:
     assert ranks.all[0].obeyed == ranks.all[1].obeyed
 
 
-def test_a_rank_that_hears_too_late_is_told_earlier_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    _places(monkeypatch, lambda: 0)
+def test_a_rank_that_hears_too_late_is_told_earlier_the_next_time() -> None:
     ranks = Ranks()
     ranks.all[1].is_deaf = True
 
@@ -162,7 +161,7 @@ def test_a_rank_that_hears_too_late_is_told_earlier_the_next_time(monkeypatch: p
         for _ in range(50):
             rank.is_deaf = rank.rank == 1 and rank.step < 7
             if rank.rank == 1 and rank.step == 6:  # its peer alone has heard, while the step waits for rank 0
-                rank.board.post("near/1", [1, {"all": 1}, rank.step])
+                rank.board.post("near/1", [1, 1, rank.step])
             rank.make_step()
 
     ranks.run(train)
@@ -244,7 +243,7 @@ def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:
 
 
 def _places(monkeypatch: pytest.MonkeyPatch, place: Callable[[], int]) -> None:
-    monkeypatch.setattr(guest_control, "collectives_made", lambda: {"all": place()})
+    monkeypatch.setattr(guest_control, "collectives_made", place)
 
 
 def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,40 +264,14 @@ def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPa
     assert ranks.all[0].control.take(ComparisonRequest) is not None  # one that runs may end
 
 
-@pytest.mark.parametrize(("last", "obeyed"), [(5, 1), (6, 0)])
-def test_ranks_of_a_mesh_are_compared_in_the_groups_that_they_share(
-    last: int, obeyed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ranks 0 and 3 of two by two share none; ``last`` is what rank 3 has begun with rank 2."""
-    ranks = Ranks(4)
-    counts = [
-        {"row 0": 7, "column 0": 3},
-        {"row 0": 7, "column 1": 4},
-        {"row 1": 5, "column 0": 3},
-        {"row 1": last, "column 1": 4},
-    ]
-    own = threading.local()
-    monkeypatch.setattr(guest_control, "collectives_made", lambda: counts[own.rank])
-    ranks.ask(PrecisionRequest("bf16"))
-
-    def train(rank: Rank) -> None:
-        own.rank = rank.rank
-        for _ in range(10):
-            rank.make_step()
-
-    ranks.run(train)
-    assert [len(rank.obeyed) for rank in ranks.all] == [obeyed] * 4
-
-
 def test_a_rank_that_waits_in_a_later_collective_is_found_before_the_patience_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(guest_control, "MEETING_SECONDS", _PATIENCE_SECONDS)
-    _places(monkeypatch, lambda: 0)
     ranks = Ranks()
     first, other = ranks.all
     first.control.ask(PrecisionRequest("bf16"))
-    other.board.post("near/1", [1, {"all": 99}, 2])
+    other.board.post("near/1", [1, 99, 2])
     for step in range(1, 10):
         first.step = step
         first.look()
