@@ -121,10 +121,14 @@ def test_observed_ranks_train_as_the_bare_script(
     run = the_run(runs)
     assert run.name.startswith("rank_script")
     records = records_of(run)
-    assert len(of(records, StepRecord)) == 200
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    assert len(steps) == 200
     (started,) = of(records, RunStarted)
     assert isinstance(started, RunStarted)
     assert (started.world_size, started.observed) == (2, True)
+    assert (started.parallel, started.data_parallel) == ("ddp", 2)
+    # Counted by what the model is called with, 8 samples on each rank; observe() was not told.
+    assert {step.samples for step in steps} - {0} == ({16} if observe else set())
 
 
 class Screen:

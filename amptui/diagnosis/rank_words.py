@@ -17,14 +17,26 @@ _LOSSES = {
 }
 
 
-_PARALLEL = {"": "", "ddp": "DDP", "fsdp2": "FSDP2"}
+_PARALLEL = {"ddp": "DDP", "fsdp": "FSDP", "fsdp2": "FSDP2", "hsdp": "HSDP", "tp": "TP", "pp": "PP"}
 
 
 def size_words(world_size: int, run: RunStarted | None) -> str:
-    """``8 ranks, DDP``."""
-    how = _PARALLEL[run.parallel] if run is not None else ""
-    ranks = f"{units.count(world_size)} ranks"
-    return f"{ranks}, {how}" if how else ranks
+    """``8 ranks, DDP``; ``8 ranks, FSDP2 + TP, data parallel 4`` where some ranks share their samples."""
+    ranks, how = f"{units.count(world_size)} ranks", parallel_words(run)
+    data = None if run is None else run.data_parallel
+    shared = f"data parallel {units.count(data)}" if data not in (None, world_size) else ""
+    return ", ".join(filter(None, (ranks, how, shared)))
+
+
+def parallel_words(run: RunStarted | None) -> str:
+    """``FSDP2 + TP``; empty for a single process."""
+    names = () if run is None else run.parallel.split("+")
+    return " + ".join(_PARALLEL[name] for name in names if name in _PARALLEL)
+
+
+def samples_each(samples_per_second: float, world_size: int, run: RunStarted | None) -> float:
+    """What each rank takes of the samples of all; those of a tensor-parallel group take the same ones."""
+    return samples_per_second / ((run.data_parallel if run is not None else None) or world_size)
 
 
 def batch_words(run: RunStarted | None) -> str:
@@ -56,8 +68,9 @@ def speed_sentence(ranks: RanksView, run: RunStarted | None) -> str:
         return _slow(verdict, place)
     if ranks.samples < MIN_SAMPLES:
         return ""
-    if run is not None and run.parallel == "fsdp2":
-        return "no rank waits longer for data or has a lower clock; FSDP2 hides whose compute is slow"
+    if run is not None and run.parallel not in ("", "ddp"):
+        hides = f"{parallel_words(run)} hides whose compute is slow"
+        return f"no rank waits longer for data or has a lower clock; {hides}"
     return "no rank is slower than the others"
 
 

@@ -237,8 +237,10 @@ class GuestRun(ScriptRun):
             self._emit(started)
         else:
             self._restarted.begin(started, self.loop.step)
-        if started.parallel == "fsdp2":
+        if self.loop.is_sharded:
             self.note("info", _NO_NORMS)
+        if why := self.layout.unknown:
+            self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
         if self._peer is not None:
             self._peer.begun()
 
@@ -325,11 +327,13 @@ def open_loop(
     failed: Callable[[Exception], object],
 ) -> tuple[ObservedLoop, RankPeer | None]:
     """Begin to see the steps of ``script``; with other ranks, also who meets them, to be started."""
+    run.lay_out(script)
     if run.world is None:
         return script.open_loop(emit, begins=begins, failed=failed), None
     control = GuestControl(run.world, emit) if isinstance(script, Watched) else None
     peer = RankPeer(run.world, control, emit)
-    loop = script.open_loop(peer.take, begins=begins, failed=failed, ranks=run.ranks, control=control)
+    shared = {"ranks": run.ranks, "data_parallel": run.layout.data_parallel}
+    loop = script.open_loop(peer.take, begins=begins, failed=failed, control=control, **shared)
     return loop, peer
 
 

@@ -5,6 +5,7 @@ from amptui.diagnosis.rank_words import (
     rank_lost,
     ranks_awaited,
     ranks_disagree,
+    samples_each,
     size_words,
     slow_in_short,
 )
@@ -139,7 +140,8 @@ def ranks(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         sign, style = VERDICT_SIGNS["warning"]
         phrases.append(Phrase((Word(f"{sign} {slow_in_short(found.straggler)}", style),), 0))
     elif view.samples_per_second is not None:
-        each = units.rate(view.samples_per_second / found.world_size, "samples")
+        rate = samples_each(view.samples_per_second, found.world_size, view.run)
+        each = units.rate(rate, "samples")
         phrases.append(Phrase((Word(f"{each:<14}"), Word(" each", Style.DIM)), 3))
     own = [row.own_seconds or None for row in found.rows]
     if len(own) == found.world_size and any(own):

@@ -254,7 +254,7 @@ class _Table:
     def _legend(self, *, ascii_only: bool) -> str:
         """What the bars are filled with, as much as fits above them."""
         computes = any(row.compute_seconds is not None for row in self._ranks.rows)
-        names = ("data", "compute", "wait") if computes else ("data", "", "rest of the step")
+        names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
         signs = _ASCII_SIGNS if ascii_only else _SIGNS
         parts = [f"{sign} {name}" for sign, name in zip(signs, names, strict=True) if name]
         blanks = "  " if len("  ".join(parts)) <= self._bar else " "
@@ -284,7 +284,7 @@ class _Table:
             canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
 
     def _draw_bar(self, canvas: Canvas, x: int, y: int, row: RankSummary, style: int) -> None:
-        """Waiting for data, local compute, and the rest of the step, which is waiting for others."""
+        """Waiting for data, local compute, and the rest: waiting for others, and the optimizer."""
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
         parts = segments([data, compute, rest], self._longest, self._bar)
