@@ -173,6 +173,17 @@ def test_of_long_journals_only_the_ends_are_read(monkeypatch: pytest.MonkeyPatch
     assert (found.model, found.step) == (None, None), "what is too far from both ends is not known"
 
 
+def test_records_of_a_later_version_hide_nothing() -> None:
+    later = '{"type":"FromTheFuture","time":1.0,"step":99,"steps":[7,8,9]}\n'
+    run_dir = kept("m", [run(), *steps(1, 6)])
+    with run_dir.journal_path.open("a") as journal:
+        journal.write(later + later)
+    assert (look_at(run_dir).state, look_at(run_dir).step) == ("died", 6)
+    with run_dir.journal_path.open("a") as journal:
+        journal.write(f"{codec.dumps(DONE)}\n{later}")
+    assert (look_at(run_dir).state, look_at(run_dir).step) == ("finished", 6)
+
+
 def test_runs_are_listed_from_the_one_that_was_written_last() -> None:
     kept("a", [run()], written=10.0)
     kept("b", [run()], written=30.0)
