@@ -64,10 +64,10 @@ def resumable(text: str) -> RunDir:
     if trains is not None:
         watch = f"watch it with `amptui attach {run_argument(run_dir.path)}`"
         raise RunFolderError(f"{run_argument(run_dir.path)} is still running, {trains}", hint=watch)
-    if not os.path.lexists(run_dir.run_json_path):
+    if not _is_there(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
         raise RunFolderError(what, hint=_NOTHING)
-    if not os.path.lexists(run_dir.checkpoints_path):
+    if not _is_there(run_dir.checkpoints_path):
         raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", hint=_NOTHING)
     if run_dir.checkpoints_path.is_symlink():
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
@@ -168,13 +168,20 @@ def _newest_of(names: list[str]) -> RunDir:
 
 
 def _lacks_journal(run_dir: RunDir) -> bool:
-    try:
-        os.lstat(run_dir.journal_path)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
+    with suppress(RunFolderError):
+        return not _is_there(run_dir.journal_path)
     return False
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has that name. Raises ``RunFolderError`` if its folder cannot be read."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {reason(error)}") from error
+    return True
 
 
 def _matching(text: str) -> list[str]:
