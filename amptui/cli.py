@@ -187,7 +187,7 @@ def _attach(options: argparse.Namespace) -> int:
 def _runs(options: argparse.Namespace) -> int:
     from amptui.process.runs_list import list_runs
 
-    return list_runs(json=options.json, out=sys.stdout)
+    return list_runs(json=options.json, out=sys.stdout, limit=options.limit)
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """The command line: its commands, options and their values."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -26,7 +27,7 @@ from amptui.option_values import (
 )
 from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
-from amptui.request import COMPILE_MODES
+from amptui.request import COMPILE_MODES, PAGE_RUNS
 
 _PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
 
@@ -191,8 +192,17 @@ def _add_attach(attach: argparse.ArgumentParser) -> None:
 
 
 def _add_runs(runs: argparse.ArgumentParser) -> None:
-    runs.description = "List runs with their status and progress, newest first."
-    runs.add_argument("--json", action="store_true", help="write every run as one JSON line")
+    runs.description = (
+        "List runs with their status and progress, the one written last first: as many as the terminal has "
+        f"lines for, or the newest {PAGE_RUNS} in a pipe, a file or JSON. How many older ones there are is "
+        "said below the list, or on standard error."
+    )
+    how_many = runs.add_mutually_exclusive_group()
+    how_many.add_argument("--limit", type=positive_int, metavar="N", help="list the newest N runs")
+    how_many.add_argument(
+        "--all", dest="limit", action="store_const", const=sys.maxsize, help="list all runs"
+    )
+    runs.add_argument("--json", action="store_true", help="write one JSON line for each run")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""What a person asked to have trained or measured, as the command line understood it; torch-free."""
+"""What a person asked to have trained, measured or listed, as the command line understood it; torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -12,7 +12,11 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 SAFETENSORS = ".safetensors"
 """The suffix of files of weights in that format; all others hold what ``torch.save`` writes."""
 
+PAGE_RUNS = 100
+"""Runs that are listed in a pipe, a file or JSON if the command line sets no limit."""
+
 HANG_SECONDS = 600.0
+"""A rank that makes all others wait so long without moving is given up, unless the command line says otherwise."""
 
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""

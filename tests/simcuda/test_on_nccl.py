@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amptui.records import Record, RunFinished, RunStarted
+from amptui.records import Record, RunFailed, RunFinished, RunStarted
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of
 from tests.simcuda.build import environment
@@ -99,3 +99,34 @@ def test_two_ranks_train_as_with_gloo_and_no_step_waits(
     if precision == "fp32":
         on_cpu = train(machine, tmp_path / "cpu", "Whole", "--device", "cpu", "--epochs", "2")
         assert losses_of(records) == pytest.approx(losses_of(on_cpu), rel=2e-4)
+
+
+def failed(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> "tuple[RunFailed, str]":
+    """The last record of a training of two ranks that fails, and the last line."""
+    command = amptui_command("train", f"tests.simcuda.ranks:{model}", "--run-dir", str(run_dir), "--headless")
+    with ended_afterwards(run_dir):
+        done = subprocess.run(
+            [*command, "--nproc", "2", *options],
+            cwd=ROOT,
+            env=machine,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+    assert done.returncode == 1, done.stdout + done.stderr
+    last = records_of(run_dir)[-1]
+    assert isinstance(last, RunFailed)
+    return last, done.stderr.splitlines()[-1]
+
+
+def test_a_killed_rank_is_named(machine: dict[str, str], tmp_path: Path) -> None:
+    last, line = failed(machine, tmp_path / "run", "Killed", "--epochs", "100")
+    assert "rank 1 was killed" in last.error
+    assert last.error in line
+
+
+def test_a_full_shared_memory_is_told_in_nccl_s_words(machine: dict[str, str], tmp_path: Path) -> None:
+    last, line = failed(machine | {"SIMCUDA_NCCL_SHM_MIB": "0.5"}, tmp_path / "run", "Whole")
+    assert "unhandled system error" in last.error, last.error
+    assert "unhandled system error" in line
