@@ -23,7 +23,7 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "allowed"),
     [
         ("import amptui", set()),
-        ("import amptui.cli, amptui.modelspec", set()),
+        ("import amptui.cli, amptui.modelspec, amptui.process.runs_list, amptui.runs.find", set()),
         ("import amptui.records, amptui.control, amptui.errors, amptui.units, amptui.request", set()),
         ("import amptui.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),

@@ -19,12 +19,14 @@ import torch.distributed as dist
 from amptui.engine.description import device_name, gpu_uuid
 from amptui.engine.distributed.board import Board, open_board
 from amptui.engine.distributed.guest_control import GuestControl
+from amptui.engine.distributed.launchers import world_of_variables
 from amptui.engine.distributed.orders import poll_seconds
 from amptui.engine.distributed.place import Place, place_of
 from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
-from amptui.engine.distributed.world import World, world_of
+from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.process.peer_progress import PeerProgress
 from amptui.prompt import complain
 from amptui.ranks import RankLost, RanksStarted
 from amptui.records import Note, Record, StepRecord
@@ -56,7 +58,7 @@ def world_of_script() -> World | None:
 
     Raises UsageError if a variable of torchrun's is not a number.
     """
-    launched = world_of(os.environ)
+    launched = world_of_variables(os.environ)
     if not (dist.is_available() and dist.is_initialized()):
         return launched
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -119,11 +121,14 @@ class RankPeer:
         self._own_row: tuple[int, RankNumbers] | None = None
         self._seen_step, self._seen_at = 0, time.monotonic()
         self._seconds = poll_seconds(world.size)
+        self._progress = PeerProgress(world, emit)
+        self._loop_thread: int | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-ranks", daemon=True)
 
     def take(self, record: Record) -> None:
         """Take a record of this rank's loop; called by the loop's thread."""
+        self._loop_thread = threading.get_ident()
         self._sampling.add(record)
         if self._world.leads:
             self._emit(record)
@@ -182,6 +187,8 @@ class RankPeer:
             self._lead(self._board)
         else:
             self._follow(self._board)
+        if self._connected and not self._ended and self._board is not None and self._loop is not None:
+            self._progress.tick(self._board, step=self._loop.step, thread_id=self._loop_thread)
 
     def _find_board(self) -> None:
         begun = time.monotonic() >= self._begun_at  # first: the group may be made in between
@@ -203,6 +210,7 @@ class RankPeer:
         board.post(f"at/{rank}", [0, 0, {}])
         board.post(f"near/{rank}", [0, {}, 0])
         board.post(f"row/{rank}", [0, 0, []])
+        self._progress.post(board, loop.step)
         if self._world.leads:
             for name, value in (("call", 0), ("sample", [0, 0]), ("over", "")):
                 board.post(name, value)

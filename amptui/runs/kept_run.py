@@ -217,11 +217,7 @@ def _newest(file: BinaryIO, size: int) -> _Newest:
 
 def _newest_in(data: bytes) -> _Newest:
     words = [_last(data, RunFinished), _last(data, RunFailed)]
-    stepped, resumed = _last(data, StepRecord), _last(data, RunResumed)
-    if stepped[1] is not None and stepped[1].optimizer:
-        # The run's length is counted in steps of its first optimizer, unless that has long made none.
-        first = _last(data, StepRecord, lambda record: not record.optimizer)
-        stepped = first if first[1] is not None else stepped
+    stepped, resumed = _last_step(data), _last(data, RunResumed)
     optimizer = stepped[1].optimizer if stepped[1] is not None else ""
     after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
     # The end of a run that was resumed later is not its last record.
@@ -233,6 +229,16 @@ def _newest_in(data: bytes) -> _Newest:
         pause=_last(data, PauseChanged)[1],
         word=word if at > after else None,
     )
+
+
+def _last_step(data: bytes) -> tuple[int, StepRecord | None]:
+    """The newest step, and where its line begins: the only function that knows in which records steps are."""
+    stepped = _last(data, StepRecord)
+    if stepped[1] is None or not stepped[1].optimizer:
+        return stepped
+    # The run's length is counted in steps of its first optimizer, unless that has long made none.
+    first = _last(data, StepRecord, lambda record: not record.optimizer)
+    return first if first[1] is not None else stepped
 
 
 def _last(

@@ -223,6 +223,11 @@ class Agreement:
         """The order whose point has not come."""
         return self._order
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether this rank waits for others to agree, or the training has an order to obey."""
+        return self._is_open or self._is_moving or self._order is not None
+
     # ------------------------------------------------------------------ the thread
 
     def move(self, board: OrderBoard) -> None:

@@ -22,7 +22,9 @@ from amptui.control import (
     XRayRequest,
     tell_nobody,
 )
+from amptui.engine.distributed.launcher_watch import LAUNCHER_GONE
 from amptui.engine.distributed.orders import Agreement, Order, OrderBoard
+from amptui.engine.distributed.other_ranks import OtherRanks
 from amptui.engine.distributed.posted_rows import PostedRows
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
 from amptui.engine.distributed.wishes import Wishes
@@ -72,8 +74,7 @@ class RankControl(Control):
         self._world = world
         self._agreement: Agreement | None = None
         self._rows: PostedRows | None = None
-        self._check: Callable[[], object] = lambda: None
-        self._lost: Callable[[Exception], OrderBoard | Exception] = lambda error: error
+        self._others = OtherRanks()
         self._leaving = threading.Event()
         self._thread: threading.Thread | None = None
         self._arrived = 0
@@ -99,20 +100,13 @@ class RankControl(Control):
         self.received: Callable[[RankRows], object] = lambda _rows: None
         self.hash_weights: Callable[[], object] = lambda: None
         """Called on all ranks after the same step, when rank 0 wants it."""
+        self.launcher_lost: Callable[[int], object] = lambda _rank: None
+        """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
 
-    def join(
-        self,
-        board: OrderBoard,
-        check: Callable[[], object] = lambda: None,
-        lost: Callable[[Exception], OrderBoard | Exception] = lambda error: error,
-    ) -> None:
-        """Begin to agree. ``check`` raises if another rank has ended; it is called while this one waits.
-
-        ``lost`` is given what the board raised, and returns another one, for all ranks to go on with, or
-        what the training raises.
-        """
+    def join(self, board: OrderBoard, others: OtherRanks | None = None) -> None:
+        """Begin to agree."""
         rank, size = self._world.rank, self._world.size
-        self._check, self._lost = check, lost
+        self._others = others or self._others
         self._rows = PostedRows(board, rank, size, self.received)
         self._agreement = Agreement(board, rank, size, self)
         self._thread = threading.Thread(
@@ -215,7 +209,8 @@ class RankControl(Control):
         else:
             self._arrived += 1
         if self._arrived >= agreement.hold:
-            agreement.settle(self._arrived, self._release, self._check)
+            with self._others.waiting():
+                agreement.settle(self._arrived, self._release, self._others.check_others)
         if self._arrived >= rows.due:
             rows.put(self._step, self.measure())
 
@@ -223,14 +218,16 @@ class RankControl(Control):
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
         assert self._agreement is not None, "joined before the first step"
         agreement = self._agreement
-        with self._changed:
+        is_stop_wanted = self.is_asked_to_stop() and not self.stopping
+        is_idle = not (agreement.is_under_way or is_stop_wanted)
+        with self._others.waiting(idle=is_idle), self._changed:
             woken = self._changed.wait_for(
                 lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
             )
             self.attention = False
         agreement.settle_in_pause(self._release)
         if not woken:
-            self._check()
+            self._others.check_others()
 
     def finish(self) -> None:
         """After the last step: obey nothing more, and tell the last numbers."""
@@ -283,7 +280,12 @@ class RankControl(Control):
 
     def _stop(self, rank: int, reason: str) -> None:
         self._stop_agreed = True
+        if reason == LAUNCHER_GONE:
+            self.launcher_lost(rank)
         if self._stop_reason is not None:
+            return
+        if reason == LAUNCHER_GONE:
+            super().ask(StopRequest(LAUNCHER_GONE))
             return
         if self._world.leads:
             text = f"rank {rank} received {reason}: all ranks stop"
@@ -310,7 +312,7 @@ class RankControl(Control):
                     moves = False
                 seconds = self._say(agreement, board)
             except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
-                other = self._lost(error)
+                other = self._others.explain_lost(error)
                 if isinstance(other, Exception):
                     agreement.fail(other)
                     return
@@ -395,4 +397,4 @@ def _merged(asked: Asked[Any], before: Asked[Any] | None) -> tuple[Asked[Any], A
 
 
 def _reason(reason: str) -> str:
-    return reason if reason in signal.Signals.__members__ else "a request"
+    return reason if reason == LAUNCHER_GONE or reason in signal.Signals.__members__ else "a request"

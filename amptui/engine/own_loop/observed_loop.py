@@ -305,16 +305,16 @@ class ObservedLoop:
         self._ended = time.perf_counter()
         self._sender.begin_interval()
 
-    def close(self) -> None:
-        """Take the hooks off and deliver what is left, of all optimizers; waits for the device."""
-        self.lanes.close()
+    def close(self, *, waits: bool = True) -> None:
+        """Take the hooks off and deliver what is left, of all optimizers; ``waits`` for the device."""
+        self.lanes.close(waits=waits)
 
-    def close_lane(self) -> None:
-        """Deliver what is left; waits for the device."""
+    def close_lane(self, *, waits: bool) -> None:
+        """Deliver what is left, or without ``waits`` what the device has finished."""
         self._fresh_samples.close()
         if self.active:
             self._end_step()
-            self._sender.flush()
+            self._sender.flush() if waits else self._sender.drain()
         self.active = False
 
     def give_up(self, error: Exception) -> None:

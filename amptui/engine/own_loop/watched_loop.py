@@ -382,11 +382,11 @@ class WatchedLoop(ObservedLoop):
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
-    def close(self) -> None:
+    def close(self, *, waits: bool = True) -> None:
         """See :meth:`ObservedLoop.close`; restores the flags of torch that a precision has changed."""
         was_active = self.active
         self._observation.close()
-        super().close()
+        super().close(waits=waits)
         if was_active:
             self._switch.finish(self.step)
         if self._switch.precision.name in ("ieee", "tf32"):

@@ -33,11 +33,10 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.engine.distributed import rank_group
+from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_rows import RankNumbers
 from amptui.engine.distributed.rank_thread import RankThread
-from amptui.engine.distributed.world import world_of
 from amptui.engine.trainer import Trainer
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.keeping import CheckpointWritten, KeepingChanged
@@ -185,8 +184,6 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
 
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
-    arguments = dict(arguments)
-    rank_group.HANG_SECONDS = arguments.pop("hang_seconds", rank_group.HANG_SECONDS)
     run = TASKS[task](folder, **arguments)
     status, told = run.until_end(), run.control.own_numbers
     run.thread.close()

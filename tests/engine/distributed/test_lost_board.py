@@ -9,8 +9,20 @@ from torch._C._distributed_c10d import HashStore
 from amptui.control import CheckpointRequest, StopRequest
 from amptui.engine.distributed import orders
 from amptui.engine.distributed.board import Board
+from amptui.engine.distributed.orders import OrderBoard
+from amptui.engine.distributed.other_ranks import OtherRanks
 from amptui.engine.distributed.rank_control import RankControl
 from tests.engine.distributed.agreeing import Ranks
+
+
+class At(OtherRanks):
+    """Ranks that go on at ``store`` when a board is lost."""
+
+    def __init__(self, store: HashStore | None) -> None:
+        self.store = store
+
+    def explain_lost(self, error: Exception) -> OrderBoard | Exception:
+        return RuntimeError(f"the store: {error}") if self.store is None else Board(self.store, "test")
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +38,7 @@ def test_a_lost_store_ends_the_training_and_says_why(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Board, "read", lost)
     other = ranks.controls[1]
-    other.join(Board(ranks.store, "test"), lambda: None, lambda error: RuntimeError(f"the store: {error}"))
+    other.join(Board(ranks.store, "test"), At(None))
     other.leave()
     with pytest.raises(RuntimeError, match="the store: connection reset"):
         other.at_boundary()
@@ -39,7 +51,7 @@ def test_ranks_go_on_at_another_board(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("read", "look", "decide"):
         monkeypatch.setattr(Board, name, _losable(getattr(Board, name), first, is_lost))
     for control, board in zip(ranks.controls, first, strict=True):
-        control.join(board, lambda: None, lambda _error: Board(other, "test"))
+        control.join(board, At(other))
     taken: list[list[int]] = [[], []]
     stopped: dict[int, int] = {}
 

@@ -10,6 +10,7 @@ from amptui.answers import Answer, RequestRefused, RequestTaken
 from amptui.control import CheckpointRequest, PauseRequest, PrecisionRequest, StopRequest, XRayRequest
 from amptui.engine.distributed import orders, posted_rows, rank_control
 from amptui.engine.distributed.board import Board
+from amptui.engine.distributed.other_ranks import OtherRanks
 from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
 from amptui.engine.distributed.rank_rows import ROW_VALUES, RankNumbers, RankRow, RankRows
 from tests.engine.distributed.agreeing import Ranks
@@ -297,10 +298,11 @@ def test_a_rank_that_waits_notices_that_another_has_ended(monkeypatch: pytest.Mo
     ranks = Ranks(2)
     leader = ranks.controls[0]
 
-    def ended() -> None:
-        raise RuntimeError("rank 1 has ended")
+    class Ended(OtherRanks):
+        def check_others(self) -> None:
+            raise RuntimeError("rank 1 has ended")
 
-    leader.join(Board(ranks.store, "test"), ended)
+    leader.join(Board(ranks.store, "test"), Ended())
     leader.ask(CheckpointRequest())
     for comes in (leader.at_boundary, leader.wait):
         with pytest.raises(RuntimeError, match="rank 1 has ended"):
