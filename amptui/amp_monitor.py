@@ -17,7 +17,7 @@ from amptui.engine.own_loop.trained_script import OwnLoop
 from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.engine.precision import unsupported_precisions
 from amptui.engine.sharding import is_sharded, sharded_dtype
-from amptui.monitor import Monitor, checked_start_step
+from amptui.monitor import Monitor, checked_data_parallel, checked_start_step
 from amptui.process.watched_scripts import Watched
 from amptui.records import PRECISIONS
 
@@ -35,6 +35,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     samples_per_step: int | None = None,
     save: Callable[[], object] | None = None,
     start_step: int = 0,
+    data_parallel: int | None = None,
 ) -> "AmpMonitor":
     """Watch a training loop and switch its precision from the screen; call it once, before the first step.
 
@@ -46,18 +47,19 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
     ``scaler``: one whose scale and settings :attr:`AmpMonitor.scaler` starts with. ``clip_norm``: the largest
     norm of the gradients, for :meth:`AmpMonitor.step`. ``samples_per_step``: how many samples one optimizer
     step takes. ``save``: writes whatever the script resumes from; the key ``s`` calls it after a step.
-    ``start_step``: how many steps a resumed script has made before.
+    ``start_step``: how many steps a resumed script has made before. ``data_parallel``: how many of several
+    ranks take samples of their own, by default what the model and its device mesh say.
 
     Of several optimizers, ``model`` is a mapping of names to (model, optimizer) pairs, the most important one
     first: their precision is switched together, and ``monitor.step(name)`` makes the step of one.
 
     Raises TypeError for arguments of other kinds, and ValueError for a precision that the device does not
     support, for ``fp16`` with LBFGS or float16 weights, which no scaler can serve, and for a negative
-    ``start_step``. If anything else of amptui's own fails, it writes one line to
-    standard error and the script continues in the current precision.
+    ``start_step`` or a ``data_parallel`` below 1. If anything else of amptui's own fails, it writes one line
+    to standard error and the script continues in the current precision.
     """
     first, *others = named = named_optimizers(model, optimizer)
-    start_step = checked_start_step(start_step)
+    start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
     device = next((parameter.device for parameter in first.model.parameters()), torch.device("cpu"))
     unsupported = {**_what_cannot_scale(named), **unsupported_precisions(device)}
     usual_amp = "bf16" if "fp16" in unsupported else default_amp(device)
@@ -81,7 +83,7 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         unsupported=unsupported,
         probes=not is_sharded(first.model),
     )
-    watched = Watched(own, switched, samples_per_step, save, tuple(others))
+    watched = Watched(own, switched, samples_per_step, save, tuple(others), data_parallel=data_parallel)
     return AmpMonitor(watched, clip_norm=clip_norm, start_step=start_step)
 
 

@@ -6,12 +6,13 @@ Heavy imports (torch, textual) happen inside functions: the screen opens before 
 import argparse
 import gc
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from amptui.engine.distributed.world import world_of
-from amptui.errors import AmptuiError, UsageError
+from amptui.engine.distributed.launchers import variables_of, world_of
+from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.options import build_parser
 from amptui.prompt import complain, replace_closed_streams, say
 from amptui.request import BenchRequest, TrainRequest
@@ -20,6 +21,7 @@ from amptui.terminal import can_show_a_screen
 if TYPE_CHECKING:
     from amptui.engine.distributed.world import World
     from amptui.process.launch import Plan
+    from amptui.process.rank_process import RankPlan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +54,7 @@ def _train(options: argparse.Namespace) -> int:
 def _launch(options: argparse.Namespace) -> int:
     from amptui.process import launch
 
-    world = world_of(os.environ)
+    world = None if options.nproc == 1 and "TORCHELASTIC_RUN_ID" not in os.environ else world_of(os.environ)
     if world is not None:
         return _train_as_rank(options, world)
     if options.detach and (options.headless or options.json):
@@ -69,21 +71,30 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _train_as_rank(options: argparse.Namespace, world: "World") -> int:
-    """Train as one of the processes that torchrun started; rank 0 writes lines."""
+    """Train as one of the processes that a launcher started; rank 0 writes lines."""
     from amptui.process.launch import rank_plan
-    from amptui.process.rank_process import leave, run_under_torchrun
+    from amptui.process.rank_process import leave, run_under_launcher
 
     for name in ("detach", "nproc", "max_restarts"):
         if getattr(options, name):
             option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} under torchrun, which starts the ranks", hint=f"leave out {option}")
-    torchruns = {"nproc": world.size, "max_restarts": world.max_restarts}
-    given = {**_given(options), "interactive": False, **torchruns}
-    status = run_under_torchrun(
-        world,
-        lambda: rank_plan(_plan(options, given), json=options.json, quiet=options.quiet),
-    )
-    return leave(status)
+            what = f"{option} under {world.launcher}, which starts the ranks"
+            raise UsageError(what, hint=f"leave out {option}")
+    if world.master:
+        os.environ.update(variables_of(world))
+
+    def make_plan(world: "World") -> "RankPlan":
+        if world.restart and options.run_dir is not None and not options.run_dir.is_dir():
+            what = (
+                f"the ranks were started again, and {socket.gethostname()}, where rank 0 runs now, does not"
+            )
+            raise RunFolderError(f"{what} see {options.run_dir}", hint="use a folder that all machines share")
+        launchers = {"nproc": world.size, "max_restarts": world.max_restarts}
+        given = {**_given(options), "interactive": False, **launchers}
+        return rank_plan(_plan(options, given), json=options.json, quiet=options.quiet)
+
+    status = run_under_launcher(world, make_plan, resumes=options.resume is not None)
+    leave(status)
 
 
 def _plan(options: argparse.Namespace, given: dict[str, Any]) -> "Plan":
@@ -123,6 +134,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
         "nproc": getattr(options, "nproc", None),
         "fsdp": getattr(options, "fsdp", False) or None,
         "max_restarts": getattr(options, "max_restarts", None),
+        "hang_timeout": getattr(options, "hang_timeout", None),
         "accumulate": getattr(options, "accumulate", None),
         "validate_every": getattr(options, "validate_every", None),
         "validation_batches": getattr(options, "validation_batches", None),
@@ -175,7 +187,7 @@ def _attach(options: argparse.Namespace) -> int:
 def _runs(options: argparse.Namespace) -> int:
     from amptui.process.runs_list import list_runs
 
-    return list_runs(json=options.json, out=sys.stdout)
+    return list_runs(json=options.json, out=sys.stdout, limit=options.limit)
 
 
 def _bench(options: argparse.Namespace) -> int:

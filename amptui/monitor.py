@@ -47,6 +47,7 @@ def observe(
     *,
     samples_per_step: int | None = None,
     start_step: int = 0,
+    data_parallel: int | None = None,
 ) -> "Monitor":
     """Watch a training loop without changing it; call it once, before the first step.
 
@@ -61,19 +62,28 @@ def observe(
     its steps.
 
     ``samples_per_step``: how many samples one optimizer step takes, for the throughput. ``start_step``: how
-    many steps a resumed script has made before; the first one seen is the next.
+    many steps a resumed script has made before; the first one seen is the next. ``data_parallel``: how many
+    of several ranks take samples of their own, by default what the model and its device mesh say; the others
+    share theirs, as in tensor parallelism.
 
     ``scaler`` is needed for what the run is described by; whichever scaler steps an optimizer is followed.
 
-    Raises TypeError for arguments of other kinds and ValueError for a negative ``start_step``. If anything of
+    Raises TypeError for arguments of other kinds and ValueError for a negative ``start_step`` or a
+    ``data_parallel`` below 1. If anything of
     amptui's own fails, it writes one line to standard error and the script continues unobserved.
     """
     first, *others = named_optimizers(model, optimizer)
     if scaler is not None and not isinstance(scaler, GradScaler):
         raise TypeError(f"scaler must be a torch.amp.GradScaler, not {type(scaler).__name__}")
-    start_step = checked_start_step(start_step)
+    start_step, data_parallel = checked_start_step(start_step), checked_data_parallel(data_parallel)
     observed = Observed(
-        first.model, first.optimizer, scaler, samples_per_step, name=first.name, others=tuple(others)
+        first.model,
+        first.optimizer,
+        scaler,
+        samples_per_step,
+        name=first.name,
+        others=tuple(others),
+        data_parallel=data_parallel,
     )
     return Monitor(observed, start_step=start_step)
 
@@ -85,6 +95,17 @@ def checked_start_step(start_step: object) -> int:
     if (steps := operator.index(start_step)) < 0:
         raise ValueError(f"start_step must not be negative, but is {steps}")
     return steps
+
+
+def checked_data_parallel(ranks: object) -> int | None:
+    """How many ranks take samples of their own. Raises as :func:`checked_start_step`, below 1."""
+    if ranks is None:
+        return None
+    if isinstance(ranks, bool) or not isinstance(ranks, SupportsIndex):
+        raise TypeError(f"data_parallel must be an integer, not {type(ranks).__name__}")
+    if (number := operator.index(ranks)) < 1:
+        raise ValueError(f"data_parallel must be at least 1, but is {number}")
+    return number
 
 
 def observe_found(loop: FoundLoop) -> ObservedLoop | None:
@@ -230,7 +251,7 @@ class Monitor:
     def _loaded(self, asked: float, seconds: float, samples: int) -> None:
         """A batch was loaded."""
         if self._run is not None:
-            self._run.loop.loaded(asked, seconds, samples * self._run.ranks)
+            self._run.loop.loaded(asked, seconds, samples * self._run.layout.data_parallel)
 
     def _see(self, batch: object) -> None:
         """A batch is about to be given to the loop."""

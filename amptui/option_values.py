@@ -61,6 +61,11 @@ def positive_float(text: str) -> float:
     return _number(text, float, "a number above 0", lambda value: 0 < value < math.inf)
 
 
+def seconds_or_never(text: str) -> float:
+    """A time; 0 is for ever."""
+    return _number(text, float, "a number of seconds, or 0", lambda value: 0 <= value < math.inf)
+
+
 def frames_per_second(text: str) -> float:
     """A rate at which a person can see something happen, and a terminal keep up."""
     low, high = FRAMES_PER_SECOND_RANGE

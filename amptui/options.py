@@ -1,6 +1,7 @@
 """The command line: its commands, options and their values."""
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any, NoReturn
@@ -20,12 +21,13 @@ from amptui.option_values import (
     precisions,
     restarts,
     rounds,
+    seconds_or_never,
     seed,
     workers,
 )
 from amptui.prompt import put
 from amptui.records import AMP_PRECISIONS, PRECISIONS
-from amptui.request import COMPILE_MODES
+from amptui.request import COMPILE_MODES, PAGE_RUNS
 
 _PRECISION_HELP = "precision to start in; ieee is FP32 without TF32 (default: fp32)"
 
@@ -106,6 +108,13 @@ def _add_train(train: argparse.ArgumentParser) -> None:
         metavar="N",
         help="if a process of --nproc fails, start all again from the last checkpoint, at most N times",
     )
+    add(
+        "--hang-timeout",
+        type=seconds_or_never,
+        metavar="SECONDS",
+        help="end a run of several processes if one makes the others wait so long, and name it; 0: never "
+        "(default: 600)",
+    )
     _add_speed(add)
     add = train.add_argument_group("files").add_argument
     _add_data(add)
@@ -183,8 +192,17 @@ def _add_attach(attach: argparse.ArgumentParser) -> None:
 
 
 def _add_runs(runs: argparse.ArgumentParser) -> None:
-    runs.description = "List runs with their status and progress, newest first."
-    runs.add_argument("--json", action="store_true", help="write every run as one JSON line")
+    runs.description = (
+        "List runs with their status and progress, the one written last first: as many as the terminal has "
+        f"lines for, or the newest {PAGE_RUNS} in a pipe, a file or JSON. How many older ones there are is "
+        "said below the list, or on standard error."
+    )
+    how_many = runs.add_mutually_exclusive_group()
+    how_many.add_argument("--limit", type=positive_int, metavar="N", help="list the newest N runs")
+    how_many.add_argument(
+        "--all", dest="limit", action="store_const", const=sys.maxsize, help="list all runs"
+    )
+    runs.add_argument("--json", action="store_true", help="write one JSON line for each run")
 
 
 def _add_bench(bench: argparse.ArgumentParser) -> None:

@@ -148,6 +148,83 @@ class RankLost:
     """A signal, an error in one line, or how long nothing was heard of it."""
 
 
+RankPhase = Literal[
+    "preparing",
+    "loading",
+    "training",
+    "after_step",
+    "validating",
+    "compiling",
+    "alone",
+    "saving",
+    "script",
+    "silent",
+]
+"""What a rank is doing; ``script`` is all that is known of somebody else's loop. ``alone``: rank 0 computes
+something that the others wait for, such as an X-ray. ``silent``: its process does not answer."""
+
+
+PHASE_WORDS: Mapping[RankPhase, str] = {
+    "preparing": "preparing to train",
+    "loading": "loading data",
+    "training": "in its step",
+    "after_step": "in after_step()",
+    "validating": "validating",
+    "compiling": "compiling the model",
+    "alone": "computing what only rank 0 does",
+    "saving": "writing a checkpoint or weights",
+    "script": "in the script's own code",
+    "silent": "its process has not answered",
+}
+"""What a rank is doing, as a line says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanksAwaited:
+    """Some ranks make all others wait, told from 10 s on and again while they do; ``over``: they did.
+
+    They have begun fewer collectives than the others, and nobody has come further for ``seconds``.
+    """
+
+    time: float
+    step: int
+    """Of the first of ``ranks``."""
+    ranks: tuple[int, ...]
+    """The first 8."""
+    count: int
+    phase: RankPhase
+    seconds: float
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankStack:
+    """What the training thread of one rank was executing."""
+
+    rank: int
+    phase: RankPhase
+    step: int
+    stack: str
+    """As a traceback shows it, the innermost call last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksTaken:
+    """The stacks of the ranks of a run that made no progress any more."""
+
+    time: float
+    step: int
+    stacks: tuple[RankStack, ...]
+    """By rank, of those whose processes answered; of more than 64 the first."""
+    silent: tuple[int, ...]
+    """The first 8 of those whose processes did not."""
+
+
+RecordOfRanks = (
+    RanksStarted | RanksSampled | RanksDisagree | RanksOverflowed | RanksAwaited | StacksTaken | RankLost
+)
+
+
 class StandingOut:
     """Finds the ranks that stand out over the newest samples; give it all samples of a run in order.
 

@@ -21,7 +21,7 @@ from amptui.findings import (
 )
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.loop_records import OTHER_PRECISIONS, GradientsDropped, OptimizerFollowed
-from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed, RanksSampled, RanksStarted
+from amptui.ranks import RecordOfRanks
 from amptui.samples import DeviceSample
 from amptui.steps import StepRecord, Steps
 
@@ -114,7 +114,8 @@ class RunStarted:
     """The kinds of request that this run never takes, each with the reason."""
     world_size: int = 1
     """Processes that train together, one on each device."""
-    parallel: Literal["", "ddp", "fsdp2"] = ""
+    parallel: str = ""  # of "ddp", "fsdp", "fsdp2", "hsdp", "tp" and "pp" those that apply, joined by "+"
+    data_parallel: int | None = None  # ranks that take samples of their own; None: all, or not known
     global_batch_size: int | None = None
     """Samples of all ranks in one step, its micro-batches included; None in a single process."""
     optimizer: str = ""
@@ -284,15 +285,14 @@ class RunResumed:
     lost_steps: int = 0
     """Steps after the checkpoint that the previous process had done; they are repeated."""
     world_size: int | None = None
-    """As of now; None: as before."""
-    parallel: Literal["", "ddp", "fsdp2"] | None = None
-    """As of now, as are the next two; None: as before."""
+    """As of now, as are the next four; None: as before."""
+    parallel: str | None = None
+    data_parallel: int | None = None
     batch_size: int | None = None
     global_batch_size: int | None = None
     restarts: int = 0
     """How often the launcher has started the ranks again; 0 if a person resumed the run."""
-    cause: str = ""
-    """Why it did so, in one line."""
+    cause: str = ""  # why it did so, in one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,11 +323,7 @@ Record = (
     | Steps
     | StepRecord
     | DeviceSample
-    | RanksStarted
-    | RanksSampled
-    | RanksDisagree
-    | RanksOverflowed
-    | RankLost
+    | RecordOfRanks
     | PrecisionChanged
     | OptimizerFollowed
     | GradientsDropped

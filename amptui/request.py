@@ -1,4 +1,4 @@
-"""What a person asked to have trained or measured, as the command line understood it; torch-free."""
+"""What a person asked to have trained, measured or listed, as the command line understood it; torch-free."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -11,6 +11,12 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 SAFETENSORS = ".safetensors"
 """The suffix of files of weights in that format; all others hold what ``torch.save`` writes."""
+
+PAGE_RUNS = 100
+"""Runs that are listed in a pipe, a file or JSON if the command line sets no limit."""
+
+HANG_SECONDS = 600.0
+"""A rank that makes all others wait so long is given up, unless the command line says otherwise."""
 
 _NOT_ASKED = frozenset({"checkpoint_dir", "resume", "interactive"})
 """What is a process's own and not the run's."""
@@ -41,6 +47,9 @@ class TrainRequest:
     """Divide weights, gradients and optimizer states among these processes (FSDP2) instead of DDP."""
     max_restarts: int = 0
     """How often they are all started again after one has failed, at most."""
+    hang_timeout: float | None = None
+    """Seconds for which one of these processes may make the others wait before all end; 0 is for ever, None
+    ``HANG_SECONDS``."""
     accumulate: int = 1
     """Batches whose gradients are accumulated for each optimizer step."""
     seed: int = 0

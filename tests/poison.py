@@ -20,11 +20,14 @@ from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, We
 from amptui.ranks import (
     RankLost,
     RankPlace,
+    RanksAwaited,
     RanksDisagree,
     RanksOverflowed,
     RanksSampled,
     RanksStarted,
+    RankStack,
     RankValue,
+    StacksTaken,
 )
 from amptui.records import (
     BlockFinished,
@@ -209,6 +212,9 @@ def _rank_records() -> Iterator[Record]:
     differs = RankValue(rank=1, value=3.0)
     yield RanksDisagree(time=100.2, step=120, what="weights", count=1, most=2.0, others=(differs,))
     yield RanksOverflowed(time=100.2, step=91, ranks=(1,), count=1)
+    yield RanksAwaited(time=100.2, step=120, ranks=(1,), count=1, phase="loading", seconds=34.0)
+    stack = RankStack(rank=1, phase="loading", step=120, stack="File 'data.py', line 3\n  read()\n")
+    yield StacksTaken(time=100.2, step=120, stacks=(stack,), silent=(0,))
     yield RankLost(time=100.2, step=120, rank=1, host="node-1", cause="killed", detail="signal 9")
 
 

@@ -52,12 +52,15 @@ class Script:
         if self.kind.startswith("bare"):
             return
         import amptui
-        from amptui.process import rank_peer
+        from amptui.engine.distributed import rank_progress
+        from amptui.process import peer_progress, rank_peer
 
         if self.kind in ("only rank 0", "only rank 1"):
             rank_peer.SIGN_IN_SECONDS = rank_peer._LATER_SECONDS = 0.5
             if self.kind != f"only rank {self.rank}":
                 return
+        if self.kind == "stuck":
+            rank_progress.AWAITED_SECONDS, peer_progress.STACKS_SECONDS = 2.0, 4.0
         if self.kind == "faulty" and self.rank == 1:
             rank_peer.RankPeer._tick = _fail  # type: ignore[assignment, method-assign]
         if self.kind == "observe":
@@ -110,6 +113,8 @@ class Script:
             STEPS.append((precision, self.weights()))
             if self.kind.endswith("killed") and self.rank == 1 and len(STEPS) >= 30 and self.stop.exists():
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self.kind == "stuck" and self.rank == 1 and len(STEPS) == 30:
+                time.sleep(15)
             if self.kind == "failing" and self.rank == 1 and self.stop.exists():
                 raise ArithmeticError("a wrong number")
             if self.fails_now and self.rank == int(self.kind[-1]) and self.stop.exists():

@@ -308,3 +308,23 @@ def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]
         main([command, "--help"])
     assert left.value.code == 0
     assert f"usage: amptui {command}" in capsys.readouterr().out
+
+
+def test_a_task_of_srun_that_cannot_join_the_others_is_refused_unless_it_shall_train_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would train alone, and so would each of them."""
+    variables = {"SLURM_STEP_ID": 0, "SLURM_PROCID": 1, "SLURM_STEP_NUM_TASKS": 2, "SLURM_LOCALID": 1}
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+    assert main(["train", "no-such-model", "--headless"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("amptui: this is rank 1 of 2 by SLURM_PROCID, but MASTER_ADDR and MASTER_PORT ")
+    assert said.count("\n") == 1
+    assert main(["train", "no-such-model", "--headless", "--nproc", "1"]) == 2
+    assert "no-such-model" in capsys.readouterr().err
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    assert main(["train", "no-such-model", "--headless", "--nproc", "2"]) == 2
+    assert "--nproc under srun, which starts the ranks" in capsys.readouterr().err

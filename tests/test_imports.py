@@ -23,7 +23,7 @@ def loaded_by(statement: str) -> set[str]:
     ("statement", "allowed"),
     [
         ("import amptui", set()),
-        ("import amptui.cli, amptui.modelspec", set()),
+        ("import amptui.cli, amptui.modelspec, amptui.process.runs_list, amptui.runs.find", set()),
         ("import amptui.records, amptui.control, amptui.errors, amptui.units, amptui.request", set()),
         ("import amptui.codec", set()),
         ("import amptui.telemetry.session", {"numpy"}),
@@ -52,7 +52,8 @@ print(json.dumps(sorted(of_several() - before)))
 def test_a_single_process_imports_nothing_that_connects_to_others() -> None:
     """Only which rank it would be and what ranks agree on; torch imports what it will by itself."""
     done = subprocess.run([sys.executable, "-c", _TRAINS_ALONE], capture_output=True, text=True, check=True)
-    ours = [f"amptui.engine.distributed{name}" for name in ("", ".rank_control", ".rank_rows", ".world")]
+    names = ("", ".orders", ".posted_rows", ".rank_control", ".rank_rows", ".wishes", ".world")
+    ours = [f"amptui.engine.distributed{name}" for name in names]
     assert json.loads(done.stdout) == ours
 
 

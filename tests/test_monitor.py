@@ -225,16 +225,15 @@ def test_a_resumed_script_s_steps_go_on_counting(way: str, runs: Path) -> None:
     assert session.view().step == 1003
 
 
-@pytest.mark.parametrize(
-    ("start_step", "error"), [(True, TypeError), (1.0, TypeError), ("1", TypeError), (-1, ValueError)]
-)
+@pytest.mark.parametrize(("number", "error"), [(True, TypeError), ("1", TypeError), (-1, ValueError)])
+@pytest.mark.parametrize("option", ["start_step", "data_parallel"])
 @pytest.mark.parametrize("way", ["observe", "watch"])
-def test_a_start_step_is_a_number_of_steps(
-    way: str, start_step: Any, error: type[Exception], runs: Path
+def test_numbers_of_steps_and_ranks_are_checked(
+    way: str, option: str, number: Any, error: type[Exception], runs: Path
 ) -> None:
     loop = Loop("fp32")
-    with pytest.raises(error, match=r"^start_step must "):
-        getattr(amptui, way)(loop.model, loop.optimizer, start_step=start_step)
+    with pytest.raises(error, match=f"^{option} must "):
+        getattr(amptui, way)(loop.model, loop.optimizer, **{option: number})
     assert not runs.exists()
 
 

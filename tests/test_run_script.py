@@ -15,7 +15,7 @@ from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
 from amptui.steps import StepRecord
 from tests.checkout import ROOT
-from tests.living import ended_afterwards, run_pid, screens_told, wait_for_end, wait_until
+from tests.living import ended_afterwards, run_pid, screens_told, steps_of, wait_for_end, wait_until
 from tests.single_steps import read
 from tests.terminal import Terminal, amptui_command
 
@@ -130,8 +130,7 @@ def test_without_a_terminal_a_script_keeps_its_output_and_a_summary_follows(tmp_
     assert done.stdout == "importing\nprinted in step 3\nafterwards\n"
     assert done.returncode == 4
     assert "done after 5 steps" in done.stderr
-    records = list(read(folder / "journal.jsonl"))
-    assert [record.step for record in records if isinstance(record, StepRecord)] == [1, 2, 3, 4, 5]
+    assert [record.step for record in steps_of(folder)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.slow
@@ -139,8 +138,7 @@ def test_the_demo_trains_and_logs(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     done = run("--run-dir", str(folder), str(ROOT / "demo" / "own_loop.py"), "6")
     assert (done.returncode, done.stdout.startswith("last loss ")) == (0, True)
-    steps = [record for record in read(folder / "journal.jsonl") if isinstance(record, StepRecord)]
-    assert [(record.step, record.samples, set(record.losses)) for record in steps] == [
+    assert [(record.step, record.samples, set(record.losses)) for record in steps_of(folder)] == [
         (step, 128, {"accuracy"}) for step in range(1, 7)
     ]
 

@@ -24,7 +24,7 @@ from amptui.control import (
 )
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.errors import RunFolderError
-from amptui.ranks import RankLost, RanksSampled, RanksStarted
+from amptui.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
 from amptui.records import Note, PauseChanged, Record, RunFailed, RunFinished, RunResumed, RunStarted
 from amptui.runs.client import Client
 from amptui.runs.socket_place import connect
@@ -113,10 +113,14 @@ def test_observed_ranks_train_as_the_bare_script(
     run = the_run(runs)
     assert run.name.startswith("rank_script")
     records = records_of(run)
-    assert len(of(records, StepRecord)) == 200
+    steps = [record for record in records if isinstance(record, StepRecord)]
+    assert len(steps) == 200
     (started,) = of(records, RunStarted)
     assert isinstance(started, RunStarted)
     assert (started.world_size, started.observed) == (2, True)
+    assert (started.parallel, started.data_parallel) == ("ddp", 2)
+    # Counted by what the model is called with, 8 samples on each rank; observe() was not told.
+    assert {step.samples for step in steps} - {0} == ({16} if observe else set())
 
 
 class Screen:
@@ -324,6 +328,23 @@ def test_the_error_of_another_rank_is_in_the_journal(tmp_path: Path, runs: Path)
     assert isinstance(lost, RankLost)
     assert (lost.rank, lost.cause, lost.detail) == (1, "failed", "ArithmeticError: a wrong number")
     assert isinstance(records[-1], RunFailed)
+
+
+def test_a_rank_that_makes_the_others_wait_is_told_with_its_stack_and_never_ended(
+    tmp_path: Path, runs: Path
+) -> None:
+    with started(tmp_path / "out", "stuck", 100) as process:
+        wait_until(lambda: runs.exists() and any(runs.iterdir()), "no run", seconds=120)
+        wait_until(lambda: of(records_of(the_run(runs)), StacksTaken), "no stacks", seconds=60)
+    assert process.returncode == 0
+    records = records_of(the_run(runs))
+    waits = [each for each in records if isinstance(each, RanksAwaited)]
+    assert {(each.ranks, each.phase) for each in waits} == {((1,), "script")}
+    assert [each.over for each in (waits[0], waits[-1])] == [False, True]
+    (taken,) = [each for each in records if isinstance(each, StacksTaken)]
+    assert ([each.rank for each in taken.stacks], taken.silent) == ([0, 1], ())
+    assert ["time.sleep(15)" in each.stack for each in taken.stacks] == [False, True]
+    assert isinstance(records[-1], RunFinished)
 
 
 @pytest.mark.parametrize("kind", ["failing once: rank 0", "failing once: rank 1", "killed once: rank 1"])

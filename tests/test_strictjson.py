@@ -6,7 +6,7 @@ from hypothesis import given
 
 from amptui.records import Validation
 from amptui.strictjson import plain
-from tests.test_codec import JSON_VALUES
+from tests.record_values import JSON_VALUES
 
 
 @given(value=JSON_VALUES)

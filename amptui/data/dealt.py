@@ -107,10 +107,17 @@ def check_shared(source: object, role: str, world_size: int) -> None:
         )
 
 
-def left_out(source: object, share: Share) -> str:
-    """What of a loader's epoch no rank trains on; "" if nothing is left."""
-    if not isinstance(source, DataLoader) or share.world_size == 1 or is_split(source, share):
+def left_out(source: object, batch_size: int, share: Share) -> str:
+    """What of an epoch no rank trains on; "" if nothing is left. ``batch_size``: a rank's, of a data set."""
+    if share.world_size == 1 or is_split(source, share):
         return ""
+    if not isinstance(source, DataLoader):
+        samples = length_of(source) or 0
+        left = samples % (batch_size * share.world_size)
+        what = f"{left:,} of {samples:,} training samples are left out of each epoch, others each time"
+        return (
+            f"{what}: they do not make a whole batch for each of {share.world_size:,} ranks" if left else ""
+        )
     left = len(source) - _whole_batches(source) // share.world_size * share.world_size
     what = f"the last {left:,} of {len(source):,} training batches of each epoch are left out"
     return f"{what}: they do not make a whole one for each of {share.world_size:,} ranks" if left else ""

@@ -9,7 +9,7 @@ from amptui.diagnosis.labels import data_label, precision_label
 from amptui.findings import ModelCompiled, ModulesTraced
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.ranks import RankLost, RanksDisagree
+from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records import (
     EpochFinished,
     Note,
@@ -225,6 +225,8 @@ _TEXTS: Mapping[type[Any], Callable[[Any], str]] = {
     KeepingChanged: keeping_changed,
     ViewersChanged: viewers_changed,
     RanksDisagree: rank_words.ranks_disagree,
+    RanksAwaited: rank_words.ranks_awaited,
+    StacksTaken: rank_words.stacks_taken,
     RankLost: rank_words.rank_lost,
     OptimizerFollowed: optimizer_followed,
     GradientsDropped: gradients_dropped,
@@ -240,6 +242,7 @@ _DETAILS: Mapping[type[Any], Callable[[Any], list[str]]] = {
     XRaySummary: _xray_details,
     ComparisonOver: lambda it: speed.result_cards(it.record, it.run)[1:],
     PauseChanged: lambda it: _other_lines(it.reason),
+    StacksTaken: rank_words.stack_lines,
     Note: lambda it: _other_lines(it.text),
     RunFailed: lambda it: [*_other_lines(it.error), *it.traceback.splitlines()],
 }

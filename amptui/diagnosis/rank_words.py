@@ -1,7 +1,7 @@
 """What is said of the ranks of a distributed run: their number, a slow one, lost ones, differing replicas."""
 
 from amptui import units
-from amptui.ranks import RankLost, RankPlace, RanksDisagree
+from amptui.ranks import PHASE_WORDS, RankLost, RankPlace, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records import RunStarted
 from amptui.telemetry.rank_watch import RanksView
 from amptui.telemetry.stragglers import MIN_SAMPLES, RankVerdict, SlowRankNews
@@ -17,14 +17,26 @@ _LOSSES = {
 }
 
 
-_PARALLEL = {"": "", "ddp": "DDP", "fsdp2": "FSDP2"}
+_PARALLEL = {"ddp": "DDP", "fsdp": "FSDP", "fsdp2": "FSDP2", "hsdp": "HSDP", "tp": "TP", "pp": "PP"}
 
 
 def size_words(world_size: int, run: RunStarted | None) -> str:
-    """``8 ranks, DDP``."""
-    how = _PARALLEL[run.parallel] if run is not None else ""
-    ranks = f"{units.count(world_size)} ranks"
-    return f"{ranks}, {how}" if how else ranks
+    """``8 ranks, DDP``; ``8 ranks, FSDP2 + TP, data parallel 4`` where some ranks share their samples."""
+    ranks, how = f"{units.count(world_size)} ranks", parallel_words(run)
+    data = None if run is None else run.data_parallel
+    shared = f"data parallel {units.count(data)}" if data not in (None, world_size) else ""
+    return ", ".join(filter(None, (ranks, how, shared)))
+
+
+def parallel_words(run: RunStarted | None) -> str:
+    """``FSDP2 + TP``; empty for a single process."""
+    names = () if run is None else run.parallel.split("+")
+    return " + ".join(_PARALLEL[name] for name in names if name in _PARALLEL)
+
+
+def samples_each(samples_per_second: float, world_size: int, run: RunStarted | None) -> float:
+    """What each rank takes of the samples of all; those of a tensor-parallel group take the same ones."""
+    return samples_per_second / ((run.data_parallel if run is not None else None) or world_size)
 
 
 def batch_words(run: RunStarted | None) -> str:
@@ -56,8 +68,9 @@ def speed_sentence(ranks: RanksView, run: RunStarted | None) -> str:
         return _slow(verdict, place)
     if ranks.samples < MIN_SAMPLES:
         return ""
-    if run is not None and run.parallel == "fsdp2":
-        return "no rank waits longer for data or has a lower clock; FSDP2 hides whose compute is slow"
+    if run is not None and run.parallel not in ("", "ddp"):
+        hides = f"{parallel_words(run)} hides whose compute is slow"
+        return f"no rank waits longer for data or has a lower clock; {hides}"
     return "no rank is slower than the others"
 
 
@@ -109,6 +122,30 @@ def rank_lost(record: RankLost) -> str:
     where = f" on {record.host}" if record.host else ""
     text = f"rank {record.rank}{where} {_LOSSES[record.cause]}"
     return f"{text}: {detail}" if detail else text
+
+
+def ranks_awaited(record: RanksAwaited) -> str:
+    """``rank 1 makes the others wait: in after_step() for 34 s``; or that it no longer does."""
+    who, seconds = _ranks(list(record.ranks), record.count), units.duration(record.seconds)
+    verb = "made" if record.over else "makes" if record.count == 1 else "make"
+    return f"{who} {verb} the others wait: {PHASE_WORDS[record.phase]} for {seconds}"
+
+
+def stacks_taken(record: StacksTaken) -> str:
+    """``nothing moves: what 2 ranks are executing``; which ranks do not answer."""
+    count = units.count(len(record.stacks))
+    text = f"nothing moves: what {count} {'rank is' if len(record.stacks) == 1 else 'ranks are'} executing"
+    silent = f"; {_ranks(list(record.silent), len(record.silent))} did not answer" if record.silent else ""
+    return text + silent
+
+
+def stack_lines(record: StacksTaken) -> list[str]:
+    """Rank by rank what each was doing, and its stack."""
+    lines = []
+    for stack in record.stacks:
+        lines.append(f"rank {stack.rank}, {PHASE_WORDS[stack.phase]}, step {units.count(stack.step)}")
+        lines.extend(stack.stack.splitlines())
+    return lines
 
 
 def _ranks(ranks: list[int], count: int) -> str:

@@ -76,6 +76,7 @@ def describe_resumption(
         lost_steps=lost_steps,
         world_size=started.world_size,
         parallel=started.parallel,
+        data_parallel=started.data_parallel,
         batch_size=started.batch_size,
         global_batch_size=started.global_batch_size,
         restarts=restarts,

@@ -222,6 +222,7 @@ def assemble(
     announce("data", "loading data", f"in load_data() of {owner}")
     load_data = partial(experiment.load_data, data_request)
     data = load_data() if group is None else group.in_turn(load_data)
+    share = WHOLE if group is None else Share(group.world.rank, group.world.size)
     training, validation = open_data(
         data,
         device,
@@ -229,9 +230,9 @@ def assemble(
         request.seed,
         workers=request.workers,
         collate=_collate_of(experiment),
-        share=WHOLE if group is None else Share(group.world.rank, group.world.size),
+        share=share,
     )
-    if group is not None and (what := left_out(data.train, Share(group.world.rank, group.world.size))):
+    if what := left_out(data.train, experiment.batch_size, share):
         data_request.warn(what)
     if request.workers and (why := _workers_unused(data, request.workers)):
         data_request.warn(f"--workers {request.workers} has no effect: {why}")

@@ -94,6 +94,7 @@ class StepEngine:
         """Steps sent to the device."""
         self.in_step = False
         """Whether a step is running, to say what an exception interrupted."""
+        self.in_after_step = False
         self.allocator = AllocatorWatch(prepared.device)
         self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
         if self._ranks is not None:
@@ -122,8 +123,10 @@ class StepEngine:
         else:
             made = self._make_observed(micro_batches, inputs, data_seconds)
         if self._after_step is not None:
+            self.in_after_step = True
             with torch.no_grad():
                 self._after_step(self._prepared.model)
+            self.in_after_step = False
         count = len(micro_batches)
         layout, values = made.row()
         facts = StepFacts(

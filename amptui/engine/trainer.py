@@ -25,6 +25,7 @@ from amptui.engine.prepared import Prepared
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step import StepEngine
 from amptui.engine.validation import MetricSums, Validator
+from amptui.ranks import RankPhase
 from amptui.records import PauseChanged, Phase, PhaseChanged, Record
 from amptui.samples import AllocatorSample
 
@@ -103,6 +104,17 @@ class Trainer:
             compiling = ", compiling the model" if self._prepared.compilations.busy else ""
             return f"in step {self.step}{compiling}"
         return self._doing or f"while loading the batch of step {self.step + 1}"
+
+    @property
+    def activity(self) -> RankPhase:
+        """What is running, for another thread."""
+        if self._prepared.compilations.busy:
+            return "compiling"
+        if self._engine.in_step:
+            return "after_step" if self._engine.in_after_step else "training"
+        if self.saving:
+            return "saving"
+        return "validating" if self._doing and self._phase == "validating" else "loading"
 
     @property
     def awaited(self) -> str:

@@ -94,7 +94,7 @@ class TrainingThread:
         self._saving = False
         self._batch_size: int | None = None
         self._announced = ""
-        self._fault: ExperimentError | None = None
+        self._fault: AmptuiError | None = None
         """Why a run that was asked to stop failed anyway."""
         self.error: AmptuiError | None = None
         """Why the run failed, if it did."""

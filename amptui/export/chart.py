@@ -10,7 +10,7 @@ import numpy as np
 from amptui import units
 from amptui.export.axis import Axis, Kind, axis
 from amptui.export.markup import Markup, css_class, element, percent
-from amptui.export.steps import Columns, Steps, columns, marks, ribbon, step_axis
+from amptui.export.step_axis import Columns, StepRange, columns, marks, ribbon, step_axis
 from amptui.telemetry.robust_range import rate_limits
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
@@ -65,7 +65,7 @@ class Chart:
     """How to read it."""
 
 
-def draw(chart: Chart, steps: Steps) -> Markup | None:
+def draw(chart: Chart, steps: StepRange) -> Markup | None:
     """The chart as a figure; None without a finite value."""
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
     found = [columns(curve.series) for curve in curves]
@@ -146,7 +146,7 @@ class _Plot:
     """The vertical axis with its labels, and the area with the curves, which have ``columns``."""
 
     chart: Chart
-    steps: Steps
+    steps: StepRange
     columns: list[Columns]
     axis: Axis
 

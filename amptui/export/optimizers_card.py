@@ -8,7 +8,7 @@ from amptui.export.chart import draw
 from amptui.export.curves import step_charts
 from amptui.export.markup import Markup, card, element, paragraph, table
 from amptui.export.recording import Recording
-from amptui.export.steps import Steps
+from amptui.export.step_axis import StepRange
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.text import printable
 
@@ -50,13 +50,13 @@ def _card(recording: Recording, view: SessionView) -> Markup | None:
     if not view.loss.count:
         return None
     label = next(each.label for each in view.optimizers if each.is_front)
-    steps = Steps(view.loss.first_step, view.loss.last_step, view.switches)
+    steps = StepRange(view.loss.first_step, view.loss.last_step, view.switches)
     loss, *others = (draw(chart, steps) for chart in step_charts(recording, view))
     content = element("div", *others, class_="charts") if any(others) else None
     return card(label, element("div", loss, content, **axis_attributes(steps)))
 
 
-def axis_attributes(steps: Steps) -> dict[str, object]:
+def axis_attributes(steps: StepRange) -> dict[str, object]:
     """What the page's script reads of an axis that charts have in common."""
     # JSON escapes these a second time, so element() does not find their control characters.
     labels = [[switch.step, printable(precision_label(switch.precision))] for switch in steps.switches]

@@ -8,7 +8,7 @@ from amptui.export.markup import Markup, card, chip, document, element
 from amptui.export.optimizers_card import axis_attributes, optimizers_card, other_cards
 from amptui.export.ranks_card import ranks_card
 from amptui.export.recording import Recording
-from amptui.export.steps import Steps
+from amptui.export.step_axis import StepRange
 
 
 def page(recording: Recording) -> str:
@@ -20,7 +20,7 @@ def page(recording: Recording) -> str:
 
 def _main(recording: Recording) -> Markup:
     view = recording.view
-    steps = Steps(view.loss.first_step, view.loss.last_step, view.switches)
+    steps = StepRange(view.loss.first_step, view.loss.last_step, view.switches)
     curves = [draw(chart, steps) for chart in charts(recording)] if view.loss.count else []
     loss, others = curves[:1], curves[1:]
     cards = [

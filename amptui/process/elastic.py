@@ -148,8 +148,17 @@ def _status(launch: _Launch, folder: Path) -> int:
         return int(codes[0])
     if codes:
         first = min(launch.failures, key=lambda rank: (codes[rank] > 0, launch.failures[rank].timestamp))
-        complain(f"rank {first} {how_ended(codes[first])}{_way_back(folder)}")
+        cause = _told_by_another(folder) if codes.get(0, 0) < 0 else ""
+        complain(cause or f"rank {first} {how_ended(codes[first])}{_way_back(folder)}")
     return int(bool(codes))
+
+
+def _told_by_another(folder: Path) -> str:
+    """Why the run failed, if its journal ends with that: another rank wrote it for a rank 0 that hung."""
+    from amptui.runs.kept_run import look_at
+
+    kept = look_at(RunDir(folder)) if RunDir(folder).journal_path.exists() else None
+    return kept.error or "" if kept is not None and kept.state == "failed" else ""
 
 
 def _way_back(folder: Path) -> str:

@@ -30,13 +30,14 @@ class OtherRank(ScriptRun):
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:
         last = last_record(error, step=self.loop.step, seconds=0.0, stopped=False, at_exit=at_exit)
         why = last.error if isinstance(last, RunFailed) else ""
+        waits = error is None  # else its GPU may wait for a collective of ranks that have ended
         if at_exit:
             self._peer.close("has ended", why)
-            self.loop.close()
+            self.loop.close(waits=waits)
             return
         try:
             aside(lambda: self._peer.close("has ended", why))
-            self.loop.close()
+            self.loop.close(waits=waits)
         except BaseException:  # the script's alarm or Ctrl+C found us at work
             self.loop.lanes.leave()
             raise

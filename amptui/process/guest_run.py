@@ -188,7 +188,7 @@ class GuestRun(ScriptRun):
         """
         end = partial(self._end, error, stopped=self.stop_reason is not None, at_exit=at_exit)
         try:
-            self._close_loop(at_exit=at_exit)
+            self._close_loop(error, at_exit=at_exit)
         except BaseException:  # the script's alarm or Ctrl+C found us at work
             self.loop.lanes.leave()
             in_background(end)
@@ -198,14 +198,15 @@ class GuestRun(ScriptRun):
         else:
             aside(end)
 
-    def _close_loop(self, *, at_exit: bool) -> None:
+    def _close_loop(self, error: BaseException | None, *, at_exit: bool) -> None:
         peer = self._peer
         if peer is not None and at_exit:
             peer.close("has ended")
         elif peer is not None:
             aside(lambda: peer.close("has ended"))
         try:
-            self.loop.close()
+            # After an error its GPU may wait for a collective of ranks that have ended.
+            self.loop.close(waits=peer is None or error is None)
         except Exception as fault:  # a device that failed has nothing left to deliver
             if is_from_signal_handler(fault):
                 raise
@@ -236,8 +237,10 @@ class GuestRun(ScriptRun):
             self._emit(started)
         else:
             self._restarted.begin(started, self.loop.step)
-        if started.parallel == "fsdp2":
+        if self.loop.is_sharded:
             self.note("info", _NO_NORMS)
+        if why := self.layout.unknown:
+            self.note("warning", f"no samples/s: {why}; watch() and observe() take data_parallel=N")
         if self._peer is not None:
             self._peer.begun()
 
@@ -324,11 +327,13 @@ def open_loop(
     failed: Callable[[Exception], object],
 ) -> tuple[ObservedLoop, RankPeer | None]:
     """Begin to see the steps of ``script``; with other ranks, also who meets them, to be started."""
+    run.lay_out(script)
     if run.world is None:
         return script.open_loop(emit, begins=begins, failed=failed), None
     control = GuestControl(run.world, emit) if isinstance(script, Watched) else None
     peer = RankPeer(run.world, control, emit)
-    loop = script.open_loop(peer.take, begins=begins, failed=failed, ranks=run.ranks, control=control)
+    shared = {"ranks": run.ranks, "data_parallel": run.layout.data_parallel}
+    loop = script.open_loop(peer.take, begins=begins, failed=failed, control=control, **shared)
     return loop, peer
 
 

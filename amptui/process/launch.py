@@ -49,7 +49,7 @@ _ENDING_SECONDS = 20.0
 _MAY_CHANGE = (
     *("epochs", "steps", "device", "checkpoint_every", "data_dir", "interactive"),
     *("cudnn_benchmark", "compile_mode", "save_weights", "workers", "nproc", "max_restarts"),
-    "stop_timeout",
+    *("stop_timeout", "hang_timeout"),
 )
 """What may change when a run is resumed: its length, devices and files, who watches, what speeds it up."""
 
@@ -69,6 +69,8 @@ def plan_new(request: TrainRequest, run_dir: Path | None) -> Plan:
     refuse_unsupported(request, request.nproc)
     if request.nproc == 1 and request.max_restarts:
         raise UsageError("--max-restarts is for the ranks of --nproc", hint="leave out --max-restarts")
+    if request.nproc == 1 and request.hang_timeout is not None:
+        raise UsageError("--hang-timeout is for the ranks of --nproc", hint="leave out --hang-timeout")
     check_settings(spec, request.settings)
     _check_weights(request, run_dir)
     folder = create_run_dir(run_dir, spec.name)

@@ -12,7 +12,7 @@ from amptui.diagnosis.alerts import Alerts
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
-from amptui.diagnosis.rank_words import slow_in_short
+from amptui.diagnosis.rank_words import samples_each, slow_in_short
 from amptui.notification import notify
 from amptui.prompt import complain
 from amptui.records import Printed, Record
@@ -187,7 +187,8 @@ def _memory_parts(view: SessionView) -> list[str]:
         used = units.number_of_bytes(gpu.memory_used_bytes)
         parts.append(f"GPU {used} of {units.number_of_bytes(gpu.memory_total_bytes)}")
     if not view.device.gpus:
-        parts.append(f"process {units.number_of_bytes(view.device.host.process_rss_bytes)}")
+        whose = "process" if view.world_size == 1 else "rank 0"
+        parts.append(f"{whose} {units.number_of_bytes(view.device.host.process_rss_bytes)}")
     return parts
 
 
@@ -196,7 +197,8 @@ def _rank_parts(view: SessionView) -> list[str]:
     if view.ranks is None:
         return parts
     if view.samples_per_second is not None:
-        parts.append(f"each rank {units.rate(view.samples_per_second / view.ranks.world_size, 'samples')}")
+        own = samples_each(view.samples_per_second, view.ranks.world_size, view.run)
+        parts.append(f"each rank {units.rate(own, 'samples')}")
     if view.ranks.straggler is not None:
         parts.append(slow_in_short(view.ranks.straggler))
     return parts

@@ -17,13 +17,16 @@ from typing import Any
 import torch.distributed as dist
 
 from amptui.engine.description import device_name, gpu_uuid
-from amptui.engine.distributed.board import Board, collectives_made, open_board
-from amptui.engine.distributed.guest_control import GuestControl, Order, poll_seconds
+from amptui.engine.distributed.board import Board, open_board
+from amptui.engine.distributed.guest_control import GuestControl
+from amptui.engine.distributed.launchers import world_of_variables
+from amptui.engine.distributed.orders import poll_seconds
 from amptui.engine.distributed.place import Place, place_of
 from amptui.engine.distributed.rank_numbers import SAMPLE_SECONDS, RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
-from amptui.engine.distributed.world import World, world_of
+from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.process.peer_progress import PeerProgress
 from amptui.prompt import complain
 from amptui.ranks import RankLost, RanksStarted
 from amptui.records import Note, Record
@@ -56,7 +59,7 @@ def world_of_script() -> World | None:
 
     Raises UsageError if a variable of torchrun's is not a number.
     """
-    launched = world_of(os.environ)
+    launched = world_of_variables(os.environ)
     if not (dist.is_available() and dist.is_initialized()):
         return launched
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -122,11 +125,15 @@ class RankPeer:
         self._sample, self._sample_due = 0, 0.0
         self._own_row: tuple[int, RankNumbers] | None = None
         self._seen_step, self._seen_at = 0, time.monotonic()
+        self._seconds = poll_seconds(world.size)
+        self._progress = PeerProgress(world, emit)
+        self._loop_thread: int | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="amptui-ranks", daemon=True)
 
     def take(self, record: Record) -> None:
         """Take a record of this rank's loop; called by the loop's thread."""
+        self._loop_thread = threading.get_ident()
         self._sampling.add(record)
         if self._world.leads:
             self._emit(record)
@@ -164,8 +171,7 @@ class RankPeer:
                 time.sleep(2 * poll_seconds(self._world.size))  # the store ends with this process
 
     def _work(self) -> None:
-        seconds = poll_seconds(self._world.size)
-        while not self._ended and not self._stopping.wait(seconds):
+        while not self._ended and not self._stopping.wait(self._seconds):
             try:
                 self._tick()
             except RuntimeError:  # the store's: its process has ended
@@ -186,6 +192,8 @@ class RankPeer:
             self._lead(self._board)
         else:
             self._follow(self._board)
+        if self._connected and not self._ended and self._board is not None and self._loop is not None:
+            self._progress.tick(self._board, step=self._loop.step, thread_id=self._loop_thread)
 
     def _find_board(self) -> None:
         begun = time.monotonic() >= self._begun_at  # first: the group may be made in between
@@ -204,11 +212,12 @@ class RankPeer:
         assert loop is not None, "started with it"
         place = place_of(loop.device, device_name(loop.device), gpu_uuid(loop.device))
         board.post(f"place/{rank}", [self._control is not None, asdict(place)])
-        for name in ("at", "near"):
-            board.post(f"{name}/{rank}", [0, 0, 0])
+        board.post(f"at/{rank}", [0, 0, {}])
+        board.post(f"near/{rank}", [0, {}, 0])
         board.post(f"row/{rank}", [0, 0, []])
+        self._progress.post(board, loop.step)
         if self._world.leads:
-            for name, value in (("order", None), ("sample", [0, 0]), ("over", "")):
+            for name, value in (("call", 0), ("sample", [0, 0]), ("over", "")):
                 board.post(name, value)
         board.count("signed", 1)
         self._signed = True
@@ -227,8 +236,9 @@ class RankPeer:
             self._connected = True
             if self._world.leads:
                 self._tell_places(board)
-            if self._control is not None:
-                self._control.connect(board)
+            if self._control is not None and self._loop is not None:
+                loop = self._loop
+                self._control.connect(board, lambda: loop.step)
 
     def _verdict(self, board: Board, waited: float) -> str | None:
         """Rank 0's: why the ranks do not train together, or nothing if they do; None while some may come."""
@@ -272,10 +282,9 @@ class RankPeer:
     # ------------------------------------------------------------------ while training
 
     def _follow(self, board: Board) -> None:
-        order, (number, step), over = board.read(["order", "sample", "over"])
-        if self._control is not None and order is not None:
-            self._control.hear(Order(*order))
-            self._tell_place(board, self._control)
+        called, (number, step), over = board.read(["call", "sample", "over"])
+        if self._control is not None:
+            self._seconds = self._control.talk(called)
         if over and self._control is not None:
             self._control.end(over)
         if gone := self._gone(board):
@@ -284,17 +293,12 @@ class RankPeer:
         if row := self._sampling.take():
             self._post_row(board, *row)
 
-    def _tell_place(self, board: Board, control: GuestControl) -> None:
-        """While an order is open: how far this rank is, in collectives and in steps."""
-        order = control.order
-        if order is not None and self._loop is not None:
-            made = collectives_made()  # before the steps, which grow meanwhile
-            board.post(f"near/{self._world.rank}", [order.number, made, self._loop.step])
-
     def _lead(self, board: Board) -> None:
         if gone := self._gone(board):
             self._end(gone)
             return
+        if self._control is not None:
+            self._seconds = self._control.talk()
         if not self._told_over and self._control is not None and self._control.over:
             self._told_over = True
             board.post("over", self._control.over)

@@ -5,19 +5,23 @@
 
 import gc
 import json
+import logging
 import os
+import socket
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from amptui.control import tell_nobody
+from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
-from amptui.engine.distributed.world import World, refuse_unsupported, world_of
+from amptui.engine.distributed.world import World, refuse_unsupported
 from amptui.engine.worker import TrainingThread
-from amptui.errors import AmptuiError, UsageError
+from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.fork import end_workers
 from amptui.keeping import UNSAVED_STATUS
 from amptui.modelspec import ModelSpec, parse_model
@@ -25,8 +29,11 @@ from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 from amptui.process.stopping import Stopping
 from amptui.process.training import run_for_viewers, run_plainly, watch_gpu
 from amptui.prompt import complain
+from amptui.records import Record, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
+from amptui.runs.journal import Journal
+from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
 
 RANK_VARIABLE = "AMPTUI_RANK"
@@ -36,6 +43,9 @@ IMPORT_PATH_VARIABLE = "AMPTUI_RANK_IMPORT_PATH"
 """The environment's variable with the launcher's ``sys.path``."""
 
 _LOOK_INTERVAL_SECONDS = 0.5
+
+_DYING_SECONDS = 8.0
+"""How long a killed process may hold its files: the kernel frees its memory first."""
 
 _SIGNALLED = 128
 """An exit status from here on tells the number of the signal that asked the run to stop."""
@@ -82,12 +92,16 @@ def run_rank(plan: RankPlan, world: World) -> int:
     final_status = _final_status(world)
     if final_status is not None:
         return final_status
+    if world.leads and world.restart and not plan.run_dir.path.is_dir():
+        _end_for_good(world, RunFolderError.exit_status)
+        what = f"{socket.gethostname()}, where rank 0 runs now, does not see {plan.run_dir.path}"
+        raise RunFolderError(what, hint="use a folder that all machines share")
     request = replace(plan.request, resume=plan.request.resume or world.restart > 0, nproc=world.size)
     spec = parse_model(request.model)
     with blocked_stop_signals():
         if not world.leads:
             _redirect_output(plan.run_dir.path / "output.log" if plan.shown else None)
-            return _follow(request, spec, world)
+            return _follow(request, spec, world, plan)
         if plan.shown:
             status = run_for_viewers(request, spec, plan.run_dir, None, world=world)
         else:
@@ -108,14 +122,16 @@ def _end_for_good(world: World, status: int) -> None:
         LauncherStore(world).refuse(status)
 
 
-def run_under_torchrun(world: World, make_plan: Callable[[], RankPlan]) -> int:
-    """Train as one of the ranks that torchrun started; return the exit status.
+def run_under_launcher(world: World, make_plan: Callable[[World], RankPlan], *, resumes: bool) -> int:
+    """Train as one of the ranks that torchrun or another launcher started; return the exit status.
 
-    ``make_plan`` is called at rank 0 only, and not again after a restart. What it raises passes through.
+    ``make_plan`` is called at rank 0 only, and not again after a restart, unless the store has ended with the
+    ranks: then it has to know the run, as it does if it ``resumes`` one. What it raises passes through.
     """
-    from amptui.engine.distributed.launcher_store import LauncherStore
+    from amptui.engine.distributed.launcher_store import LauncherStore, agree_on_start
 
-    plan = LauncherStore(world).share_plan(lambda: make_plan().text())
+    world = agree_on_start(world)
+    plan = LauncherStore(world).share_plan(lambda: make_plan(world).text(), resumes=resumes)
     return plan if isinstance(plan, int) else run_rank(RankPlan.parse(plan), world)
 
 
@@ -128,7 +144,7 @@ def _final_status(world: World) -> int | None:
     return LauncherStore(world).final_status
 
 
-def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
+def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan) -> int:
     """Train as a rank other than 0, which records what all ranks do; return the exit status."""
     from amptui.engine.distributed.rank_thread import RankThread
 
@@ -145,17 +161,41 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World) -> int:
             os._exit(1)
         thread.close()
         end_workers()
+        if thread.last_records:
+            _write_for_rank_0(plan, thread.last_records)
     return _status(thread)
 
 
-def leave(status: int) -> int:
-    """Exit at once after a failure: torch may abort when it frees a group that others have left."""
-    if status:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(OSError, ValueError):  # gone, or closed by the model
-                stream.flush()
-        os._exit(status)
-    return status
+def _write_for_rank_0(plan: RankPlan, records: Sequence[Record]) -> None:
+    """Close the journal of a rank 0 that did not answer, once it is dead, and say why on the terminal."""
+    for record in records:
+        if isinstance(record, RunFailed) and RANK_VARIABLE not in os.environ:  # else the launcher says so
+            complain(record.error)
+    limit = time.monotonic() + _DYING_SECONDS
+    while True:
+        try:
+            with RunLock.take(plan.run_dir.path):
+                journal = Journal(plan.run_dir.journal_path)
+                journal.append(records)
+                journal.close()
+        except RunFolderError as error:
+            if time.monotonic() < limit:
+                continue  # the lock, which waits a moment, is released when the process is gone
+            complain(str(error))
+        return
+
+
+def leave(status: int) -> NoReturn:
+    """Exit at once, when all is done and written.
+
+    torch may abort as the interpreter ends: when it frees a group that others have left, or in handlers of
+    its own, which would turn a finished run into a failed one.
+    """
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):  # gone, or closed by the model
+            stream.flush()
+    os._exit(status)
 
 
 def _redirect_output(log: Path | None) -> None:
@@ -190,4 +230,4 @@ if __name__ == "__main__":
     except AmptuiError as error:
         complain(str(error))
         ended = error.exit_status
-    sys.exit(leave(ended))
+    leave(ended)

@@ -1,6 +1,7 @@
-"""Prints the list of runs: a table that fits the terminal, or one JSON line for each run."""
+"""Prints the newest runs: a table that fits the terminal, or one JSON line for each run."""
 
 import json as json_text
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +11,11 @@ from typing import TextIO
 from rich.cells import cell_len, set_cell_size
 
 from amptui import strictjson, units
-from amptui.prompt import put
+from amptui.prompt import complain, put
+from amptui.request import PAGE_RUNS
 from amptui.runs.kept_run import KeptRun, look_at
-from amptui.runs.rundir import kept_runs
+from amptui.runs.recent import kept_names
+from amptui.runs.rundir import RunDir, default_base
 from amptui.text import inert_line, printable
 
 _GAP = "  "
@@ -27,6 +30,10 @@ _NOW_SECONDS = 5
 """A live run writes every second."""
 
 
+_LINES_BESIDE_RUNS = 3
+"""Lines of a terminal that the heading, the line about older runs and the prompt take."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     heading: str
@@ -35,21 +42,46 @@ class _Column:
     cell: Callable[[KeptRun], str]
 
 
-def list_runs(*, json: bool, out: TextIO) -> int:
-    """Print the user's runs to ``out``, the one written last first; return the exit status.
+def list_runs(*, json: bool, out: TextIO, limit: int | None = None) -> int:
+    """Print the newest of the user's runs to ``out``, the one written last first; return the exit status.
 
-    With ``json`` each run is one object a line: ``type`` (Run) and the fields of `KeptRun`. Raises
-    ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list cannot be written.
+    At most ``limit`` runs; if it is None, as many as a terminal has lines for, or `PAGE_RUNS` in JSON and
+    where ``out`` is no terminal. Of older runs no file is opened; how many there are is told below the table,
+    or on standard error. With ``json`` each run is one object a line: ``type`` (Run) and the fields of
+    `KeptRun`. Raises ``RunFolderError`` if the folder of runs cannot be read, ``OutputError`` if the list
+    cannot be written.
     """
-    runs = [look_at(run) for run in kept_runs()]
+    names = kept_names()
+    size = shutil.get_terminal_size() if out.isatty() and not json else None
+    width = size.columns if size is not None else None
+    page = _page(len(names), size) if limit is None else limit
+    runs = [look_at(RunDir(default_base() / name)) for name in names[:page]]
+    older = len(names) - len(runs)
     if json:
         put("".join(f"{_json_line(run)}\n" for run in runs), out)
     elif runs:
-        width = shutil.get_terminal_size().columns if out.isatty() else None
-        put("".join(inert_line(out, line) for line in _table(runs, width)), out)
+        below = [_older(older, width)] if older and width is not None else []
+        put("".join(inert_line(out, line) for line in (*_table(runs, width), *below)), out)
     else:
         put(inert_line(out, "no runs yet; `amptui train mnist-deep` starts one"), out)
+    if older and width is None and limit is None:
+        complain(_older(older, None))
     return 0
+
+
+def _page(runs: int, size: os.terminal_size | None) -> int:
+    """How many of so many ``runs`` to show on a terminal of that ``size``, or elsewhere if it is None."""
+    if size is None:
+        return PAGE_RUNS
+    room = size.lines - _LINES_BESIDE_RUNS
+    return runs if runs <= room + 1 else max(1, room)
+
+
+def _older(runs: int, width: int | None) -> str:
+    """How many older runs there are and how to list them; shorter if it would not fit."""
+    plural = "s" if runs > 1 else ""
+    line = f"{units.count(runs)} older run{plural} not listed: use `amptui runs --all` or `--limit N`"
+    return line if width is None or len(line) <= width else _cut(f"{units.count(runs)} older: --all", width)
 
 
 def _json_line(run: KeptRun) -> str:
@@ -67,7 +99,11 @@ def _table(runs: Sequence[KeptRun], width: int | None) -> Iterator[str]:
         shown.remove(min(shown, key=lambda at: columns[at].worth))
     for row in rows:
         line = _GAP.join(set_cell_size(row[at], widths[at]) for at in shown).rstrip()
-        yield line if width is None or cell_len(line) <= width else set_cell_size(line, width)
+        yield _cut(line, width)
+
+
+def _cut(line: str, width: int | None) -> str:
+    return line if width is None or cell_len(line) <= width else set_cell_size(line, width)
 
 
 def _columns(now: float) -> tuple[_Column, ...]:

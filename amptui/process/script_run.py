@@ -13,16 +13,15 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from amptui.engine.description import device_name, gpu_uuid, hardware, versions
 from amptui.engine.distributed.guest_control import NO_SCRIPT_XRAY
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.observed_loop import ObservedLoop
+from amptui.engine.own_loop.parallel_layout import ParallelLayout, layout_of
 from amptui.engine.own_loop.parameter_owner import kind_of
 from amptui.engine.own_loop.switched_amp import SwitchedScaler
-from amptui.engine.sharding import is_sharded
 from amptui.fork import how_ended
 from amptui.prompt import complain
 from amptui.records import DataInfo, RunFailed, RunFinished, RunStarted, Severity
@@ -57,6 +56,18 @@ class ScriptRun:
         self.stops_when_asked = False
         """Whether the script's loop asks whether it should stop."""
         self._warned: set[str] = set()
+        self.layout = ParallelLayout(1)
+        """How the ranks share the training; a single process takes all samples."""
+
+    def lay_out(self, script: "Script") -> None:
+        """See how the ranks share the training of ``script``, unless it says so."""
+        if self.world is None:
+            return
+        layout, given = layout_of(script.model, self.ranks), script.data_parallel
+        if given is not None:
+            why = f"{self.ranks} ranks cannot be {given} times as many" if self.ranks % given else ""
+            layout = replace(layout, data_parallel=0 if why else given, unknown=why)
+        self.layout = layout
 
     @property
     def ranks(self) -> int:
@@ -98,6 +109,8 @@ class Script(Protocol):
     def scaler(self) -> GradScaler | None: ...
     @property
     def samples_per_step(self) -> int | None: ...
+    @property
+    def data_parallel(self) -> int | None: ...
     @property
     def amp_precision(self) -> str: ...
     @property
@@ -145,21 +158,15 @@ def describe(
     )
     if run.world is None:
         return started
-    together = None if each is None else each * run.ranks
+    data_parallel = run.layout.data_parallel
     return replace(
         started,
         refuses={"x-ray": NO_SCRIPT_XRAY, **started.refuses},
         world_size=run.ranks,
-        parallel=_parallel(script.model),
-        global_batch_size=together,
+        parallel="+".join(run.layout.kinds),
+        data_parallel=data_parallel or None,
+        global_batch_size=each * data_parallel if each and data_parallel else None,
     )
-
-
-def _parallel(model: nn.Module) -> Literal["", "ddp", "fsdp2"]:
-    """How the ranks train it, as far as the model says."""
-    if is_sharded(model):
-        return "fsdp2"
-    return "ddp" if any(isinstance(each, DistributedDataParallel) for each in model.modules()) else ""
 
 
 def with_length(started: RunStarted, run: ScriptRun, batches_per_step: int) -> RunStarted:

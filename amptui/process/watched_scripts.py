@@ -39,6 +39,8 @@ class Observed:
     name: str = ""
     """What a screen calls the optimizer; empty without others."""
     others: tuple[NamedOptimizer, ...] = ()
+    data_parallel: int | None = None
+    """How many ranks take samples of their own; None: as the model says."""
 
     def open_loop(
         self,
@@ -47,18 +49,19 @@ class Observed:
         begins: Callable[[str], object],
         failed: Callable[[Exception], object],
         ranks: int = 1,
+        data_parallel: int = 1,
         control: Control | None = None,  # noqa: ARG002 - nothing is asked of it
     ) -> ObservedLoop:
-        """Begin to see its steps, one of so many ``ranks``."""
+        """Begin to see its steps, one of so many ``ranks``; ``data_parallel`` take samples of their own."""
         loop = ObservedLoop(
             self.model,
             self.optimizer,
             emit,
-            samples_per_step=self.samples_per_step and self.samples_per_step * ranks,
+            samples_per_step=self.samples_per_step and self.samples_per_step * data_parallel,
             begins=begins,
             failed=failed,
             lanes=self.lanes,
-            inputs=None if self.lanes is None else ModelInputs(self.model),
+            inputs=None if self.lanes is None else ModelInputs(self.model, data_parallel),
         )
         return _with_others(loop, self.others, ranks)
 
@@ -89,6 +92,8 @@ class Watched:
     others: tuple[NamedOptimizer, ...] = ()
     lanes: OptimizerLanes | None = None
     """What has seen the first step so far, if the run begins with it."""
+    data_parallel: int | None = None
+    """How many ranks take samples of their own; None: as the model says."""
 
     @property
     def name(self) -> str:
@@ -117,14 +122,15 @@ class Watched:
         begins: Callable[[str], object],
         failed: Callable[[Exception], object],
         ranks: int = 1,
+        data_parallel: int = 1,
         control: Control | None = None,
     ) -> ObservedLoop:
-        """Begin to see its steps, one of so many ``ranks``, and to handle requests after them."""
+        """Begin to see its steps, as :class:`Observed` does, and to handle requests after them."""
         loop = WatchedLoop(
             self.own,
             self.amp,
             emit,
-            samples_per_step=self.samples_per_step and self.samples_per_step * ranks,
+            samples_per_step=self.samples_per_step and self.samples_per_step * data_parallel,
             save=self.save,
             control=control,
             begins=begins,

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -10,26 +11,30 @@ from amptui.errors import RunFolderError, UsageError
 from amptui.runfiles import LINK
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import holder
+from amptui.runs.recent import kept_names, lock_files
 from amptui.runs.rundir import (
     RunDir,
     default_base,
     expanded,
-    kept_runs,
     open_run_dir,
     read_run_json,
+    reason,
     run_argument,
     written,
 )
 from amptui.runs.trust import resume_command
 
-_TIME_OF_A_NAME = r"-\d{8}-\d{6}(-\d+)?"
-"""The part of a saved run's name after the model's, as ``create_run_dir`` writes it."""
+_TIME_OF_A_NAME = re.compile(r"(-\d{8}-\d{6}(-\d+)?)?")
+"""The part of a saved run's name after the model's, as ``create_run_dir`` writes it, if any."""
 
 _MAX_NAMED = 3
 """Matching runs that a message lists at most."""
 
 RESTART_SECONDS = 120.0
 """How long ranks may take to be started again. The launcher gives the old ones 30 s to end."""
+
+_TICK_SECONDS = 2.0
+"""The coarsest times of files that are in use: locks this close may have been taken in either order."""
 
 _GIVE = "give a run's folder, its journal.jsonl or its name"
 
@@ -59,10 +64,10 @@ def resumable(text: str) -> RunDir:
     if trains is not None:
         watch = f"watch it with `amptui attach {run_argument(run_dir.path)}`"
         raise RunFolderError(f"{run_argument(run_dir.path)} is still running, {trains}", hint=watch)
-    if not os.path.lexists(run_dir.run_json_path):
+    if not _is_there(run_dir.run_json_path):
         what = f"cannot resume {run_dir.path}: it has no {run_dir.run_json_path.name}"
         raise RunFolderError(what, hint=_NOTHING)
-    if not os.path.lexists(run_dir.checkpoints_path):
+    if not _is_there(run_dir.checkpoints_path):
         raise RunFolderError(f"cannot resume {run_dir.path}: it has no checkpoints", hint=_NOTHING)
     if run_dir.checkpoints_path.is_symlink():
         what = f"cannot read {run_dir.checkpoints_path}: {LINK}"
@@ -75,10 +80,11 @@ def live_run(text: str) -> RunDir:
 
     Raises ``UsageError``, with a hint, if no live run matches or several do.
     """
-    runs = _candidates(text)
-    live = [look_at(run) for run in runs if holder(run.path) is not None]
+    folders = _matching(text) if text else []
+    live = [run for folder in folders if (run := _if_live(folder)) is not None] if text else _last_live()
     if not live:
-        raise _not_live(look_at(runs[0]) if runs else None, is_named=bool(text))
+        newest = RunDir(Path(folders[0])) if folders else _newest_kept()
+        raise _not_live(None if newest is None else look_at(newest), is_named=bool(text))
     if text and len(live) > 1:
         raise _several([run.name for run in live], f"{text!r} matches {len(live)} live runs")
     run = max(live, key=lambda run: (run.is_here, run.began or 0.0))
@@ -90,12 +96,19 @@ def live_run(text: str) -> RunDir:
 def journal_of(run: Path) -> Path:
     """The journal of ``run``, which is its folder, the journal itself or a link to it.
 
-    Raises ``RunFolderError`` for a folder without a journal.
+    Raises ``RunFolderError`` for a folder without a journal, or one that cannot be read.
     """
-    if not run.is_dir():
-        return run.resolve() if run.is_symlink() else run
+    # Unlike Path's, these functions do not raise for a folder that cannot be read or a link to itself.
+    if not os.path.isdir(run):  # noqa: PTH112
+        return Path(os.path.realpath(run)) if os.path.islink(run) else run  # noqa: PTH114
     journal = RunDir(run).journal_path
-    if not journal.is_file():
+    try:
+        is_there = stat.S_ISREG(journal.stat().st_mode)
+    except FileNotFoundError:
+        is_there = False
+    except OSError as error:
+        raise RunFolderError(f"cannot read {journal}: {reason(error)}") from error
+    if not is_there:
         raise RunFolderError(f"{run} has no {journal.name}", hint="give the folder or the journal of a run")
     return journal
 
@@ -118,29 +131,83 @@ def _folder(path: Path) -> RunDir:
     return RunDir(path if path.is_dir() else path.parent)
 
 
-def _candidates(text: str) -> list[RunDir]:
-    """All runs that match ``text``, newest first; every saved run if it is empty. Raises ``UsageError``."""
+def _last_live() -> list[KeptRun]:
+    """Live runs, among them the one of this machine that was started last; those before it may be missing."""
+    base = default_base()
+    live: list[KeptRun] = []
+    started: float | None = None
+    for lock in lock_files():
+        # Opening every lock would take longer than all else. An unsigned one does not name this machine.
+        if started is not None and (not lock.is_signed or lock.written < started - _TICK_SECONDS):
+            break
+        run = _if_live(f"{base}{os.sep}{lock.name}")
+        if run is not None:
+            live.append(run)
+            started = lock.written if run.is_here and started is None else started
+    return live
+
+
+def _if_live(folder: str) -> KeptRun | None:
+    """The run in ``folder`` if a process trains it now."""
+    if holder(folder) is None:
+        return None
+    run = look_at(RunDir(Path(folder)))
+    return run if run.is_live else None  # it may have just ended
+
+
+def _newest_kept() -> RunDir | None:
+    """The newest of all saved runs, if there is one."""
+    names = kept_names()
+    return _newest_of(names) if names else None
+
+
+def _newest_of(names: list[str]) -> RunDir:
+    """The first that has a journal, or whose folder cannot be read; the first if all lack one."""
+    runs = (RunDir(default_base() / name) for name in names)
+    return next((run for run in runs if not _lacks_journal(run)), RunDir(default_base() / names[0]))
+
+
+def _lacks_journal(run_dir: RunDir) -> bool:
+    with suppress(RunFolderError):
+        return not _is_there(run_dir.journal_path)
+    return False
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has that name. Raises ``RunFolderError`` if its folder cannot be read."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise RunFolderError(f"cannot read {path}: {reason(error)}") from error
+    return True
+
+
+def _matching(text: str) -> list[str]:
+    """The folders of all runs that match ``text``, newest first. Raises ``UsageError`` if there is none."""
     path = _existing(text)
     if path is not None:
-        return [_folder(path)]
-    return _meant(text) if text else kept_runs()
+        return [str(_folder(path).path)]
+    base = default_base()
+    return [f"{base}{os.sep}{name}" for name in _meant(text)]
 
 
 def _kept(text: str) -> RunDir:
     """The saved run that ``text`` names; the newest of all, or of a model. Raises ``UsageError``."""
     if not text:
-        runs = kept_runs()
-        if not runs:
+        newest = _newest_kept()
+        if newest is None:
             raise UsageError(f"no runs in {default_base()} yet", hint=_GIVE)
-        return runs[0]
-    runs = _meant(text)
-    if len(runs) > 1 and not _is_called(runs[0].path.name, text):
-        raise _several([run.path.name for run in runs], f"{text!r} matches {len(runs)} runs")
-    return runs[0]
+        return newest
+    names = _meant(text)
+    if len(names) > 1 and not _is_called(names[0], text):
+        raise _several(names, f"{text!r} matches {len(names)} runs")
+    return _newest_of(names)
 
 
-def _meant(text: str) -> list[RunDir]:
-    """The saved runs that match ``text``, newest first, at least one. Raises ``UsageError``.
+def _meant(text: str) -> list[str]:
+    """The names of the saved runs that match ``text``, newest first, at least one. Raises ``UsageError``.
 
     The one with that name, else those of that model, else those whose names begin with it.
     """
@@ -148,15 +215,15 @@ def _meant(text: str) -> list[RunDir]:
         raise UsageError(f"no run {text!r}", hint="check the path")
     named = RunDir(default_base() / text)
     if text not in (".", "..") and os.path.isdir(named.path) and named.holds_a_run:  # noqa: PTH112
-        return [named]
-    found = kept_runs(lambda name: _is_called(name, text)) or kept_runs(lambda name: name.startswith(text))
-    if not found:
+        return [named.path.name]
+    names = kept_names(lambda name: _is_called(name, text)) or kept_names(lambda name: name.startswith(text))
+    if not names:
         raise UsageError(f"no run {text!r}", hint=_GIVE)
-    return found
+    return names
 
 
 def _is_called(name: str, text: str) -> bool:
-    return name == text or re.fullmatch(re.escape(text) + _TIME_OF_A_NAME, name) is not None
+    return name.startswith(text) and _TIME_OF_A_NAME.fullmatch(name, len(text)) is not None
 
 
 def _several(names: list[str], what: str) -> UsageError:
@@ -174,7 +241,7 @@ def _not_live(run: KeptRun | None, *, is_named: bool) -> UsageError:
         hint = "its ranks may be starting again: repeat this in a few seconds"
         return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
     hint = f"view it with `amptui replay {named}`"
-    if run.state != "finished" and RunDir(run.folder).checkpoints_path.is_dir():
+    if run.state not in ("finished", "unreadable") and RunDir(run.folder).checkpoints_path.is_dir():
         hint += f", or resume it with `{resume_command(run.folder)}`"
     return UsageError(ended if is_named else f"no run is live; the newest, {ended}", hint=hint)
 

@@ -218,10 +218,6 @@ def _newest(file: BinaryIO, size: int) -> _Newest:
 def _newest_in(data: bytes) -> _Newest:
     words = [_last(data, RunFinished), _last(data, RunFailed)]
     stepped, resumed = _last_steps(data), _last(data, RunResumed)
-    if stepped[1] is not None and stepped[1].optimizer:
-        # The run's length is counted in steps of its first optimizer, unless that has long made none.
-        first = _last_steps(data, lambda record: not record.optimizer)
-        stepped = first if first[1] is not None else stepped
     optimizer = stepped[1].optimizer if stepped[1] is not None else ""
     after = max((at for at, record in (stepped, resumed) if record is not None), default=-1)
     # The end of a run that was resumed later is not its last record.
@@ -235,19 +231,29 @@ def _newest_in(data: bytes) -> _Newest:
     )
 
 
+def _last_steps(data: bytes) -> tuple[int, Steps | None]:
+    """The newest steps, and where their line begins: only here is known in which records steps are."""
+    stepped = _last_block(data)
+    if stepped[1] is None or not stepped[1].optimizer:
+        return stepped
+    # The run's length is counted in steps of its first optimizer, unless that has long made none.
+    first = _last_block(data, lambda record: not record.optimizer)
+    return first if first[1] is not None else stepped
+
+
+def _last_block(
+    data: bytes, fits: Callable[[Steps], bool] = lambda _record: True
+) -> tuple[int, Steps | None]:
+    """The newest steps that fit, also of journals with one line for each."""
+    blocks = _last(data, Steps, fits)
+    single = _searched(data, Steps, bytes.rfind, fits, "StepRecord")
+    return blocks if blocks[0] > single[0] else single
+
+
 def _last(
     data: bytes, kind: type[_R], fits: Callable[[_R], bool] = lambda _record: True
 ) -> tuple[int, _R | None]:
     return _searched(data, kind, bytes.rfind, fits)
-
-
-def _last_steps(
-    data: bytes, fits: Callable[[Steps], bool] = lambda _record: True
-) -> tuple[int, Steps | None]:
-    """The newest steps, also of journals with one line for each."""
-    blocks = _last(data, Steps, fits)
-    single = _searched(data, Steps, bytes.rfind, fits, "StepRecord")
-    return blocks if blocks[0] > single[0] else single
 
 
 def _searched(

@@ -12,7 +12,7 @@ from typing import Any
 
 from amptui.errors import RunFolderError
 from amptui.runfiles import FILE_MODE, is_still, open_file
-from amptui.runs.rundir import RunDir, reason, refuse_a_run
+from amptui.runs.rundir import LOCK_NAME, RunDir, reason, refuse_a_run
 
 _PATIENCE_SECONDS = 0.5
 """Checking whether the lock is held takes it for microseconds; a new run waits that out."""
@@ -113,10 +113,13 @@ class RunLock:
         self.release()
 
 
-def holder(folder: Path) -> Holder | None:
-    """Who trains in ``folder`` now; None if nobody does. Creates no file and blocks nobody."""
+def holder(folder: Path | str) -> Holder | None:
+    """Who trains in ``folder`` now; None if nobody does. Creates no file and blocks nobody.
+
+    With the folder as text it takes half the time, which counts for thousands of them.
+    """
     try:
-        file = open_file(RunDir(folder).lock_path, os.O_RDONLY)
+        file = open_file(f"{folder}{os.sep}{LOCK_NAME}", os.O_RDONLY)
     except OSError:
         return None
     try:

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -14,6 +14,8 @@ from typing import Any
 from amptui import strictjson
 from amptui.errors import RunFolderError
 from amptui.runfiles import FOLDER_MODE, names_in, open_new, open_to_read
+
+JOURNAL_NAME, LOCK_NAME = "journal.jsonl", "run.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class RunDir:
     @property
     def journal_path(self) -> Path:
         """The run's records."""
-        return self.path / "journal.jsonl"
+        return self.path / JOURNAL_NAME
 
     @property
     def run_json_path(self) -> Path:
@@ -35,7 +37,7 @@ class RunDir:
     @property
     def lock_path(self) -> Path:
         """The file whose lock the live run holds."""
-        return self.path / "run.lock"
+        return self.path / LOCK_NAME
 
     @property
     def checkpoints_path(self) -> Path:
@@ -167,24 +169,6 @@ def run_argument(folder: Path) -> str:
         if folder.parent == default_base():
             return folder.name
     return str(folder)
-
-
-def kept_runs(named: Callable[[str], object] = lambda _name: True) -> list[RunDir]:
-    """The user's runs, or those for whose names ``named`` is true; the one written last first.
-
-    Opens none of their files: of thousands, most are never needed. Raises ``RunFolderError``.
-    """
-    base = default_base()
-    try:
-        with os.scandir(base) as entries:
-            folders = [RunDir(Path(entry)) for entry in entries if named(entry.name) and entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise RunFolderError(f"cannot read {base}: {reason(error)}") from error
-    dated = [(written(folder), folder) for folder in folders]
-    runs = [(when or 0.0, run) for when, run in dated if when is not None or run.holds_a_run]
-    return [run for _, run in sorted(runs, key=lambda each: (each[0], each[1].path.name), reverse=True)]
 
 
 def written(run_dir: RunDir) -> float | None:

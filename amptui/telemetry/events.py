@@ -7,7 +7,7 @@ from typing import Any, Literal
 from amptui.findings import ModelCompiled, ModulesTraced, PrecisionsCompared, XRayTaken
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.ranks import RankLost, RanksDisagree
+from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, StacksTaken
 from amptui.records import (
     MIN_SOUND_SCALE,
     EpochFinished,
@@ -133,6 +133,8 @@ Happening = (
     | KeepingChanged
     | ViewersChanged
     | RanksDisagree
+    | RanksAwaited
+    | StacksTaken
     | RankLost
     | SlowRankNews
     | OptimizerFollowed
@@ -232,9 +234,17 @@ def severity_of(about: Happening) -> Severity:
         return about.verdict.severity
     if isinstance(about, SlowRankNews):
         return "info" if about.verdict is None else "warning"
-    if isinstance(about, GradientsDropped) or (isinstance(about, Resumption) and about.record.restarts):
+    if _is_warning(about):
         return "warning"
     return "error" if _is_error(about) else "info"
+
+
+def _is_warning(about: Happening) -> bool:
+    if isinstance(about, RanksAwaited):
+        return not about.over
+    return isinstance(about, GradientsDropped) or (
+        isinstance(about, Resumption) and about.record.restarts > 0
+    )
 
 
 def _is_error(about: Happening) -> bool:

@@ -11,6 +11,7 @@ from amptui.ranks import (
     PERCENTILES,
     RankLost,
     RankPlace,
+    RanksAwaited,
     RanksDisagree,
     RanksSampled,
     RanksStarted,
@@ -27,7 +28,7 @@ from amptui.telemetry.stragglers import (
 MAX_LOST = 64
 """Lost ranks kept at most."""
 
-RankRecord = RanksStarted | RanksSampled | RanksDisagree | RankLost
+RankRecord = RanksStarted | RanksSampled | RanksDisagree | RanksAwaited | RankLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,8 @@ class RanksView:
     straggler: RankVerdict | None = None
     disagreements: tuple[RanksDisagree, ...] = ()
     """What is not equal on all ranks now."""
+    awaited: RanksAwaited | None = None
+    """The ranks that make all others wait now, as last told."""
     lost: tuple[RankLost, ...] = ()
     restarts: int = 0
     """How often the launcher has started the ranks again."""
@@ -87,6 +90,7 @@ class RankWatch:
     _straggler: RankVerdict | None = None
     _news: StragglerNews = field(default_factory=StragglerNews)
     _disagreements: tuple[RanksDisagree, ...] = ()
+    _awaited: RanksAwaited | None = None
     _lost: tuple[RankLost, ...] = ()
     _restarts: int = 0
     _max_restarts: int = 0
@@ -95,10 +99,10 @@ class RankWatch:
     def restart(self) -> None:
         """Another process goes on: forget what the ranks measured, and what was wrong with them."""
         self._window.clear()
-        self._straggler, self._disagreements, self._lost, self._view = None, (), (), None
+        self._straggler, self._awaited, self._disagreements, self._lost, self._view = None, None, (), (), None
         self._news = StragglerNews()
 
-    def take(self, record: RankRecord) -> RanksDisagree | RankLost | SlowRankNews | None:
+    def take(self, record: RankRecord) -> RanksDisagree | RanksAwaited | RankLost | SlowRankNews | None:
         """Add a record; return what the event list should tell of it.
 
         A sample that is none, of too many ranks or of one twice, is left out.
@@ -110,6 +114,8 @@ class RankWatch:
             others = tuple(each for each in self._disagreements if each.what != record.what)
             self._disagreements = (*others, record) if record.count > 0 else others
             return record
+        if isinstance(record, RanksAwaited):
+            return self._await(record)
         if isinstance(record, RankLost):
             self._lost = (*self._lost, record)[-MAX_LOST:]
             return record
@@ -117,6 +123,12 @@ class RankWatch:
         self._places = record.ranks
         self._restarts, self._max_restarts = record.restarts, record.max_restarts
         return None
+
+    def _await(self, record: RanksAwaited) -> RanksAwaited | None:
+        """The events tell the beginning and the end."""
+        before, self._awaited = self._awaited, None if record.over else record
+        same = before is not None and (before.ranks, before.phase) == (record.ranks, record.phase)
+        return None if same and not record.over else record
 
     def _sample(self, record: RanksSampled) -> SlowRankNews | None:
         if not 0 < len(set(record.ranks)) == len(record.ranks) <= MAX_RANKS_SAMPLED:
@@ -154,6 +166,7 @@ class RankWatch:
             percentiles={} if newest is None else _percentiles(newest, rows),
             straggler=self._straggler,
             disagreements=self._disagreements,
+            awaited=self._awaited,
             lost=self._lost,
             restarts=self._restarts,
             max_restarts=self._max_restarts,

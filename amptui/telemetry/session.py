@@ -338,6 +338,8 @@ _FOLDS: Mapping[type[Any], Callable[[Session, Any], None]] = {
     ranks.RanksSampled: Session._take_ranks,
     ranks.RanksDisagree: Session._take_ranks,
     ranks.RanksOverflowed: lambda session, record: session._log.add_overflow(record),
+    ranks.RanksAwaited: Session._take_ranks,
+    ranks.StacksTaken: lambda session, record: session._log.add(record),
     ranks.RankLost: Session._take_ranks,
     records.PrecisionChanged: Session._change_precision,
     records.BlockFinished: lambda session, record: session._optimizers.first.ledger.add_peak(

@@ -86,6 +86,8 @@ def as_resumed(run: RunStarted, resumed: RunResumed) -> RunStarted:
     }
     if resumed.world_size == 1:
         changed["global_batch_size"] = None
+    if resumed.world_size is not None:
+        changed["data_parallel"] = resumed.data_parallel
     return replace(
         run,
         device=resumed.device,

@@ -2,10 +2,9 @@
 
     python -m tests.benchmarks.many_ranks [--seconds N] [--ranks N ...] [--json FILE]
 
-Simulated ranks, with a slow one among them, send rows to the real control and report of rank 0, and give a
-sample for each second of a run to the real recorder, session, journal, socket and screen. Rows arrive as a
-table in memory: what it takes to gather them over a network is no part of this. Prints a table and then one
-JSON object.
+Simulated ranks, with a slow one among them, post rows for the real report of rank 0, and give a sample for
+each second of a run to the real recorder, session, journal, socket and screen. Rows are texts in memory:
+what it takes to bring them over a network is no part of this. Prints a table and then one JSON object.
 """
 
 import argparse
@@ -18,15 +17,14 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import count
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from amptui import codec
-from amptui.engine.distributed.rank_control import EXCHANGE_SECONDS, RankControl
+from amptui.engine.distributed.posted_rows import PostedRows, rows_seconds
 from amptui.engine.distributed.rank_numbers import RankReport
-from amptui.engine.distributed.rank_rows import ROW_VALUES, RankNumbers, RankRow, Table
-from amptui.engine.distributed.world import World
+from amptui.engine.distributed.rank_rows import RankNumbers, RankRow
 from amptui.keeping import ViewersChanged
 from amptui.process.recorder import Recorder
 from amptui.ranks import RanksSampled, StandingOut, condensed
@@ -50,16 +48,20 @@ _HELLO = b'{"hello": {"protocol": 2}}\n'
 
 _ENOUGH_SECONDS = 60.0
 
+_ROWS = 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Of one number of ranks, for each second of the run; CPU in seconds."""
 
     ranks: int
-    exchange_cpu: float
-    """Reading the rows of ten exchanges at rank 0, in the thread that trains."""
+    rows_cpu: float
+    """Reading the rows of all ranks at rank 0, in the thread beside the training."""
+    rows_seconds: float
+    """From one row of each rank to the next."""
     row_bytes: int
-    """Of all rows of an exchange: each rank receives them."""
+    """Of one row of each of the others, which rank 0 receives."""
     condense_cpu: float
     """Choosing what of a sample is kept."""
     record_cpu: float
@@ -127,11 +129,13 @@ def measure(folder: Path, ranks: int, seconds: int) -> Cost:
     server.close(1.0)
     screen.close()
     found = session.view().ranks
+    rows_cpu, row_bytes = _rows_cost(samples[0])
     shown = _shown([*started, *kept], seconds)
     return Cost(
         ranks=ranks,
-        exchange_cpu=_exchange_cpu(samples[0], seconds),
-        row_bytes=8 * ROW_VALUES * ranks,
+        rows_cpu=rows_cpu,
+        rows_seconds=rows_seconds(ranks),
+        row_bytes=row_bytes,
         condense_cpu=condense_cpu,
         record_cpu=(after[1] - before[1]) / seconds - idle,
         journal_bytes=(after[0] - before[0]) / seconds,
@@ -144,7 +148,7 @@ def measure(folder: Path, ranks: int, seconds: int) -> Cost:
 
 
 class _AllRanks:
-    """The exchange of rank 0 with ranks that always tell the same."""
+    """The board of rank 0 with ranks that always tell the same."""
 
     def __init__(self, sample: RanksSampled) -> None:
         columns = zip(
@@ -154,7 +158,7 @@ class _AllRanks:
             RankRow(
                 0,
                 1,
-                numbers=RankNumbers(
+                RankNumbers(
                     steps=8,
                     last_step=1,
                     step_seconds=step or math.nan,
@@ -166,30 +170,33 @@ class _AllRanks:
             )
             for step, data, compute, clock in columns
         ]
-        self._table = np.array([row.values() for row in rows])
-        self.received = 0
+        self._texts = [json.dumps(row.values()) for row in rows[1:]]
+        self.bytes = sum(map(len, self._texts))
+        self.read_rows = 0
 
-    def send(self, row: Sequence[float]) -> None:
-        self._table[:, 0] = row[0]  # the number of the exchange
-        self._table[0] = row
+    def post(self, name: str, value: object) -> None: ...
 
-    def receive(self) -> Table:
-        self.received += 1
-        return self._table
+    def decide(self, name: str, value: object) -> None: ...
+
+    def count(self, _name: str, _more: int = 0) -> int:
+        return 1 << 60
+
+    def read(self, _names: Sequence[str]) -> list[list[float]]:
+        self.read_rows += 1
+        return [json.loads(text) for text in self._texts]
 
 
-def _exchange_cpu(sample: RanksSampled, seconds: int) -> float:
-    """CPU seconds of rank 0 for the exchanges of a second."""
-    exchange = _AllRanks(sample)
-    control = RankControl(World(0, 0, sample.world_size))
-    control.join(exchange)
-    report = RankReport(lambda _record: None)
-    control.received, control.measure = report.take, lambda: RankNumbers(steps=8, last_step=1)
-    exchanges = seconds * round(1 / EXCHANGE_SECONDS)
+def _rows_cost(sample: RanksSampled) -> tuple[float, int]:
+    """CPU seconds of rank 0's thread for the rows of a second, and the bytes of one of each rank."""
+    board: Any = _AllRanks(sample)
+    report, hours = RankReport(lambda _record: None), count(0, 3600)
+    rows = PostedRows(board, 0, sample.world_size, report.take, clock=lambda: next(hours))
     began = time.thread_time()
-    while exchange.received < exchanges:
-        control.at_boundary()
-    return (time.thread_time() - began) / seconds
+    while board.read_rows < _ROWS:
+        rows.announce(0)
+        rows.put(1, RankNumbers(steps=8, last_step=1))
+        rows.announce(0)
+    return (time.thread_time() - began) / _ROWS / rows_seconds(sample.world_size), board.bytes
 
 
 def _idle_cpu(recorder: Recorder, screen: "_Screen") -> float:
@@ -258,7 +265,7 @@ def table(costs: Sequence[Cost]) -> str:
     """One line for each number of ranks."""
     head = (
         "ranks",
-        "exchange",
+        "read rows",
         "row bytes",
         "condense",
         "record",
@@ -272,8 +279,8 @@ def table(costs: Sequence[Cost]) -> str:
     rows = [
         (
             f"{cost.ranks:,}",
-            f"{1000 * cost.exchange_cpu:.2f} ms/s",
-            f"{cost.row_bytes / 1000 / EXCHANGE_SECONDS:.1f} kB/s",
+            f"{1000 * cost.rows_cpu:.2f} ms/s",
+            f"{cost.row_bytes / 1000 / cost.rows_seconds:.1f} kB/s",
             f"{1000 * cost.condense_cpu:.2f} ms/s",
             f"{1000 * cost.record_cpu:.2f} ms/s",
             f"{cost.journal_bytes / 1000:.2f} kB/s",

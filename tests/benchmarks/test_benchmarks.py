@@ -16,9 +16,12 @@ from amptui.engine.distributed.rank_rows import ROW_VALUES
 from amptui.estimate import MIN_PAIRS
 from amptui.records import PhaseChanged, Record, RunFailed, RunFinished
 from amptui.runs.journal import Journal
+from amptui.runs.lock import RunLock
+from amptui.runs.recent import kept_names
+from amptui.runs.rundir import default_base
 from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
-from tests.benchmarks import many_ranks
+from tests.benchmarks import many_ranks, many_runs, store_load
 from tests.benchmarks.beside import MIN_QUIET_PAIRS, PLAIN, figures, ratios
 from tests.benchmarks.figures import Figure, mean_interval, mean_ratio, table
 from tests.benchmarks.fold_many import STRETCH, fold
@@ -317,9 +320,28 @@ def test_what_ranks_cost_is_measured(tmp_path: Path) -> None:
     assert cost.found
     assert 0 < cost.journal_bytes < 6000
     assert min(cost.condense_cpu, cost.screen_cpu, cost.painted_bytes, cost.state_bytes) > 0
-    assert cost.exchange_cpu > 0
-    assert cost.row_bytes == 80 * 8 * ROW_VALUES
+    assert cost.rows_cpu > 0
+    assert cost.row_bytes > 79 * ROW_VALUES
     assert many_ranks.table([cost]).splitlines()[1].startswith("80 ")
+
+
+@pytest.mark.slow
+def test_what_ranks_ask_of_the_store_does_not_grow_with_them() -> None:
+    few, more = store_load.measure(12, 0.6), store_load.measure(48, 0.6)
+    assert few.place_requests < 3
+    assert more.place_requests < 3
+    assert store_load.table([few, more]).splitlines()[2].startswith("48 ")
+
+
+@pytest.mark.slow
+def test_every_command_of_the_benchmark_of_many_runs_can_be_measured() -> None:
+    live = many_runs.make_runs(default_base(), 5)
+    assert kept_names() == sorted(kept_names(), reverse=True)
+    assert kept_names()[0] == live.path.name
+    with RunLock.take(live.path):
+        state = default_base().parent.parent
+        costs = [many_runs.cpu_seconds(program, state, ROOT) for program in many_runs.COMMANDS.values()]
+    assert all(0 < cost < 60 for cost in costs)
 
 
 def test_memory_is_measured_in_a_process_of_its_own() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from amptui.data.batches import Batches, open_batches
 from amptui.data.dealt import left_out
-from amptui.data.order import Share
+from amptui.data.order import WHOLE, Share
 from amptui.data.sources import Source
 from amptui.errors import AmptuiError, DataError, UsageError
 from tests.data.samples import CPU, Numbers, Stream
@@ -48,7 +48,7 @@ def test_ranks_take_whole_groups_of_one_order_without_overlap(
     assert len(set(seen)) == len(seen) == count * batch_size * ranks
     assert {len(batch) for part in parts for batch in part} == {batch_size}
     left = -(-samples // batch_size) if not drop_last else samples // batch_size
-    assert bool(left_out(loader, Share(0, ranks))) == (left > count * ranks)
+    assert bool(left_out(loader, 99, Share(0, ranks))) == (left > count * ranks)
     if not shuffled:
         in_order = [list(chain(*group)) for group in zip(*parts, strict=True)]
         assert list(chain(*in_order)) == list(range(count * batch_size * ranks))
@@ -128,6 +128,20 @@ class Indexed(Numbers):
 
     def __getitem__(self, index: Any) -> Any:
         return torch.tensor(index)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (Numbers(20), "4 of 20 training samples are left out of each epoch"),
+        (Numbers(24), ""),
+        (DataLoader(Numbers(20), 4), "the last 1 of 5 training batches of each epoch are left out"),
+    ],
+)
+def test_what_no_rank_trains_on_is_told_of_data_sets_and_loaders(source: Source, said: str) -> None:
+    assert left_out(source, 4, Share(0, 2)).startswith(said)
+    assert bool(left_out(source, 4, Share(0, 2))) == bool(said)
+    assert left_out(source, 4, WHOLE) == ""
 
 
 def test_a_distributed_sampler_splits_the_data_itself() -> None:

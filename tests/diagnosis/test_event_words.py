@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_details, event_text, steps_missing
-from amptui.ranks import RankLost, RankPlace, RanksDisagree, RanksOverflowed, RankValue
+from amptui.ranks import (
+    RankLost,
+    RankPlace,
+    RanksAwaited,
+    RanksDisagree,
+    RanksOverflowed,
+    RankStack,
+    RankValue,
+    StacksTaken,
+)
 from amptui.records import (
     DataInfo,
     EpochFinished,
@@ -75,6 +84,19 @@ def lost(cause: Any, detail: str = "") -> RankLost:
     return RankLost(time=1.0, step=7, rank=5, host="node-2", cause=cause, detail=detail)
 
 
+def awaited(*ranks: int, **changes: Any) -> RanksAwaited:
+    record = RanksAwaited(time=1.0, step=7, ranks=ranks, count=len(ranks), phase="after_step", seconds=34.0)
+    return replace(record, **changes)
+
+
+STACKS = StacksTaken(
+    time=1.0,
+    step=7,
+    stacks=(RankStack(rank=0, phase="training", step=8, stack='  File "a.py", line 3, in loss\n    f()\n'),),
+    silent=(3,),
+)
+
+
 @pytest.mark.parametrize(
     ("record", "text"),
     [
@@ -124,6 +146,14 @@ def lost(cause: Any, detail: str = "") -> RankLost:
         (disagreement("weights", 1.0), "replicas agree again: the weights' hash"),
         (lost("killed", "signal 9"), "rank 5 on node-2 was killed: signal 9"),
         (lost("hung"), "rank 5 on node-2 hung"),
+        (awaited(1), "rank 1 makes the others wait: in after_step() for 0:34"),
+        (
+            awaited(1, 2, phase="loading", seconds=100.0),
+            "ranks 1, 2 make the others wait: loading data for 1:40",
+        ),
+        (awaited(1, phase="silent"), "rank 1 makes the others wait: its process has not answered for 0:34"),
+        (awaited(1, over=True), "rank 1 made the others wait: in after_step() for 0:34"),
+        (STACKS, "nothing moves: what 1 rank is executing; rank 3 did not answer"),
         (replace(lost("failed"), host=""), "rank 5 failed"),
         (lost("out of memory"), "rank 5 on node-2 ran out of memory"),
         (followed(""), "Adam trains Discriminator, 2,765,568 parameters"),
@@ -158,6 +188,14 @@ def test_a_failure_keeps_its_traceback_for_who_opens_it() -> None:
     event = the_event(RunFailed(time=1.0, step=7, error="out of memory\nreally", traceback="Traceback ..."))
     assert event_text(event) == "failed: out of memory"
     assert event_details(event) == ["really", "Traceback ..."]
+
+
+def test_stacks_are_read_rank_by_rank() -> None:
+    assert event_details(the_event(STACKS)) == [
+        "rank 0, in its step, step 8",
+        '  File "a.py", line 3, in loss',
+        "    f()",
+    ]
 
 
 def test_growth_tells_after_how_many_clean_steps() -> None:

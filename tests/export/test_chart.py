@@ -9,7 +9,7 @@ import pytest
 
 from amptui import units
 from amptui.export.chart import Chart, Curve, Point, draw
-from amptui.export.steps import Steps
+from amptui.export.step_axis import StepRange
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch
 from tests.tui.views import series
@@ -17,8 +17,8 @@ from tests.tui.views import series
 SWITCHES = (PrecisionSwitch(1, "fp32"), PrecisionSwitch(41, "fp16"), PrecisionSwitch(71, "fp8"))
 
 
-def steps(last: int = 100) -> Steps:
-    return Steps(1, last, SWITCHES)
+def steps(last: int = 100) -> StepRange:
+    return StepRange(1, last, SWITCHES)
 
 
 def drawn(values: list[float | None], **changes: object) -> str:
@@ -119,7 +119,7 @@ def test_the_ribbon_has_a_letter_where_there_is_room_and_says_what_it_shows() ->
 
 
 def test_steps_before_the_first_switch_are_not_known() -> None:
-    found = Steps(1, 100, (PrecisionSwitch(51, "fp16"),)).stretches()
+    found = StepRange(1, 100, (PrecisionSwitch(51, "fp16"),)).stretches()
     assert found == [(0.0, 0.5, None), (0.5, 1.0, "fp16")]
 
 

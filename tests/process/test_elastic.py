@@ -16,11 +16,12 @@ import pytest
 from torch.distributed.launcher import api
 
 from amptui.cli import main
+from amptui.engine.distributed.rank_progress import AWAITED_SECONDS
 from amptui.process import elastic
 from amptui.process.elastic import _status
 from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
 from amptui.process.stopping import RANKS_PATIENCE_SECONDS
-from amptui.ranks import RankLost, RanksSampled, RanksStarted
+from amptui.ranks import RankLost, RanksAwaited, RanksSampled, RanksStarted, StacksTaken
 from amptui.records import PhaseChanged, RunFailed, RunFinished, RunStarted
 from amptui.request import TrainRequest
 from amptui.runs.rundir import RunDir
@@ -198,15 +199,17 @@ def test_sigterm_stops_all_ranks_cleanly(tmp_path: Path, rank: int | None, statu
 
 
 @pytest.mark.slow
-def test_a_killed_rank_ends_the_run_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_rank_ends_the_run_with_its_name(tmp_path: Path, rank: int) -> None:
+    """Rank 1 writes the end of a journal whose rank 0 was killed."""
     run = tmp_path / "run"
     with ranks(run) as process:
-        os.kill(pid_of(1, process), signal.SIGKILL)
+        os.kill(pid_of(rank, process), signal.SIGKILL)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said.splitlines()[-1].startswith("amptui: rank 1 was killed")
+    assert said.splitlines()[-1].startswith(f"amptui: rank {rank} was killed: pid ")
     (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (1, "killed")
+    assert (lost.rank, lost.cause) == (rank, "killed")
     assert isinstance(records_of(run)[-1], RunFailed)
 
 
@@ -247,20 +250,69 @@ def test_a_batch_system_s_signal_to_a_rank_that_compiles_leaves_a_checkpoint(tmp
 
 
 @pytest.mark.slow
-def test_a_hung_rank_ends_the_run_with_its_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [ALONE, TORCHRUN], ids=["nproc", "torchrun"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_does_not_answer_ends_the_run_with_its_name(
+    tmp_path: Path, rank: int, start: Sequence[str]
+) -> None:
+    """Rank 0 keeps the journal: another rank writes its end, and the stacks."""
     run = tmp_path / "run"
-    with ranks(run) as process:
-        os.kill(pid_of(1, process), signal.SIGSTOP)
-        process.communicate(timeout=100)
-    assert process.returncode == 1
+    with ranks(run, "--hang-timeout", "5", start=start) as process:
+        family = _family(process.pid)
+        os.kill(pid_of(rank, process), signal.SIGSTOP)
+        _, said = process.communicate(timeout=100)
+        _, alive = psutil.wait_procs(family, timeout=10)
+    assert (process.returncode, alive) == (1, []), said
+    assert f"amptui: rank {rank} hung: its process has not answered for " in said
     (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
-    assert (lost.rank, lost.cause) == (1, "hung")
+    assert (lost.rank, lost.cause) == (rank, "hung")
+    (taken,) = [each for each in records_of(run) if isinstance(each, StacksTaken)]
+    assert ([each.rank for each in taken.stacks], taken.silent) == ([1 - rank], (rank,))
+    assert "trainer.py" in taken.stacks[0].stack
+    assert isinstance(records_of(run)[-1], RunFailed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_stuck_in_after_step_is_named_with_its_stack(tmp_path: Path, rank: int) -> None:
+    run = tmp_path / "run"
+    lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", "lag_seconds=600")
+    with ranks(run, "--hang-timeout", "5", *lags) as process:
+        family = _family(process.pid)
+        _, said = process.communicate(timeout=100)
+        _, alive = psutil.wait_procs(family, timeout=10)
+    assert (process.returncode, alive) == (1, []), said
+    assert f"amptui: rank {rank} hung: it made the others wait for " in said
+    assert "in after_step(), step 3" in said
+    (lost,) = [each for each in records_of(run) if isinstance(each, RankLost)]
+    assert (lost.rank, lost.cause) == (rank, "hung")
+    (taken,) = [each for each in records_of(run) if isinstance(each, StacksTaken)]
+    assert [each.rank for each in taken.stacks] == [0, 1]
+    assert [each.rank for each in taken.stacks if "time.sleep(self.lag_seconds)" in each.stack] == [rank]
+    assert isinstance(records_of(run)[-1], RunFailed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_slow_is_named_and_the_run_goes_on(tmp_path: Path, rank: int) -> None:
+    run = tmp_path / "run"
+    seconds = AWAITED_SECONDS + 4
+    lags = ("--set", f"lags_on_rank={rank}", "--set", "lag_step=3", "--set", f"lag_seconds={seconds}")
+    with ranks(run, "--hang-timeout", "0", "--steps", "6", *lags) as process:
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    waits = [each for each in records_of(run) if isinstance(each, RanksAwaited)]
+    assert {(each.ranks, each.phase, each.step) for each in waits} == {((rank,), "after_step", 3)}
+    assert [each.over for each in (waits[0], waits[-1])] == [False, True]
+    assert last_step(run) == 6
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--device", "cuda:0"], "--device with 2 ranks: "),
+        (["--hang-timeout", "-1"], "argument --hang-timeout: '-1' is not a number of seconds, or 0"),
+        (["--nproc", "1", "--hang-timeout", "5"], "--hang-timeout is for the ranks of --nproc; leave out"),
     ],
 )
 def test_what_ranks_cannot_do_is_refused_before_a_folder_is_made(

@@ -18,9 +18,12 @@ from hypothesis import strategies as st
 
 from amptui import codec
 from amptui.errors import RunFolderError, UsageError
+from amptui.options import build_parser
 from amptui.process.runs_list import list_runs
 from amptui.records import Record, RunFailed, RunFinished
+from amptui.request import PAGE_RUNS
 from amptui.runs.find import find_run, live_run, resumable
+from amptui.runs.journal import read
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, default_base
 from tests.opened import Opened
@@ -272,7 +275,119 @@ def test_of_many_runs_one_is_read_to_find_it(many: list[str]) -> None:
 
 
 def test_a_pipe_that_ends_after_a_line_ends_the_list_quietly(many: list[str]) -> None:
-    command = f"{shlex.quote(sys.executable)} -m amptui runs | head -1"
+    command = f"{shlex.quote(sys.executable)} -m amptui runs --all | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"run ")
+
+
+# What is read and what is only counted.
+
+
+def listed(limit: int | None = None, *, rows: int | None = None, json: bool = False) -> tuple[str, set[str]]:
+    """The list on a terminal of so many rows, or in a pipe; and the names of the runs that were opened."""
+    out = io.StringIO() if rows is None else Terminal()
+    with pytest.MonkeyPatch.context() as patch, Opened() as opened:
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("LINES", str(rows or 0))
+        list_runs(json=json, out=out, limit=limit)
+    return out.getvalue(), opened.in_folders_of(default_base())
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_a_pipe_gets_the_newest_hundred_and_is_told_of_the_rest(
+    json: bool, many: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, opened = listed(json=json)
+    assert opened == set(many[:PAGE_RUNS])
+    assert len(text.splitlines()) == PAGE_RUNS + (not json)
+    more = "100 older runs not listed: use `amptui runs --all` or `--limit N`"
+    assert capsys.readouterr().err == f"amptui: {more}\n"
+
+
+def test_a_terminal_gets_what_fits_and_a_line_about_the_rest(
+    many: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, opened = listed(rows=10)
+    lines = text.splitlines()
+    assert opened == set(many[:7])
+    assert [line.split()[0] for line in lines[1:-1]] == many[:7]
+    assert lines[-1] == "193 older runs not listed: use `amptui runs --all` or `--limit N`"
+    assert capsys.readouterr().err == ""
+    assert shown(columns=20)[-1] == "179 older: --all"
+
+
+def test_runs_that_just_fit_need_no_line_about_others() -> None:
+    names = [f"m-{number}" for number in range(8)]
+    for name in names:
+        kept(name, [run()])
+    assert len(listed(rows=10)[0].splitlines()) == 1 + 8
+    assert listed(rows=9)[0].splitlines()[-1].startswith("2 older runs not listed")
+    assert listed(rows=1)[0].splitlines()[-1].startswith("7 older runs not listed"), "one at least"
+
+
+@pytest.mark.parametrize("rows", [None, 10])
+@pytest.mark.parametrize(("option", "number"), [(["--limit", "3"], 3), (["--all"], MANY)])
+def test_who_says_how_many_gets_as_many(
+    option: list[str], number: int, rows: int | None, many: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, opened = listed(build_parser().parse_args(["runs", *option]).limit, rows=rows)
+    assert opened == set(many[:number])
+    lines = text.splitlines()
+    older = ["197 older runs not listed: use `amptui runs --all` or `--limit N`"]
+    assert lines[1 + number :] == (older if rows and number < MANY else [])
+    assert capsys.readouterr().err == "", "who gave a limit knows that there may be more"
+
+
+def test_a_limit_and_all_together_are_refused() -> None:
+    with pytest.raises(UsageError, match="not allowed with"):
+        build_parser().parse_args(["runs", "--all", "--limit", "3"])
+
+
+def test_a_run_that_writes_no_journal_yet_is_on_the_first_page(many: list[str]) -> None:
+    starting = RunDir(default_base() / "starting")
+    starting.path.mkdir()
+    starting.write_run_json({"model": "m"})
+    os.utime(starting.path, (NOW + 1, NOW + 1))
+    with RunLock.take(starting.path):
+        os.utime(starting.path, (NOW + 1, NOW + 1))
+        assert shown()[1].split()[:2] == ["starting", "starting"]
+    assert find_run("").parent.name == many[0], "there is nothing to replay in it"
+
+
+def test_a_folder_that_cannot_be_read_is_listed() -> None:
+    three_runs()
+    circle = default_base() / "circle"
+    circle.symlink_to(circle)
+    os.utime(circle, (NOW + 90, NOW + 90), follow_symlinks=False)
+    circle_line, *others = (line.split()[:2] for line in shown()[1:])
+    assert (circle_line, len(others)) == (["circle", "unreadable"], 3)
+    for use in (lambda: list(read(find_run(""))), lambda: resumable("")):
+        with pytest.raises(RunFolderError, match=r"^cannot read .*circle"):
+            use()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_without_permission_is_listed() -> None:
+    run_dir = kept("secret", [run()])
+    run_dir.path.chmod(0)
+    try:
+        assert shown()[1].split()[:2] == ["secret", "unreadable"]
+        for find in (find_run, live_run):
+            with pytest.raises((RunFolderError, UsageError), match="cannot"):
+                find("")
+    finally:
+        run_dir.path.chmod(0o700)
+
+
+def test_only_locks_as_new_as_the_live_run_s_are_opened(many: list[str]) -> None:
+    for age, name in enumerate(many[:50]):
+        lock = RunDir(default_base() / name).lock_path
+        lock.write_text("left by a killed run")
+        os.utime(lock, (NOW - 10 * age, NOW - 10 * age))
+    live = RunDir(default_base() / many[3])
+    with RunLock.take(live.path):
+        os.utime(live.lock_path, (NOW - 30, NOW - 30))
+        with Opened() as opened:
+            assert live_run("") == live
+    assert opened.in_folders_of(default_base()) == set(many[:4])

@@ -1,11 +1,15 @@
-"""What a script's run is called: its file, its module or its notebook."""
+"""What a script's run is called, its file, module or notebook; and how its ranks share the training."""
 
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from amptui.process.script_run import own_script_name
+from amptui.engine.distributed.world import World
+from amptui.process.script_run import ScriptRun, own_script_name
+from amptui.process.watched_scripts import Observed
 
 KERNEL = "/env/lib/python3.12/site-packages/ipykernel_launcher.py"
 
@@ -57,3 +61,17 @@ def test_a_script_that_a_notebook_starts_has_its_own_name(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", [str(Path("train.py"))])
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/some.ipynb")
     assert own_script_name() == "train"
+
+
+@pytest.mark.parametrize(
+    ("given", "data_parallel", "known"), [(None, 4, True), (2, 2, True), (1, 1, True), (3, 0, False)]
+)
+def test_a_script_may_say_how_many_ranks_take_samples_of_their_own(
+    given: int | None, data_parallel: int, known: bool
+) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = ScriptRun(World(0, 0, 4))
+    run.lay_out(Observed(model, optimizer, None, 8, data_parallel=given))
+    assert run.layout.data_parallel == data_parallel
+    assert (run.layout.unknown == "") is known

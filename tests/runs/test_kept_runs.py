@@ -14,7 +14,8 @@ from amptui.records import PauseChanged, PrecisionChanged, Record, RunFailed, Ru
 from amptui.runs import kept_run
 from amptui.runs.kept_run import KeptRun, look_at
 from amptui.runs.lock import RunLock
-from amptui.runs.rundir import RunDir, default_base, kept_runs
+from amptui.runs.recent import kept_names
+from amptui.runs.rundir import RunDir, default_base
 from amptui.samples import DeviceSample, HostSample
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
@@ -116,7 +117,7 @@ def test_a_journal_that_cannot_be_opened_is_told() -> None:
         "unreadable",
         f"cannot read {run_dir.journal_path}: not a regular file",
     )
-    assert [each.path for each in kept_runs()] == [run_dir.path]
+    assert kept_names() == ["m"]
 
 
 def test_a_run_on_another_machine_is_told() -> None:
@@ -172,6 +173,17 @@ def test_of_long_journals_only_the_ends_are_read(monkeypatch: pytest.MonkeyPatch
     assert (found.model, found.step) == (None, None), "what is too far from both ends is not known"
 
 
+def test_records_of_a_later_version_hide_nothing() -> None:
+    later = '{"type":"FromTheFuture","time":1.0,"step":99,"steps":[7,8,9]}\n'
+    run_dir = kept("m", [run(), *steps(1, 6)])
+    with run_dir.journal_path.open("a") as journal:
+        journal.write(later + later)
+    assert (look_at(run_dir).state, look_at(run_dir).step) == ("died", 6)
+    with run_dir.journal_path.open("a") as journal:
+        journal.write(f"{codec.dumps(DONE)}\n{later}")
+    assert (look_at(run_dir).state, look_at(run_dir).step) == ("finished", 6)
+
+
 def test_runs_are_listed_from_the_one_that_was_written_last() -> None:
     kept("a", [run()], written=10.0)
     kept("b", [run()], written=30.0)
@@ -181,12 +193,12 @@ def test_runs_are_listed_from_the_one_that_was_written_last() -> None:
     (default_base() / "e").mkdir()
     (default_base() / "file").touch()
     no_journal.write_run_json({"model": "m"})
-    assert [each.path.name for each in kept_runs()] == ["b", "c", "a", "d"]
-    assert [each.path.name for each in kept_runs(lambda name: name in "ad")] == ["a", "d"]
+    assert kept_names() == ["d", "b", "c", "a"], "one without a journal may be starting now"
+    assert kept_names(lambda name: name in "ad") == ["d", "a"]
 
 
 def test_where_no_run_was_ever_kept_none_is_listed() -> None:
-    assert kept_runs() == []
+    assert kept_names() == []
 
 
 @given(

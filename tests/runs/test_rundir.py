@@ -16,7 +16,6 @@ from amptui.runs.rundir import (
     create_run_dir,
     default_base,
     folder_name,
-    kept_runs,
     open_run_dir,
     read_run_json,
     run_argument,
@@ -199,6 +198,6 @@ def test_a_user_without_a_home_is_told_so_and_may_keep_runs_elsewhere(
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setattr("pwd.getpwuid", nobody)
     with pytest.raises(RunFolderError, match="no home folder; set HOME"):
-        kept_runs()
+        default_base()
     assert create_run_dir(tmp_path / "run", "m").path == tmp_path / "run"
     assert run_argument(tmp_path / "run") == str(tmp_path / "run")

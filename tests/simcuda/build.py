@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from tests.checkout import ROOT
-from tests.simcuda.device import KERNELS, RUNTIME
+from tests.simcuda.device import KERNELS, NCCL, RUNTIME
 
 SOURCES = Path(__file__).parent / "src"
 
@@ -24,7 +24,7 @@ FITTING_TORCH = ("2.9", "2.14")
 FITTING_GCC = range(11, 15)
 """What it is known to work with: there it must, elsewhere it may."""
 
-_OBJECTS = ("kernels", "clock", "memory", "device", "driver")
+_OBJECTS = ("kernels", "nccl", "clock", "memory", "device", "driver")
 """The one that takes longest first."""
 
 _FLAGS = ("-std=c++20", "-O1", "-fPIC")
@@ -67,12 +67,13 @@ def environment(folder: Path, base: Mapping[str, str] = os.environ, **settings: 
     ``settings`` are its variables without their prefix, in lower case: ``devices=2``.
     """
 
-    def joined(first: Path, variable: str, *last: str) -> str:
+    def joined(first: Path | str, variable: str, *last: str) -> str:
         return os.pathsep.join(filter(None, [str(first), base.get(variable), *last]))
 
     chosen = {f"SIMCUDA_{name.upper()}": str(value) for name, value in settings.items()}
+    preloaded = [str(folder / name) for name in (RUNTIME, NCCL) if (folder / name).exists()]
     paths = {
-        "LD_PRELOAD": joined(folder / RUNTIME, "LD_PRELOAD"),
+        "LD_PRELOAD": joined(os.pathsep.join(preloaded), "LD_PRELOAD"),
         "LD_LIBRARY_PATH": joined(folder, "LD_LIBRARY_PATH"),
         # Where torch finds the entry point, and that finds this folder.
         "PYTHONPATH": joined(folder, "PYTHONPATH", str(ROOT)),
@@ -83,7 +84,8 @@ def environment(folder: Path, base: Mapping[str, str] = os.environ, **settings: 
 
 def _key() -> str:
     """What the libraries depend on: torch's build and the sources."""
-    digest = hashlib.sha256(f"{torch.__version__} {torch.version.git_version} {_FLAGS}".encode())
+    build = f"{torch.__version__} {torch.version.git_version} {_FLAGS} {nccl_headers()}"
+    digest = hashlib.sha256(build.encode())
     for source in sorted([*SOURCES.rglob("*.*"), Path(__file__)]):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
@@ -93,16 +95,18 @@ def _build(folder: Path) -> None:
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise DoesNotFitError("no C++ compiler")
-    own = Path(torch.__file__).parent
+    own, nccl = Path(torch.__file__).parent, nccl_headers()
     includes = [own / "include", own / "include/torch/csrc/api/include", _cuda_headers(_cuda_major())]
+    names = [name for name in _OBJECTS if name != "nccl"] if nccl is None else list(_OBJECTS)
+    includes += [] if nccl is None else [nccl]
     flags = [*_FLAGS, *(f"-I{path}" for path in includes), f"-idirafter{SOURCES}"]
 
     def compiled(name: str) -> None:
         _run([compiler, *flags, "-c", str(SOURCES / f"{name}.cpp"), "-o", str(folder / f"{name}.o")])
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(compiled, _OBJECTS))
-    objects = {name: str(folder / f"{name}.o") for name in _OBJECTS}
+        list(pool.map(compiled, names))
+    objects = {name: str(folder / f"{name}.o") for name in names}
     link = [compiler, "-shared", "-o"]
     _run([*link, str(folder / DRIVER), objects["driver"], f"-Wl,-soname,{DRIVER}"])
     runtime = [objects[name] for name in ("clock", "memory", "device")]
@@ -110,6 +114,8 @@ def _build(folder: Path) -> None:
     libraries = ["-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-lsimcudart"]
     places = [f"-L{own / 'lib'}", f"-L{folder}", f"-Wl,-rpath,{own / 'lib'}", "-Wl,-rpath,$ORIGIN"]
     _run([*link, str(folder / KERNELS), objects["kernels"], *places, *libraries])
+    if nccl is not None:
+        _run([*link, str(folder / NCCL), objects["nccl"], f"-L{folder}", "-Wl,-rpath,$ORIGIN", "-lsimcudart"])
     for each in objects.values():
         Path(each).unlink()
     told = folder / "simcuda-1.0.dist-info"
@@ -134,15 +140,26 @@ def _cuda_major() -> str:
 
 def _cuda_headers(major: str) -> Path:
     """CUDA's headers of that version: those that torch's wheels bring, or an installed CUDA's."""
-    spec = importlib.util.find_spec("nvidia")
-    wheels = [Path(path) for path in (spec.submodule_search_locations or ())] if spec else []
-    places = [path / inner / "include" for path in wheels for inner in (f"cu{major}", "cuda_runtime")]
+    places = [path / inner / "include" for path in _wheels() for inner in (f"cu{major}", "cuda_runtime")]
     installed = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     for place in (*places, Path(installed, "include")):
         header = place / "cuda_runtime_api.h"
         if header.exists() and f"CUDART_VERSION {major}" in " ".join(header.read_text().split()):
             return place
     raise DoesNotFitError(f"no headers of CUDA {major}")
+
+
+def nccl_headers() -> Path | None:
+    """NCCL's headers that torch's wheels bring; None where they bring none, or torch has no NCCL."""
+    places = [path / "nccl" / "include" for path in _wheels()]
+    usable = torch.distributed.is_available() and torch.distributed.is_nccl_available()
+    return next((place for place in places if usable and (place / "nccl.h").exists()), None)
+
+
+def _wheels() -> list[Path]:
+    """The folders of NVIDIA's packages beside torch."""
+    spec = importlib.util.find_spec("nvidia")
+    return [Path(path) for path in (spec.submodule_search_locations or ())] if spec else []
 
 
 def _check(folder: Path) -> None:

@@ -3,6 +3,7 @@
 An entry point of ``torch.backends`` calls :func:`load` at the end of torch's import, in child processes too.
 """
 
+import atexit
 import ctypes
 import gc
 import os
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-RUNTIME, KERNELS = "libsimcudart.so", "libsimkernels.so"
+RUNTIME, KERNELS, NCCL = "libsimcudart.so", "libsimkernels.so", "libsimnccl.so"
 
 _ON_WAIT = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_double, ctypes.c_int)
 _ON_FAULT = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
@@ -65,6 +66,12 @@ class _Device:
         self.runtime.sim_on_wait(self._callbacks[0])
         self.runtime.sim_on_fault(self._callbacks[1])
         self.log = os.environ.get("SIMCUDA_LOG")
+        # What torch's own statics call when the process ends finds no Python to be heard by.
+        atexit.register(self._fall_silent)
+
+    def _fall_silent(self) -> None:
+        self.runtime.sim_on_wait(None)
+        self.runtime.sim_on_fault(None)
 
     def _wait(self, what: bytes, microseconds: float, _pending: int) -> None:
         collects = gc.isenabled()

@@ -16,23 +16,12 @@ from amptui.steps import StepRecord
 from tests import fake_nvml
 from tests.checkout import ROOT, child_environment
 from tests.living import ended_afterwards, records_of
-from tests.simcuda.build import DoesNotFitError, build_once, environment
+from tests.simcuda.build import environment
 from tests.terminal import Terminal, amptui_command
 
 HERE = Path(__file__).parent
 
 GPU_MARK = "pytest.mark.gpu"
-
-
-@pytest.fixture(scope="session")
-def pretended_gpu(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder it was built into, kept in pytest's cache for the next time."""
-    cache = getattr(request.config, "cache", None)
-    folder = cache.mkdir("simcuda") if cache is not None else tmp_path_factory.mktemp("simcuda")
-    try:
-        return build_once(folder)
-    except DoesNotFitError as error:
-        pytest.skip(f"no pretended GPU: {error}")
 
 
 def run_tests(folder: Path, report: Path, markers: str) -> dict[str, int]:

@@ -1,16 +1,22 @@
 """Whatever records of its ranks a run may emit, in hypothesis's words."""
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
 from amptui import strictjson
 from amptui.ranks import (
     RankLost,
+    RankPhase,
     RankPlace,
+    RanksAwaited,
     RanksDisagree,
     RanksOverflowed,
     RanksSampled,
     RanksStarted,
+    RankStack,
     RankValue,
+    StacksTaken,
 )
 
 TIMES = st.floats(0, strictjson.MAX_SECONDS)
@@ -20,6 +26,8 @@ RANKS = st.integers(0, 9)
 COLUMNS = st.lists(st.none() | st.floats(), max_size=4).map(tuple)
 
 COUNTS = st.lists(st.none() | st.integers(0, 10**6), max_size=4).map(tuple)
+
+PHASES = st.sampled_from(get_args(RankPhase))
 
 RANK_RECORDS = st.one_of(
     st.builds(
@@ -74,6 +82,28 @@ RANK_RECORDS = st.one_of(
         step=st.integers(0, 60),
         ranks=st.lists(RANKS, max_size=3).map(tuple),
         count=RANKS,
+    ),
+    st.builds(
+        RanksAwaited,
+        time=TIMES,
+        step=st.integers(0, 60),
+        ranks=st.lists(RANKS, max_size=3).map(tuple),
+        count=RANKS,
+        phase=PHASES,
+        seconds=st.floats(),
+        over=st.booleans(),
+    ),
+    st.builds(
+        StacksTaken,
+        time=TIMES,
+        step=st.integers(0, 60),
+        stacks=st.lists(
+            st.builds(
+                RankStack, rank=RANKS, phase=PHASES, step=st.integers(0, 60), stack=st.text(max_size=9)
+            ),
+            max_size=3,
+        ).map(tuple),
+        silent=st.lists(RANKS, max_size=3).map(tuple),
     ),
     st.builds(
         RankLost,

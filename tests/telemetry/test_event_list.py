@@ -9,7 +9,7 @@ import pytest
 
 from amptui.findings import ModelCompiled
 from amptui.keeping import KeepingChanged
-from amptui.ranks import RankLost, RanksDisagree, RanksOverflowed
+from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, RanksOverflowed, StacksTaken
 from amptui.records import (
     EpochFinished,
     Note,
@@ -72,6 +72,10 @@ def compilation(**changes: Any) -> ModelCompiled:
     return replace(record, **changes)
 
 
+def awaited(seconds: float, *, over: bool = False) -> RanksAwaited:
+    return RanksAwaited(time=1.0, step=7, ranks=(3,), count=1, phase="after_step", seconds=seconds, over=over)
+
+
 def disagreement(count: int) -> RanksDisagree:
     return RanksDisagree(time=1.0, step=7, what="weights", count=count, most=1.0, others=())
 
@@ -104,11 +108,22 @@ def disagreement(count: int) -> RanksDisagree:
         (disagreement(1), "note", "error"),
         (disagreement(0), "note", "info"),
         (RankLost(time=1.0, step=7, rank=3, host="node-1", cause="hung"), "note", "error"),
+        (awaited(10.0), "note", "warning"),
+        (awaited(34.0, over=True), "note", "info"),
+        (StacksTaken(time=1.0, step=7, stacks=(), silent=(3,)), "note", "info"),
     ],
 )
 def test_each_record_has_its_kind_and_its_severity(record: Record, kind: str, severity: str) -> None:
     event = the_event(record)
     assert (event.kind, event.severity, event.times) == (kind, severity, 1)
+
+
+def test_a_wait_is_told_when_it_begins_and_when_it_is_over() -> None:
+    view = view_of(awaited(10.0), awaited(15.0), awaited(34.0))
+    assert view.ranks is None or view.ranks.awaited == awaited(34.0)
+    assert [event.about for event in view.events] == [awaited(10.0)]
+    view = view_of(awaited(10.0), awaited(15.0), awaited(34.0, over=True))
+    assert [event.about for event in view.events] == [awaited(34.0, over=True), awaited(10.0)]
 
 
 def row_of(event: Event) -> SkipRow:

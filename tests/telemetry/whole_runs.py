@@ -8,7 +8,7 @@ from dataclasses import replace
 from amptui.answers import RequestMade, RequestRefused, RequestTaken
 from amptui.findings import ModelCompiled, OperatorCount, PhaseSeconds, StepTimed
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
-from amptui.ranks import RankLost, RanksDisagree, RankValue
+from amptui.ranks import RankLost, RanksAwaited, RanksDisagree, RankStack, RankValue, StacksTaken
 from amptui.records import (
     EpochFinished,
     Note,
@@ -147,6 +147,10 @@ EVERYTHING: tuple[Record, ...] = (
     *RANKS.samples(12),
     RanksDisagree(
         time=104.0, step=102, what="loss scale", count=1, most=65536.0, others=(RankValue(rank=1, value=1.0),)
+    ),
+    RanksAwaited(time=103.5, step=102, ranks=(1,), count=1, phase="after_step", seconds=10.0),
+    StacksTaken(
+        time=103.9, step=102, stacks=(RankStack(rank=0, phase="training", step=102, stack=""),), silent=(1,)
     ),
     RankLost(time=104.0, step=102, rank=1, host="node-1", cause="killed"),
     KeepingChanged(time=104.0, what="checkpoints", trouble="the disk is full"),

@@ -1,10 +1,11 @@
-"""What the ranks of a script post for each other to read, in the store of the script's own process group.
+"""What ranks post for each other to read, in a store that they share.
 
 Short texts under names; no collective, so that nobody waits for a rank that does not come.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 _STORE_SECONDS = 5.0
-"""A store that takes so long to answer is lost; one over a network takes 0.1 ms."""
+"""A store that takes so long to answer is lost to a script; one over a network takes 0.1 ms."""
 
 
 class Board:
@@ -21,9 +22,9 @@ class Board:
     Raises RuntimeError, as the store does, once that cannot be reached: it may live in rank 0's process.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
-        own = store.clone()  # a connection of its own: the script may wait on the other for minutes
-        own.set_timeout(timedelta(seconds=_STORE_SECONDS))
+    def __init__(self, store: Store, name: str, *, timeout_seconds: float = _STORE_SECONDS) -> None:
+        own = store.clone()  # a connection of its own: the training may wait on the other for minutes
+        own.set_timeout(timedelta(seconds=timeout_seconds))
         self._store = PrefixStore(f"amptui/{name}", own)
 
     def post(self, name: str, value: Any) -> None:
@@ -71,3 +72,27 @@ def collectives_made() -> int:
         return int(group._get_sequence_number_for_group())
     except (RuntimeError, ValueError):
         return 0
+
+
+def collectives_by_group() -> dict[str, int]:
+    """How many collectives this rank has begun on each process group that it is in; see above."""
+    made: dict[str, int] = {}
+    groups: Mapping[Any, str] = dist.distributed_c10d._world.pg_names
+    for group, name in list(groups.items()):
+        with suppress(RuntimeError, ValueError):  # not every backend counts
+            made[name] = int(group._get_sequence_number_for_group())
+    return made
+
+
+def is_same_place(places: Sequence[tuple[int, Mapping[str, int]]]) -> bool:
+    """Whether ranks are at the same place of the training: each with its steps and its collectives."""
+    counts: dict[str, set[int]] = {}
+    for _, made in places:
+        for group, count in made.items():
+            counts.setdefault(group, set()).add(count)
+    return len({step for step, _ in places}) == 1 and all(len(found) == 1 for found in counts.values())
+
+
+def is_ahead(theirs: Mapping[str, int], own: Mapping[str, int]) -> bool:
+    """Whether another rank has begun a collective that this one has not come to."""
+    return any(theirs.get(group, 0) > count for group, count in own.items())

@@ -17,7 +17,8 @@ from amptui.engine.distributed.board import collectives_made
 from amptui.engine.distributed.compute_timer import ComputeTimer
 from amptui.engine.distributed.own_overflows import OwnOverflows
 from amptui.engine.distributed.rank_control import TrialFailedError
-from amptui.engine.distributed.rank_group import RankGroup, is_of_a_group
+from amptui.engine.distributed.rank_failure import is_of_a_group
+from amptui.engine.distributed.rank_group import RankGroup
 from amptui.engine.distributed.weights_check import WeightsCheck
 from amptui.engine.failure import explain, is_device_lost
 from amptui.engine.micro_batch import MicroBatch, weights
@@ -115,6 +116,7 @@ class DataParallel:
         self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
     ) -> object:
         """What ``loss()`` returns for this rank's batch; the step's loss counts ``weigh`` of it."""
+        self.group.progress.batches += 1
         if first:
             self._module.mean.grad = None
         self._module.weigh, self._module.begins_step, self.compute_timer.ends_step = weigh, first, last
@@ -172,10 +174,9 @@ class DataParallel:
         """The last step's loss, the mean over all ranks and micro-batches; on their device."""
         return self._module.mean.grad
 
-    def tell_compiling(self, compiling: bool) -> None:
-        """Tell the others; the time it takes is none that this rank computes."""
+    def tell_compiling(self, _compiling: bool) -> None:
+        """The time it takes is none that this rank computes."""
         self.compute_timer.forget()
-        self.group.tell_compiling(compiling)
 
     def gradients(self, model: nn.Module) -> GradientProbe:
         """What measures the gradients of ``model``, on all ranks the same."""

@@ -1,11 +1,11 @@
-"""What the ranks of a run agree on: each obeys the same requests after the same step.
+"""What the ranks of a run agree on: each obeys the same requests at the same step boundary.
 
-Requests reach rank 0, or any rank as a signal. At every few step boundaries each rank sends one row of
-numbers to all others, without waiting: rank 0's row says what is asked for, every row says whether its rank
-was asked to stop. At the next such boundary all rows have arrived, and all ranks obey them there.
+Requests reach rank 0, or any rank as a stop. A thread beside each training talks to the others, see
+:mod:`amptui.engine.distributed.orders`; a step without an order compares two numbers.
 """
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -22,29 +22,32 @@ from amptui.control import (
     XRayRequest,
     tell_nobody,
 )
-from amptui.engine.distributed.rank_rows import Exchange, RankNumbers, RankRow, RankRows
+from amptui.engine.distributed.launcher_watch import LAUNCHER_GONE
+from amptui.engine.distributed.orders import Agreement, Order, OrderBoard
+from amptui.engine.distributed.other_ranks import OtherRanks
+from amptui.engine.distributed.posted_rows import PostedRows
+from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
+from amptui.engine.distributed.wishes import Wishes
 from amptui.engine.distributed.world import World
 from amptui.errors import DeviceError
-from amptui.records import EAGER_SUFFIX, PRECISIONS, Note, Record
+from amptui.records import PRECISIONS, Note, Record
 
-EXCHANGE_SECONDS = 0.1
-"""The time from one exchange to the next. An exchange takes a rank some 0.25 ms on a CPU: 0.25% of it."""
+_PAUSE_CHECK_SECONDS = 0.5
+"""How often a paused rank looks whether all others are there."""
 
-MAX_BOUNDARIES = 64
-"""The most step boundaries from one exchange to the next, for steps of less than a millisecond."""
+_PHASE_BITS = 40
+"""Steps between two validations, and batches of one, are counted in so many bits, and these phases above."""
 
-PAUSED_SECONDS = 0.05
-"""The time between exchanges while the run is paused."""
+_CLOSING_SECONDS = 10.0
+
+_CHECKPOINT_NOW = 2
+"""As an order asks for one."""
 
 R = TypeVar("R", bound=Request)
 
 NORMS, WINDOW, WEIGHTS = 1, 2, 4
 """What all ranks measure in the same step where each has a part of it, as bits of one number: gradient norms,
 the float16 window, and how many weights are lost."""
-
-
-_NAMES = (*PRECISIONS, *[name + EAGER_SUFFIX for name in PRECISIONS])
-"""The precisions as rows number them; only a comparison runs a compiled model eagerly."""
 
 
 class TrialFailedError(DeviceError):
@@ -56,40 +59,66 @@ class RankControl(Control):
 
     The loop calls :meth:`at_boundary` before each step, and the validation before each batch, on all ranks
     equally often. ``measure`` returns the rank's numbers since the last call; ``received`` is called with the
-    rows of all ranks.
+    rows of all ranks, in another thread but for the last.
     """
 
     can_retry = False  # the others may be inside its all-reduce
 
+    counts_alike = True
+
+    together: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
+    """What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
+
     def __init__(self, world: World, emit: Callable[[Record], object] = tell_nobody) -> None:
         super().__init__(emit)
         self._world = world
-        self._exchange: Exchange | None = None
+        self._agreement: Agreement | None = None
+        self._rows: PostedRows | None = None
+        self._others = OtherRanks()
+        self._leaving = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._arrived = 0
+        """The newest boundary: a phase, and a number in it."""
+        self._validating = False
         self._agreed: dict[type[Any], Asked[Any]] = {}
         self._sent: dict[type[Any], Asked[Any]] = {}
-        """What rank 0's row on its way asks for."""
-        self._turn_wanted = self._turn_sent = self._turn_agreed = ""
-        self._stop_agreed = self._finished = False
-        self._probes_wanted = self._probes_sent = self._probes_agreed = 0
-        self._checkpoint_wanted = self._checkpoint_agreed = False
+        """What rank 0's order on its way asks for, as the next."""
+        self._wishes_sent = Wishes()
+        self._wishes = Wishes()
+        self._turn_agreed = ""
+        self._stop_agreed = self._stop_told = self._finished = False
+        self._asked_to_stop: tuple[int, str] | None = None
+        """Rank 0's: which rank was, and why."""
+        self._probes_agreed = 0
+        self._checkpoint_agreed = False
         self._checkpoints_taken = self._checkpoints_done_agreed = 0
         self.checkpoints_done = 0
         """How many checkpoints rank 0 has done with, written or not; set by its writer's thread."""
-        self._number = 0
-        self._boundaries = 1
-        """From one exchange to the next."""
-        self._counted = 0
-        """Boundaries since the last exchange."""
-        self._validating = False
-        self._exchanged = time.perf_counter()
         self.refuses: Mapping[str, str] = {}
         """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
         self.received: Callable[[RankRows], object] = lambda _rows: None
+        self.hash_weights: Callable[[], object] = lambda: None
+        """Called on all ranks after the same step, when rank 0 wants it."""
+        self.launcher_lost: Callable[[int], object] = lambda _rank: None
+        """Called by the trainer as all ranks agree to stop because that rank has lost its launcher."""
 
-    def join(self, exchange: Exchange) -> None:
-        """Begin to exchange rows."""
-        self._exchange = exchange
+    def join(self, board: OrderBoard, others: OtherRanks | None = None) -> None:
+        """Begin to agree."""
+        rank, size = self._world.rank, self._world.size
+        self._others = others or self._others
+        self._rows = PostedRows(board, rank, size, self.received)
+        self._agreement = Agreement(board, rank, size, self)
+        self._thread = threading.Thread(
+            target=self._talk, args=(self._agreement, board), name="amptui-agreement", daemon=True
+        )
+        self._thread.start()
+
+    def leave(self) -> None:
+        """End the thread that talks to the others, once they have parted or this rank has failed."""
+        self._leaving.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSING_SECONDS)
 
     def is_asked_to_stop(self) -> bool:
         """Whether somebody asked this rank, which the others may not know yet."""
@@ -110,18 +139,21 @@ class RankControl(Control):
     # Called by the trainer.
 
     def newest(self, kind: type[R]) -> R | None:
-        if kind not in _AGREED:
+        if kind not in self.together:
             return super().newest(kind)
         asked = self._agreed.get(kind)
         return None if asked is None else asked.request
 
     def take(self, kind: type[R]) -> Asked[R] | None:
-        agreed = self._agreed.pop(kind, None) if kind in _AGREED else None
-        return super().take(kind) if agreed is None and (kind not in _AGREED or self._finished) else agreed
+        if kind not in self.together:
+            return super().take(kind)
+        agreed = self._agreed.pop(kind, None)
+        return super().take(kind) if agreed is None and self._finished else agreed
 
     def want_turn(self, precision: str, *, now: str) -> None:
         """Rank 0's comparison wants the next steps in ``precision``; ``now`` is that of the steps so far."""
-        self._turn_wanted = precision if precision != (self._turn_sent or now) else ""
+        with self._changed:
+            self._wishes.turn = precision if precision != (self._wishes_sent.turn or now) else ""
 
     def take_turn(self) -> str:
         """The precision that a comparison's next block runs in, once agreed; "" if there is none."""
@@ -130,16 +162,23 @@ class RankControl(Control):
 
     def want_probes(self, probes: int) -> None:
         """Have all ranks measure ``probes`` in the same step; what was just asked for is under way."""
-        self._probes_wanted |= probes & ~self._probes_sent
+        with self._changed:
+            self._wishes.probes |= probes & ~self._wishes_sent.probes
 
     def take_probes(self) -> int:
         """What all ranks measure in the next step; 0 in nearly all steps."""
         probes, self._probes_agreed = self._probes_agreed, 0
         return probes
 
+    def want_hash(self) -> None:
+        """Have all ranks hash their weights after the same step."""
+        with self._changed:
+            self._wishes.hashes = True
+
     def want_checkpoint(self) -> None:
         """Rank 0 wants a checkpoint, which nobody asked for."""
-        self._checkpoint_wanted = True
+        with self._changed:
+            self._wishes.checkpoint = True
 
     def take_wanted_checkpoint(self) -> bool:
         """Whether all ranks know by now that rank 0 wants a checkpoint; told once."""
@@ -157,141 +196,205 @@ class RankControl(Control):
         return self._checkpoints_taken
 
     def at_boundary(self, *, validating: bool = False) -> None:
-        """Count a boundary; exchange rows if it is time, and release what they ask for."""
-        if validating != self._validating:
-            # Batches of a validation are faster than steps: count from 1 again.
-            self._validating = validating
-            self._counted, self._boundaries = 0, 1
-            self._swap(boundaries=1)
-            self._boundaries = 1
+        """Count a boundary; obey what all ranks obey there, and measure if it is time."""
+        agreement, rows = self._agreement, self._rows
+        assert agreement is not None, "joined before the first step"
+        assert rows is not None, "as the agreement"
+        if self.is_copy:  # a forked process has no thread that talks
             return
-        self._counted += 1
-        if self._counted >= self._boundaries:
-            self._swap()
+        if validating != self._validating:
+            # Batches of a validation are faster than steps: what was promised for a step comes before them.
+            self._validating = validating
+            self._arrived = ((self._arrived >> _PHASE_BITS) + 1) << _PHASE_BITS
+        else:
+            self._arrived += 1
+        if self._arrived >= agreement.hold:
+            with self._others.waiting():
+                agreement.settle(self._arrived, self._release, self._others.check_others)
+        if self._arrived >= rows.due:
+            rows.put(self._step, self.measure())
 
     def wait(self) -> None:
-        """Block until there is an agreed request, exchanging rows: no collective of the training waits."""
-        while not self.attention:
-            if self._world.leads:
-                with self._changed:
-                    self._changed.wait_for(lambda: self.attention, timeout=PAUSED_SECONDS)
-            self._swap()
-        self.attention = False
+        """Block until there may be something to do; the run is paused, on all ranks after the same step."""
+        assert self._agreement is not None, "joined before the first step"
+        agreement = self._agreement
+        is_stop_wanted = self.is_asked_to_stop() and not self.stopping
+        is_idle = not (agreement.is_under_way or is_stop_wanted)
+        with self._others.waiting(idle=is_idle), self._changed:
+            woken = self._changed.wait_for(
+                lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
+            )
+            self.attention = False
+        agreement.settle_in_pause(self._release)
+        if not woken:
+            self._others.check_others()
 
     def finish(self) -> None:
-        """Receive the rows that are still on their way: the exchange may be closed afterwards."""
-        if self._exchange is not None and self._number:
-            self._receive(self._exchange)
+        """After the last step: obey nothing more, and tell the last numbers."""
+        assert self._agreement is not None, "joined before the first step"
+        assert self._rows is not None, "as the agreement"
+        self._agreement.finish()
+        self._rows.finish(self._step, self.measure())
+        with self._changed:
+            for kind, asked in self._sent.items():
+                self._waiting.setdefault(kind, asked)
+            self._sent = {}
         self._finished = True
 
-    def _swap(self, *, boundaries: int | None = None) -> None:
-        """Receive the rows on their way, and send the next; rank 0's asks for so many ``boundaries``."""
-        assert self._exchange is not None, "joined before the first step"
-        if self._number:
-            self._receive(self._exchange)
-        self._number += 1
-        row = self._row()
-        if self._world.leads:
-            row = row._replace(boundaries=boundaries or self._boundaries_by_time())
-        self._exchange.send(row.values())
-        self._counted, self._exchanged = 0, time.perf_counter()
-
-    def _receive(self, exchange: Exchange) -> None:
-        rows = RankRows(exchange.receive())
-        assert (rows.column("exchange") == self._number).all(), "ranks count their boundaries differently"
-        self._release(rows)
-        self.received(rows)
-
-    def _row(self) -> RankRow:
-        """The next row of this rank."""
-        row = RankRow(self._number, self._step, stop=_stop_code(self._stop_reason), numbers=self.measure())
-        if not self._world.leads:
-            return row
-        self._sent = {kind: asked for kind in _AGREED if (asked := super(RankControl, self).take(kind))}
-        pause, precision = self._sent.get(PauseRequest), self._sent.get(PrecisionRequest)
-        wanted = "" if precision is None else precision.request.precision
-        if not wanted and PrecisionRequest not in self._agreed:  # what the user asked for ends the comparison
-            wanted = self._turn_sent = self._turn_wanted
-        self._turn_wanted = ""
-        self._probes_sent, self._probes_wanted = self._probes_wanted, 0
-        wanted_checkpoint, self._checkpoint_wanted = self._checkpoint_wanted, False
-        return row._replace(
-            probes=self._probes_sent,
-            checkpoint=2 if CheckpointRequest in self._sent else float(wanted_checkpoint),
-            checkpoints_done=self.checkpoints_done,
-            precision=_NAMES.index(wanted) + 1 if wanted else 0,
-            pause=0 if pause is None else 1 if pause.request.paused else 2,
-            xray=float(XRayRequest in self._sent),
-        )
-
-    def _boundaries_by_time(self) -> int:
-        """How many boundaries make up ``EXCHANGE_SECONDS``, by those since the last exchange."""
-        if not self._counted:  # paused
-            return self._boundaries
-        seconds = max(time.perf_counter() - self._exchanged, 1e-6)
-        fitting = round(self._counted * EXCHANGE_SECONDS / seconds)
-        return max(1, min(fitting, 2 * self._boundaries, MAX_BOUNDARIES))  # one fast step proves little
-
-    def _release(self, rows: RankRows) -> None:
+    def _release(self, order: Order) -> None:
         """Give the trainer what all ranks know by now."""
-        order = rows[0]
-        self._boundaries = int(order.boundaries)
         if self._world.leads:
             for kind, asked in self._sent.items():
-                self._agreed[kind] = self._with_earlier(kind, asked)
-            self._turn_agreed = self._turn_sent or self._turn_agreed
-            self._sent, self._turn_sent, self._probes_sent = {}, "", 0
+                self._agreed[kind], overruled = _merged(asked, self._agreed.get(kind))
+                self.refuse(overruled, "overruled")
+            self._turn_agreed = self._wishes_sent.turn or self._turn_agreed
+            self._forget_sent()
         else:
-            self._obey(order)
-        done, self._checkpoints_done_agreed = self._checkpoints_done_agreed, int(order.checkpoints_done)
+            self._take_requests(order)
+        self._checkpoints_done_agreed = order.checkpoints_done
         self._checkpoint_agreed |= order.checkpoint == 1
-        stopped = next(((rank, code) for rank, code in enumerate(rows.column("stop").tolist()) if code), None)
-        if stopped is not None and not self._stop_agreed:
-            self._stop(*stopped)
-        self._probes_agreed |= int(order.probes)
-        asks = order.precision or order.pause or order.xray or order.probes or order.checkpoint
-        if asks or stopped is not None or done != self._checkpoints_done_agreed:
-            self.attention = True
+        self._probes_agreed |= order.probes
+        if order.stop and not self._stop_agreed:
+            self._stop(order.stop_rank, order.stop)
+        if order.hashes:
+            self.hash_weights()
+        self.attention = True
 
-    def _with_earlier(self, kind: type[Any], asked: Asked[Any]) -> Asked[Any]:
-        """``asked`` with an equal request that came in the same validation; another one is overruled."""
-        before = self._agreed.get(kind)
-        if before is not None and before.request == asked.request:
-            return Asked(asked.request, (*before.made, *asked.made))
-        self.refuse(before, "overruled")
-        return asked
+    def _forget_sent(self) -> None:
+        self._sent = {}
+        self._wishes_sent.clear()
 
-    def _obey(self, order: RankRow) -> None:
-        """Take what rank 0 asks for as a request that nobody waits for."""
+    def _take_requests(self, order: Order) -> None:
+        """Take what rank 0 asks for as requests that nobody waits for."""
         if order.precision:
-            name = _NAMES[int(order.precision) - 1]
-            self._turn_agreed = name if name not in PRECISIONS else ""
+            self._turn_agreed = order.precision if order.precision not in PRECISIONS else ""
             self._agreed.pop(PrecisionRequest, None)
-            if name in PRECISIONS:
-                self._agreed[PrecisionRequest] = Asked(PrecisionRequest(name), ())
-        if order.pause:
-            self._agreed[PauseRequest] = Asked(PauseRequest(order.pause == 1), ())
+            if order.precision in PRECISIONS:
+                self._agreed[PrecisionRequest] = Asked(PrecisionRequest(order.precision), ())
+        if order.pause is not None:
+            self._agreed[PauseRequest] = Asked(PauseRequest(order.pause), ())
         if order.xray:
             self._agreed[XRayRequest] = Asked(XRayRequest(), ())
-        if order.checkpoint == 2:
+        if order.checkpoint == _CHECKPOINT_NOW:
             self._agreed[CheckpointRequest] = Asked(CheckpointRequest(), ())
 
-    def _stop(self, rank: int, code: float) -> None:
+    def _stop(self, rank: int, reason: str) -> None:
         self._stop_agreed = True
+        if reason == LAUNCHER_GONE:
+            self.launcher_lost(rank)
         if self._stop_reason is not None:
             return
-        reason = signal.Signals(int(code)).name if code > 0 else "a request"
+        if reason == LAUNCHER_GONE:
+            super().ask(StopRequest(LAUNCHER_GONE))
+            return
         if self._world.leads:
             text = f"rank {rank} received {reason}: all ranks stop"
             self._emit(Note(time=time.time(), severity="info", text=text))
         super().ask(StopRequest(f"{reason} on rank {rank}"))
 
+    # Called by the thread.
 
-_AGREED: tuple[type[Any], ...] = (PrecisionRequest, PauseRequest, XRayRequest, CheckpointRequest)
-"""What all ranks do together. Rank 0 does the rest alone: traces, the choice of blocks."""
+    def arrived(self) -> int:
+        """The newest boundary that the trainer has come to."""
+        return self._arrived
+
+    def notice(self) -> None:
+        """Wake a paused trainer."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _talk(self, agreement: Agreement, board: OrderBoard) -> None:
+        seconds, moves = 0.0, False
+        while not self._leaving.wait(seconds):
+            try:
+                if moves:
+                    self._move(agreement, board)
+                    moves = False
+                seconds = self._say(agreement, board)
+            except Exception as error:  # noqa: BLE001 - the training raises it: it can agree on nothing more
+                other = self._others.explain_lost(error)
+                if isinstance(other, Exception):
+                    agreement.fail(other)
+                    return
+                board, moves = other, True
+
+    def _say(self, agreement: Agreement, board: OrderBoard) -> float:
+        """Tell and hear what there is now; return after how many seconds to do so again."""
+        assert self._rows is not None, "made before"
+        self._tell_stop(board)
+        if self._world.leads:
+            self._rows.announce(agreement.point_ahead)
+            return agreement.tick()
+        called, (number, point) = board.read(["call", "sample"])
+        self._rows.follow(number, point)
+        return agreement.tick(called)
+
+    def _move(self, agreement: Agreement, board: OrderBoard) -> None:
+        """Go on at another board; what was told at the last one is told again."""
+        self._rows = PostedRows(board, self._world.rank, self._world.size, self.received)
+        self._stop_told = False
+        agreement.move(board)
+
+    def voided(self) -> None:
+        """A rank did not answer in time: ask again."""
+
+    def _tell_stop(self, board: OrderBoard) -> None:
+        """The first rank that is asked to stop tells it; rank 0 makes an order of it."""
+        reason = self._stop_reason
+        if reason is not None and not self._stop_told:
+            self._stop_told = True
+            board.decide("stop", [self._world.rank, _reason(reason)])
+        if self._world.leads and self._asked_to_stop is None and (stop := board.look("stop")):
+            self._asked_to_stop = stop[0], stop[1]
+
+    def is_something_wanted(self) -> bool:
+        """Whether rank 0 has something to order."""
+        if any(kind in self._waiting for kind in self.together) or self._sent:
+            return True
+        if self.checkpoints_done != self._checkpoints_done_agreed or self._wishes or self._wishes_sent:
+            return True
+        return self._asked_to_stop is not None and not self._stop_agreed
+
+    def compose(self) -> dict[str, Any]:
+        """An order of all that is wanted by now. If it becomes void, the next asks for the same and more."""
+        overruled: list[Asked[Any] | None] = []
+        with self._changed:
+            for kind in self.together:
+                if asked := Control.take(self, kind):
+                    self._sent[kind], other = _merged(asked, self._sent.get(kind))
+                    overruled.append(other)
+            self._wishes_sent.take(self._wishes)
+            if PrecisionRequest in self._sent or PrecisionRequest in self._agreed:
+                self._wishes_sent.turn = ""  # what the user asked for ends the comparison
+            fields = self._fields()
+        for each in overruled:
+            self.refuse(each, "overruled")
+        return fields
+
+    def _fields(self) -> dict[str, Any]:
+        """Of an order for what was sent."""
+        pause, precision = self._sent.get(PauseRequest), self._sent.get(PrecisionRequest)
+        wishes, now = self._wishes_sent, CheckpointRequest in self._sent
+        stop = None if self._stop_agreed else self._asked_to_stop
+        return {
+            "precision": precision.request.precision if precision else wishes.turn,
+            "pause": None if pause is None else pause.request.paused,
+            "checkpoint": _CHECKPOINT_NOW if now else int(wishes.checkpoint),
+            "checkpoints_done": self.checkpoints_done,
+            "stop": "" if stop is None else stop[1],
+            "stop_rank": 0 if stop is None else stop[0],
+            "xray": XRayRequest in self._sent,
+            "probes": wishes.probes,
+            "hashes": wishes.hashes,
+        }
 
 
-def _stop_code(reason: str | None) -> float:
-    if reason is None:
-        return 0.0
-    return float(signal.Signals[reason]) if reason in signal.Signals.__members__ else -1.0
+def _merged(asked: Asked[Any], before: Asked[Any] | None) -> tuple[Asked[Any], Asked[Any] | None]:
+    """``asked`` with an equal request ``before`` that was not taken yet; and one that it overrules."""
+    if before is None or before.request != asked.request:
+        return asked, before
+    return Asked(asked.request, (*before.made, *asked.made)), None
+
+
+def _reason(reason: str) -> str:
+    return reason if reason == LAUNCHER_GONE or reason in signal.Signals.__members__ else "a request"

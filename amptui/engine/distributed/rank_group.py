@@ -1,66 +1,52 @@
-"""The processes of a run: they meet, exchange rows on a gloo group of their own, and part in order."""
+"""The processes of a run: they meet, wait for each other, and part in order."""
 
 import json
-import os
-import signal
-import socket
+import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from amptui.engine.distributed.all_gather import all_gather
-from amptui.engine.distributed.launcher_store import ENDED, LauncherStore
-from amptui.engine.distributed.place import Place, is_alive
-from amptui.engine.distributed.rank_rows import ROW_VALUES, Table
+from amptui.engine.distributed.board import Board
+from amptui.engine.distributed.descriptors import make_room
+from amptui.engine.distributed.hang_watch import Hang, HangWatch
+from amptui.engine.distributed.launcher_store import LauncherStore
+from amptui.engine.distributed.other_ranks import OtherRanks
+from amptui.engine.distributed.peer_ends import End, PeerEndedError, PeerEnds
+from amptui.engine.distributed.place import Place
+from amptui.engine.distributed.rank_progress import BUSY_SECONDS, RankProgress
+from amptui.engine.distributed.steady_store import is_the_launchers, pauses
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
+from amptui.records import Record
 
 R = TypeVar("R")
 
-HANG_SECONDS = 40.0
-"""A rank that makes all others wait so long is given up: with the search for it, within a minute."""
+_COLLECTION_SECONDS = 600.0
+"""How long rank 0's checkpoint waits for what another rank hands in; training goes on meanwhile."""
 
-BUSY_SECONDS = 1200.0
-"""How long a rank that compiles, or takes an X-ray, may make the others wait. Inside a backward pass on a CPU
-gloo waits, which cannot tell compiling from hanging: in a compiled run it waits so long for both."""
+_FOREVER = timedelta(days=365)
+"""Of a collective, where no rank is ever given up."""
 
 _MEETING_SECONDS = 0.05
 
-_COMPILING_SECONDS = 1.0
-"""How often a rank that waits for rows looks whether another one compiles."""
+_STORE_SECONDS = 60.0
+"""A store that takes so long to answer is lost, and the agreement in it."""
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
 
-_BAD_LOSS = "bad loss"
-
-_COMPILING = "compiling"
-
-End = Literal["stopped", "failed", "out of memory", "waited"]
-"""How a rank ended early: asked to before the first step, by an error of its own, or because others did."""
+_BAD_LOSS, _PLACES, _BOARD = "bad loss", "places", "agreement"
 
 
-class PeerEndedError(DeviceError):
-    """Another rank ended, so that this one cannot go on either."""
-
-    def __init__(
-        self, rank: int, how: End | Literal["killed", "hung"], detail: str, text: str, hint: str = ""
-    ) -> None:
-        super().__init__(text, hint=hint)
-        self.rank = rank
-        self.how = how
-        """``waited`` where no rank is known to have ended first; ``rank`` is -1."""
-        self.detail = detail
-
-
-class RankGroup:
+class RankGroup(OtherRanks):
     """The connection to the other ranks. Raises :class:`PeerEndedError` wherever another one has ended."""
 
     def __init__(
@@ -70,56 +56,88 @@ class RankGroup:
         place: Place,
         *,
         stopping: Callable[[], bool],
+        hang_seconds: float,
         compiles: bool = False,
     ) -> None:
         self.world = world
         self.compiles = compiles
-        """Whether the model is compiled, for which ranks have to wait longer."""
-        self._gathers = 0
-        self._compiling = False
+        """Whether the model is compiled, which may take one rank much longer than another."""
+        self.progress = RankProgress()
+        self._hang_seconds = hang_seconds
         self._stopping = stopping
         self._device = device
-        self._launcher = LauncherStore(world)
-        self._store = self._launcher.store
+        self.launcher = LauncherStore(world)
+        self._store = self.launcher.store
+        self._ends = PeerEnds(self.launcher, world)
         self._store.set(f"place/{world.rank}", json.dumps(asdict(place)))
         self._gloo: Any = None
-        self._out = torch.empty(0, dtype=torch.float64, device="cpu")
-        self._work: Any = None
-        self._row = self._out
-        self._places: list[Place] = []
+        self._is_at_spare = False
+        """Whether the ranks agree at rank 0's store."""
 
     def connect(self) -> None:
         """Wait until all ranks are there, and connect to them."""
         world = self.world
+        make_room(world.size, keeps_store=world.leads)
+        if world.leads and is_the_launchers():
+            self._store.open_spare()
         self.meet("start")
-        self._places = [Place(**json.loads(self._store.get(f"place/{rank}"))) for rank in range(world.size)]
-        timeout, on_cuda = timedelta(seconds=HANG_SECONDS), self._device.type == "cuda"
-        if self.compiles:
-            timeout = timedelta(seconds=BUSY_SECONDS)
+        self._store.know_spare()
+        self._ends.places = tuple(self._all_places())
+        timeout, on_cuda = _FOREVER, self._device.type == "cuda"
+        if self._hang_seconds:  # torch's own timeouts would raise, or abort, and could not tell who hung
+            timeout = timedelta(seconds=2 * (self._hang_seconds + BUSY_SECONDS))
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
-            store=PrefixStore("torch", self._store),
+            store=PrefixStore("torch", self._store.torch_store),
             rank=world.rank,
             world_size=world.size,
-            # NCCL's watchdog aborts the process, which could not tell who hung: the rows tell it earlier.
-            timeout=None if on_cuda and not self.compiles else timeout,
+            timeout=timeout,
         )
         self._gloo = dist.new_group(backend="gloo", timeout=timeout)
 
     @property
     def places(self) -> Sequence[Place]:
         """Where each rank runs, in their order."""
-        return self._places
+        return self._ends.places
 
-    def meet(self, where: str, *, patience_seconds: float | None = None) -> None:
-        """Wait until all ranks have come to this point; without ``patience_seconds`` however long it takes.
+    def watch(
+        self,
+        trainer: threading.Thread,
+        emit: Callable[[Record], object],
+        end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
+    ) -> HangWatch:
+        """Begin to watch the progress of all ranks, all of which have to call it; see :class:`HangWatch`."""
+        options: dict[str, Any] = {"trainer": trainer, "emit": emit, "end": end}
+        watch = HangWatch(
+            self.launcher, self.world, self.places, self.progress, hang_seconds=self._hang_seconds, **options
+        )
+        watch.post_beat()
+        self.meet("watch")
+        watch.start()
+        return watch
 
-        So it is before the first step: raises DeviceError if this rank is asked to stop meanwhile. Later it
-        waits for the others whatever it is asked; time in which one of them compiles does not count.
+    def _all_places(self) -> list[Place]:
+        """Where the ranks run; all of it at rank 0, the processes elsewhere: so many read it at once."""
+        if self.world.leads:
+            posted = self._store.multi_get([f"place/{rank}" for rank in range(self.world.size)])
+            places = [Place(**json.loads(text)) for text in posted]
+            brief = json.dumps([place.process for place in places])
+            self._store.set(_PLACES, zlib.compress(brief.encode()))
+            return places
+        self._wait_until(lambda: self._store.check([_PLACES]))
+        brief = zlib.decompress(self._store.get(_PLACES)).decode()
+        return [Place.of_process(*process) for process in json.loads(brief)]
+
+    def meet(self, where: str, *, stoppable: bool = True) -> None:
+        """Wait until all ranks have come to this point, however long it takes.
+
+        Before the first step, ``stoppable``: raises DeviceError if this rank is asked to stop meanwhile.
+        Later it waits for the others whatever it is asked.
         """
         key = f"meeting/{where}"
+        self.progress.place += 1
         self._store.add(key, 1)
-        self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, patience_seconds)
+        self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, stoppable=stoppable)
 
     def tell(self, name: str, text: str) -> None:
         """Tell the other ranks something of their preparations."""
@@ -129,21 +147,28 @@ class RankGroup:
         """What another rank tells; waits as :meth:`meet` does."""
         key = f"told/{name}"
         self._wait_until(lambda: self._store.check([key]))
-        heard: bytes = self._store.get(key)
-        return heard.decode()
+        return self._store.get(key).decode()
 
-    def _wait_until(self, done: Callable[[], bool], patience_seconds: float | None = None) -> None:
-        waiting = time.monotonic()
-        while not done():
-            # First: a launcher that lost a rank stops the others.
-            stopping = patience_seconds is None and self._stopping()
-            if (found := self._ended_first()) is not None:
-                raise found
-            if stopping:
-                raise DeviceError("asked to stop while waiting for the other ranks")
-            if patience_seconds is not None:
-                waiting = self._waiting_since(waiting, patience_seconds)
-            time.sleep(_MEETING_SECONDS)
+    def _wait_until(self, done: Callable[[], bool], *, stoppable: bool = True) -> None:
+        longer = pauses(self.world.size)
+        with self.waiting():
+            while not done():
+                # First: a launcher that lost a rank stops the others.
+                stopping = stoppable and self._stopping()
+                if (ended := self._ends.first()) is not None:
+                    raise ended
+                if stopping:
+                    raise DeviceError("asked to stop while waiting for the other ranks")
+                time.sleep(next(longer))
+
+    @contextmanager
+    def waiting(self, *, idle: bool = False) -> Iterator[None]:
+        """While entered, this rank waits for others, and makes none wait; ``idle``: for no rank."""
+        self.progress.waits, self.progress.idle = True, idle
+        try:
+            yield
+        finally:
+            self.progress.waits = self.progress.idle = False
 
     def in_turn(self, load: Callable[[], Any], what: str = "loaded") -> Any:
         """What ``load`` returns; rank 0 goes first, so that only it downloads a file, or refuses one."""
@@ -156,14 +181,17 @@ class RankGroup:
 
     def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
         """What ``work`` returns at rank 0; the others wait, and no collective waits with them."""
-        found = work() if self.world.leads else None
-        self.meet(where, patience_seconds=BUSY_SECONDS)
-        return found
+        self.progress.alone = self.world.leads
+        try:
+            result = work() if self.world.leads else None
+        finally:
+            self.progress.alone = False
+        self.meet(where, stoppable=False)
+        return result
 
     def check_equal(self, facts: dict[str, float]) -> None:
         """Raise DataError if one of ``facts`` differs from rank 0's: the ranks would wait for each other."""
-        everybody: list[dict[str, float]] = [{}] * self.world.size
-        dist.all_gather_object(everybody, facts, group=self._gloo)
+        everybody: list[dict[str, float]] = self.gather(facts)
         for rank, theirs in enumerate(everybody):
             for name, value in everybody[0].items():
                 if theirs.get(name) != value:
@@ -172,52 +200,29 @@ class RankGroup:
 
     # ------------------------------------------------------------------ while training
 
-    def send(self, row: Sequence[float]) -> None:
-        """Send this rank's row without waiting for the others'."""
-        self._row = torch.tensor(row, dtype=torch.float64, device="cpu")
-        self._out = torch.empty(self.world.size * ROW_VALUES, dtype=torch.float64, device="cpu")
-        self._work = all_gather(self._out, self._row, group=self._gloo, async_op=True)
+    def board(self) -> Board:
+        """Where the ranks agree on what they do."""
+        return Board(self._store.torch_store, _BOARD, timeout_seconds=_STORE_SECONDS)
 
-    def receive(self) -> Table:
-        """The rows of all ranks; waits until the last has sent its own."""
-        work, self._work = self._work, None
-        if work is None:
-            return []
-        waiting = time.monotonic()
-        while not self._arrives(work):
-            waiting = self._waiting_since(waiting, HANG_SECONDS)
-        table: Table = self._out.view(self.world.size, ROW_VALUES).numpy()
-        return table
+    def check_others(self) -> None:
+        """Raise PeerEndedError if another rank has ended."""
+        if (ended := self._ends.first()) is not None:
+            raise ended
 
-    def _arrives(self, work: Any) -> bool:
-        """Whether all rows come in a moment; gloo gives up by itself where nothing is compiled."""
-        if not self.compiles:
-            work.wait()
-            return True
-        try:
-            work.wait(timedelta(seconds=_COMPILING_SECONDS))
-        except RuntimeError:
-            if not work.is_completed():
-                return False
-            work.wait()  # the rows came just now; raises if they never will
-        return True
+    def explain_lost(self, error: Exception) -> Board | Exception:
+        """The board to go on at after ``error``, which the last one raised; else this rank's end.
 
-    def _waiting_since(self, waiting: float, patience_seconds: float) -> float:
-        """Since when this rank waits: now if another compiles. Raises what gloo would if it is too long."""
-        now = time.monotonic()
-        with suppress(RuntimeError):
-            if self._store.add(_COMPILING, 0) > self._compiling:
-                return now
-        if now - waiting > patience_seconds:
-            raise RuntimeError(f"gloo: no rank came within {patience_seconds:g} s")
-        return waiting
-
-    def tell_compiling(self, compiling: bool) -> None:
-        """Tell the others that they must wait for this rank, which begins or ends to compile."""
-        with suppress(RuntimeError):
-            if compiling != self._compiling:
-                self._store.add(_COMPILING, 1 if compiling else -1)
-                self._compiling = compiling
+        Ranks outlive their launcher and its store: they stop together, through rank 0's.
+        """
+        if not isinstance(error, dist.DistError):
+            return error
+        spare = None if self._is_at_spare else self._store.spare()
+        if spare is not None:
+            self._is_at_spare = True
+            with suppress(dist.DistError):  # rank 0 has ended as well
+                return Board(spare, _BOARD, timeout_seconds=_STORE_SECONDS)
+        text = "the connection to the launcher was lost: has it ended?"
+        return self.find_ended() or PeerEndedError(-1, "waited", "", text)
 
     def agree(self, trouble: str) -> str:
         """The ``trouble`` of the first rank that has one, which it names; "" if none has. Waits for all."""
@@ -228,11 +233,10 @@ class RankGroup:
 
     def gather(self, value: Any) -> list[Any]:
         """The ``value`` of each rank; waits for all."""
-        if self.compiles:  # gloo would wait as long for one that hangs
-            self._gathers += 1
-            self.meet(f"gather {self._gathers}", patience_seconds=HANG_SECONDS)
+        self.progress.place += 1
         everybody = [None] * self.world.size
-        dist.all_gather_object(everybody, value, group=self._gloo)
+        with self.waiting():
+            dist.all_gather_object(everybody, value, group=self._gloo)
         return everybody
 
     def leave(self) -> None:
@@ -240,7 +244,10 @@ class RankGroup:
 
         In this order: with a group destroyed before all had left it, runs of four processes ended in SIGABRT.
         """
-        dist.barrier(group=self._gloo)
+        self.progress.place += 1
+        with self.waiting():
+            dist.barrier(group=self._gloo)
+        self.progress.left = True
         dist.destroy_process_group(self._gloo)
         dist.barrier()
         dist.destroy_process_group()
@@ -249,7 +256,7 @@ class RankGroup:
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self._store.set(f"{name}/{self.world.rank}", value)  # type: ignore[arg-type]  # it takes bytes too
+        self._store.set(f"{name}/{self.world.rank}", value)
 
     def collect(
         self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
@@ -258,15 +265,15 @@ class RankGroup:
 
         Raises :class:`PeerEndedError` for a rank that has ended, or if the wait is ``given_up`` or too long.
         """
-        limit = time.monotonic() + (patience_seconds or HANG_SECONDS)
+        limit = time.monotonic() + (patience_seconds or _COLLECTION_SECONDS)
         return [self._take(f"{name}/{rank}", rank, given_up, limit) for rank in range(1, self.world.size)]
 
     def _take(self, key: str, rank: int, given_up: Callable[[], bool], limit: float) -> bytes:
         while True:
-            ended = self._ended_first()
+            ended = self._ends.first()
             over = given_up() or time.monotonic() > limit
             if self._store.check([key]):  # last: a rank may hand it in and end
-                value: bytes = self._store.get(key)
+                value = self._store.get(key)
                 self._store.delete_key(key)
                 return value
             if ended is not None:
@@ -280,7 +287,7 @@ class RankGroup:
 
     def tell_end(self, how: End, text: str) -> None:
         """Tell the others that this rank ends early, and why."""
-        self._launcher.tell_end(how, text)
+        self.launcher.tell_end(how, text)
 
     def tell_bad_loss(self, step: int) -> None:
         """Tell the others of the first step whose loss was not finite on this rank."""
@@ -294,79 +301,23 @@ class RankGroup:
             return {rank: int(self._store.get(key)) for rank, key in keys.items() if self._store.check([key])}
         return {}
 
-    def find_ended(self) -> PeerEndedError:
-        """Who made an operation of all ranks fail; looks for a few seconds."""
-        limit = time.monotonic() + _SEARCH_SECONDS
-        while (found := self._ended_first()) is None and time.monotonic() < limit:
-            time.sleep(_MEETING_SECONDS)
-        if found is not None:
-            return found
-        ends = self._ends()
-        silent = [rank for rank in self._others() if rank not in ends]
-        if len(silent) == 1:
-            rank = silent[0]
-            detail = f"it made the others wait for {HANG_SECONDS:g} s"
-            return PeerEndedError(rank, "hung", detail, f"rank {rank} hung: {detail}")
-        if not silent:
-            text = "no rank ended, but they waited for each other: does loss() run the same layers on all?"
-            return PeerEndedError(-1, "waited", "", text)
-        return PeerEndedError(-1, "waited", "", "another rank ended or hung")
+    def find_ended(self) -> PeerEndedError | None:
+        """Who made an operation of all ranks fail, within a few seconds; None if no rank is known to."""
+        limit, longer = time.monotonic() + _SEARCH_SECONDS, pauses(self.world.size)
+        while (ended := self._ends.first()) is None and time.monotonic() < limit:
+            time.sleep(next(longer))
+        return ended
 
     @property
     def one_has_ended(self) -> bool:
         """Whether another rank has ended; for any thread."""
-        return self._ended_first() is not None
+        return self._ends.first() is not None
 
-    def _others(self) -> list[int]:
-        return [rank for rank in range(self.world.size) if rank != self.world.rank]
-
-    def _ended_first(self) -> PeerEndedError | None:
-        """The rank that told of an error, or whose process of this machine is gone without a word."""
-        ends = self._ends()
-        for rank, (how, text) in sorted(ends.items()):
-            if how != "waited":
-                return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
-        for rank, place in enumerate(self._places):
-            if rank not in ends and place.host == socket.gethostname() and not is_alive(place.pid):
-                detail = f"pid {place.pid} is gone"
-                return PeerEndedError(rank, "killed", detail, f"rank {rank} was killed: {detail}")
-        return None
-
-    def tell_cause(self, ended: PeerEndedError) -> None:
-        """Tell the ranks that the launcher may start next why these ended."""
-        self._launcher.tell_cause(ended.what)
+    def leave_launcher(self) -> None:
+        """The launcher is gone, and its store: from any thread."""
+        self.launcher.leave()
 
     @property
     def cause_before(self) -> str:
         """Why the ranks before these ended; empty if they did not say."""
-        return self._launcher.cause_before
-
-    def kill_hung(self, rank: int) -> None:
-        """Kill a rank of this machine that hung: its launcher would wait for it."""
-        place = self._places[rank]
-        if place.host == socket.gethostname():
-            with suppress(OSError):
-                os.kill(place.pid, signal.SIGKILL)
-
-    def _ends(self) -> dict[int, tuple[End, str]]:
-        """How each rank ended that has told so."""
-        found: dict[int, tuple[End, str]] = {}
-        with suppress(RuntimeError):
-            if not self._store.add(ENDED, 0):
-                return found
-            for rank in range(self.world.size):
-                if rank != self.world.rank and self._store.check([f"{ENDED}/{rank}"]):
-                    how, text = json.loads(self._store.get(f"{ENDED}/{rank}"))
-                    found[rank] = (how, text)
-        return found
-
-
-def is_of_a_group(error: BaseException) -> bool:
-    """Whether an operation of several ranks failed: gloo and NCCL raise plain RuntimeErrors."""
-    if isinstance(error, PeerEndedError | dist.DistError):
-        return True
-    text = str(error).lower() if isinstance(error, RuntimeError) else ""
-    return any(
-        sign in text
-        for sign in ("gloo", "nccl", "connection closed by peer", "pair closure", "process group")
-    )
+        return self.launcher.cause_before

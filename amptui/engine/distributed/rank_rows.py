@@ -1,7 +1,7 @@
-"""What ranks send each other: one row of numbers from each, read in columns."""
+"""What ranks tell rank 0: one row of numbers from each, read in columns."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +36,6 @@ class RankNumbers(NamedTuple):
     loss_scale: float = _NAN
     """After ``last_step``."""
     peak_bytes: float = _NAN
-    asks_hash: float = 0.0
-    """From rank 0: 1 asks all ranks to hash their weights before they send their next row."""
     hashed_step: float = -1.0
     """After which the newest hash of the weights was computed; -1 before the first."""
     weights_hash: float = _NAN
@@ -49,27 +47,11 @@ class RankNumbers(NamedTuple):
 
 
 class RankRow(NamedTuple):
-    """What a rank sends to all others, in float64."""
+    """What a rank posts for rank 0, in float64."""
 
-    exchange: float
-    """The number of the exchange, equal in all rows."""
+    number: float
+    """Of the row, equal on all ranks."""
     step: float
-    precision: float = 0.0
-    """From rank 0: the number of the precision to switch to, counted from 1; 0 asks for none."""
-    pause: float = 0.0
-    """From rank 0: 1 asks to pause, 2 to resume."""
-    stop: float = 0.0
-    """The number of the signal that asks this rank to stop; -1 for another reason; 0 if none does."""
-    xray: float = 0.0
-    """From rank 0: 1 asks for an X-ray, which rank 0 takes before the next step while the others wait."""
-    boundaries: float = 1.0
-    """From rank 0: how many step boundaries later the next exchange is."""
-    probes: float = 0.0
-    """From rank 0: what all ranks measure in the next step, such as ``NORMS``."""
-    checkpoint: float = 0.0
-    """From rank 0: 1 wants a checkpoint, unless the epoch is about to end; 2 asks for one now."""
-    checkpoints_done: float = 0.0
-    """From rank 0: how many of the checkpoints it has done with that all ranks took."""
     numbers: RankNumbers = RankNumbers()
 
     def values(self) -> list[float]:
@@ -108,13 +90,3 @@ class RankRows(Sequence[RankRow]):
     def column(self, name: str) -> Floats:
         """[ranks]: one field of all rows, or of their numbers."""
         return self._table[:, _COLUMNS.index(name)]
-
-
-class Exchange(Protocol):
-    """Sends one row of every rank to all ranks."""
-
-    def send(self, row: Sequence[float]) -> None:
-        """Send this rank's row without waiting for the others'."""
-
-    def receive(self) -> Table:
-        """The rows of all ranks, in their order; waits until the last has sent its own."""

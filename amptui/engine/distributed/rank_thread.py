@@ -11,18 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from amptui.control import tell_nobody
+from amptui.control import StopRequest, tell_nobody
+from amptui.engine.distributed.launcher_watch import LAUNCHER_GONE, LauncherLostError, LauncherWatch
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
-from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
-from amptui.engine.distributed.trouble_states import STORM_GAP_STEPS
+from amptui.engine.distributed.rank_rows import RankNumbers
+from amptui.engine.distributed.trouble_states import blame
+from amptui.engine.distributed.unfit_model import unfit_model
+from amptui.engine.distributed.watched_thread import WatchedThread
 from amptui.engine.distributed.world import World, refused_requests
-from amptui.engine.worker import TrainingThread
-from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
+from amptui.errors import AmptuiError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
-from amptui.ranks import RankLost, RanksStarted
+from amptui.ranks import RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepSkipped
-from amptui.request import TrainRequest
+from amptui.request import HANG_SECONDS, TrainRequest
 from amptui.samples import DeviceSample, GpuSample
 from amptui.steps import Steps
 
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from amptui.engine.checkpoint.file import Checkpoint
     from amptui.engine.distributed.own_overflows import OwnOverflows
     from amptui.engine.distributed.rank_checkpoints import RankCheckpoints
-    from amptui.engine.distributed.rank_group import PeerEndedError
     from amptui.engine.distributed.weights_check import WeightsCheck
     from amptui.engine.prepared import Prepared
     from amptui.engine.setup import Choices, Join
@@ -40,19 +41,10 @@ if TYPE_CHECKING:
 WatchGpu = Callable[[str, Callable[[Record], object]], Callable[[], object]]
 """Samples the GPU of that UUID about once a second, in a thread, until what it returns is called."""
 
-_UNUSED = "Expected to have finished reduction in the prior iteration"
-"""How DDP tells that a gradient is missing (``torch/csrc/distributed/c10d/reducer.cpp``)."""
-
 _NO_BREAKDOWN = "FSDP: no memory breakdown, as gathered weights cannot be told from activations at the peak"
 
-_MIXED = "got mixed torch.Tensor and DTensor"
-"""How torch tells that weights are not gathered (``torch/distributed/tensor/_dispatch.py``)."""
 
-_NO_STRATEGY = "does not have a sharding strategy registered"
-"""How torch tells that an operator takes no DTensor, such as that of a fused SGD (there)."""
-
-
-class RankThread(TrainingThread):
+class RankThread(WatchedThread):
     """Trains as one of several ranks; rank 0 alone emits records and writes files.
 
     A collapsed loss scale or lost weights end the run: ranks do not wait for a user's answer. ``watch_gpu``
@@ -78,23 +70,50 @@ class RankThread(TrainingThread):
         if not world.leads:
             request = replace(request, checkpoint_dir=None, save_weights=None, probes=False)
         self._world = world
+        self._launcher = LauncherWatch(world)
+        control.launcher_lost = self._lose_launcher_of
         self._rank_control = control
         self._meter = RankMeter()
         self._tell = emit if world.leads else tell_nobody
         super().__init__(request, spec, control, self._take, **options)
         self._rank, self._world_size = world.rank, world.size
         control.measure = self._measure
-        control.received = self._follow
-        self._report = RankReport(emit) if world.leads else None
-        self._weights: WeightsCheck | None = None
+        control.hash_weights = self._hash_weights
+        if world.leads:
+            control.received = RankReport(emit).take
         self._watch_gpu = watch_gpu
         self._gpu: GpuSample | None = None
         """The newest sample, from another thread."""
         self._stop_watching: Callable[[], object] = _do_nothing
 
+    def start(self) -> None:
+        """See :class:`TrainingThread`; if the launcher ends, so does the run, with a checkpoint."""
+        self._launcher.start(self._lose_launcher)
+        super().start()
+
+    def _lose_launcher(self) -> None:
+        """From any thread."""
+        self._world = replace(self._world, max_restarts=0)  # none starts the ranks again
+        if self._group is not None:
+            self._group.leave_launcher()
+        if self._watch is not None:
+            self._watch.launcher.leave()
+        if self._control.stop_reason is None:
+            self._fault = self._fault or self._launcher.error
+            self._control.ask(StopRequest(LAUNCHER_GONE))
+
+    def _lose_launcher_of(self, rank: int) -> None:
+        """All ranks have agreed to stop, as that one has lost its launcher."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        host = self._group.places[rank].host if self._group else ""
+        self._fault = self._fault or LauncherLostError(f"the launcher of rank {rank} on {host} is gone")
+
     def close(self) -> None:
-        """Stop to sample the GPU, and end the DataLoader workers, after training has ended."""
+        """Part from the other ranks, and end the DataLoader workers, after training has ended."""
+        self._launcher.stop()
         self._stop_watching()
+        self._rank_control.leave()
         super().close()
 
     @property
@@ -124,13 +143,6 @@ class RankThread(TrainingThread):
             if own.bad_since != before and self._group is not None:
                 self._group.tell_bad_loss(own.bad_since)  # the run may end before the next row
 
-    def _follow(self, rows: RankRows) -> None:
-        """Take the rows of all ranks."""
-        if self._weights is not None:
-            self._weights.follow(rows)
-        if self._report is not None:
-            self._report.take(rows)
-
     def _measure(self) -> RankNumbers:
         trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
         if trainer is not None:
@@ -150,21 +162,33 @@ class RankThread(TrainingThread):
 
     def _with_hash(self, numbers: RankNumbers) -> RankNumbers:
         """``numbers`` with the newest hash of the weights, where all ranks should have the same ones."""
-        trainer, parallel = self._trainer, self._prepared.parallel if self._prepared else None
-        if trainer is None or parallel is None or parallel.weights_check is None:
+        check = self._weights_check
+        if check is None:
             return numbers
-        self._weights = parallel.weights_check
-        found = self._weights.numbers(trainer.step)
-        return numbers._replace(asks_hash=found.asks, hashed_step=found.step, weights_hash=found.value)
+        found = check.numbers()
+        if found.asks:
+            self._rank_control.want_hash()
+        return numbers._replace(hashed_step=found.step, weights_hash=found.value)
+
+    @property
+    def _weights_check(self) -> "WeightsCheck | None":
+        parallel = self._prepared.parallel if self._prepared else None
+        return None if parallel is None else parallel.weights_check
+
+    def _hash_weights(self) -> None:
+        check, trainer = self._weights_check, self._trainer
+        if check is not None and trainer is not None:
+            check.hash(trainer.step)
 
     def _choose(self) -> "Choices":
         """Choose this rank's device, and meet the other ranks."""
         from amptui.engine import setup
         from amptui.engine.description import device_name, gpu_uuid
-        from amptui.engine.distributed.place import place_of
+        from amptui.engine.distributed.place import device_of, place_of
         from amptui.engine.distributed.rank_group import RankGroup
+        from amptui.engine.distributed.shared_folder import check_folder
 
-        choices = setup.choose(replace(self._request, device=self._device()))
+        choices = setup.choose(replace(self._request, device=device_of(self._world, self._request.device)))
         device = choices.device
         setup.enter_device(device)
         waiting = "waiting for the other ranks"
@@ -174,10 +198,21 @@ class RankThread(TrainingThread):
             self._stop_watching = self._watch_gpu(uuid, self._take_gpu)
         place = place_of(device, device_name(device), uuid)
         stopping = self._rank_control.is_asked_to_stop
-        compiles = self._request.compile_mode is not None
-        self._group = RankGroup(self._world, device, place, stopping=stopping, compiles=compiles)
+        hang = self._request.hang_timeout
+        self._group = RankGroup(
+            self._world,
+            device,
+            place,
+            stopping=stopping,
+            hang_seconds=HANG_SECONDS if hang is None else hang,
+            compiles=self._request.compile_mode is not None,
+        )
         self._group.connect()
-        self._rank_control.join(self._group)
+        self._begin_watch()
+        if self._checkpoints_path is not None:
+            run_dir, all_write = self._checkpoints_path.parent, self._request.fsdp
+            check_folder(self._group, run_dir, all_write=all_write, warn=self._warn)
+        self._rank_control.join(self._group.board(), self._group)
         self._join = self._kind_of_parallel()
         return choices
 
@@ -189,19 +224,6 @@ class RankThread(TrainingThread):
         from amptui.engine.distributed.sharded import ShardedDataParallel
 
         return partial(ShardedDataParallel, keeps_weights=self._saves_weights)
-
-    def _device(self) -> str:
-        """The GPU of this rank's number on its machine, or the CPU."""
-        import torch
-
-        asked, local = self._request.device, self._world.local_rank
-        if asked == "cpu" or (asked == "auto" and not torch.cuda.is_available()):
-            return "cpu"
-        count = torch.cuda.device_count()
-        if 0 < count <= local:
-            what = f"each rank needs a GPU of its own: this machine has {count:,}"
-            raise DeviceError(what, hint=f"start {count:,} ranks here, or use --device cpu")
-        return f"cuda:{local}"
 
     def _read_checkpoint(self) -> "Checkpoint | None":
         """The newest that rank 0 can read; None for ranks that were started again before there was one."""
@@ -272,7 +294,7 @@ class RankThread(TrainingThread):
         from amptui.engine.checkpoint.file import checkpoints
 
         if self._world.starts_again:
-            return f"the ranks start again (restart {self._world.restart + 1} of {self._world.max_restarts})"
+            return f"the ranks start again (restart {self._world.counted + 1} of {self._world.max_restarts})"
         newest = checkpoints(self._checkpoints_path)[:1] if self._checkpoints_path is not None else []
         hosts = {place.host for place in self._group.places} if self._group is not None else set()
         launcher = "torchrun ... -m " if len(hosts) > 1 else ""
@@ -307,6 +329,10 @@ class RankThread(TrainingThread):
         super()._finish_before_training()
 
     def _fail(self, error: BaseException) -> None:
+        if self._claim_end():
+            self._tell_own_end(self._blamed_on_launcher(error))
+
+    def _tell_own_end(self, error: BaseException) -> None:
         if isinstance(error, UsageError):
             # Even if asked to stop: the launcher asks when another rank has refused the same.
             if self._group is not None:
@@ -323,40 +349,42 @@ class RankThread(TrainingThread):
         if self._group is None:
             super()._fail(error)
             return
-        from amptui.engine.distributed.rank_group import PeerEndedError, is_of_a_group
+        from amptui.engine.distributed.rank_failure import may_be_of_a_peer
         from amptui.engine.failure import is_out_of_memory
 
-        if is_of_a_group(error):
-            self._group.tell_end("waited", "waited for the others")  # who does not say so hung
-            ended = error if isinstance(error, PeerEndedError) else self._group.find_ended()
+        if may_be_of_a_peer(error) and (ended := self._ended_before(error)) is not None:
             if ended.how == "stopped":
                 super()._finish_before_training()
                 return
-            self._tell_lost(ended)
-            if ended.rank >= 0:
-                self._group.tell_cause(ended)
-            if ended.how == "hung" and self._world.leads:
-                self._group.kill_hung(ended.rank)
-            explained = PeerEndedError(ended.rank, ended.how, ended.detail, ended.what, self._way_on())
-            self._tell_failure(explained.with_traceback(error.__traceback__))
+            self._tell_peer_end(ended, error)
             return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
             memory = is_out_of_memory(error)
             self._group.tell_end("out of memory" if memory else "failed", str(self._explained(error)))
         super()._fail(error)
 
+    def _blamed_on_launcher(self, error: BaseException) -> BaseException:
+        """``error``, or that a launcher has ended if that is behind it: a store was lost, or all stop."""
+        if self._launcher.is_gone:
+            self._lose_launcher()
+        if not isinstance(self._fault, LauncherLostError):
+            return error
+        from amptui.engine.distributed.rank_failure import is_of_a_group
+
+        before = self._trainer is None and isinstance(error, AmptuiError)
+        if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
+            return error
+        step = self._trainer.step if self._trainer else self._steps_before
+        self._fault = self._fault.after(step, hint=self._way_on())
+        return self._fault.with_traceback(error.__traceback__)
+
     def _explained(self, error: BaseException) -> AmptuiError:
-        if _UNUSED in str(error):
-            what = f"a parameter of the model took no part in loss() ({self.doing})"
-            return ExperimentError(what, hint="remove it, or set its requires_grad to False")
-        if _MIXED in str(error):
-            what = f"loss() used the weights of a block outside its forward() ({self.doing})"
-            return ExperimentError(what, hint="call the block itself, or train without --fsdp")
-        if _NO_STRATEGY in str(error):
-            operator = str(error).partition(_NO_STRATEGY)[0].removeprefix("Operator ").strip()
-            what = f"{operator} does not work on sharded weights ({self.doing})"
-            unfused = "build the optimizer without fused=True, or " if "_fused_" in operator else ""
-            return ExperimentError(what, hint=f"{unfused}train without --fsdp")
+        from amptui.engine.distributed.rank_failure import explain_rank_error
+
+        if (unfit := unfit_model(str(error), self.doing)) is not None:
+            return unfit
+        if (known := explain_rank_error(error, self.doing)) is not None:
+            return known
         explained = super()._explained(error)
         if isinstance(explained, ExperimentError) and (blame := self._blame()):
             return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
@@ -365,27 +393,7 @@ class RankThread(TrainingThread):
     def _blame(self) -> str:
         """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
         told = self._group.bad_losses() if self._group is not None and self._world.leads else {}
-        first = min(told.values(), default=0)
-        ranks = [rank for rank, step in told.items() if step == first]
-        recent = self._trainer is not None and first > self._trainer.step - STORM_GAP_STEPS
-        if not ranks or not recent or len(ranks) == self._world.size:
-            return ""
-        who = f"rank {ranks[0]}" + (f" and {len(ranks) - 1:,} others" if len(ranks) > 1 else "")
-        return f"{who} had the first loss that was not finite, in step {first:,}"
-
-    def _tell_lost(self, ended: "PeerEndedError") -> None:
-        if ended.rank < 0 or ended.how == "stopped" or self._group is None:
-            return
-        self._emit(
-            RankLost(
-                time=time.time(),
-                step=self._trainer.step if self._trainer else 0,
-                rank=ended.rank,
-                host=self._group.places[ended.rank].host if self._group.places else "",
-                cause="failed" if ended.how == "waited" else ended.how,
-                detail=ended.detail,
-            )
-        )
+        return "" if self._trainer is None else blame(told, self._world.size, self._trainer.step)
 
 
 def _do_nothing() -> None:

@@ -61,6 +61,7 @@ class ShardedDataParallel(DataParallel):
     def _compute_loss(
         self, batch: Batch, weigh: Callable[[Tensor], Tensor], *, first: bool, last: bool
     ) -> object:
+        self.group.progress.batches += 1
         if first:
             self._mean.grad = None
         self._root.loss.weigh = weigh

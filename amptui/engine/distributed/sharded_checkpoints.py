@@ -15,7 +15,7 @@ from amptui.engine.checkpoint.file import Checkpoint, Place
 from amptui.engine.checkpoint.shards import Part, ShardFile, Shards, remove_shards, shards_name, write_part
 from amptui.engine.checkpoint.writer import PartError, explained, refuse_lost
 from amptui.engine.distributed.rank_checkpoints import Mail, RankCheckpoints
-from amptui.engine.distributed.rank_group import BUSY_SECONDS
+from amptui.engine.distributed.rank_progress import BUSY_SECONDS
 from amptui.engine.distributed.world import World
 from amptui.runfiles import opened_folder
 
@@ -30,7 +30,7 @@ _FILE, _TROUBLE = "file", "trouble"
 class Group(Mail, Protocol):
     """The ranks, where each has parts to write."""
 
-    def meet(self, where: str, *, patience_seconds: float | None = None) -> None:
+    def meet(self, where: str, *, stoppable: bool = True) -> None:
         """Wait until all ranks have come here."""
 
     def on_rank_0(self, where: str, work: Callable[[], R]) -> R | None:
@@ -89,7 +89,7 @@ class ShardedCheckpoints(RankCheckpoints):
     def part(self, states: dict[str, Any]) -> None:  # noqa: ARG002 - the last checkpoint has them
         """Wait until all ranks are done with the last checkpoint."""
         if self.keeps:
-            self._group.meet(f"{_LAST} written", patience_seconds=BUSY_SECONDS)
+            self._group.meet(f"{_LAST} written", stoppable=False)
 
     def _tell_last(self, place: Place) -> None:
         self._group.tell(_LAST, "due" if self.lacks(place) else "")

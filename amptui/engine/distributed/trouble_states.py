@@ -35,3 +35,16 @@ def ranks_at_fault(states: Sequence[int]) -> list[int]:
         states = [state if state == LOSS else FINITE for state in states]
     found = [rank for rank, state in enumerate(states) if state in (GRADIENTS, LOSS)]
     return [] if len(found) == len(states) else found
+
+
+def blame(bad_since: Mapping[int, int], ranks: int, step: int) -> str:
+    """Which ranks were the first whose loss was not finite, shortly before ``step``; "" if none stands out.
+
+    ``bad_since`` has the first such step of each rank that had one.
+    """
+    first = min(bad_since.values(), default=0)
+    worst = [rank for rank, since in bad_since.items() if since == first]
+    if not worst or len(worst) == ranks or first <= step - STORM_GAP_STEPS:
+        return ""
+    who = f"rank {worst[0]}" + (f" and {len(worst) - 1:,} others" if len(worst) > 1 else "")
+    return f"{who} had the first loss that was not finite, in step {first:,}"

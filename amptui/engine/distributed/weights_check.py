@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from amptui.engine.distributed.rank_rows import RankRow
 from amptui.engine.probes.budget import Cadence
 from amptui.engine.probes.gradients import in_memory_order, together
 
@@ -108,7 +107,7 @@ class HashNumbers(NamedTuple):
     """What a rank's row tells of its weights' hash."""
 
     asks: bool
-    """From rank 0: all hash their weights when they have received this row, which is after the same step."""
+    """Of rank 0: all should hash their weights, after the same step."""
     step: int
     """The step after which the newest one was computed; -1 before the first."""
     value: float
@@ -136,26 +135,24 @@ class WeightsCheck:
         self._clock = clock
         self._leads = leads
         self._cadence = Cadence(WEIGHTS_BUDGET, clock=clock)
-        self._due = self._asked = False
+        self._asked = False
         self._asked_at = -MIN_HASH_SECONDS
         self._room: Tensor | None = None
         """Pinned memory, for one hash at a time."""
         self._pending: _OnItsWay | None = None
         self._newest = HashNumbers(asks=False, step=-1, value=float("nan"))
 
-    def follow(self, rows: Sequence[RankRow]) -> None:
-        """Take the rows of all ranks: rank 0's may ask for a hash."""
-        self._due = bool(rows[0].numbers.asks_hash)
+    def hash(self, step: int) -> None:
+        """Hash the weights after ``step``, as all ranks do now."""
+        self._asked = False
+        try:
+            self._begin(step)
+        except torch.OutOfMemoryError:  # no reason to end a run
+            self._cadence.charge(None)
+            self._newest = HashNumbers(asks=False, step=step, value=float("nan"))
 
-    def numbers(self, step: int) -> HashNumbers:
-        """What to tell in the next row; ``step`` is the last one made, on all ranks."""
-        if self._due:
-            self._due = self._asked = False
-            try:
-                self._begin(step)
-            except torch.OutOfMemoryError:  # no reason to end a run
-                self._cadence.charge(None)
-                self._newest = HashNumbers(asks=False, step=step, value=float("nan"))
+    def numbers(self) -> HashNumbers:
+        """What to tell in the next row."""
         self._read()
         now = self._clock()
         idle = self._leads and not self._asked and self._pending is None

@@ -1,6 +1,5 @@
-"""Which rank this process is, as torchrun tells it, and what a run of several ranks cannot do yet."""
+"""One process of several that train together, and what a run of several ranks cannot do yet."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from amptui.errors import UsageError
@@ -8,11 +7,6 @@ from amptui.request import TrainRequest
 
 NO_XRAY = "an X-ray needs the whole model, of which each rank has a part"
 """Why FSDP refuses one."""
-
-_VARIABLES = ("TORCHELASTIC_RUN_ID", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""What torchrun sets (torch.distributed.run, "Environment Variables")."""
-
-_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,34 +19,32 @@ class World:
     size: int
     """How many processes train together, on all machines."""
     restart: int = 0
-    """How often the launcher has started the ranks again."""
+    """How often the ranks have been started again."""
     max_restarts: int = 0
-    """How often it does so at most."""
+    """How often the launcher does so at most."""
+    uncounted: int = 0
+    """How many of these restarts are not the launcher's to count: a machine has joined or was replaced."""
+    generation: int = 0
+    """Which start of the ranks this is, by what they have told in the same store."""
+    launcher: str = "torchrun"
+    """Who started it, as a user calls it."""
+    master: str = ""
+    """Where rank 0 listens, ``host:port``, if the launcher is not torchrun, which sets variables for it."""
+
+    @property
+    def counted(self) -> int:
+        """How many of the launcher's restarts are used up."""
+        return self.restart - self.uncounted
 
     @property
     def starts_again(self) -> bool:
         """Whether the launcher starts the ranks again if one fails."""
-        return self.restart < self.max_restarts
+        return self.counted < self.max_restarts
 
     @property
     def leads(self) -> bool:
         """Whether this is rank 0, which keeps the journal and takes requests."""
         return self.rank == 0
-
-
-def world_of(environment: Mapping[str, str]) -> World | None:
-    """The rank of a process that torchrun started with others; None for a process alone.
-
-    Raises UsageError if a variable of torchrun's is not a number.
-    """
-    if any(name not in environment for name in _VARIABLES):
-        return None
-    try:
-        rank, local_rank, size = (int(environment[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
-        restart, max_restarts = (int(environment.get(name, "0")) for name in _RESTARTS)
-    except ValueError as error:
-        raise UsageError(f"torchrun's variables: {error}", hint="start again with torchrun") from error
-    return World(rank, local_rank, size, restart, max_restarts) if size > 1 else None
 
 
 def refuse_unsupported(request: TrainRequest, ranks: int) -> None:

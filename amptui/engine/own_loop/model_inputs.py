@@ -40,9 +40,13 @@ class _OwnHooks(OrderedDict[int, Any]):
 
 
 class ModelInputs:
-    """Counts the samples that ``model`` is called with; begins at once."""
+    """Counts the samples that ``model`` is called with, here and on the other ranks; begins at once.
 
-    def __init__(self, model: nn.Module) -> None:
+    ``data_parallel`` ranks take as many as this one does; 0 if that number is not known.
+    """
+
+    def __init__(self, model: nn.Module, data_parallel: int = 1) -> None:
+        self._data_parallel = data_parallel
         self._calls = self._size = self._usual_size = 0
         self._remove: Callable[[], object] | None = None
         has_hooks = any(vars(model).get(name) for name in _TABLES)
@@ -59,7 +63,7 @@ class ModelInputs:
         if size > self._usual_size or not size:  # a last batch may be smaller
             self.close()
             return 0
-        return size
+        return size * self._data_parallel
 
     def close(self) -> None:
         """Count no more."""

@@ -306,16 +306,16 @@ class ObservedLoop:
         self._ended = time.perf_counter()
         self._sender.begin_interval()
 
-    def close(self) -> None:
-        """Take the hooks off and deliver what is left, of all optimizers; waits for the device."""
-        self.lanes.close()
+    def close(self, *, waits: bool = True) -> None:
+        """Take the hooks off and deliver what is left, of all optimizers; ``waits`` for the device."""
+        self.lanes.close(waits=waits)
 
-    def close_lane(self) -> None:
-        """Deliver what is left; waits for the device."""
+    def close_lane(self, *, waits: bool) -> None:
+        """Deliver what is left, or without ``waits`` what the device has finished."""
         self._fresh_samples.close()
         if self.active:
             self._end_step()
-            self._sender.flush()
+            self._sender.flush() if waits else self._sender.drain()
         self.active = False
 
     def give_up(self, error: Exception) -> None:
@@ -378,11 +378,10 @@ class ObservedLoop:
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""
         self._sender.drain()
-        reporter = self._reporter
-        self._norms.look(self.step, reporter.trouble_step)
+        self._norms.look(self.step, self._reporter.trouble_step)
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
-        self._look_step = self.step + (1 if reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
+        self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)
 
     def _look_at_memory(self) -> None:
         if self.is_first:
@@ -390,10 +389,9 @@ class ObservedLoop:
 
     def _take_reported(self, record: Record) -> None:
         if type(record) is Steps:
-            before, now = self._reported_precision, record.precision
+            before, now, first = self._reported_precision, record.precision, record.one(0)
             self._reported_precision = now
             if before and before != now:
-                first = record.one(0)
                 changed = PrecisionChanged(
                     time=first.time, step=first.step, previous=before, current=now, optimizer=self.name
                 )

@@ -270,11 +270,11 @@ class OptimizerLanes:
         for loop in self.loops:
             loop.epoch = epoch
 
-    def close(self) -> None:
-        """Take the hooks off, and deliver what is left; waits for the device."""
+    def close(self, *, waits: bool) -> None:
+        """Take the hooks off, and deliver what is left; ``waits`` for the device."""
         self.leave()
         for loop in self.loops:
-            loop.close_lane()
+            loop.close_lane(waits=waits)
 
     # --------------------------------------------------------------------------- what the hooks call
 

@@ -72,10 +72,17 @@ def _modules() -> list[nn.Module]:
     for each in gc.get_objects():
         kind = type(each)
         if kind not in is_module:
-            is_module[kind] = nn.Module in kind.__mro__ and not kind.__module__.startswith(_WRAPPERS)
+            is_module[kind] = nn.Module in kind.__mro__ and not _is_wrapper(kind)
         if is_module[kind] and "_parameters" in vars(each):
             found.append(each)
     return found
+
+
+def _is_wrapper(kind: type) -> bool:
+    """Not so the class that FSDP2 makes of a model's own."""
+    return kind.__module__.startswith(_WRAPPERS) and all(
+        base.__name__ != "FSDPModule" for base in kind.__mro__
+    )
 
 
 def _holder(module: nn.Module, wanted: frozenset[int]) -> _Holder:

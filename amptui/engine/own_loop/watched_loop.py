@@ -39,7 +39,7 @@ from amptui.text import one_line
 NO_LONGER_WATCHED = "amptui stopped watching this script"
 
 
-def _why_other(chosen: str, computed: str) -> str:
+def _hint(chosen: str, computed: str) -> str:
     """What to do about steps that were not computed in the chosen precision."""
     if computed in WEIGHTS_WORDS.values():
         return "that is what the weights are"
@@ -376,18 +376,17 @@ class WatchedLoop(ObservedLoop):
         if computed in (chosen, "unknown") or self._noted_precision == chosen:
             return
         self._noted_precision = chosen
-        why = _why_other(chosen, computed)
-        self._note("warning", f"steps in {chosen} were computed in {computed}: {why}")
+        self._note("warning", f"steps in {chosen} were computed in {computed}: {_hint(chosen, computed)}")
         self._switch.cannot_compare(f"steps in {chosen} compute in {computed}")
 
     def _note(self, severity: Severity, text: str) -> None:
         self._emit(Note(time=time.time(), severity=severity, text=text))
 
-    def close(self) -> None:
+    def close(self, *, waits: bool = True) -> None:
         """See :meth:`ObservedLoop.close`; restores the flags of torch that a precision has changed."""
         was_active = self.active
         self._observation.close()
-        super().close()
+        super().close(waits=waits)
         if was_active:
             self._switch.finish(self.step)
         if self._switch.precision.name in ("ieee", "tf32"):

@@ -106,7 +106,7 @@ def _lines(view: SessionView, device: DeviceSample, width: int, height: int) -> 
     lines = [*wrapped_phrases(device.note, Style.DIM, width), *first, *torch]
     if len(lines) + sum(map(len, others)) > height:
         others = [each[:1] for each in others]
-    return [*lines, *(line for each in others for line in each), *_host(device.host, width)]
+    return [*lines, *(line for each in others for line in each), *_host(view, device.host, width)]
 
 
 def _gpu(name: str, gpu: GpuSample, trains: bool, width: int) -> list[Line]:
@@ -135,13 +135,14 @@ def _torch(allocator: AllocatorSample, width: int) -> list[Line]:
     return flowed([Phrase((Word("torch", Style.DIM),)), *words], width)
 
 
-def _host(host: HostSample, width: int) -> list[Line]:
+def _host(view: SessionView, host: HostSample, width: int) -> list[Line]:
+    whose = "process " if view.world_size == 1 else "rank 0 "  # whose process samples itself
     cpu = None if host.cpu_percent is None else host.cpu_percent / 100
     process = Word(f"{units.number_of_bytes(host.process_rss_bytes):>8}")
     return [
         host_bar(host, width),
         [
-            Phrase((Word("process ", Style.DIM), process)),
+            Phrase((Word(whose, Style.DIM), process)),
             Phrase((Word(f"{units.percent(cpu):>4}"), Word(" CPU", Style.DIM)), 1),
         ],
     ]

@@ -1,7 +1,14 @@
 """Panels folded to one line each, for screens without room for their frames."""
 
 from amptui import units
-from amptui.diagnosis.rank_words import rank_lost, ranks_disagree, size_words, slow_in_short
+from amptui.diagnosis.rank_words import (
+    rank_lost,
+    ranks_awaited,
+    ranks_disagree,
+    samples_each,
+    size_words,
+    slow_in_short,
+)
 from amptui.diagnosis.speed import result_of_the_pair, why_no_ratio
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
@@ -126,11 +133,15 @@ def ranks(canvas: Canvas, view: SessionView, _screen: ScreenState) -> None:
         sign, style = VERDICT_SIGNS["error"]
         room = canvas.width - 2 - _LABEL_WIDTH
         phrases.append(Phrase((Word("".join(wrapped(f"{sign} {alarms[0]}", room, lines=1)), style),), 0))
+    elif found.awaited is not None:
+        sign, style = VERDICT_SIGNS["warning"]
+        phrases.append(Phrase((Word(f"{sign} {ranks_awaited(found.awaited)}", style),), 0))
     elif found.straggler is not None:
         sign, style = VERDICT_SIGNS["warning"]
         phrases.append(Phrase((Word(f"{sign} {slow_in_short(found.straggler)}", style),), 0))
     elif view.samples_per_second is not None:
-        each = units.rate(view.samples_per_second / found.world_size, "samples")
+        rate = samples_each(view.samples_per_second, found.world_size, view.run)
+        each = units.rate(rate, "samples")
         phrases.append(Phrase((Word(f"{each:<14}"), Word(" each", Style.DIM)), 3))
     own = [row.own_seconds or None for row in found.rows]
     if len(own) == found.world_size and any(own):

@@ -8,6 +8,7 @@ from amptui.diagnosis.rank_words import (
     batch_words,
     place_words,
     rank_lost,
+    ranks_awaited,
     ranks_disagree,
     size_words,
     speed_sentence,
@@ -101,12 +102,13 @@ def wanted_height(view: SessionView) -> int:
     if view.ranks is None:
         return 0
     size = view.ranks.world_size
-    alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements))
+    waits = int(view.ranks.awaited is not None)
+    alarms = min(_MAX_ALARMS, len(view.ranks.lost) + len(view.ranks.disagreements) + waits)
     return 3 + alarms + (size + 1 if size <= MAX_ROWS else overview_lines() + 4)
 
 
 def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[list[Phrase]]:
-    """Lost ranks and replicas that disagree, then the slow rank."""
+    """Lost ranks and replicas that disagree, then those that all wait for, and the slow rank."""
     sign, style = VERDICT_SIGNS["error"]
     alarms = [*map(rank_lost, ranks.lost), *map(ranks_disagree, ranks.disagreements)]
     lines = [
@@ -114,6 +116,10 @@ def _sentences(view: SessionView, ranks: RanksView, width: int) -> list[list[Phr
         for text in alarms
         for line in wrapped_phrases(f" {text}", style, width, head=(Word(sign, style | BOLD),))
     ]
+    if ranks.awaited is not None:
+        sign, style = VERDICT_SIGNS["warning"]
+        head = (Word(sign, style | BOLD),)
+        lines += wrapped_phrases(f" {ranks_awaited(ranks.awaited)}", style, width, head=head)
     if sentence := speed_sentence(ranks, view.run):
         sign, style = VERDICT_SIGNS["info" if ranks.straggler is None else "warning"]
         head = (Word(sign, style | BOLD),)
@@ -212,6 +218,7 @@ class _Table:
         self._bar = min(_MAX_BAR, room - _GAP) if room >= _GAP + self._min_bar and self._longest else 0
         self._reasons = room - (self._bar + _GAP if self._bar else 0) - 1
         self._lost = {lost.rank for lost in ranks.lost}
+        self._awaited = ranks.awaited.ranks if ranks.awaited is not None else ()
 
     def _chosen(self, room: int) -> tuple[list[_Column], int]:
         """The columns in ``room``, by what matters most, and what is left: for a bar, then for reasons."""
@@ -247,7 +254,7 @@ class _Table:
     def _legend(self, *, ascii_only: bool) -> str:
         """What the bars are filled with, as much as fits above them."""
         computes = any(row.compute_seconds is not None for row in self._ranks.rows)
-        names = ("data", "compute", "wait") if computes else ("data", "", "rest of the step")
+        names = ("data", "compute", "rest") if computes else ("data", "", "rest of the step")
         signs = _ASCII_SIGNS if ascii_only else _SIGNS
         parts = [f"{sign} {name}" for sign, name in zip(signs, names, strict=True) if name]
         blanks = "  " if len("  ".join(parts)) <= self._bar else " "
@@ -259,7 +266,7 @@ class _Table:
         """One rank; the slow one is marked, and the number that shows it."""
         verdict = self._ranks.straggler
         slow = verdict is not None and verdict.rank == row.rank
-        sign, style = ("⚠", Style.WARNING) if slow else (" ", Style.TEXT)
+        sign, style = ("⚠", Style.WARNING) if slow or row.rank in self._awaited else (" ", Style.TEXT)
         if row.rank in self._lost:
             sign, style = "✖", Style.ERROR
         canvas.text(0, y, sign, style | BOLD)
@@ -277,7 +284,7 @@ class _Table:
             canvas.text(x + 1, y, row.throttled[0], Style.WARNING if slow else Style.DIM, width=self._reasons)
 
     def _draw_bar(self, canvas: Canvas, x: int, y: int, row: RankSummary, style: int) -> None:
-        """Waiting for data, local compute, and the rest of the step, which is waiting for others."""
+        """Waiting for data, local compute, and the rest: waiting for others, and the optimizer."""
         data, compute = row.data_seconds or 0.0, row.compute_seconds or 0.0
         rest = max(0.0, (row.step_seconds or 0.0) - data - compute)
         parts = segments([data, compute, rest], self._longest, self._bar)

@@ -33,11 +33,10 @@ from amptui.control import (
     TraceRequest,
     XRayRequest,
 )
-from amptui.engine.distributed import rank_group
+from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
-from amptui.engine.distributed.rank_rows import Exchange, RankRow, Table
+from amptui.engine.distributed.rank_rows import RankNumbers
 from amptui.engine.distributed.rank_thread import RankThread
-from amptui.engine.distributed.world import world_of
 from amptui.engine.trainer import Trainer
 from amptui.findings import Float16Window, ModulesTraced, XRayTaken
 from amptui.keeping import CheckpointWritten, KeepingChanged
@@ -88,37 +87,35 @@ def _read(path: Path, status: int) -> Ended:
 
 
 class MeasuredControl(RankControl):
-    """Measures what exchanges cost."""
+    """Measures what the agreement costs the training."""
 
-    waits: list[tuple[float, float]]
-    """For each exchange the seconds to send a row, and to receive the rows sent before."""
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.boundary_seconds: list[float] = []
+        self.own_numbers: list[RankNumbers] = []
+        self.thread_seconds = 0.0
+        """The CPU time of the thread that talks, once that has ended."""
 
-    own_rows: list[RankRow]
-    """What this rank told."""
+    def join(self, *given: Any) -> None:
+        measure = self.measure
 
-    def join(self, exchange: Exchange) -> None:
-        self.waits, self.own_rows = [], []
-        super().join(_Measured(exchange, self.waits, self.own_rows))
+        def kept() -> RankNumbers:
+            self.own_numbers.append(measure())
+            return self.own_numbers[-1]
 
+        self.measure = kept
+        super().join(*given)
 
-class _Measured:
-    def __init__(self, exchange: Exchange, waits: list[tuple[float, float]], own_rows: list[RankRow]) -> None:
-        self._exchange = exchange
-        self._waits = waits
-        self._own_rows = own_rows
-        self._received_seconds = 0.0
+    def _talk(self, *given: Any) -> None:
+        try:
+            super()._talk(*given)
+        finally:
+            self.thread_seconds = time.thread_time()
 
-    def send(self, row: Sequence[float]) -> None:
+    def at_boundary(self, *, validating: bool = False) -> None:
         began = time.perf_counter()
-        self._exchange.send(row)
-        self._waits.append((time.perf_counter() - began, self._received_seconds))
-        self._own_rows.append(RankRow.of(row))
-
-    def receive(self) -> Table:
-        began = time.perf_counter()
-        rows = self._exchange.receive()
-        self._received_seconds = time.perf_counter() - began
-        return rows
+        super().at_boundary(validating=validating)
+        self.boundary_seconds.append(time.perf_counter() - began)
 
 
 class Run:
@@ -188,10 +185,9 @@ def ask_at_random(control: RankControl, requests: int, seed: int) -> None:
 
 
 def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
-    arguments = dict(arguments)
-    rank_group.HANG_SECONDS = arguments.pop("hang_seconds", rank_group.HANG_SECONDS)
     run = TASKS[task](folder, **arguments)
-    status, rows = run.until_end(), getattr(run.control, "own_rows", [])
+    status, told = run.until_end(), run.control.own_numbers
+    run.thread.close()
     found = {
         "records": [type(record).__name__ for record in run.records],
         "losses": [record.loss for record in run.records if isinstance(record, StepRecord)],
@@ -225,13 +221,14 @@ def _do(task: str, folder: Path, arguments: Mapping[str, Any]) -> int:
         "refusals": [record.detail for record in run.records if isinstance(record, RequestRefused)],
         "checkpoints": [record.step for record in run.records if isinstance(record, CheckpointWritten)],
         "error": str(run.thread.error or ""),
-        "waits": getattr(run.control, "waits", []),  # none before the ranks met
-        "hashed_steps": sorted({row.numbers.hashed_step for row in rows}),
+        "boundary_seconds": run.control.boundary_seconds,
+        "thread_seconds": run.control.thread_seconds,
+        "hashed_steps": sorted({each.hashed_step for each in told}),
         "notes": [each.text for each in run.records if isinstance(each, Note)],
         "overflowed": [(each.step, each.ranks) for each in run.records if isinstance(each, RanksOverflowed)],
         "skipped": [each.step for each in run.records if isinstance(each, StepSkipped)],
-        "compute": [row.numbers.compute_seconds for row in rows],
-        "own_overflows": next((row.numbers.overflowed for row in reversed(rows)), None),
+        "compute": [each.compute_seconds for each in told],
+        "own_overflows": next((each.overflowed for each in reversed(told)), None),
         "disagreements": [
             (record.what, record.step, record.count, [each.rank for each in record.others])
             for record in run.records

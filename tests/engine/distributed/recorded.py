@@ -46,11 +46,15 @@ class Recorded(Tiny):
     communicates: bool = False
     """Its loss is averaged over the ranks by itself."""
     lag_seconds: float = 0.0
-    """How long rank 1 takes after each step."""
+    """How long rank ``lags_on_rank`` takes after each step, or after ``lag_step`` only."""
+    lags_on_rank: int = 1
+    lag_step: int = 0
     xray_seconds: float = 0.0
     """How long each pass of an X-ray takes."""
     fails_on_rank: int = -1
     """The rank that raises an error, or hangs, in its third step or in the first one of a precision."""
+    fails_with: str = ""
+    """The words of a RuntimeError that it raises then."""
     hangs: bool = False
     fails_in: str = ""
     """The precision in which it does."""
@@ -126,6 +130,8 @@ class Recorded(Tiny):
     def _fail(self, *, late: bool) -> None:
         if self.fails_late == late and os.environ.get("RANK") == str(self.fails_on_rank):
             time.sleep(1000 * self.hangs)
+            if self.fails_with:
+                raise RuntimeError(self.fails_with)
             raise ArithmeticError("a wrong number")
 
     def metrics(self, model: nn.Module, batch: Any) -> dict[str, Tensor]:
@@ -134,7 +140,7 @@ class Recorded(Tiny):
     def after_step(self, model: nn.Module) -> None:
         if len(STEPS) == 4 and os.environ.get("RANK") == str(self.flips_on_rank):
             next(model.parameters()).view(torch.int32).view(-1)[3] ^= 1 << 9
-        if os.environ.get("RANK") == "1":
+        if os.environ.get("RANK") == str(self.lags_on_rank) and self.lag_step in (0, len(STEPS) + 1):
             time.sleep(self.lag_seconds)
         weights = b"".join(whole(p).detach().numpy().tobytes() for p in model.parameters())
         STEPS.append((self.precision, hashlib.sha1(weights, usedforsecurity=False).hexdigest()[:12]))

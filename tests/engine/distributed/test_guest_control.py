@@ -1,7 +1,10 @@
 """The ranks of a script, in threads that step together and share a store."""
 
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -17,9 +20,9 @@ from amptui.control import (
     StopRequest,
     XRayRequest,
 )
-from amptui.engine.distributed import guest_control
+from amptui.engine.distributed import guest_control, orders
 from amptui.engine.distributed.board import Board
-from amptui.engine.distributed.guest_control import GuestControl, Order
+from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
 from tests.tiny import Log
 
@@ -37,12 +40,17 @@ class Rank:
         self.board = Board(ranks.store, "test")
         self.step = 0
         self.obeyed: list[tuple[int, Request]] = []
-        self.is_deaf = False
+        self.hears: Callable[[], object] = lambda: True
 
-    def hear(self) -> None:
-        order = self.board.look("order")
-        if self.rank and order is not None and not self.is_deaf:
-            self.control.hear(Order(*order))
+    def talk(self) -> None:
+        """As its peer's thread does."""
+        while not self.ranks.have_done:
+            if self.hears():
+                self.control.talk(self.board.look("call") or 0)
+            time.sleep(0.001)
+
+    def made(self) -> int:
+        return self.step
 
     def make_step(self) -> None:
         """With all ranks: nobody ends it before all are in it."""
@@ -51,7 +59,6 @@ class Rank:
         self.look()
 
     def look(self) -> None:
-        self.hear()
         self.control.look(self.step)
         self.take()
 
@@ -75,15 +82,17 @@ class Ranks:
         self.count = count
         self.log = Log()
         self.store = HashStore()
-        self.together = threading.Barrier(count)
+        self.together = threading.Barrier(count, action=self._look_whether_over)
         self.all = [Rank(self, rank) for rank in range(count)]
         board = self.all[0].board
         for rank in range(count):
-            board.post(f"at/{rank}", [0, 0, 0])
-            board.post(f"near/{rank}", [0, 0, 0])
+            board.post(f"at/{rank}", [0, 0, {}])
+            board.post(f"near/{rank}", [0, {}, 0])
         for each in self.all:
             if connected:
-                each.control.connect(each.board)
+                each.control.connect(each.board, each.made)
+        self.until: Callable[[], object] = lambda: False
+        self.have_done = self.is_over = False
 
     def run(self, work: Callable[[Rank], object]) -> None:
         """Call ``work`` for each rank in a thread of its own."""
@@ -96,20 +105,31 @@ class Ranks:
                 errors.append(error)
                 self.together.abort()
 
+        self.have_done = False
         threads = [threading.Thread(target=guarded, args=(rank,), daemon=True) for rank in self.all]
-        for thread in threads:
+        talking = [threading.Thread(target=rank.talk, daemon=True) for rank in self.all]
+        for thread in (*threads, *talking):
             thread.start()
         for thread in threads:
+            thread.join(_PATIENCE_SECONDS)
+        self.have_done = True
+        for thread in talking:
             thread.join(_PATIENCE_SECONDS)
         assert errors == []
         assert not any(thread.is_alive() for thread in threads)
 
-    def make_steps(self, count: int) -> None:
+    def make_steps(self, until: Callable[[], object]) -> None:
+        """Have all make steps together ``until`` that is true after one."""
+
         def train(rank: Rank) -> None:
-            for _ in range(count):
+            while not self.is_over:
                 rank.make_step()
 
+        self.until, self.is_over = until, False
         self.run(train)
+
+    def _look_whether_over(self) -> None:
+        self.is_over = bool(self.until())
 
     def ask(self, request: Request) -> None:
         self.all[0].control.ask(request)
@@ -119,56 +139,44 @@ class Ranks:
 
 
 @pytest.fixture(autouse=True)
-def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An order is four steps ahead, whatever they take."""
-    monkeypatch.setattr(GuestControl, "_steps_ahead", lambda control: 4 * control._ahead)
+def _quick_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "poll_seconds", lambda _ranks: 0.001)
 
 
 def test_all_ranks_obey_at_the_same_step() -> None:
     ranks = Ranks(3)
     switches = [PrecisionRequest(each) for each in ("bf16", "fp16", "fp32")]
     asked: list[Request] = [*switches, CheckpointRequest()]
-
-    def train(rank: Rank) -> None:
-        for _ in range(60):
-            if rank.rank == 0 and rank.step % 12 == 0 and asked:
-                ranks.ask(asked.pop(0))
-            rank.make_step()
-
-    ranks.run(train)
+    for count, request in enumerate(asked, start=1):
+        ranks.ask(request)
+        ranks.make_steps(partial(_have_obeyed, ranks.all, count))
     assert ranks.all[0].obeyed == ranks.all[1].obeyed == ranks.all[2].obeyed
-    assert [step for step, _ in ranks.all[0].obeyed] == [5, 17, 29, 41]
+    assert [request for _, request in ranks.all[0].obeyed] == asked
     assert len(ranks.log.of(RequestTaken)) == 4
+
+
+def _have_obeyed(ranks: list[Rank], count: int = 1) -> bool:
+    return all(len(rank.obeyed) >= count for rank in ranks)
 
 
 def test_two_requests_at_once_are_obeyed_together() -> None:
     ranks = Ranks()
     ranks.ask(PrecisionRequest("bf16"))
     ranks.ask(CheckpointRequest())
-    ranks.make_steps(10)
-    assert ranks.all[1].obeyed == [(5, PrecisionRequest("bf16")), (5, CheckpointRequest())]
+    ranks.make_steps(partial(_have_obeyed, ranks.all, 2))
+    (step, _), _ = ranks.all[1].obeyed
+    assert ranks.all[1].obeyed == [(step, PrecisionRequest("bf16")), (step, CheckpointRequest())]
     assert ranks.all[0].obeyed == ranks.all[1].obeyed
 
 
-def test_a_rank_that_hears_too_late_is_told_earlier_the_next_time() -> None:
+def test_a_rank_that_hears_late_makes_the_others_wait_and_all_obey() -> None:
     ranks = Ranks()
-    ranks.all[1].is_deaf = True
-
-    def train(rank: Rank) -> None:
-        rank.make_step()
-        if rank.rank == 0:
-            ranks.ask(PrecisionRequest("bf16"))
-        for _ in range(50):
-            rank.is_deaf = rank.rank == 1 and rank.step < 7
-            if rank.rank == 1 and rank.step == 6:  # its peer alone has heard, while the step waits for rank 0
-                rank.board.post("near/1", [1, 1, rank.step])
-            rank.make_step()
-
-    ranks.run(train)
-    assert ranks.all[0].obeyed == ranks.all[1].obeyed
-    ((step, request),) = ranks.all[0].obeyed
-    assert request == PrecisionRequest("bf16")
-    assert step >= 14
+    leader, other = ranks.all
+    agreement_of_leader: Any = leader.control._agreement
+    other.hears = lambda: agreement_of_leader._held_since is not None or agreement_of_leader.pending
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.make_steps(partial(_have_obeyed, ranks.all))
+    assert leader.obeyed == other.obeyed
     assert ranks.refusals() == []
 
 
@@ -182,8 +190,6 @@ def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
             rank.make_step()
         assert rank.obeyed == [(rank.step, PauseRequest(True))]
         paused.wait(_PATIENCE_SECONDS)
-        hearing = threading.Thread(target=hear, args=(rank,), daemon=True)
-        hearing.start()
         while rank.newest() != PrecisionRequest("fp16"):
             rank.control.wait()
             rank.take()
@@ -191,11 +197,6 @@ def test_a_pause_takes_other_requests_and_ends_for_all() -> None:
         while rank.newest() != PauseRequest(False):
             rank.control.wait()
             rank.take()
-        hearing.join(_PATIENCE_SECONDS)
-
-    def hear(rank: Rank) -> None:
-        while rank.newest() != PauseRequest(False):
-            rank.hear()
 
     def ask() -> None:
         ranks.ask(PauseRequest(True))
@@ -224,35 +225,38 @@ def test_all_ranks_stop_at_the_same_step_and_none_before() -> None:
         stopped[rank.rank] = rank.step
 
     ranks.run(train)
-    assert stopped == {0: 5, 1: 5}
+    assert stopped[0] == stopped[1]
 
 
 def test_a_comparison_s_next_block_begins_on_all_ranks() -> None:
     ranks = Ranks()
+    leader, other = ranks.all
+    leader.control.want_turn("bf16", now="fp32")
+    assert leader.control.attention
+    turns: list[tuple[int, str]] = []
 
-    def train(rank: Rank) -> None:
-        for _ in range(10):
-            if rank.rank == 0 and rank.step == 2:
-                rank.control.want_turn("bf16", now="fp32")
-                assert rank.control.attention
-            rank.make_step()
+    def both_have() -> bool:
+        if turn := leader.control.take_turn():
+            turns.append((leader.step, turn))
+        return bool(turns and other.obeyed)
 
-    ranks.run(train)
-    assert ranks.all[0].control.take_turn() == "bf16"
-    assert ranks.all[1].obeyed == [(7, PrecisionRequest("bf16"))]
+    ranks.make_steps(both_have)
+    ((step, turn),) = turns
+    assert turn == "bf16"
+    assert other.obeyed == [(step, PrecisionRequest("bf16"))]
 
 
-def _places(monkeypatch: pytest.MonkeyPatch, place: Callable[[], int]) -> None:
-    monkeypatch.setattr(guest_control, "collectives_made", place)
+def _places(monkeypatch: pytest.MonkeyPatch, place: Callable[[], dict[str, int]]) -> None:
+    monkeypatch.setattr(guest_control, "collectives_by_group", place)
 
 
 def test_ranks_at_different_places_refuse_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after batches that one rank did not have: the steps that it counts are others."""
     ranks = Ranks()
-    _places(monkeypatch, threading.get_ident)
+    _places(monkeypatch, lambda: {"of a device mesh": threading.get_ident()})
     ranks.ask(PrecisionRequest("bf16"))
-    ranks.make_steps(10)
-    assert [rank.step for rank in ranks.all] == [10, 10]
+    ranks.make_steps(lambda: ranks.refusals() and ranks.all[0].step > 10)
+    assert ranks.all[0].step == ranks.all[1].step
     assert ranks.all[0].obeyed == ranks.all[1].obeyed == []
     ranks.ask(PrecisionRequest("fp16"))
     ranks.ask(ComparisonRequest(("fp32", "bf16")))
@@ -269,14 +273,25 @@ def test_a_rank_that_waits_in_a_later_collective_is_found_before_the_patience_en
 ) -> None:
     monkeypatch.setattr(guest_control, "MEETING_SECONDS", _PATIENCE_SECONDS)
     ranks = Ranks()
+    _places(monkeypatch, lambda: {"0": 0, "of a device mesh": 98})
+    _has_agreed(ranks)
+    ranks.all[1].board.post("near/1", [1, {"of a device mesh": 99, "of others": 1}, 2])
+    ranks.all[0].look()
+    assert ranks.refusals() == [("precision", "failed")]
+    assert ranks.all[0].control.over
+
+
+def _has_agreed(ranks: Ranks) -> None:
+    """An order for a switch stands, and rank 0 comes to its step."""
     first, other = ranks.all
     first.control.ask(PrecisionRequest("bf16"))
-    other.board.post("near/1", [1, 99, 2])
-    for step in range(1, 10):
-        first.step = step
-        first.look()
-    assert ranks.refusals() == [("precision", "failed")]
-    assert first.control.over
+    for _ in range(2):
+        first.control.talk()
+        other.control.talk(first.board.look("call"))
+    for each in ranks.all:
+        order = each.control.pending
+        assert order is not None
+        each.step = order.point
 
 
 def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,11 +299,9 @@ def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytes
     ranks = Ranks()
     told: list[str] = []
     ranks.all[0].control.cannot_stop = told.append
-    ranks.ask(PrecisionRequest("bf16"))
     ranks.ask(StopRequest("q"))
-    for step in range(1, 10):
-        ranks.all[0].step = step
-        ranks.all[0].look()
+    _has_agreed(ranks)
+    ranks.all[0].look()
     assert ranks.refusals() == [("precision", "failed")]
     assert len(told) == 1
     assert "rank 1" in told[0]
@@ -299,12 +312,21 @@ def test_a_rank_that_does_not_come_makes_nobody_wait_for_long(monkeypatch: pytes
 def test_a_rank_that_comes_later_does_as_those_that_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guest_control, "MEETING_SECONDS", 0.05)
     ranks = Ranks()
-    ranks.ask(PrecisionRequest("bf16"))
+    _has_agreed(ranks)
     for rank in ranks.all:  # one after the other
-        for step in range(1, 10):
-            rank.step = step
-            rank.look()
+        rank.look()
     assert [rank.obeyed for rank in ranks.all] == [[], []]
+
+
+def test_what_a_rank_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orders, "PATIENCE_SECONDS", 0.01)
+    ranks = Ranks()
+    ranks.all[1].hears = lambda: False
+    ranks.ask(PrecisionRequest("bf16"))
+    ranks.make_steps(ranks.refusals)
+    assert ranks.refusals() == [("precision", "failed")]
+    assert ranks.all[0].obeyed == ranks.all[1].obeyed == []
+    assert not ranks.all[0].control.over
 
 
 def test_the_end_of_the_agreement_ends_a_pause() -> None:
@@ -341,12 +363,12 @@ def test_a_rank_without_a_group_obeys_alone() -> None:
 
 def test_a_lost_store_ends_the_agreement_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = Ranks()
+    _has_agreed(ranks)
 
     def lost(_board: Board, _name: str, _value: object) -> None:
         raise dist.DistNetworkError("connection reset")
 
     monkeypatch.setattr(Board, "post", lost)
-    ranks.ask(PrecisionRequest("bf16"))
     ranks.all[0].look()
     assert ranks.all[0].control.over
     assert ranks.refusals() == [("precision", "failed")]

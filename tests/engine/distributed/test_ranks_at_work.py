@@ -12,6 +12,7 @@ from amptui.records import EpochFinished
 from amptui.steps import StepRecord
 from tests.engine.distributed.rank_at_work import train_ranks
 from tests.engine.distributed.recorded import Recorded
+from tests.engine.distributed.test_rank_failure import NO_SPACE, SHARED_MEMORY
 from tests.tiny import Log, losses, prepare, train
 
 
@@ -134,7 +135,7 @@ def test_an_x_ray_and_a_trace_leave_all_replicas_as_they_were(tmp_path: Path) ->
     plain.mkdir()
     probed.mkdir()
     settings = {"dropout": "0.3", "slow_seconds": "0.001"}
-    slow = {**settings, "xray_seconds": "1.2", "hang_seconds": 1.0}
+    slow = {**settings, "xray_seconds": "4", "options": {"hang_timeout": 3.0}}
     ranks = train_ranks("probed", 2, probed, arguments=slow)
     assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
     assert ranks[0].found["answers"].count(["RequestTaken", "x-ray"]) == 2
@@ -183,7 +184,7 @@ def test_a_first_step_that_fails_after_the_others_have_made_it_ends_the_run(tmp_
 @pytest.mark.skipif(missing_for_compile(torch.device("cpu")) is not None, reason="no compiler")
 def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
     """It makes the others wait, in training and in validation, longer than one that hangs could."""
-    slow = {"compile_seconds": "2.5", "hang_seconds": 1.0}
+    slow = {"compile_seconds": "6", "options": {"compile_mode": "default", "hang_timeout": 3.0}}
     ranks = train_ranks("compiled", 2, tmp_path, arguments=slow)
     assert [each.status for each in ranks] == [0, 0], ranks[0].found["error"]
     assert ranks[0].steps == ranks[1].steps
@@ -198,13 +199,13 @@ def test_a_rank_that_compiles_is_not_called_hung(tmp_path: Path) -> None:
 def test_a_rank_that_hangs_in_the_first_step_of_a_compiled_run_is_named(tmp_path: Path) -> None:
     hangs = {
         "compile_seconds": "0.1",
-        "hang_seconds": 1.0,
+        "options": {"compile_mode": "default", "hang_timeout": 4.0},
         "fails_in": "fp32",
         "fails_on_rank": "1",
         "hangs": "yes",
     }
     ranks = train_ranks("compiled", 2, tmp_path, arguments=hangs)
-    assert [each.status for each in ranks] == [1, -9]
+    assert [each.status for each in ranks] == [1, 1]
     assert ranks[0].found["error"].startswith("rank 1 hung")
 
 
@@ -218,6 +219,24 @@ def test_an_error_on_one_rank_ends_all_and_is_told_by_rank_0(tmp_path: Path, ran
     assert "ArithmeticError: a wrong number" in error
     assert error.startswith("rank 1: ") == (rank == 1)
     assert ("RankLost" in ranks[0].found["records"]) == (rank == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (SHARED_MEMORY, f"NCCL unhandled system error: {NO_SPACE} (in step 3); enlarge /dev/shm"),
+        ("the nccl and gloo of my model", "RuntimeError: the nccl and gloo of my model ("),
+    ],
+    ids=["NCCL", "the model"],
+)
+def test_an_error_that_no_other_rank_has_caused_is_told_in_its_own_words(
+    tmp_path: Path, rank: int, raised: str, said: str
+) -> None:
+    ranks = train_ranks("plain", 2, tmp_path, arguments={"fails_on_rank": str(rank), "fails_with": raised})
+    assert [each.status for each in ranks] == [1, 1]
+    assert ranks[0].found["error"].removeprefix("rank 1: ").startswith(said)
 
 
 @pytest.mark.slow

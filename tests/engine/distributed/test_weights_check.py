@@ -7,8 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from amptui.engine.distributed.rank_rows import RankNumbers, RankRow
-from amptui.engine.distributed.weights_check import MIN_HASH_SECONDS, WeightsCheck, WeightsHash
+from amptui.engine.distributed.weights_check import (
+    MIN_HASH_SECONDS,
+    HashNumbers,
+    WeightsCheck,
+    WeightsHash,
+)
 
 BITS = {4: torch.int32, 2: torch.int16, 8: torch.int64}
 
@@ -96,33 +100,34 @@ class Ranks:
             for rank, made in enumerate(self.made)
         ]
 
-    def exchange(self, step: int) -> list[RankNumbers]:
-        """The rows after ``step``, which all ranks receive."""
-        found = [check.numbers(step) for check in self.checks]
-        numbers = [
-            RankNumbers(asks_hash=asks, hashed_step=at, weights_hash=value) for asks, at, value in found
-        ]
+    def told(self) -> list[HashNumbers]:
+        """What each rank tells."""
+        return [check.numbers() for check in self.checks]
+
+    def hash(self, step: int) -> None:
+        """What all do after ``step``."""
         for check in self.checks:
-            check.follow([RankRow(1, step, numbers=each) for each in numbers])
-        return numbers
+            check.hash(step)
 
 
 def test_ranks_hash_after_the_same_step_when_rank_0_asks() -> None:
     ranks = Ranks()
-    first = ranks.exchange(3)
-    assert [each.asks_hash for each in first] == [1, 0]
-    assert all(each.hashed_step == -1 and math.isnan(each.weights_hash) for each in first)
-    second = ranks.exchange(9)
-    assert [each.hashed_step for each in second] == [9, 9]
-    assert second[0].weights_hash == second[1].weights_hash
-    assert second[0].weights_hash == int(second[0].weights_hash)
-    assert not second[0].asks_hash  # a second has to pass
+    first = ranks.told()
+    assert [each.asks for each in first] == [True, False]
+    assert all(each.step == -1 and math.isnan(each.value) for each in first)
+    assert not ranks.told()[0].asks  # it has
+    ranks.hash(9)
+    second = ranks.told()
+    assert [each.step for each in second] == [9, 9]
+    assert second[0].value == second[1].value == int(second[0].value)
+    assert not second[0].asks  # a second has to pass
     ranks.now = MIN_HASH_SECONDS
     ranks.made[1][1][5] += 1
-    assert ranks.exchange(15)[0].asks_hash
-    third = ranks.exchange(21)
-    assert [each.hashed_step for each in third] == [21, 21]
-    assert third[0].weights_hash == second[0].weights_hash != third[1].weights_hash
+    assert ranks.told()[0].asks
+    ranks.hash(21)
+    third = ranks.told()
+    assert [each.step for each in third] == [21, 21]
+    assert third[0].value == second[0].value != third[1].value
 
 
 @pytest.mark.gpu
@@ -134,14 +139,13 @@ def test_on_a_gpu_the_hash_arrives_later_and_is_that_of_the_cpu() -> None:
     check = WeightsCheck(made, device, leads=True)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        asks = check.numbers(1)
-        assert asks.asks
-        check.follow([RankRow(1, 1, numbers=RankNumbers(asks_hash=1.0))])
-        found = check.numbers(2)
+        assert check.numbers().asks
+        check.hash(2)
+        found = check.numbers()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     while found.step < 0:
-        found = check.numbers(3)
+        found = check.numbers()
     assert found.step == 2
     assert found.value >= 0

@@ -1,39 +1,10 @@
-"""Which rank a process is, and what ranks cannot do."""
+"""What ranks cannot do."""
 
 import pytest
 
-from amptui.engine.distributed.world import World, refuse_unsupported, world_of
+from amptui.engine.distributed.world import refuse_unsupported
 from amptui.errors import UsageError
 from amptui.request import TrainRequest
-
-TORCHRUN = {
-    "TORCHELASTIC_RUN_ID": "none",
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "MASTER_ADDR": "localhost",
-    "MASTER_PORT": "29500",
-}
-
-
-def test_torchrun_s_variables_say_which_rank_this_is() -> None:
-    assert world_of(TORCHRUN) == World(rank=3, local_rank=1, size=4)
-    assert not World(3, 1, 4).leads
-    assert World(0, 0, 4).leads
-
-
-@pytest.mark.parametrize("missing", TORCHRUN)
-def test_a_process_without_one_of_them_trains_alone(missing: str) -> None:
-    assert world_of({name: value for name, value in TORCHRUN.items() if name != missing}) is None
-
-
-def test_one_process_of_torchrun_s_trains_alone() -> None:
-    assert world_of({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1"}) is None
-
-
-def test_a_variable_that_is_no_number_is_refused() -> None:
-    with pytest.raises(UsageError):
-        world_of({**TORCHRUN, "RANK": "first"})
 
 
 @pytest.mark.parametrize(

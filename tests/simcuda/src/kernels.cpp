@@ -146,7 +146,7 @@ struct Call {
     return map_tensors(value, [&](const at::Tensor& tensor) -> at::Tensor {
       if (!tensor.defined()) return tensor;
       at::Tensor cpu = over_the_same_memory(tensor);
-      if (out) return at::empty({0}, cpu.options());
+      if (out && value.isTensor()) return at::empty({0}, cpu.options());  // those in lists have their sizes
       if (raise_to_float && is_low(cpu.scalar_type())) {
         at::Tensor raised = cpu.to(at::kFloat);
         if (writes) written_back.emplace_back(cpu, raised);

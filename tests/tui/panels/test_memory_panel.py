@@ -84,6 +84,13 @@ def test_without_a_gpu_the_note_and_the_host_are_shown() -> None:
     assert text[2].split() == ["process", "1.20", "GiB", "34%", "CPU"]
 
 
+def test_of_several_ranks_the_process_is_rank_0_s() -> None:
+    view = views.no_nvml()
+    assert view.run is not None
+    several = replace(view, run=replace(view.run, world_size=4))
+    assert lines(several)[2].split() == ["rank", "0", "1.20", "GiB", "34%", "CPU"]
+
+
 def test_an_unknown_host_is_not_a_number() -> None:
     device = replace(views.device(note="no NVIDIA GPU"), host=HostSample())
     _, host, process, *_ = lines(replace(views.no_nvml(), device=device))

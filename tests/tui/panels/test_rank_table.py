@@ -93,6 +93,7 @@ def test_what_fills_a_bar_is_named_above_it(world_size: int, size: tuple[int, in
     lines = drawn(rank_views.view(world_size, "compute"), size).lines()
     assert any("▆▆" in line for line in lines)
     assert any("░ data" in line and "▆ compute" in line for line in lines)
+    assert not any("· wait" in line for line in lines)  # the optimizer's time is in it, too
 
 
 def test_what_is_wrong_comes_first() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.export.steps import MAX_COLUMNS, columns
+from amptui.export.step_axis import MAX_COLUMNS, columns
 from amptui.telemetry.history import Track
 
 

@@ -74,7 +74,7 @@ def _means(rows: Floats, weights: Floats | None) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class StepRange:
     """The steps from ``first`` to ``last``; step n reaches from n to n + 1."""
 
     first: int
@@ -112,7 +112,7 @@ class Steps:
         return found
 
 
-def ribbon(steps: Steps) -> Markup:
+def ribbon(steps: StepRange) -> Markup:
     """A strip in the colours of the precisions, with letters where there is room."""
     parts, labels = [], []
     for begin, end, precision in steps.stretches():
@@ -127,7 +127,7 @@ def ribbon(steps: Steps) -> Markup:
     return element("svg", *parts, class_="ribbon", height=16, role="img", aria_label=words)
 
 
-def marks(steps: Steps, skips: Columns, curves: Sequence[Columns]) -> Markup | None:
+def marks(steps: StepRange, skips: Columns, curves: Sequence[Columns]) -> Markup | None:
     """A line of crosses at skipped steps, and at NaN or Inf in ``curves``; None if there are none."""
     crosses = _crosses(steps, skips.middles()[skips.maximum > 0], "skip")
     for curve in curves:
@@ -135,12 +135,12 @@ def marks(steps: Steps, skips: Columns, curves: Sequence[Columns]) -> Markup | N
     return element("svg", *crosses, class_="marks", height=12, aria_hidden="true") if crosses else None
 
 
-def _crosses(steps: Steps, positions: Floats, class_: str) -> list[Markup]:
+def _crosses(steps: StepRange, positions: Floats, class_: str) -> list[Markup]:
     shares: list[float] = np.unique(np.round(steps.shares(positions), 3)).tolist()
     return [element("text", "×", x=percent(share), y=10, class_=class_) for share in shares]
 
 
-def step_axis(steps: Steps) -> Markup:
+def step_axis(steps: StepRange) -> Markup:
     """The first step, the last one and round ones between them."""
     labels = [element("text", f"{steps.first:,}", x="0%", y=13, class_="first")]
     interval = max(1, round(nice(steps.count / 4)))

@@ -1,0 +1,358 @@
+"""Orders that all ranks obey at the same point of the training, or none does, without a collective.
+
+Every rank counts the points at which it can obey: step boundaries, for example. All pass the same points in
+the same order, at different times. A thread beside each training talks through a board, and the training
+itself only compares two numbers at each point:
+
+1. Rank 0 calls for pledges. Each rank answers with a point that it will not pass before it knows more.
+2. Once all have, rank 0 posts the order. It is for the latest of these points, so that none has passed it.
+3. Each rank obeys at the first point that is not earlier, or in a pause before that.
+
+Nobody makes a second pledge before it has obeyed the first order. By induction all are at the same point when
+they obey, however late a thread hears of anything. A training that comes to its pledged point first waits
+there for threads alone, never for another training. If that takes too long, any rank declares the order void;
+what stands on the board first counts, so that all ranks or none have it.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+NEVER = 1 << 62
+"""A point that no training comes to."""
+
+PATIENCE_SECONDS = 10.0
+"""How long a training waits at its pledged point for the threads of the others."""
+
+_AHEAD = 3
+"""A pledge is so many polls ahead: a busy thread looks late."""
+
+_MAX_POINTS_AHEAD = 10_000
+
+_MAX_PACE = 1 << 30
+"""Points between two polls; after a leap beyond, their speed has to be learned anew."""
+
+_PACE_SECONDS = 1.0
+"""The speed of the training is that of so long."""
+
+_CHECK_SECONDS = 0.5
+
+_VOID: Literal[False] = False
+
+
+def poll_seconds(ranks: int) -> float:
+    """The time from one look at the board to the next: of all ``ranks`` together, 2,000 a second at most."""
+    return max(0.05, ranks / 2000)
+
+
+class OrderBoard(Protocol):
+    """Where ranks post values for each other."""
+
+    def post(self, name: str, value: Any) -> None:
+        """Put ``value`` in the place of the last one."""
+
+    def read(self, names: Sequence[str]) -> list[Any]:
+        """What was posted under ``names``, all of which must have been."""
+
+    def look(self, name: str) -> Any:
+        """What was posted under ``name``; None if nothing was."""
+
+    def decide(self, name: str, value: Any) -> Any:
+        """Post ``value`` unless something was; return what stands there, on all ranks the same."""
+
+    def count(self, name: str, more: int = 0) -> int:
+        """Add ``more`` to a number that all ranks share; return it."""
+
+    def remove(self, name: str) -> None:
+        """Take away what was posted, if anything."""
+
+
+class Order(NamedTuple):
+    """What all ranks do at the first point from ``point`` on; a default asks for nothing."""
+
+    number: int
+    point: int
+    precision: str = ""
+    """To switch to; a comparison's next block may run eagerly."""
+    pause: bool | None = None
+    checkpoint: int = 0
+    """1 wants a checkpoint, unless the epoch is about to end; 2 asks for one now."""
+    checkpoints_done: int = 0
+    """How many of the checkpoints rank 0 has done with that all ranks took."""
+    stop: str = ""
+    """Why all stop."""
+    stop_rank: int = 0
+    """Who was asked to."""
+    xray: bool = False
+    """Rank 0 takes one before the next step, while the others wait."""
+    probes: int = 0
+    """What all measure in the next step, as bits."""
+    hashes: bool = False
+    """Whether all hash their weights now."""
+
+
+class PointsDifferError(RuntimeError):
+    """The ranks obeyed the last order at different points: they do not count alike."""
+
+
+class Participant(Protocol):
+    """What an agreement needs of the rank that takes part."""
+
+    counts_alike: bool
+    """Whether all ranks should count their points alike; otherwise another check tells where they are."""
+
+    def arrived(self) -> int:
+        """The newest point that the training has come to, counted before it looks at ``hold``."""
+
+    def notice(self) -> None:
+        """Have the training look at ``hold``, also in a pause."""
+
+    def is_something_wanted(self) -> bool:
+        """Of rank 0: whether there is something to order."""
+
+    def compose(self) -> Mapping[str, Any]:
+        """Of rank 0: the fields of an order for all that is wanted; every rank has pledged by now."""
+
+    def voided(self) -> None:
+        """A rank did not answer in time, so that nobody obeys; what was wanted is wanted still."""
+
+
+class Agreement:
+    """One rank's part. Its training calls :meth:`settle`, and a thread beside it :meth:`tick`."""
+
+    def __init__(
+        self,
+        board: OrderBoard,
+        rank: int,
+        ranks: int,
+        participant: Participant,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._board = board
+        self._rank = rank
+        self._ranks = ranks
+        self._participant = participant
+        self._clock = clock
+        self.hold = NEVER
+        """The point that the training must not pass without :meth:`settle`."""
+        self._changed = threading.Condition()
+        self._called = 0
+        """The newest call for pledges; rank 0 counts them."""
+        self._pledged = 0
+        """The newest that was answered. It is open while ``_settled`` is less."""
+        self._settled = 0
+        """The newest that is known to be an order, or void."""
+        self._order: Order | None = None
+        """It, until the training obeys."""
+        self._obeyed = (0, 0)
+        """The number and the point of the last."""
+        self._newest: Order | None = None
+        """The newest that is known not to be void."""
+        self._is_moving = False
+        """Whether the others have not come to another board yet."""
+        self._held_since: float | None = None
+        self._finished = self._others_finished = False
+        self._error: Exception | None = None
+        self._pace: deque[tuple[float, int]] = deque()
+        board.decide("call", 0)
+
+    # ------------------------------------------------------------------ the training
+
+    def settle(
+        self, point: int, obey: Callable[[Order], object], check: Callable[[], object] = lambda: None
+    ) -> None:
+        """Call ``obey`` with the order for ``point``, if there is one; needed at ``hold`` and later.
+
+        Waits until that is known, and calls ``check`` now and then, which may raise.
+        """
+        try:
+            while True:
+                with self._changed:
+                    if self._error is not None:
+                        raise self._error
+                    if point < self.hold:
+                        return
+                    if self._order is not None:
+                        break
+                    if self._held_since is None:
+                        self._held_since = self._clock()
+                    told = self._changed.wait(_CHECK_SECONDS)
+                if not told:
+                    check()
+        finally:
+            self._held_since = None
+        self._obey(point, obey)
+
+    def settle_in_pause(self, obey: Callable[[Order], object]) -> None:
+        """The same in a pause, in which all ranks are or to which they come before the order's point."""
+        if self._error is not None:
+            raise self._error
+        if self._order is not None:
+            self._obey(self._participant.arrived(), obey)
+
+    def _obey(self, point: int, obey: Callable[[Order], object]) -> None:
+        order = self._order
+        if order is None:  # the training was told to end meanwhile
+            return
+        obey(order)
+        with self._changed:  # last: rank 0's thread may call for the next
+            self._obeyed = (order.number, point)
+            if self._order is order:
+                self._order, self.hold = None, NEVER if self._error is None else 0
+
+    def finish(self) -> None:
+        """The training comes to no more points; the thread still answers those that may."""
+        with self._changed:
+            self._finished, self.hold, self._order = True, NEVER, None
+            self._changed.notify_all()
+
+    def fail(self, error: Exception) -> None:
+        """The thread cannot go on: the training raises ``error`` at its next point, if one comes."""
+        with self._changed:
+            if not self._finished:
+                self._error, self.hold = error, 0
+                self._changed.notify_all()
+        self._participant.notice()
+
+    @property
+    def pending(self) -> Order | None:
+        """The order whose point has not come."""
+        return self._order
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether this rank waits for others to agree, or the training has an order to obey."""
+        return self._is_open or self._is_moving or self._order is not None
+
+    # ------------------------------------------------------------------ the thread
+
+    def move(self, board: OrderBoard) -> None:
+        """Go on at another ``board``, as all ranks do, since the last one was lost.
+
+        An order that one of them has read there counts for all. If none has, none has obeyed: it is void.
+        """
+        board.decide("call", 0)
+        board.post(f"knows/{self._rank}", [self._pledged, self._newest])
+        board.count("know", 1)
+        self._board, self._is_moving = board, True
+
+    def _arrive(self) -> None:
+        """Once all ranks have moved: learn what they know of the order that this one has pledged for."""
+        if self._board.count("know") < self._ranks:
+            return
+        knowledge = self._board.read([f"knows/{rank}" for rank in range(self._ranks)])
+        self._is_moving = False
+        self._called = max(pledged for pledged, _ in knowledge)
+        orders = [order for _, order in knowledge if order is not None and order[0] == self._pledged]
+        if self._is_open:
+            self._take(self._pledged, orders[0] if orders else _VOID, moved=True)
+
+    def tick(self, called: int = 0) -> float:
+        """Talk to the others; return after how many seconds to do so again.
+
+        ``called``: what stands on the board under ``call``; not for rank 0. Raises what the board raises.
+        """
+        arrived, now = self._participant.arrived(), self._clock()
+        if self._pace and arrived - self._pace[-1][1] > _MAX_PACE:
+            self._pace.clear()  # points of another kind
+        self._pace.append((now, arrived))
+        while len(self._pace) > 2 and self._pace[1][0] <= now - _PACE_SECONDS:
+            self._pace.popleft()
+        if self._is_moving:
+            self._arrive()
+            return poll_seconds(self._ranks) / 5
+        if not self._rank:
+            self._call()
+        else:
+            self._called = called
+        if self._called > self._pledged and not self._is_open and self._order is None:
+            self._pledge()
+        if self._is_open:
+            self._await_order()
+        poll = poll_seconds(self._ranks)
+        return poll / 20 if self._held_since is not None else poll / 5 if self._is_open else poll
+
+    @property
+    def _is_open(self) -> bool:
+        return self._pledged > self._settled
+
+    def _call(self) -> None:
+        """Rank 0's: call for pledges if there is something to order and the last order was obeyed."""
+        busy = self._is_open or self._order is not None or self._finished or self._others_finished
+        if not busy and self._participant.is_something_wanted():
+            self._called += 1
+            self._board.post("call", self._called)
+
+    def _pledge(self) -> None:
+        """Tell which point the training will not pass, and see to it that it does not."""
+        self._pledged = self._called
+        point = None
+        if not self._finished:
+            # In this order: the training counts a point before it compares it with this.
+            self.hold = 0
+            self._participant.notice()
+            point = self.point_ahead
+            with self._changed:
+                self.hold = NEVER if self._finished else point
+                self._changed.notify_all()
+        self._board.post(f"pledge/{self._rank}", [self._pledged, point, *self._obeyed])
+        self._board.count(f"pledged/{self._pledged}", 1)
+
+    @property
+    def point_ahead(self) -> int:
+        """A point that the training comes to after the others have heard of it."""
+        arrived = self._participant.arrived()
+        return arrived + self._points_ahead(arrived)
+
+    def _points_ahead(self, arrived: int) -> int:
+        """How many the training passes while the others hear and answer; 1 if its speed is not known yet."""
+        if not self._pace:
+            return 1
+        then, before = self._pace[0]
+        passed, seconds = arrived - before - 1, self._clock() - then
+        if passed <= 0 or seconds <= 0:
+            return 1
+        ahead = math.ceil(passed / seconds * _AHEAD * poll_seconds(self._ranks))
+        return min(max(ahead, 1), _MAX_POINTS_AHEAD)
+
+    def _await_order(self) -> None:
+        number, name = self._pledged, f"order/{self._pledged}"
+        if not self._rank and self._board.count(f"pledged/{number}") >= self._ranks:
+            self._take(number, self._board.decide(name, self._order_of(number)))
+            self._board.remove(f"order/{number - 1}")  # all have obeyed it
+            self._board.remove(f"pledged/{number}")
+            return
+        found = self._board.look(name)
+        held = self._held_since
+        if found is None and held is not None and self._clock() - held > PATIENCE_SECONDS:
+            found = self._board.decide(name, _VOID)
+        if found is not None:
+            self._take(number, found)
+
+    def _order_of(self, number: int) -> "Order | Literal[False]":
+        """Rank 0's, when all have pledged; void if one of them has finished."""
+        pledges = self._board.read([f"pledge/{rank}" for rank in range(self._ranks)])
+        points = [point for _, point, *_ in pledges]
+        if None in points:
+            self._others_finished = True
+            return _VOID
+        if self._participant.counts_alike and len({tuple(obeyed) for _, _, *obeyed in pledges}) > 1:
+            raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
+        return Order(number, max(points), **self._participant.compose())
+
+    def _take(self, number: int, found: Any, *, moved: bool = False) -> None:
+        with self._changed:
+            self._settled = number
+            if found is _VOID or self._finished:
+                self.hold = NEVER
+            else:
+                self._newest = self._order = Order(*found)
+                self.hold = self._order.point
+            self._changed.notify_all()
+        if found is _VOID and not (self._others_finished or moved):
+            self._participant.voided()
+        self._participant.notice()

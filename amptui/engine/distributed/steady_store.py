@@ -1,0 +1,181 @@
+"""What ranks tell each other goes through the launcher's store, and through rank 0's once that is gone."""
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import cache
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+R = TypeVar("R")
+
+LOOK_SECONDS = 0.05
+"""How soon a waiting rank looks again at first."""
+
+_LOOKS_A_SECOND = 1000
+"""How often all ranks together look while they wait for long."""
+
+_FIRST_LOOKS = 8
+"""How many times as often they look at first: most waits are short."""
+
+_GROWTH = 1.5
+
+_CONNECTING = timedelta(minutes=30)
+"""How long a rank tries to reach a store that is not there yet: a machine may be late."""
+
+_PROBE_SECONDS = 1.0
+
+_PORT = "spare port"
+
+
+def pauses(ranks: int) -> Iterator[float]:
+    """The seconds from one look to the next of each of ``ranks`` that wait: short ones first."""
+    longest = max(LOOK_SECONDS, ranks / _LOOKS_A_SECOND)
+    seconds = max(LOOK_SECONDS, longest / _FIRST_LOOKS)
+    while True:
+        yield seconds
+        seconds = min(_GROWTH * seconds, longest)
+
+
+def connected(*, leads: bool) -> Store:
+    """A connection to the store at ``MASTER_ADDR``: the launcher's, or in rank 0's process if it has none."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    if leads and not is_the_launchers():
+        return _hosted(host, port)
+    return _client(host, port)
+
+
+def is_the_launchers() -> bool:
+    """Whether the launcher keeps the store: it outlives the ranks."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+@cache
+def _hosted(host: str, port: int) -> Store:
+    """A store in this process. It is kept until the process ends: the others may need it as long."""
+    return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True)
+
+
+def _client(host: str, port: int) -> Store:
+    return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
+
+
+class SteadyStore:
+    """The part of ``store`` under ``prefix``; for any thread.
+
+    Raises RuntimeError, as torch's stores do, if a store cannot be reached and there is no other.
+    """
+
+    def __init__(self, store: Store, prefix: str) -> None:
+        self.torch_store = PrefixStore(prefix, store)
+        """For torch's own groups, which need it only while they are made."""
+        self._base, self._prefix = store, prefix
+        self._store: Store = self.torch_store
+        self._spare: Store | None = None
+        """Rank 0's own, which ends with its process."""
+        self._spare_port = 0
+        self._lock = threading.Lock()
+
+    def clone(self, timeout: timedelta) -> "SteadyStore":
+        """The same over a connection of its own, which answers within ``timeout`` or raises."""
+        base = self._base.clone()
+        base.set_timeout(timeout)
+        other = SteadyStore(base, self._prefix)
+        other._spare, other._spare_port = self._spare, self._spare_port
+        return other
+
+    def open_spare(self) -> None:
+        """Rank 0's: open a store in this process, for the day when the launcher is gone."""
+        with suppress(RuntimeError):  # no port is free: the run is as steady as its launcher
+            self._spare = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+            self.set(_PORT, str(self._spare.port))
+
+    def know_spare(self) -> None:
+        """Another rank's: learn where rank 0 has opened it."""
+        self._spare_port = int(self.get(_PORT)) if self.check([_PORT]) else 0
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """See ``torch.distributed.Store``."""
+
+        def work(store: Store) -> None:
+            store.set(key, value)  # type: ignore[arg-type]  # it takes bytes too
+            store.check([key])  # a store does not answer a set: one that is gone would be told nothing
+
+        self._do(work)
+
+    def get(self, key: str) -> bytes:
+        """See there."""
+        return self._do(lambda store: store.get(key))
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """See there."""
+        return self._do(lambda store: store.multi_get(list(keys)))
+
+    def add(self, key: str, amount: int) -> int:
+        """See there."""
+        return self._do(lambda store: store.add(key, amount))
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """See there."""
+        return self._do(lambda store: store.check(list(keys)))
+
+    def compare_set(self, key: str, expected: str, value: str) -> bytes:
+        """See there."""
+        return self._do(lambda store: store.compare_set(key, expected, value))
+
+    def delete_key(self, key: str) -> bool:
+        """See there."""
+        return self._do(lambda store: store.delete_key(key))
+
+    def spare(self) -> Store | None:
+        """The same part of rank 0's store, once the launcher's is gone; None if it is not, or is the last."""
+        with suppress(RuntimeError):
+            return self._store if self._leave(self.torch_store) else None
+        return None
+
+    def leave(self) -> None:
+        """Go over to rank 0's store, as nobody listens at the launcher's."""
+        with suppress(RuntimeError):
+            self._leave(self.torch_store)
+
+    def _do(self, work: Callable[[Store], R]) -> R:
+        store = self._store
+        try:
+            return work(store)
+        except dist.DistNetworkError:
+            if not self._leave(store):
+                raise
+        return work(self._store)
+
+    def _leave(self, lost: Store) -> bool:
+        """Go over to rank 0's store if that of the launcher is gone; return whether there is another now."""
+        with self._lock:
+            if self._store is not lost:
+                return True  # another thread was here
+            if lost is not self.torch_store or not (self._spare or self._spare_port) or _listens():
+                return False
+            if self._spare is None:
+                if not _listens(self._spare_port):  # rank 0 has ended too: a client would try for long
+                    return False
+                self._spare = _client(os.environ["MASTER_ADDR"], self._spare_port)
+            self._store = PrefixStore(self._prefix, self._spare)
+            return True
+
+
+def _listens(port: int = 0) -> bool:
+    """Whether a store is at ``port`` of rank 0's machine: the launcher's if none is given.
+
+    If that is still there, only this connection was lost.
+    """
+    address = os.environ["MASTER_ADDR"], port or int(os.environ["MASTER_PORT"])
+    try:
+        socket.create_connection(address, _PROBE_SECONDS).close()
+    except OSError:
+        return False
+    return True

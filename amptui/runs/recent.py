@@ -1,0 +1,89 @@
+"""The user's saved runs by name, newest first, found without opening any of their files."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from amptui.errors import RunFolderError
+from amptui.runs.rundir import JOURNAL_NAME, LOCK_NAME, RunDir, default_base, reason
+
+# Paths are text here: with 20,000 runs, Path and RunDir would take as long as the file system.
+
+
+class LockFile(NamedTuple):
+    """The lock file of a saved run. The largest was taken last, so that a list of them can be sorted."""
+
+    is_signed: bool
+    """Whether it names a process. A run that ends empties its lock; a full disk leaves it empty, too."""
+    written: float
+    """When it was taken or released, in Unix seconds by the file system's clock."""
+    name: str
+    """Of the run."""
+
+
+def kept_names(named: Callable[[str], object] | None = None) -> list[str]:
+    """The names of all saved runs, or those for which ``named`` is true; the one written last first.
+
+    A run that has no journal, or whose folder cannot be read, counts as written when its folder last changed:
+    it may be starting. Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    """
+    base = default_base()
+    prefix = f"{base}{os.sep}"
+    dated = [(_last_change(prefix + name), name) for name in _folder_names(base, named)]
+    dated.sort(reverse=True)
+    return [name for when, name in dated if when != _NO_RUN]
+
+
+def lock_files() -> list[LockFile]:
+    """Those of all saved runs, the one that was taken last first.
+
+    Raises ``RunFolderError`` if the folder of all runs cannot be read.
+    """
+    base = default_base()
+    prefix = f"{base}{os.sep}"
+    locks = []
+    for name in _folder_names(base, None):
+        with suppress(OSError):  # none, or none that this user could read
+            status = os.lstat(f"{prefix}{name}{os.sep}{LOCK_NAME}")
+            locks.append(LockFile(status.st_size > 0, status.st_mtime, name))
+    locks.sort(reverse=True)
+    return locks
+
+
+_NO_RUN = float("-inf")
+
+
+def _last_change(folder: str) -> float:
+    """When the run in ``folder`` was last written, in Unix seconds; `_NO_RUN` if there is none."""
+    try:
+        return os.lstat(f"{folder}{os.sep}{JOURNAL_NAME}").st_mtime
+    except FileNotFoundError:
+        if not RunDir(Path(folder)).holds_a_run:
+            return _NO_RUN
+    except OSError:
+        pass  # whether it is a run cannot be known, so the list says that it cannot be read
+    try:
+        return os.lstat(folder).st_mtime
+    except OSError:
+        return _NO_RUN  # deleted meanwhile
+
+
+def _folder_names(base: Path, named: Callable[[str], object] | None) -> list[str]:
+    try:
+        with os.scandir(base) as entries:
+            return [
+                entry.name for entry in entries if (named is None or named(entry.name)) and _is_folder(entry)
+            ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise RunFolderError(f"cannot read {base}: {reason(error)}") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return True  # a link to a folder that cannot be reached

@@ -1,0 +1,132 @@
+"""Two ranks on two pretended GPUs, a pretended NCCL between them: DDP and FSDP2 as they run on CUDA."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amptui.records import Record, RunFailed, RunFinished, RunStarted
+from tests.checkout import ROOT, child_environment
+from tests.living import ended_afterwards, records_of
+from tests.simcuda.build import environment
+from tests.simcuda.device import NCCL
+from tests.simcuda.ranks import losses_of, waits_in_steps
+from tests.terminal import amptui_command
+
+pytestmark = pytest.mark.slow
+
+STEPS = 60
+
+
+@pytest.fixture
+def machine(pretended_gpu: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment with two GPUs and NCCL; it says where the ranks put what they note."""
+    if not (pretended_gpu / NCCL).exists():
+        pytest.skip("no headers of NCCL (nvidia/nccl/include/nccl.h) beside this torch")
+    with child_environment() as added:
+        base = os.environ | added | {"WAITS_OUT": str(tmp_path)}
+        settings = {"log": tmp_path / "device.log", "nccl_log": tmp_path / "nccl.log"}
+        yield environment(pretended_gpu, base, devices=2, **settings)
+
+
+def run(command: list[str], machine: dict[str, str]) -> str:
+    """What a program said that ended with status 0."""
+    done = subprocess.run(
+        command, cwd=ROOT, env=machine, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def train(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> list[Record]:
+    """The journal of a training of two ranks that ended well."""
+    command = amptui_command("train", f"tests.simcuda.ranks:{model}", "--run-dir", str(run_dir), "--headless")
+    with ended_afterwards(run_dir):
+        run([*command, "--nproc", "2", *options], machine)
+    return records_of(run_dir)
+
+
+def collectives(log: Path) -> Counter[tuple[int, str]]:
+    """How many of a kind each rank took part in, in groups of two."""
+    lines = re.findall(r"^\S+ rank (\d+) of 2 (\w+) \d+ bytes$", log.read_text(), re.MULTILINE)
+    return Counter((int(rank), kind) for rank, kind in lines)
+
+
+def test_each_collective_gives_what_gloo_s_gives(machine: dict[str, str], tmp_path: Path) -> None:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = str(ROOT / "tests" / "simcuda" / "collectives.py")
+    run([*torchrun, script, str(tmp_path / "came")], machine)
+
+
+NO_ROOM = """\
+import torch, torch.distributed as dist
+try:
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1, device="cuda"))
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_a_full_dev_shm_fails_in_nccl_s_words(machine: dict[str, str]) -> None:
+    machine["SIMCUDA_NCCL_SHM_MIB"] = "0.5"
+    said = run([sys.executable, "-c", NO_ROOM], machine)
+    assert "unhandled system error" in said
+    if "Last error:" in said:  # not every process group of torch's asks for it
+        assert re.search(r"shared memory segment /dev/shm/\S+ .*No space left on device \(28\)", said)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_two_ranks_train_as_with_gloo_and_no_step_waits(
+    kind: str, precision: str, machine: dict[str, str], tmp_path: Path
+) -> None:
+    options = ["--precision", precision, "--epochs", "2", *(["--fsdp"] if kind == "fsdp2" else [])]
+    records = train(machine, tmp_path / "run", "Whole", *options)
+    (started,) = (record for record in records if isinstance(record, RunStarted))
+    assert (started.parallel, started.world_size, started.device) == (kind, 2, "cuda:0")
+    assert isinstance(records[-1], RunFinished)
+    counts = collectives(tmp_path / "nccl.log")
+    sums = "allreduce" if kind == "ddp" else "reducescatter"
+    assert counts[0, sums] == counts[1, sums] >= STEPS
+    assert waits_in_steps(tmp_path, last=30) == {0: [], 1: []}
+    assert " fault " not in (tmp_path / "device.log").read_text()
+    if precision == "fp32":
+        on_cpu = train(machine, tmp_path / "cpu", "Whole", "--device", "cpu", "--epochs", "2")
+        assert losses_of(records) == pytest.approx(losses_of(on_cpu), rel=2e-4)
+
+
+def failed(machine: dict[str, str], run_dir: Path, model: str, *options: str) -> "tuple[RunFailed, str]":
+    """The last record of a training of two ranks that fails, and the last line."""
+    command = amptui_command("train", f"tests.simcuda.ranks:{model}", "--run-dir", str(run_dir), "--headless")
+    with ended_afterwards(run_dir):
+        done = subprocess.run(
+            [*command, "--nproc", "2", *options],
+            cwd=ROOT,
+            env=machine,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+    assert done.returncode == 1, done.stdout + done.stderr
+    last = records_of(run_dir)[-1]
+    assert isinstance(last, RunFailed)
+    return last, done.stderr.splitlines()[-1]
+
+
+def test_a_killed_rank_is_named(machine: dict[str, str], tmp_path: Path) -> None:
+    last, line = failed(machine, tmp_path / "run", "Killed", "--epochs", "100")
+    assert "rank 1 was killed" in last.error
+    assert last.error in line
+
+
+def test_a_full_shared_memory_is_told_in_nccl_s_words(machine: dict[str, str], tmp_path: Path) -> None:
+    last, line = failed(machine | {"SIMCUDA_NCCL_SHM_MIB": "0.5"}, tmp_path / "run", "Whole")
+    assert "unhandled system error" in last.error, last.error
+    assert "unhandled system error" in line
