@@ -128,7 +128,7 @@ def _steps(value: Mapping[str, Any]) -> Steps:
     columns: dict[str, Any] = {name: _column(value[name], count, name) for name in COLUMNS}
     if None in columns["samples"]:
         raise JsonError("samples: not measured")
-    return Steps(
+    steps = Steps(
         time=strictjson.read_time(value["time"]),
         first_step=_count(value["first_step"], 0, strictjson.MAX_COUNT - count),
         count=count,
@@ -144,6 +144,10 @@ def _steps(value: Mapping[str, Any]) -> Steps:
         **flags,
         **columns,
     )
+    times = steps.times()
+    strictjson.read_time(min(times))
+    strictjson.read_time(max(times))
+    return steps
 
 
 def _count(value: object, low: int, high: int) -> int:
@@ -171,7 +175,7 @@ def _checked(values: list[Any], name: str) -> list[Any]:
         if is_integer:
             low, high = 0, strictjson.MAX_COUNT
         numbers: Sequence[Any] = [strictjson.read_float(value) for value in values if value is not None]
-        if numbers and not low <= min(numbers) <= max(numbers) <= high:
+        if not all(low <= number <= high for number in numbers):  # which NaN is not
             raise JsonError(f"{name}: expected numbers from {low:g} to {high:g}")
     if not is_integer and not kinds <= {float, NoneType}:
         return [None if value is None else strictjson.read_float(value) for value in values]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from amptui import codec
 from amptui.records import Record
 from amptui.steps import StepRecord
+from tests.single_steps import joined
 from tests.telemetry.record_samples import resumed, steps
 from tests.telemetry.whole_runs import ENDS, EVERYTHING
 
@@ -18,10 +19,10 @@ REAL: tuple[Record, ...] = (
     *(each for each in EVERYTHING if not isinstance(each, StepRecord) or each.step in _KEPT_STEPS),
     ENDS[1],
     resumed(90, time=200.0),
-    *steps(91, 95, time=201.0),
+    joined(steps(91, 95, time=201.0)),
     ENDS[0],
 )
-"""A run that has a record of every kind."""
+"""A run that has a record of every kind, with steps one by one and in a block."""
 
 LINES = tuple(codec.dumps(record) for record in REAL)
 

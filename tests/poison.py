@@ -46,6 +46,7 @@ from amptui.records import (
     Validation,
 )
 from amptui.samples import GpuSample
+from tests.single_steps import joined
 from tests.telemetry import record_samples as samples
 
 STEERING = (
@@ -243,7 +244,7 @@ def records() -> Iterator[Record]:
     yield from _second_optimizer()
     yield BlockFinished(time=100.1, step=60, precision="fp32", steps=60, peak_allocated_bytes=1 << 30)
     yield PrecisionChanged(time=100.1, step=61, previous="fp32", current="fp16")
-    yield from samples.steps(61, 120, precision="fp16", losses={"a": 1.0, "b": 2.0}, grad_max=0.1)
+    yield joined(samples.steps(61, 120, precision="fp16", losses={"a": 1.0, "b": 2.0}, grad_max=0.1))
     gpu = GpuSample(
         uuid="GPU-1", name="NVIDIA H200", clocks_event_reasons=("hot",), memory_used_bytes=1 << 30
     )

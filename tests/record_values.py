@@ -72,13 +72,16 @@ def blocks(draw: st.DrawFn) -> Steps:
         return draw(st.lists(values_of(hints[name], name), min_size=count, max_size=count))
 
     names = draw(st.lists(st.text(max_size=8), max_size=2, unique=True))
-    return dataclasses.replace(
+    block = dataclasses.replace(
         Steps.of(dataclasses.replace(single, step=draw(st.integers(0, MAX_COUNT - 4)))),
         count=count,
         losses={name: column("loss") for name in names},
         group_lrs=tuple(column("lr") for _ in range(draw(st.integers(0, 2)))),
         **{name: column(name) for name in COLUMNS},
     )
+    # A block has one time, and its other steps ended at times that a record may have too.
+    ended_well = 0 <= min(block.times()) <= max(block.times()) <= MAX_SECONDS
+    return block if ended_well else dataclasses.replace(block, step_seconds=[None] * count)
 
 
 def loads(line: str) -> Record | None:

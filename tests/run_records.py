@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from amptui.records import Record
-from amptui.runs.journal import read
+from tests.single_steps import read
 
 
 def records(runs: Path) -> list[Record]:

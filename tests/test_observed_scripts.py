@@ -14,10 +14,10 @@ import amptui
 from amptui.errors import RunFolderError
 from amptui.records import RunFailed, RunFinished
 from amptui.runs import lasting
-from amptui.runs.journal import read
 from amptui.runs.lock import RunLock, holder
 from tests.living import wait_until
 from tests.observed import Loop
+from tests.single_steps import read
 
 SCRIPT = """
 import os, sys

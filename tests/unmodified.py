@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amptui.process.script import NO_STEP
 from amptui.records import Record
-from amptui.runs.journal import read
+from tests.single_steps import read
 
 LOOP = """
 import os, random, signal, sys, traceback

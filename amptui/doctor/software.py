@@ -13,6 +13,7 @@ NEEDED = {
     "torchvision": (0, 24),
     "pillow": (10,),
     "numpy": (1, 26),
+    "orjson": (3, 10),
     "textual": (8,),
     "psutil": (6,),
     "nvidia-ml-py": (12, 560),

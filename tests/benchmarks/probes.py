@@ -31,6 +31,7 @@ from amptui.modelspec import parse_model
 from amptui.records import Record
 from amptui.request import TrainRequest
 from amptui.steps import StepRecord
+from tests.single_steps import one_by_one
 
 XRAYS = 3
 
@@ -85,9 +86,10 @@ def run(prepared: Prepared) -> list[Record]:
     last = prepared.schedule.steps or 0
 
     def emit(record: Record) -> None:
-        records.append(record)
-        if isinstance(record, StepRecord) and last // 2 < record.step <= last // 2 + XRAYS:
-            control.ask(XRayRequest())
+        for single in one_by_one([record]):
+            records.append(single)
+            if isinstance(single, StepRecord) and last // 2 < single.step <= last // 2 + XRAYS:
+                control.ask(XRayRequest())
 
     Trainer(prepared, control, emit, interactive=False).run()
     return records

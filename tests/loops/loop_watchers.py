@@ -22,10 +22,10 @@ from amptui.engine.own_loop.watched_loop import WatchedLoop
 from amptui.process.script_run import ScriptRun
 from amptui.process.watched_scripts import Observed, Watched
 from amptui.records import Record
-from amptui.runs.journal import read
 from tests.loops.loop_interpreter import LoopRun
 from tests.loops.loop_plans import Example, Watching
 from tests.loops.loop_players import Batch, Player, Unwatched
+from tests.single_steps import one_by_one, read
 
 
 @dataclass
@@ -42,7 +42,9 @@ class ListedRun(ScriptRun):
     def __init__(self, script: Observed | Watched, seen: Seen) -> None:
         super().__init__(None)
         self.loop = script.open_loop(
-            seen.records.append, begins=lambda _precision: None, failed=seen.faults.append
+            lambda record: seen.records.extend(one_by_one([record])),
+            begins=lambda _precision: None,
+            failed=seen.faults.append,
         )
 
     def close(self, error: BaseException | None, *, at_exit: bool) -> None:

@@ -7,6 +7,7 @@ from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
 from amptui.process.rank_peer import RankPeer, _Sampling
+from amptui.steps import Steps
 from tests.telemetry.record_samples import step
 from tests.tiny import Log
 
@@ -29,10 +30,10 @@ def test_a_sample_ends_with_a_step_of_the_first_optimizer() -> None:
     sampling = _Sampling()
     sampling.announce(1, 5)
     for number in range(1, 11):
-        sampling.add(step(number, optimizer="critic"))
+        sampling.add(Steps.of(step(number, optimizer="critic")))
     assert sampling.take() is None
     for number in range(1, 6):
-        sampling.add(step(number))
+        sampling.add(Steps.of(step(number)))
     row = sampling.take()
     assert row is not None
     assert row[1].steps == 5

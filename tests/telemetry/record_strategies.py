@@ -1,7 +1,8 @@
 """Whatever records a run may emit, in hypothesis's words: for what has to hold of all of them."""
 
 import math
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
@@ -21,6 +22,8 @@ from amptui.records import (
     RunFailed,
     RunFinished,
 )
+from amptui.steps import SAME, StepRecord, Steps
+from tests.single_steps import joined
 from tests.telemetry.memory_samples import memory
 from tests.telemetry.rank_strategies import RANK_RECORDS, RANKS, TIMES
 from tests.telemetry.record_samples import (
@@ -83,28 +86,46 @@ REQUESTS = st.builds(
     reason=st.text(max_size=3),
 )
 
-RECORDS = st.one_of(
+STEPS = st.builds(
+    step,
+    st.integers(0, 60),
+    loss=st.none() | st.floats(),
+    step_seconds=st.none() | st.floats(),
+    samples=st.integers(0, 10**6),
+    precision=st.sampled_from(["fp32", "fp16", "fp8", "mixed", "fp16 weights"]),
+    epoch=st.integers(0, 3),
+    skipped=st.booleans(),
+    settling=st.booleans(),
+    loss_scale=st.none() | st.floats(),
+    growth_tracker=st.none() | st.integers(0, 3000),
+    data_seconds=st.none() | st.floats(),
+    grad_max=st.none() | st.floats() | st.floats(1e-6, 1e6),
+    grad_norm=st.none() | st.floats(),
+    optimizer=OPTIMIZERS,
+    loss_form=st.sampled_from(get_args(LossForm)),
+    micro_batches=st.integers(1, 4),
+    time=TIMES,
+)
+
+
+@st.composite
+def blocks(draw: st.DrawFn, steps: st.SearchStrategy[StepRecord] = STEPS) -> Steps:
+    """A block of one to six steps, each measured as one of ``steps``."""
+    first, *later = draw(st.lists(steps, min_size=1, max_size=6))
+    same: dict[str, Any] = {name: getattr(first, name) for name in SAME}
+    consecutive = (replace(each, step=step, **same) for step, each in enumerate(later, first.step + 1))
+    block = joined([first, *consecutive])
+    # The steps ended at times that a record may have.
+    seconds = draw(
+        st.lists(st.none() | st.floats(0, 1e5), min_size=block.count - 1, max_size=block.count - 1)
+    )
+    return replace(block, time=max(block.time, 1e6), step_seconds=[*block.step_seconds[:1], *seconds])
+
+
+BLOCKS = blocks()
+
+OTHER_RECORDS = st.one_of(
     RANK_RECORDS,
-    st.builds(
-        step,
-        st.integers(0, 60),
-        loss=st.none() | st.floats(),
-        step_seconds=st.none() | st.floats(),
-        samples=st.integers(0, 10**6),
-        precision=st.sampled_from(["fp32", "fp16", "fp8", "mixed", "fp16 weights"]),
-        epoch=st.integers(0, 3),
-        skipped=st.booleans(),
-        settling=st.booleans(),
-        loss_scale=st.none() | st.floats(),
-        growth_tracker=st.none() | st.integers(0, 3000),
-        data_seconds=st.none() | st.floats(),
-        grad_max=st.none() | st.floats() | st.floats(1e-6, 1e6),
-        grad_norm=st.none() | st.floats(),
-        optimizer=OPTIMIZERS,
-        loss_form=st.sampled_from(get_args(LossForm)),
-        micro_batches=st.integers(1, 4),
-        time=TIMES,
-    ),
     st.builds(
         followed,
         OPTIMIZERS,
@@ -346,3 +367,5 @@ RECORDS = st.one_of(
         traceback=st.text(max_size=9),
     ),
 )
+
+RECORDS = STEPS | BLOCKS | OTHER_RECORDS

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from amptui.control import Control, StopRequest
 from amptui.keeping import CheckpointWritten, KeepingChanged
 from amptui.records import Note, Record
-from amptui.steps import StepRecord
+from amptui.steps import StepRecord, Steps
 from tests.tiny import Log, Tiny
 
 ENOUGH_SECONDS = 60.0
@@ -61,7 +61,7 @@ class Waiting(Log):
 
     def emit(self, record: Record) -> None:
         super().emit(record)
-        if isinstance(record, StepRecord):
+        if isinstance(record, Steps):
             Unhurried().metrics(nn.Linear(1, 4), (torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)))
 
 

@@ -53,6 +53,7 @@ from tests.engine.distributed.hindered_writing import (
     fill_disk,
 )
 from tests.engine.distributed.recorded import COMPILED, STEPS, Recorded
+from tests.single_steps import one_by_one
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class Run:
 
     def _take(self, record: Record) -> None:
         with self._came:
-            self.records.append(record)
+            self.records += one_by_one([record])
             self._came.notify_all()
 
     def wait_for(self, kind: type[Any], count: int = 1) -> None:

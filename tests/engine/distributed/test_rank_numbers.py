@@ -8,7 +8,8 @@ from amptui.engine.distributed.rank_numbers import RankMeter, RankReport
 from amptui.engine.distributed.rank_rows import RankNumbers, RankRow, RankRows
 from amptui.ranks import RanksDisagree, RanksSampled, RankValue
 from amptui.samples import GpuSample
-from amptui.steps import StepRecord
+from amptui.steps import StepRecord, Steps
+from tests.single_steps import in_blocks
 from tests.telemetry.record_samples import step
 from tests.tiny import Log, Tiny, prepare, train
 
@@ -21,7 +22,7 @@ def test_a_meter_takes_the_means_of_the_steps_since_it_was_read() -> None:
     log, meter = Log(), RankMeter()
     train(prepare(Tiny(epochs=1), precision="fp16"), log)
     steps = log.of(StepRecord)
-    for record in log:
+    for record in in_blocks(log):
         meter.add(record)
     numbers = meter.take_numbers(compute_seconds=0.5, peak_bytes=7)
     assert numbers.steps == len(steps)
@@ -57,7 +58,7 @@ def test_a_sample_has_the_means_over_its_exchanges_and_nothing_that_was_not_meas
 
 def test_each_rank_tells_of_its_own_gpu() -> None:
     log, meter = Log(), RankMeter()
-    meter.add(step(1))
+    meter.add(Steps.of(step(1)))
     hot = GpuSample(
         uuid="GPU-1",
         memory_used_bytes=5,

@@ -11,6 +11,7 @@ from amptui.engine.own_loop.model_inputs import ModelInputs
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.records import Record
 from amptui.steps import StepRecord
+from tests.single_steps import one_by_one
 
 BATCHES = 6
 
@@ -49,7 +50,7 @@ def watching(
     loop = ObservedLoop(
         model,
         optimizer,
-        records.append,
+        lambda record: records.extend(one_by_one([record])),
         samples_per_step=None,
         begins=lambda _precision: None,
         failed=_fail,
