@@ -49,8 +49,8 @@ def loads(line: str) -> Steps:
         raise JsonError(f"longer than {strictjson.MAX_LINE_BYTES:,} bytes")
     try:
         value = orjson.loads(line)
-    except ValueError as error:
-        raise JsonError(f"not strict JSON: {error}") from error
+    except ValueError:  # a name may hold half of a surrogate pair, which orjson refuses
+        value = strictjson.parse(line)
     return read(value)
 
 

@@ -28,6 +28,11 @@ def test_what_all_steps_have_in_common_is_written_once() -> None:
     assert codec.loads(long) == block(50)
 
 
+def test_the_name_of_a_part_of_the_loss_may_hold_half_of_a_surrogate_pair() -> None:
+    record = joined(steps(1, 3, time=1e6, losses={"\ud83dhalf": 0.25}))
+    assert codec.loads(codec.dumps(record)) == record
+
+
 @pytest.mark.parametrize(
     "seconds", [[0.5, "nan", 0.5], ["nan", 0.5, 0.5], [0.5, 0.5, "nan"], [0.1, "inf", 1]]
 )
