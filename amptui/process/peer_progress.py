@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from amptui.engine.distributed.board import Board, collectives_by_group
 from amptui.engine.distributed.rank_progress import (
-    BEAT_SECONDS,
     MAX_NAMED,
     AwaitedNews,
     Beat,
     ProgressTable,
+    beat_seconds,
     stack_of,
 )
 from amptui.engine.distributed.world import World
@@ -46,7 +46,7 @@ class PeerProgress:
         now = time.monotonic()
         if now < self._due:
             return
-        self._due = now + BEAT_SECONDS
+        self._due = now + beat_seconds(self._world.size)
         self.post(board, step)
         if not self._posted and board.look("stacks"):
             self._posted = True

@@ -71,6 +71,8 @@ class Server:
         self._refusal_due = 0.0
         self._closing = threading.Event()
         self._listening: socket_place.Listening | None = None
+        self._was_closed = False
+        """Whether other code has closed it."""
         self._thread = threading.Thread(target=self._accept, name="amptui-server", daemon=True)
         self.trouble = ""
         """Why no screen can attach, in one line; empty if one can."""
@@ -208,7 +210,8 @@ class Server:
         listening, self._listening = self._listening, None
         if listening is None:
             return
-        if not listening.is_open():
+        if not listening.is_open() and not self._was_closed:
+            self._was_closed = True  # told once: `os.closerange` may take the next one as well, while it runs
             complain("other code closed the socket that screens attach to; it is opened again")
         listening.close()
 

@@ -37,7 +37,7 @@ from amptui.engine.distributed.world import World
 from tests.benchmarks.figures import columns
 
 RANKS = (64, 512, 1024)
-"""Each is a thread: 4,096 keep a small machine busy for minutes before they even wait."""
+"""Each is a thread: 4,096 (`ulimit -n 20000`) keep a small machine busy for five minutes."""
 
 LATE_SECONDS = 15.0
 """How long the others wait for rank 0: longer than their looks take to become rare."""

@@ -1,6 +1,7 @@
 """A run serves screens: each knows everything, none delays the run, and the socket is always to be found."""
 
 import contextlib
+import os
 import threading
 import time
 import tracemalloc
@@ -332,3 +333,19 @@ def test_the_server_sleeps_while_nothing_happens(run: Run) -> None:
     threading.Event().wait(0.5)
     assert time.process_time() - before < 0.1
     assert len(strangers) == 2
+
+
+def test_a_closed_socket_is_opened_again_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(server, "_CHECK_SECONDS", 0.02)
+    with running(tmp_path) as run:
+        for _ in range(2):
+            until(lambda: run.server._listening)
+            listening = run.server._listening
+            assert listening is not None
+            os.close(listening.socket.fileno())
+            until(lambda before=listening: run.server._listening not in (None, before))
+            attached(run)
+    told = capsys.readouterr().err
+    assert told == "amptui: other code closed the socket that screens attach to; it is opened again\n"

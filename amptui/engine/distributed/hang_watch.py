@@ -1,9 +1,9 @@
 """The thread in each rank that sees how far all ranks come, also while a collective blocks the trainer.
 
-Each rank posts its progress once a second, over a connection to the launcher's store of its own. Rank 0 looks
-at everybody's as often, the others less often the more ranks there are. Who finds that nothing has moved for
-``--hang-timeout`` posts that, and the first post counts for all; each rank then posts the stack of its
-trainer, and one of them tells of all.
+Each rank posts its progress once a second, over a connection to the launcher's store of its own; among
+thousands less often. Rank 0 looks at everybody's as often, the others less often the more ranks there are.
+Who finds that nothing has moved for ``--hang-timeout`` posts that, and the first post counts for all; each
+rank then posts the stack of its trainer, and one of them tells of all.
 """
 
 import copy
@@ -20,12 +20,12 @@ from amptui.engine.distributed.launcher_store import LauncherStore
 from amptui.engine.distributed.peer_ends import PeerEndedError, PeerEnds
 from amptui.engine.distributed.place import Place, here
 from amptui.engine.distributed.rank_progress import (
-    BEAT_SECONDS,
     MAX_NAMED,
     AwaitedNews,
     Beat,
     ProgressTable,
     RankProgress,
+    beat_seconds,
     stack_of,
 )
 from amptui.engine.distributed.world import World
@@ -40,7 +40,7 @@ _STORE_SECONDS = 30.0
 """A store that takes so long to answer is lost; one over a network takes 0.1 ms."""
 
 _STACKS_SECONDS = 4.0
-"""How long the rank that tells of a hang waits for the stacks of those that answer."""
+"""How long, beside the time of a beat, the rank that tells of a hang waits for stacks."""
 
 _TELLING_SECONDS = 10.0
 """How long the others wait for it to have told."""
@@ -127,7 +127,8 @@ class HangWatch:
         self._table, self._news = ProgressTable(world.size, hang_seconds), AwaitedNews()
         self._trainer, self._emit, self._end = trainer, emit, end
         self._beats = 0
-        self._look_interval = max(BEAT_SECONDS, 0 if world.leads else world.size / _LOOKS_PER_SECOND)
+        self._beat_interval = beat_seconds(world.size)
+        self._look_interval = max(self._beat_interval, 0 if world.leads else world.size / _LOOKS_PER_SECOND)
         self._look_due = 0.0
         self._lost_since: float | None = None
         self._stopping = threading.Event()
@@ -147,7 +148,7 @@ class HangWatch:
 
     def _work(self) -> None:
         with suppress(RuntimeError):  # the store is gone with the launcher: the trainer notices by itself
-            while not self._stopping.wait(BEAT_SECONDS):
+            while not self._stopping.wait(self._beat_interval):
                 if self._tick():
                     return
             self.post_beat()
@@ -165,7 +166,7 @@ class HangWatch:
             self._give_up(ended, ())
             return True
         if now >= self._look_due:
-            self._look_due = now + self._look_interval - BEAT_SECONDS / 2
+            self._look_due = now + self._look_interval - self._beat_interval / 2
             self._look()
         return False
 
@@ -186,7 +187,8 @@ class HangWatch:
     def _look(self) -> None:
         beats = self._store.multi_get([f"beat/{rank}" for rank in range(self._world.size)])
         now = time.monotonic()
-        self._table.take(now, [Beat(*json.loads(beat)) for beat in beats], interval=self._look_interval)
+        told = [Beat(*json.loads(beat)) for beat in beats]
+        self._table.take(now, told, interval_seconds=self._look_interval)
         if self._world.leads:
             still_seconds = self._table.still_seconds(now)
             if (record := self._news.judge(self._table.awaited(now), still_seconds)) is not None:
@@ -219,7 +221,7 @@ class HangWatch:
     def _stacks(self, hang: Hang) -> StacksTaken:
         """What the ranks execute that answer within a few seconds."""
         wanted = [rank for rank in range(self._world.size) if rank not in hang.silent]
-        limit = time.monotonic() + _STACKS_SECONDS
+        limit = time.monotonic() + self._beat_interval + _STACKS_SECONDS
         while not self._store.check([f"stack/{rank}" for rank in wanted]) and time.monotonic() < limit:
             time.sleep(_POLL_SECONDS)
         posted = [rank for rank in wanted if self._store.check([f"stack/{rank}"])]
@@ -234,7 +236,7 @@ class HangWatch:
         )
 
     def _wait_until_told(self) -> None:
-        limit = time.monotonic() + _TELLING_SECONDS
+        limit = time.monotonic() + self._beat_interval + _TELLING_SECONDS
         while not self._store.check([_TOLD]) and time.monotonic() < limit:
             time.sleep(_POLL_SECONDS)
 

@@ -16,9 +16,6 @@ from typing import NamedTuple
 from amptui.engine.distributed.board import collectives_by_group
 from amptui.ranks import RankPhase, RanksAwaited
 
-BEAT_SECONDS = 1.0
-"""How often a rank tells its progress."""
-
 AWAITED_SECONDS = 10.0
 """How long nobody may come further before it is told who makes the others wait."""
 
@@ -26,8 +23,8 @@ BUSY_SECONDS = 1200.0
 """How long a rank may compile, write at the end, or compute what only rank 0 does, if ``--hang-timeout``
 is shorter."""
 
-_SILENT_SECONDS = 5.0
-"""After that a process is said not to answer, if nobody comes further meanwhile."""
+_SILENT_BEATS = 5
+"""After the time of so many a process is said not to answer, if nobody comes further meanwhile."""
 
 _TOLD_AGAIN = 1.25
 """By what factor a wait has grown when it is told again."""
@@ -38,6 +35,11 @@ MAX_NAMED = 8
 _MAX_STACK_CHARACTERS = 8000
 
 _BUSY: tuple[RankPhase, ...] = ("compiling", "alone", "saving")
+
+
+def beat_seconds(ranks: int) -> float:
+    """How often a rank tells its progress: all ``ranks`` together 1,000 times a second at most."""
+    return max(1.0, ranks / 1000)
 
 
 class Beat(NamedTuple):
@@ -98,16 +100,18 @@ class ProgressTable:
 
     def __init__(self, ranks: int, hang_seconds: float) -> None:
         self._hang_seconds = hang_seconds or math.inf
+        self._interval_seconds = beat_seconds(ranks)
         self.beats: list[Beat] = [Beat()] * ranks
         self._answered = [0.0] * ranks
         self._moved = [0.0] * ranks
         self._looked: float | None = None
 
-    def take(self, now: float, beats: Sequence[Beat], *, interval: float = BEAT_SECONDS) -> None:
-        """Take all ranks' ``beats``, which are looked at every ``interval`` seconds."""
+    def take(self, now: float, beats: Sequence[Beat], *, interval_seconds: float | None = None) -> None:
+        """Take all ranks' ``beats``, looked at every ``interval_seconds``: by default as they are told."""
+        interval = self._interval_seconds if interval_seconds is None else interval_seconds
         if self._looked is None:
             self._answered, self._moved = [now] * len(beats), [now] * len(beats)
-        elif (paused := now - self._looked - interval) > _SILENT_SECONDS / 2:
+        elif (paused := now - self._looked - interval) > _SILENT_BEATS * self._interval_seconds / 2:
             # This process did not run. The others may not have either: nobody is blamed for that time.
             self._answered = [seconds + paused for seconds in self._answered]
             self._moved = [seconds + paused for seconds in self._moved]
@@ -127,7 +131,7 @@ class ProgressTable:
             return None
         running = self._running()
         silent_seconds = max(now - self._answered[rank] for rank in running)
-        if silent_seconds >= min(_SILENT_SECONDS, after / 2):
+        if silent_seconds >= min(_SILENT_BEATS, after / 2) * self._interval_seconds:
             # On a busy machine a healthy process may be late as well, but not by as much.
             limit = now - 0.75 * silent_seconds
             silent = tuple([rank for rank in running if self._answered[rank] <= limit])

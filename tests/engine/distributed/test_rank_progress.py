@@ -15,6 +15,7 @@ from amptui.engine.distributed.rank_progress import (
     AwaitedNews,
     Beat,
     ProgressTable,
+    beat_seconds,
 )
 from amptui.ranks import RankPhase, RanksAwaited
 
@@ -45,6 +46,15 @@ def after(seconds: int, *ranks: Beat, **options: Any) -> tuple[Awaited | None, A
     """Who is awaited and who is given up when nobody has moved for so long."""
     made = table(*ranks, seconds=seconds, **options)
     return made.awaited(seconds + 1.0), made.hung(seconds + 1.0)
+
+
+def test_thousands_of_ranks_tell_less_often_and_are_silent_later() -> None:
+    assert (beat_seconds(2), beat_seconds(1000), beat_seconds(4000)) == (1.0, 1.0, 4.0)
+    many = ProgressTable(4000, 600.0)
+    for now in range(0, 100, 4):
+        many.take(now, [WORKS._replace(number=0 if rank == 7 else now) for rank in range(4000)])
+        silent = many.awaited(now)
+        assert (None if silent is None else silent.ranks) == ((7,) if now >= 20 else None)
 
 
 def test_the_rank_that_has_begun_fewer_collectives_makes_the_others_wait() -> None:
