@@ -345,7 +345,8 @@ def test_a_closed_socket_is_opened_again_and_told_once(
             listening = run.server._listening
             assert listening is not None
             os.close(listening.socket.fileno())
-            until(lambda before=listening: run.server._listening not in (None, before))
+            until(lambda: run.server._listening is not listening)
+            until(lambda: run.server._listening)
             attached(run)
     told = capsys.readouterr().err
     assert told == "amptui: other code closed the socket that screens attach to; it is opened again\n"
