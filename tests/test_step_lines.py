@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from amptui import codec
-from amptui.step_lines import MAX_STEPS
+from amptui.step_lines import LINE_BEGINS, MAX_STEPS
 from amptui.steps import Steps
 from amptui.strictjson import MAX_COUNT, MAX_SECONDS, JsonError
+from tests.checkout import ROOT
 from tests.single_steps import joined
 from tests.telemetry.record_samples import steps
 
@@ -70,6 +71,15 @@ def test_a_step_that_ended_at_no_time_that_a_calendar_shows_is_refused(seconds: 
 def test_a_block_that_no_run_writes_is_refused_and_the_line_says_why(changes: Any, told: str) -> None:
     with pytest.raises(JsonError, match=f"^Steps: {told}"):
         codec.loads(line_with(**changes))
+
+
+def test_the_line_of_the_guide_is_one() -> None:
+    guide = (ROOT / "demo" / "guide" / "runs.md").read_text()
+    (line,) = (line for line in guide.splitlines() if line.startswith(LINE_BEGINS))
+    steps = codec.loads(line)
+    assert isinstance(steps, Steps)
+    assert (steps.first_step, steps.last_step) == (41, 43)
+    assert codec.dumps(steps) == line
 
 
 def test_what_a_line_of_a_block_lacks_is_named() -> None:

@@ -23,8 +23,9 @@ from amptui.telemetry.rank_watch import RankRecord, RankWatch
 from amptui.telemetry.status import Keeping, Kept, RequestWatch, as_resumed, without_ends
 from amptui.telemetry.view import SessionView
 
-STATE_VERSION = 4
-"""To be raised when the meaning of a field of the state changes but not its name."""
+STATE_VERSION = 5
+"""To be raised when the meaning of a field of the state changes but not its name, and when screens of an
+earlier version would not know the records that come after it."""
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
 

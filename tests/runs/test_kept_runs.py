@@ -17,6 +17,7 @@ from amptui.runs.lock import RunLock
 from amptui.runs.recent import kept_names
 from amptui.runs.rundir import RunDir, default_base
 from amptui.samples import DeviceSample, HostSample
+from tests.single_steps import joined
 from tests.telemetry.record_samples import resumed, run, step, steps
 from tests.telemetry.record_strategies import RECORDS
 
@@ -137,6 +138,17 @@ def test_the_precision_is_that_of_the_newest_step_or_of_the_next() -> None:
     assert look_at(kept("e", [run(), step(3), resumed(3, precision="fp16")])).precision == "fp16"
 
 
+def test_steps_may_be_recorded_in_blocks_or_one_by_one() -> None:
+    block = joined(steps(4, 9, precision="bf16"))
+    found = look_at(kept("a", [run(), *steps(1, 3), block, device(250.0)]))
+    assert (found.step, found.precision) == (9, "bf16")
+    found = look_at(kept("b", [run(), block, *steps(10, 11), device(250.0)]))
+    assert (found.step, found.precision) == (11, "fp32")
+    of_critic = joined(steps(1, 50, optimizer="critic"))
+    assert look_at(kept("c", [run(), block, of_critic, device(250.0)])).step == 9
+    assert look_at(kept("d", [run(), of_critic, device(250.0)])).step == 50
+
+
 def test_a_run_that_went_on_elsewhere_is_on_its_new_device() -> None:
     found = look_at(kept("m", [run(), step(3), resumed(3, device="cpu", device_name="EPYC")]))
     assert (found.device, found.device_name, found.step) == ("cpu", "EPYC", 3)
@@ -206,7 +218,10 @@ def test_where_no_run_was_ever_kept_none_is_listed() -> None:
         RECORDS.map(lambda record: codec.dumps(record).encode())
         | st.binary(max_size=9)
         | st.sampled_from(
-            [b'{"type":"RunStarted"', b'{"type":"StepRecord","time":1}', b'{"type":"RunFailed"']
+            [
+                *(b'{"type":"RunStarted"', b'{"type":"StepRecord","time":1}', b'{"type":"RunFailed"'),
+                *(b'{"type":"Steps"', b'{"type":"Steps","time":1}'),
+            ]
         ),
         max_size=20,
     ),
@@ -238,7 +253,8 @@ def test_what_only_looks_like_many_records_is_given_up_soon(
     between: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = kept("m", [run(), step(3)])
-    crowd = between.join([b'{"type":"StepRecord"', b'{"type":"RunFailed"', b'{"type":"RunStarted"'] * 2000)
+    words = ("StepRecord", "Steps", "RunFailed", "RunStarted")
+    crowd = between.join([f'{{"type":"{word}"'.encode() for word in words] * 2000)
     run_dir.journal_path.write_bytes(run_dir.journal_path.read_bytes() + crowd + b"\n")
     reads = heard(monkeypatch)
     assert look_at(run_dir).model == "mnist-deep"
