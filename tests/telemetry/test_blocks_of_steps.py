@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amptui.records import Record
 from amptui.steps import Steps
 from amptui.telemetry.session import Session
-from tests.single_steps import one_by_one
+from tests.single_steps import joined, one_by_one
+from tests.telemetry.record_samples import run, step, steps
 from tests.telemetry.record_strategies import BLOCKS, OTHER_RECORDS
 
 EXACT = st.integers(0, 2**20).map(lambda units: units / 1024)
@@ -33,6 +34,18 @@ def folded(records: list[Record]) -> Session:
     return session
 
 
-@given(st.lists(exactly_timed(BLOCKS | OTHER_RECORDS), max_size=30))
+OF_ALL_KINDS = [
+    run(time=100.0),
+    joined(steps(1, 4, time=102.0, step_seconds=0.5, precision="fp16", loss_scale=65536.0, settling=True)),
+    joined(steps(5, 7, time=103.0, step_seconds=0.25, precision="fp16", loss_scale=65536.0, skipped=True)),
+    joined([*steps(8, 10, time=105.0, step_seconds=0.5), step(11, time=105.0, step_seconds=0.5, loss=None)]),
+    joined(steps(1, 3, time=106.0, step_seconds=0.25, optimizer="critic", grad_norm=None)),
+    joined([step(12, step_seconds=700.0), *steps(13, 14, time=900.0, step_seconds=1.0, grad_max=2.0)]),
+]
+"""Warm-up steps, skipped ones, some of another optimizer, one that was not measured, one of many minutes."""
+
+
+@example(OF_ALL_KINDS)
+@given(st.lists(exactly_timed(BLOCKS) | exactly_timed(OTHER_RECORDS), max_size=12))
 def test_a_session_knows_the_same_of_steps_in_blocks_and_one_by_one(records: list[Record]) -> None:
     assert folded(records).state() == folded([*one_by_one(records)]).state()
