@@ -31,6 +31,7 @@ from amptui.runs.socket_place import connect
 from amptui.steps import StepRecord
 from tests.checkout import ROOT
 from tests.living import records_of, wait_until
+from tests.single_steps import one_by_one
 from tests.terminal import amptui_command
 
 pytestmark = pytest.mark.slow
@@ -143,7 +144,7 @@ class Screen:
 
     def _fold(self, batch: object) -> None:
         with self._news:
-            self.records.extend(batch)  # type: ignore[arg-type]
+            self.records.extend(one_by_one(batch))  # type: ignore[arg-type]
             self._news.notify_all()
 
     def wait_for(self, kind: type[Record], count: int = 1) -> Record:
