@@ -28,6 +28,7 @@ from amptui.engine.distributed.rank_progress import (
     RankProgress,
     stack_of,
 )
+from amptui.engine.distributed.steady_store import LostKeyError
 from amptui.engine.distributed.world import World
 from amptui.ranks import PHASE_WORDS, RankPhase, RankStack, StacksTaken
 from amptui.records import Record
@@ -166,7 +167,8 @@ class HangWatch:
             return True
         if now >= self._look_due:
             self._look_due = now + self._look_interval - BEAT_SECONDS / 2
-            self._look()
+            with suppress(LostKeyError):  # another rank has not told its progress since the launcher is gone
+                self._look()
         return False
 
     def post_beat(self) -> None:
