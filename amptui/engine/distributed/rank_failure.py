@@ -20,6 +20,10 @@ _OF_NCCL = re.compile(r"NCCL error in: .*?, (?P<kind>[^,(]+?)(?: \(run with| *, 
 """``NCCL error in: NCCLUtils.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL
 version 2.27.5``, then a line of explanation, and perhaps ``Last error:`` with one of NCCL's own."""
 
+_OF_COMMUNICATION = re.compile(r"NCCL error in:|/gloo/|^NCCL [A-Z]\w+ failed|^Failed to [a-z ]+NCCL")
+"""NCCL or gloo raised it themselves. The last two are of torch 2.15's ``ProcessGroupNCCL2``: ``NCCL AllReduce
+failed``, ``Failed to initialize NCCL communicator: unhandled system error (run with NCCL_DEBUG=INFO ...``."""
+
 _LAST_ERROR = "Last error:"
 
 _MAX_CHARACTERS = 400
@@ -46,6 +50,11 @@ _HINTS = (
     _Hint(
         re.compile("no socket interface|unable to find address for|no route to host", re.IGNORECASE),
         "name the network interface between the machines: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
+    ),
+    _Hint(
+        re.compile("nccl.*unhandled system error", re.IGNORECASE),
+        "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/shm is full "
+        "(docker run --shm-size=8g)",
     ),
     _Hint(
         re.compile("nccl", re.IGNORECASE),
@@ -88,8 +97,7 @@ def _is_communication(error: BaseException) -> bool:
     """Whether NCCL or gloo raised it themselves; a model may raise what only mentions them."""
     if isinstance(error, dist.DistError):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("NCCL error in:" in text or "/gloo/" in text)
+    return isinstance(error, RuntimeError) and _OF_COMMUNICATION.search(str(error)) is not None
 
 
 def _words(text: str) -> str:
