@@ -16,6 +16,8 @@ UNWRITTEN_SECONDS = 2.0
 
 _WORDS_SHOWN = 100
 
+_WAY_ON = "to resume from "
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
@@ -121,6 +123,8 @@ def _wrong_words(outcome: Outcome, expected: Expected) -> list[str]:
             wrong.append(f"{place} does not say {expected.says!r}")
         if expected.never_says and re.search(expected.never_says, text):
             wrong.append(f"{place} says {expected.never_says!r}")
+    if isinstance(last, RunFailed) and outcome.checkpoint_step and _WAY_ON not in outcome.errors:
+        wrong.append("the command that resumes the run is not told")
     if "Traceback" in outcome.errors:
         wrong.append("a traceback on standard error")
     return wrong

@@ -23,8 +23,8 @@ MARK_VARIABLE = "RANK_FAULTS_RUN"
 PATIENCE_SECONDS = 240.0
 """How much longer than its fault a run may take, on a busy machine."""
 
-_BEGUN_STEP = 20
-"""Faults from outside come after it."""
+_BEGUN_STEP = 30
+"""Faults from outside come after it; there is a checkpoint then."""
 
 _LEFT_SECONDS = 10.0
 """How long processes may outlive what was started."""
@@ -51,6 +51,7 @@ class Fault:
     options: Sequence[str] = ()
     act: Callable[["Run"], object] | None = None
     """Causes the fault from outside, once the run has made some steps."""
+    is_from_start: bool = False
     commands: Callable[[Sequence[str], int], list[Command]] = started_once
     backends: Sequence[str] = ("gloo", "nccl")
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -184,6 +185,8 @@ def tried(fault: Fault, ranks: int, base: Mapping[str, str], device: str, keep: 
     for name, value in settings.items():
         options += ["--set", f"{name}={value}"]
     with opened(fault, ranks, keep) as run:
+        if fault.is_from_start:
+            run.note_fault()
         run.start(base, options)
         if fault.act is not None and run.wait_until_begun():
             fault.act(run)

@@ -1,5 +1,6 @@
 """What the benchmark of faults trains: a small model, one rank of which gets into trouble at a step."""
 
+import ctypes
 import os
 import signal
 import time
@@ -57,21 +58,23 @@ class Faulty(Tiny):
 
     def go_wrong(self) -> None:
         """In a step, unless the fault is elsewhere."""
-        if self.fault == "kill":
+        if self.fault not in ("", "loader", "after_step"):
             note_fault()
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif self.fault == "exec":
-            note_fault()
-            os.execvp("sleep", ["sleep", "600"])  # noqa: S606 - that is the fault
-        elif self.fault.startswith("exit "):
-            note_fault()
-            os._exit(int(self.fault.removeprefix("exit ")))
-        elif self.fault == "error":
-            note_fault()
-            raise ArithmeticError("a wrong number")
-        elif self.fault == "memory":
-            note_fault()
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+        match self.fault:
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                os._exit(3)
+            case "exec":
+                os.execvp("sleep", ["sleep", "600"])  # noqa: S606 - that is the fault
+            case "exit in C":  # as a library may
+                ctypes.CDLL(None)._exit(0)
+            case "exec in C":
+                ctypes.CDLL(None).execl(b"/bin/sleep", b"sleep", b"600", None)
+            case "error":
+                raise ArithmeticError("a wrong number")
+            case "memory":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
     def after_step(self, model: nn.Module) -> None:
         notes = os.environ.get(NOTES_VARIABLE)
