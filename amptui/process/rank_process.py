@@ -128,6 +128,7 @@ def run_under_launcher(world: World, make_plan: Callable[[World], RankPlan], *, 
     ``make_plan`` is called at rank 0 only, and not again after a restart, unless the store has ended with the
     ranks: then it has to know the run, as it does if it ``resumes`` one. What it raises passes through.
     """
+    _quiet_torch()
     from amptui.engine.distributed.launcher_store import LauncherStore, agree_on_start
 
     world = agree_on_start(world)
@@ -185,6 +186,11 @@ def _write_for_rank_0(plan: RankPlan, records: Sequence[Record]) -> None:
         return
 
 
+def _quiet_torch() -> None:
+    """Before torch is imported, which says in two hundred lines that a launcher's store has ended."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def leave(status: int) -> NoReturn:
     """Exit at once, when all is done and written.
 
@@ -218,6 +224,7 @@ def _main(environment: Mapping[str, str]) -> int:
     world = world_of(environment)
     if world is None or RANK_VARIABLE not in environment:
         raise UsageError("this is a rank of `amptui train --nproc N`", hint="start it so")
+    _quiet_torch()
     sys.path[:] = json.loads(environment[IMPORT_PATH_VARIABLE])
     plan = RankPlan.parse(environment[RANK_VARIABLE])
     refuse_unsupported(plan.request, world.size)
