@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 from amptui import units
@@ -120,8 +121,9 @@ class HangWatch:
         end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
     ) -> None:
         # A connection of its own: the trainer may wait on the other for minutes.
+        self._connect = partial(launcher.store.clone, timedelta(seconds=_STORE_SECONDS))
         self.launcher = copy.copy(launcher)
-        self.launcher.store = self._store = launcher.store.clone(timedelta(seconds=_STORE_SECONDS))
+        self.launcher.store = self._store = self._connect()
         self._ends = PeerEnds(self.launcher, world)
         self._ends.places = tuple(places)
         self._world, self._places, self._progress = world, places, progress
@@ -149,9 +151,20 @@ class HangWatch:
     def _work(self) -> None:
         with suppress(RuntimeError):  # the store is gone with the launcher: the trainer notices by itself
             while not self._stopping.wait(BEAT_SECONDS):
-                if self._tick():
+                if self._ticked():
                     return
             self.post_beat()
+
+    def _ticked(self) -> bool:
+        """What :meth:`_tick` returns. Raises what the store does, unless its process only did not run."""
+        try:
+            return self._tick()
+        except RuntimeError:
+            if not self._store.is_still_there:
+                raise
+            # An answer may come yet: over the same connection, to the next question.
+            self.launcher.store = self._store = self._connect()
+            return False
 
     def _tick(self) -> bool:
         """Tell and look; whether the run has ended."""

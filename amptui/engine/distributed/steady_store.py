@@ -155,6 +155,11 @@ class SteadyStore:
             return self._store if self._leave(self.torch_store) else None
         return None
 
+    @property
+    def is_still_there(self) -> bool:
+        """Whether the launcher's store can be reached that this one is part of: it may have been slow."""
+        return self._store is self.torch_store and _listens()
+
     def leave(self) -> None:
         """Go over to rank 0's store, as nobody listens at the launcher's."""
         with suppress(RuntimeError):
