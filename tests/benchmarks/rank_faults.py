@@ -119,8 +119,13 @@ def _ended_ranks() -> Iterator[Fault]:
         yield Fault(name=f"rank 1 calls {name}", expected=called, settings={"fault": fault})
     ended = Expected(says=f"rank 1 {killed}", lost=(1, "killed"))
     yield Fault(name="rank 1 calls C's _exit(0)", expected=ended, settings={"fault": "exit in C"})
-    program = Expected(says="rank 1")
-    yield Fault(name="rank 1 calls C's execl()", expected=program, settings={"fault": "exec in C"})
+    program = Expected(says="rank 1 hung: its process has not answered", lost=(1, "hung"), stacks=True)
+    yield Fault(
+        name="rank 1 calls C's execl(), --hang-timeout 20",  # the new program keeps the connections open
+        expected=program,
+        settings={"fault": "exec in C"},
+        options=_SHORT_TIMEOUT,
+    )
 
 
 def _other_trouble() -> Iterator[Fault]:
@@ -140,6 +145,14 @@ def _other_trouble() -> Iterator[Fault]:
         act=_stop_launcher,
         settings={"step_seconds": 0.2},  # it trains longer than that, also on a quiet machine
         steps=400,
+    )
+    hung = Expected(says="rank 1 hung: its process has not answered", lost=(1, "hung"), stacks=True)
+    yield Fault(
+        name="the same, then SIGSTOP of rank 1, --hang-timeout 20",
+        expected=hung,
+        options=_SHORT_TIMEOUT,
+        act=_stop_launcher_and_later_a_rank,
+        settings={"step_seconds": 0.2},
     )
     yield Fault(
         name="no room in /dev/shm",
@@ -196,6 +209,12 @@ def _stop_launcher(run: Run) -> None:
     run.started[0].send_signal(signal.SIGSTOP)
     time.sleep(45.0)
     run.started[0].send_signal(signal.SIGCONT)
+
+
+def _stop_launcher_and_later_a_rank(run: Run) -> None:
+    _stop_launcher(run)
+    time.sleep(5.0)
+    _signalled(1, signal.SIGSTOP)(run)
 
 
 def _in_one_namespace(words: Sequence[str], ranks: int) -> list[Command]:
