@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +36,7 @@ from amptui.runfiles import open_file
 from amptui.runs.journal import Journal
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
 
 RANK_VARIABLE = "AMPTUI_RANK"
 """The environment's variable in which a rank's process is told what to train."""
@@ -150,7 +152,10 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan
     from amptui.engine.distributed.rank_thread import RankThread
 
     control = RankControl(world)
-    thread = RankThread(request, spec, control, tell_nobody, world, watch_gpu=watch_gpu)
+    way_on = partial(resume_command, plan.run_dir.path)  # this rank may write the end for rank 0
+    thread = RankThread(
+        request, spec, control, tell_nobody, world, watch_gpu=watch_gpu, resume_command=way_on
+    )
     stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout)
     with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: stopping.waits, closes=True):
         gc.enable()

@@ -16,7 +16,7 @@ UNWRITTEN_SECONDS = 2.0
 
 _WORDS_SHOWN = 100
 
-_WAY_ON = "to resume from "
+_WAY_ON = re.compile(r"to resume from step-\d+\.pt: .*--resume \S+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ def _wrong_words(outcome: Outcome, expected: Expected) -> list[str]:
             wrong.append(f"{place} does not say {expected.says!r}")
         if expected.never_says and re.search(expected.never_says, text):
             wrong.append(f"{place} says {expected.never_says!r}")
-    if isinstance(last, RunFailed) and outcome.checkpoint_step and _WAY_ON not in outcome.errors:
+    if isinstance(last, RunFailed) and outcome.checkpoint_step and not _WAY_ON.search(outcome.errors):
         wrong.append("the command that resumes the run is not told")
     if "Traceback" in outcome.errors:
         wrong.append("a traceback on standard error")

@@ -27,7 +27,7 @@ HUNG = Expected(says="rank 1 hung", awaited=(1, "loading"), lost=(1, "hung"), st
 
 SEEN = Outcome(
     statuses=(1,),
-    errors="amptui: rank 1 hung; to resume from step-4.pt: amptui train\n",
+    errors="amptui: rank 1 hung; to resume from step-4.pt: amptui train --resume run\n",
     output="step 4\n",
     records=(*steps(1, 4), *ENDS),
     steps_made=dict.fromkeys(range(2), (101.0, 102.0, 103.0, 104.0)),
@@ -84,7 +84,7 @@ def test_a_rank_0_that_was_killed_may_lack_the_last_seconds() -> None:
 
 
 def test_the_last_words_are_those_on_standard_error_if_there_are_any() -> None:
-    assert SEEN.last_words == "amptui: rank 1 hung; to resume from step-4.pt: amptui train"
+    assert SEEN.last_words == "amptui: rank 1 hung; to resume from step-4.pt: amptui train --resume run"
     assert replace(SEEN, errors="").last_words == "step 4"
     finished = RunFinished(time=106.0, steps=4, seconds=1.0, reason="done")
     done = replace(SEEN, errors="", statuses=(0,), records=(*steps(1, 4), finished))
