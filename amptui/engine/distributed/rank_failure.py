@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from amptui.engine.distributed.peer_ends import PeerEndedError
+from amptui.engine.distributed.peer_ends import End, PeerEndedError
+from amptui.engine.failure import is_out_of_memory
 from amptui.errors import AmptuiError, DeviceError
 
 _OF_A_PEER = re.compile(
@@ -79,6 +80,13 @@ def may_be_of_a_peer(error: BaseException) -> bool:
     if isinstance(error, PeerEndedError):
         return True
     return is_of_a_group(error) and _OF_A_PEER.search(str(error)) is not None
+
+
+def end_of(error: BaseException) -> End:
+    """How a rank ends by ``error``, if no other is known to have ended before it."""
+    if may_be_of_a_peer(error):
+        return "cut off"
+    return "out of memory" if is_out_of_memory(error) else "failed"
 
 
 def explain_rank_error(error: BaseException, doing: str) -> AmptuiError | None:

@@ -14,6 +14,7 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.engine.distributed.launcher_store import LauncherStore, agree_on_start
+from amptui.engine.distributed.peer_ends import PeerEnds
 from amptui.engine.distributed.steady_store import LOOK_SECONDS, LostKeyError, SteadyStore, connected, pauses
 from amptui.engine.distributed.world import World
 from amptui.errors import RunFolderError
@@ -91,6 +92,19 @@ def test_the_first_end_is_one_key() -> None:
     stores[5].tell_end("failed", "a wrong number")
     stores[3].tell_end("failed", "a later one")
     assert stores[0].first_end() == (5, "failed", "a wrong number")
+
+
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.slow
+def test_a_rank_that_lost_the_others_ends_them_and_is_not_blamed() -> None:
+    leader, other = (World(rank, 0, 3) for rank in (0, 2))
+    LauncherStore(other).tell_end("cut off", "Connection closed by peer")
+    ended = PeerEnds(LauncherStore(leader), leader).first()
+    assert ended is not None
+    assert (ended.rank, ended.how) == (-1, "waited")
+    assert "Connection closed by peer" in ended.what
+    again = LauncherStore(World(0, 0, 3, restart=1, generation=1))
+    assert "Connection closed by peer" in again.cause_before
 
 
 _SERVER = """

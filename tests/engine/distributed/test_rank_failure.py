@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from amptui.engine.distributed.peer_ends import PeerEndedError
-from amptui.engine.distributed.rank_failure import explain_rank_error, is_of_a_group, may_be_of_a_peer
+from amptui.engine.distributed.rank_failure import end_of, explain_rank_error, is_of_a_group, may_be_of_a_peer
 from amptui.errors import ExperimentError
 
 _NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
@@ -84,6 +84,7 @@ def test_an_error_of_a_group_is_a_peer_s_only_if_a_connection_or_a_wait_ended(
 ) -> None:
     assert is_of_a_group(error)
     assert may_be_of_a_peer(error) == of_a_peer
+    assert end_of(error) == ("cut off" if of_a_peer else "failed")
 
 
 @pytest.mark.parametrize(
