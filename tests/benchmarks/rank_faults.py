@@ -140,11 +140,11 @@ def _other_trouble() -> Iterator[Fault]:
             act=_signalled(rank, signal.SIGTERM),
         )
     yield Fault(
-        name="SIGSTOP of the launcher, SIGCONT after 45 s",
+        name="SIGSTOP of the launcher, SIGCONT after 75 s",
         expected=Expected(status=0, finishes=True),
         act=_stop_launcher,
         settings={"step_seconds": 0.2},  # it trains longer than that, also on a quiet machine
-        steps=400,
+        steps=600,
     )
     hung = Expected(says="rank 1 hung: its process has not answered", lost=(1, "hung"), stacks=True)
     yield Fault(
@@ -207,7 +207,7 @@ def _kill_launcher(run: Run) -> None:
 def _stop_launcher(run: Run) -> None:
     run.note_fault()
     run.started[0].send_signal(signal.SIGSTOP)
-    time.sleep(45.0)
+    time.sleep(75.0)
     run.started[0].send_signal(signal.SIGCONT)
 
 

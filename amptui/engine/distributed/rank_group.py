@@ -26,6 +26,7 @@ from amptui.engine.distributed.steady_store import LostKeyError, is_the_launcher
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
 from amptui.records import Record
+from amptui.request import HANG_SECONDS
 
 R = TypeVar("R")
 
@@ -37,8 +38,8 @@ _FOREVER = timedelta(days=365)
 
 _MEETING_SECONDS = 0.05
 
-_STORE_SECONDS = 60.0
-"""A store that takes so long to answer is lost, and the agreement in it."""
+_STORE_SECONDS = HANG_SECONDS
+"""A store that takes so long to answer is lost, and the agreement in it; Ctrl+Z may stop a launcher."""
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
