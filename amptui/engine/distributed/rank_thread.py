@@ -348,8 +348,7 @@ class RankThread(WatchedThread):
         if self._group is None:
             super()._fail(error)
             return
-        from amptui.engine.distributed.rank_failure import may_be_of_a_peer
-        from amptui.engine.failure import is_out_of_memory
+        from amptui.engine.distributed.rank_failure import end_of, may_be_of_a_peer
 
         if may_be_of_a_peer(error) and (ended := self._ended_before(error)) is not None:
             if ended.how == "stopped":
@@ -358,8 +357,7 @@ class RankThread(WatchedThread):
             self._tell_peer_end(ended, error)
             return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
-            memory = is_out_of_memory(error)
-            self._group.tell_end("out of memory" if memory else "failed", str(self._explained(error)))
+            self._group.tell_end(end_of(error), str(self._explained(error)))
         super()._fail(error)
 
     def _blamed_on_launcher(self, error: BaseException) -> BaseException:
