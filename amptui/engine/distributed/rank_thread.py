@@ -371,7 +371,8 @@ class RankThread(WatchedThread):
         before = self._trainer is None and isinstance(error, AmptuiError)
         if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
             return error
-        step = self._trainer.step if self._trainer else self._steps_before
+        trainer = self._trainer
+        step = trainer.step - trainer.in_step if trainer else self._steps_before  # not the one that failed
         self._fault = self._fault.after(step, hint=self._way_on())
         return self._fault.with_traceback(error.__traceback__)
 
