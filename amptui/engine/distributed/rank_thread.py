@@ -20,7 +20,7 @@ from amptui.engine.distributed.trouble_states import blame
 from amptui.engine.distributed.unfit_model import unfit_model
 from amptui.engine.distributed.watched_thread import WatchedThread
 from amptui.engine.distributed.world import World, refused_requests
-from amptui.errors import AmptuiError, ExperimentError, RunFolderError, UsageError
+from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
 from amptui.ranks import RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepRecord, StepSkipped
@@ -357,7 +357,8 @@ class RankThread(WatchedThread):
             self._tell_peer_end(ended, error)
             return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
-            self._group.tell_end(end_of(error), str(self._explained(error)))
+            how, own = end_of(error), self._explained(error)
+            self._group.tell_end(how, own.what if how == "cut off" else str(own))
         super()._fail(error)
 
     def _blamed_on_launcher(self, error: BaseException) -> BaseException:
@@ -382,7 +383,7 @@ class RankThread(WatchedThread):
         if (unfit := unfit_model(str(error), self.doing)) is not None:
             return unfit
         if (known := explain_rank_error(error, self.doing)) is not None:
-            return known
+            return known if known.hint else DeviceError(known.what, hint=self._way_on())
         explained = super()._explained(error)
         if isinstance(explained, ExperimentError) and (blame := self._blame()):
             return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
