@@ -105,8 +105,12 @@ class Reruns:
 
 
 def _passed(done: "subprocess.CompletedProcess[str]") -> bool:
-    """A test that is skipped the second time has not passed, although pytest is content."""
-    return done.returncode == 0 and re.search(r"\b1 passed\b", done.stdout.splitlines()[-1]) is not None
+    """A test that is skipped the second time has not passed, although pytest is content.
+
+    Its count is not always the last line: libraries may write more as the process ends.
+    """
+    counts = re.findall(r"^(?:=+ )?(\d+ .*) in [\d.]+s", done.stdout, re.MULTILINE)
+    return done.returncode == 0 and bool(counts) and re.search(r"\b1 passed\b", counts[-1]) is not None
 
 
 def _names(failures: Iterable[pytest.TestReport]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from amptui.errors import UsageError
 from amptui.keeping import UNSAVED_STATUS
 from tests.survival import survived
 from tests.terminal import KNOBS
@@ -71,14 +72,14 @@ def assert_sound(status: int, out: bytes, said: bytes) -> None:
     """It trained, or one line says why not, or what could not be saved; what it wrote is strict JSON."""
     records = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
     lines = [line for line in said.splitlines() if line.startswith(b"amptui: ")]
-    assert status in (0, 1, UNSAVED_STATUS)
+    assert status in (0, 1, UsageError.exit_status, UNSAVED_STATUS)
     assert b"Traceback" not in said
     if status == UNSAVED_STATUS:
         assert {line.split(b": ")[1] for line in lines} <= {b"journal", b"checkpoints", b"run.json"}
         assert lines
     else:
         assert len(lines) == 1 or (status == 0 and not lines), said
-    if status != 1:
+    if status not in (1, UsageError.exit_status):
         blocks = [record for record in records if record["type"] == "Steps"]
         steps = [block["first_step"] + index for block in blocks for index in range(block["count"])]
         assert steps == [1, 2, 3]
@@ -110,6 +111,9 @@ def test_a_training_in_an_odd_environment(
         else:
             monkeypatch.setenv(name, value)
     done = warm.run(*arguments(tmp_path, environment))
+    assert (done.returncode == UsageError.exit_status) == (
+        "WORLD_SIZE" in environment
+    )  # it would train beside the others
     assert_sound(done.returncode, done.stdout, done.stderr)
 
 

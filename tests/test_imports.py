@@ -52,7 +52,10 @@ print(json.dumps(sorted(of_several() - before)))
 def test_a_single_process_imports_nothing_that_connects_to_others() -> None:
     """Only which rank it would be and what ranks agree on; torch imports what it will by itself."""
     done = subprocess.run([sys.executable, "-c", _TRAINS_ALONE], capture_output=True, text=True, check=True)
-    names = ("", ".orders", ".posted_rows", ".rank_control", ".rank_rows", ".wishes", ".world")
+    names = (
+        *("", ".launcher_watch", ".orders", ".other_ranks", ".posted_rows", ".rank_control", ".rank_rows"),
+        *(".wishes", ".world"),
+    )
     ours = [f"amptui.engine.distributed{name}" for name in names]
     assert json.loads(done.stdout) == ours
 

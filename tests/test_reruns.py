@@ -132,6 +132,12 @@ def test_a_test_that_is_skipped_the_second_time_has_not_passed(tmp_path: Path) -
     assert verdict(run(tmp_path, skipped))[0] == 1
 
 
+@pytest.mark.slow
+def test_what_a_library_says_as_the_process_ends_is_no_failure(tmp_path: Path) -> None:
+    says = "import atexit\natexit.register(os.write, 2, b'nanobind: leaked 3 types!\\n')\n"
+    assert verdict(run(tmp_path, says + FLAKY))[0] == 0
+
+
 def test_many_failures_are_no_accident(tmp_path: Path) -> None:
     many = f"@pytest.mark.parametrize('number', range({reruns.MAX_RERUNS + 1}))" + RED.replace(
         "()", "(number)"

@@ -17,7 +17,7 @@ from amptui.cores import read_cores, read_limits
 from amptui.errors import RunFolderError
 from amptui.fork import how_ended
 from amptui.process.rank_process import IMPORT_PATH_VARIABLE, RANK_VARIABLE, RankPlan
-from amptui.process.stop_signals import HEEDED
+from amptui.process.stop_signals import received_within
 from amptui.prompt import complain
 from amptui.runs import protocol
 from amptui.runs.lock import holder
@@ -47,7 +47,7 @@ def run_ranks(plan: RankPlan, ranks: int, viewer: socket.socket | None = None) -
         threading.Thread(target=_connect, args=(viewer, folder, launch), daemon=True).start()
     passed = _PassedOn(folder)
     while launch.is_alive():
-        received = signal.sigtimedwait(HEEDED, _LOOK_INTERVAL_SECONDS)
+        received = received_within(_LOOK_INTERVAL_SECONDS)
         if received is not None and received.si_signo != signal.SIGHUP:
             passed.take(received.si_signo)
         passed.pass_on()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +36,7 @@ from amptui.runfiles import open_file
 from amptui.runs.journal import Journal
 from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
+from amptui.runs.trust import resume_command
 
 RANK_VARIABLE = "AMPTUI_RANK"
 """The environment's variable in which a rank's process is told what to train."""
@@ -128,6 +130,7 @@ def run_under_launcher(world: World, make_plan: Callable[[World], RankPlan], *, 
     ``make_plan`` is called at rank 0 only, and not again after a restart, unless the store has ended with the
     ranks: then it has to know the run, as it does if it ``resumes`` one. What it raises passes through.
     """
+    _quiet_torch()
     from amptui.engine.distributed.launcher_store import LauncherStore, agree_on_start
 
     world = agree_on_start(world)
@@ -149,7 +152,10 @@ def _follow(request: TrainRequest, spec: ModelSpec, world: World, plan: RankPlan
     from amptui.engine.distributed.rank_thread import RankThread
 
     control = RankControl(world)
-    thread = RankThread(request, spec, control, tell_nobody, world, watch_gpu=watch_gpu)
+    way_on = partial(resume_command, plan.run_dir.path)  # this rank may write the end for rank 0
+    thread = RankThread(
+        request, spec, control, tell_nobody, world, watch_gpu=watch_gpu, resume_command=way_on
+    )
     stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout)
     with StopSignals(control.ask, hung_up=lambda: None, busy=lambda: stopping.waits, closes=True):
         gc.enable()
@@ -185,6 +191,11 @@ def _write_for_rank_0(plan: RankPlan, records: Sequence[Record]) -> None:
         return
 
 
+def _quiet_torch() -> None:
+    """Before torch is imported, which says in two hundred lines that a launcher's store has ended."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
 def leave(status: int) -> NoReturn:
     """Exit at once, when all is done and written.
 
@@ -218,6 +229,7 @@ def _main(environment: Mapping[str, str]) -> int:
     world = world_of(environment)
     if world is None or RANK_VARIABLE not in environment:
         raise UsageError("this is a rank of `amptui train --nproc N`", hint="start it so")
+    _quiet_torch()
     sys.path[:] = json.loads(environment[IMPORT_PATH_VARIABLE])
     plan = RankPlan.parse(environment[RANK_VARIABLE])
     refuse_unsupported(plan.request, world.size)

@@ -21,7 +21,7 @@ from amptui.fork import Offspring, how_ended
 from amptui.handover import OPTIMIZERS_FILE, environment, take_unsaved
 from amptui.keeping import UNSAVED_STATUS
 from amptui.process.launch import left_running, tell, watch_run
-from amptui.process.stop_signals import BY_SCHEDULER, HEEDED, blocked_stop_signals
+from amptui.process.stop_signals import BY_SCHEDULER, blocked_stop_signals, received_within
 from amptui.prompt import complain, tell_unsaved
 from amptui.records import Note, Record, RunFailed, RunFinished
 from amptui.runfiles import open_file, open_to_read
@@ -132,7 +132,7 @@ def _pass_through(script: _Script) -> int:
     try:
         offspring = Offspring(_spawn(script))
         while offspring.status is None:
-            received = signal.sigtimedwait({*heeded, signal.SIGCHLD}, _POLL_SECONDS)
+            received = received_within(_POLL_SECONDS, {*heeded, signal.SIGCHLD})
             if received is not None and received.si_signo in heeded and not _is_ctrl_c(received):
                 _pass_on(offspring.pid, received.si_signo)
         while signal.sigtimedwait(heeded, 0):  # what came too late for the script would end this process
@@ -230,7 +230,7 @@ def _follow_output(offspring: Offspring, written: BinaryIO, folder: Path | None)
         if folder is not None:
             with suppress(RunFolderError):
                 return connect(folder)
-        received = signal.sigtimedwait(HEEDED, _POLL_SECONDS)
+        received = received_within(_POLL_SECONDS)
         if received is not None and received.si_signo == signal.SIGHUP:
             raise TerminalClosedError("the terminal was closed; the script goes on")
         if received is not None:

@@ -4,7 +4,8 @@ import faulthandler
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -33,6 +34,8 @@ _FATAL = (signal.SIGQUIT, signal.SIGABRT)
 HEEDED = (signal.SIGHUP, *_BY_HAND, *BY_SCHEDULER)
 """What is blocked until it can be handled."""
 
+_LOOK_SECONDS = 0.02
+
 _leave_at_once = os._exit
 """The original: a model file's code gets another one."""
 
@@ -45,6 +48,18 @@ def blocked_stop_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def received_within(seconds: float, numbers: Iterable[int] = HEEDED) -> signal.struct_siginfo | None:
+    """The first of ``numbers``, which are blocked, that comes within so many seconds; None if none does.
+
+    ``sigtimedwait`` with a timeout makes up a signal, most often SIGHUP, where this process is stopped and
+    goes on (Ctrl+Z and ``fg``): CPython (seen in 3.11) reads what the interrupted call has not written.
+    """
+    numbers, limit = tuple(numbers), time.monotonic() + seconds
+    while (received := signal.sigtimedwait(numbers, 0)) is None and time.monotonic() < limit:
+        time.sleep(_LOOK_SECONDS)
+    return received
 
 
 class StopSignals:

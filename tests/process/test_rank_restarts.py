@@ -153,6 +153,18 @@ def test_the_last_line_of_a_failed_run_is_the_way_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_way_on_is_told_whole_also_if_another_rank_writes_the_end(tmp_path: Path) -> None:
+    run, go_on = tmp_path / "run", tmp_path / "go on"
+    with ranks(run, *EVERY_5, *held(go_on), until=has_a_checkpoint) as process:
+        kill(0, process, go_on)
+        _, said = process.communicate(timeout=60)
+    assert said.splitlines()[-1].endswith(f": {resume_command(run)}")
+    last = records_of(run)[-1]
+    assert isinstance(last, RunFailed)
+    assert last.error.endswith(f": {resume_command(run)}")
+
+
+@pytest.mark.slow
 def test_what_no_restart_can_help_is_refused_once(tmp_path: Path) -> None:
     run = tmp_path / "run"
     options = ("--precision", "tf32", "--max-restarts", "2")

@@ -64,6 +64,7 @@ def test_ranks_whose_launcher_is_killed_end_with_a_checkpoint_and_say_why(
     assert last.error == why + resume_command(run)
     assert (run / "checkpoints" / name).is_file()
     assert f"amptui: {last.error}" in said.splitlines()
+    assert "[c10d]" not in said
     assert statuses == [1, 1]
 
 

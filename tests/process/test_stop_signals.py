@@ -31,6 +31,18 @@ print("left", *(signal.getsignal(s).__name__ if callable(signal.getsignal(s)) el
 """
 
 
+WAITING = """
+import signal
+from amptui.process.stop_signals import blocked_stop_signals, received_within
+
+with blocked_stop_signals():
+    print("ready", flush=True)
+    while (received := received_within(0.1)) is None:
+        pass
+    print(received.si_signo, flush=True)
+"""
+
+
 @contextmanager
 def running(prelude: str = "") -> Iterator[subprocess.Popen[str]]:
     """The program above, ready for signals."""
@@ -303,3 +315,17 @@ def test_what_is_held_back_is_heeded_later_on_both_sides_of_a_fork() -> None:
         [sys.executable, "-c", HELD_BACK], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines() == ["1 2 SIGINT", "1 2 SIGINT", "0"]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_and_goes_on_has_received_no_signal() -> None:
+    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True) as process:
+        assert said(process) == "ready"
+        for _ in range(3):
+            os.kill(process.pid, signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            time.sleep(0.2)  # longer than it waits each time
+            os.kill(process.pid, signal.SIGCONT)
+            os.waitid(os.P_PID, process.pid, os.WCONTINUED)
+        process.terminate()
+        assert said(process) == str(int(signal.SIGTERM))

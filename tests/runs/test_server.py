@@ -345,7 +345,7 @@ def test_a_closed_socket_is_opened_again_and_told_once(
             listening = run.server._listening
             assert listening is not None
             os.close(listening.socket.fileno())
-            until(lambda: run.server._listening is not listening)  # noqa: B023 - called here
+            until(lambda closed=listening: run.server._listening is not closed)  # type: ignore[misc]
             until(lambda: run.server._listening)
             attached(run)
     told = capsys.readouterr().err

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import NamedTuple
 
 from amptui import units
@@ -28,6 +29,7 @@ from amptui.engine.distributed.rank_progress import (
     beat_seconds,
     stack_of,
 )
+from amptui.engine.distributed.steady_store import LostKeyError
 from amptui.engine.distributed.world import World
 from amptui.ranks import PHASE_WORDS, RankPhase, RankStack, StacksTaken
 from amptui.records import Record
@@ -119,8 +121,9 @@ class HangWatch:
         end: Callable[[PeerEndedError | Hang, Sequence[Record]], object],
     ) -> None:
         # A connection of its own: the trainer may wait on the other for minutes.
+        self._connect = partial(launcher.store.clone, timedelta(seconds=_STORE_SECONDS))
         self.launcher = copy.copy(launcher)
-        self.launcher.store = self._store = launcher.store.clone(timedelta(seconds=_STORE_SECONDS))
+        self.launcher.store = self._store = self._connect()
         self._ends = PeerEnds(self.launcher, world)
         self._ends.places = tuple(places)
         self._world, self._places, self._progress = world, places, progress
@@ -149,9 +152,20 @@ class HangWatch:
     def _work(self) -> None:
         with suppress(RuntimeError):  # the store is gone with the launcher: the trainer notices by itself
             while not self._stopping.wait(self._beat_interval):
-                if self._tick():
+                if self._ticked():
                     return
             self.post_beat()
+
+    def _ticked(self) -> bool:
+        """What :meth:`_tick` returns. Raises what the store does, unless its process only did not run."""
+        try:
+            return self._tick()
+        except RuntimeError:
+            if not self._store.is_still_there:
+                raise
+            # An answer may come yet: over the same connection, to the next question.
+            self.launcher.store = self._store = self._connect()
+            return False
 
     def _tick(self) -> bool:
         """Tell and look; whether the run has ended."""
@@ -167,7 +181,8 @@ class HangWatch:
             return True
         if now >= self._look_due:
             self._look_due = now + self._look_interval - self._beat_interval / 2
-            self._look()
+            with suppress(LostKeyError):  # another rank has not told its progress since the launcher is gone
+                self._look()
         return False
 
     def post_beat(self) -> None:

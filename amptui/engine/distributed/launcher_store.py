@@ -99,6 +99,8 @@ class LauncherStore:
         rank = self._world.rank
         if how in ("failed", "out of memory"):
             self.tell_cause(f"rank {rank}: {text}")
+        elif how == "cut off":
+            self.tell_cause(f"rank {rank} lost the others: {text}")
         with suppress(RuntimeError):
             self.store.set(f"{ENDED}/{rank}", json.dumps([how, text]))
             self.store.add(ENDED, 1)

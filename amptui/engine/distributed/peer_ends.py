@@ -9,8 +9,13 @@ from amptui.engine.distributed.place import Place, here
 from amptui.engine.distributed.world import World
 from amptui.errors import DeviceError
 
-End = Literal["stopped", "failed", "out of memory", "waited"]
-"""How a rank ended early: asked to before the first step, by an error of its own, or because others did."""
+End = Literal["stopped", "failed", "out of memory", "waited", "cut off"]
+"""How a rank ended early: asked to before the first step, by an error of its own, or because others did.
+
+``cut off``: a connection to another one ended, and none is known to have ended."""
+
+PeerEnd = Literal["stopped", "failed", "out of memory", "waited", "killed", "hung"]
+"""How another rank ended, as this one knows it."""
 
 _GONE = "gone"
 """Below it: which ranks' processes a rank of the same machine has found to be gone."""
@@ -19,9 +24,7 @@ _GONE = "gone"
 class PeerEndedError(DeviceError):
     """Another rank ended, so that this one cannot go on either."""
 
-    def __init__(
-        self, rank: int, how: End | Literal["killed", "hung"], detail: str, text: str, hint: str = ""
-    ) -> None:
+    def __init__(self, rank: int, how: PeerEnd, detail: str, text: str, hint: str = "") -> None:
         super().__init__(text, hint=hint)
         self.rank = rank
         self.how = how
@@ -46,6 +49,8 @@ class PeerEnds:
             first = self._launcher.first_end()
         if first is not None and first[0] != self._world.rank:
             rank, how, text = first
+            if how == "cut off":  # it is not to blame, and nobody knows who is
+                return PeerEndedError(-1, "waited", "", f"rank {rank} lost the others: {text}")
             return PeerEndedError(rank, how, text, f"rank {rank}: {text}")
         for rank, place in enumerate(self.places):
             if place.is_gone(here()) and not self._has_told(rank):

@@ -115,8 +115,13 @@ def device_of(world: World, wanted: str) -> str:
 
 @cache
 def here() -> Machine | None:
-    """Where this process runs; None if the system does not say."""
+    """Where this process runs; None if the system does not say.
+
+    Nor does it if ``/proc`` is that of another PID namespace, whose numbers mean other processes.
+    """
     try:
+        if Path("/proc/self").readlink().name != str(os.getpid()):
+            return None
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return Machine(boot_id, Path("/proc/self/ns/pid").stat().st_ino)
     except OSError:

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import torch.distributed as dist
 
-from amptui.engine.distributed.peer_ends import PeerEndedError
+from amptui.engine.distributed.peer_ends import End, PeerEndedError
+from amptui.engine.failure import is_out_of_memory
 from amptui.errors import AmptuiError, DeviceError
 
 _OF_A_PEER = re.compile(
@@ -19,6 +20,10 @@ _OF_A_PEER = re.compile(
 _OF_NCCL = re.compile(r"NCCL error in: .*?, (?P<kind>[^,(]+?)(?: \(run with| *, NCCL version)")
 """``NCCL error in: NCCLUtils.cpp:94, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL
 version 2.27.5``, then a line of explanation, and perhaps ``Last error:`` with one of NCCL's own."""
+
+_OF_COMMUNICATION = re.compile(r"NCCL error in:|/gloo/|^NCCL [A-Z]\w+ failed|^Failed to [a-z ]+NCCL")
+"""NCCL or gloo raised it themselves. The last two are of torch 2.15's ``ProcessGroupNCCL2``: ``NCCL AllReduce
+failed``, ``Failed to initialize NCCL communicator: unhandled system error (run with NCCL_DEBUG=INFO ...``."""
 
 _LAST_ERROR = "Last error:"
 
@@ -48,6 +53,11 @@ _HINTS = (
         "name the network interface between the machines: NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME",
     ),
     _Hint(
+        re.compile("nccl.*unhandled system error", re.IGNORECASE),
+        "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/shm is full "
+        "(docker run --shm-size=8g)",
+    ),
+    _Hint(
         re.compile("nccl", re.IGNORECASE),
         "run again with NCCL_DEBUG=INFO: NCCL then says more in the output of each rank",
     ),
@@ -72,6 +82,13 @@ def may_be_of_a_peer(error: BaseException) -> bool:
     return is_of_a_group(error) and _OF_A_PEER.search(str(error)) is not None
 
 
+def end_of(error: BaseException) -> End:
+    """How a rank ends by ``error``, if no other is known to have ended before it."""
+    if may_be_of_a_peer(error):
+        return "cut off"
+    return "out of memory" if is_out_of_memory(error) else "failed"
+
+
 def explain_rank_error(error: BaseException, doing: str) -> AmptuiError | None:
     """An error of NCCL's or gloo's in one line, with a hint; None for any other.
 
@@ -88,8 +105,7 @@ def _is_communication(error: BaseException) -> bool:
     """Whether NCCL or gloo raised it themselves; a model may raise what only mentions them."""
     if isinstance(error, dist.DistError):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and ("NCCL error in:" in text or "/gloo/" in text)
+    return isinstance(error, RuntimeError) and _OF_COMMUNICATION.search(str(error)) is not None
 
 
 def _words(text: str) -> str:

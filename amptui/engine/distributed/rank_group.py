@@ -22,10 +22,11 @@ from amptui.engine.distributed.other_ranks import OtherRanks
 from amptui.engine.distributed.peer_ends import End, PeerEndedError, PeerEnds
 from amptui.engine.distributed.place import Place
 from amptui.engine.distributed.rank_progress import BUSY_SECONDS, RankProgress
-from amptui.engine.distributed.steady_store import is_the_launchers, pauses
+from amptui.engine.distributed.steady_store import LostKeyError, is_the_launchers, pauses
 from amptui.engine.distributed.world import World
 from amptui.errors import DataError, DeviceError
 from amptui.records import Record
+from amptui.request import HANG_SECONDS
 
 R = TypeVar("R")
 
@@ -37,8 +38,8 @@ _FOREVER = timedelta(days=365)
 
 _MEETING_SECONDS = 0.05
 
-_STORE_SECONDS = 60.0
-"""A store that takes so long to answer is lost, and the agreement in it."""
+_STORE_SECONDS = HANG_SECONDS
+"""A store that takes so long to answer is lost, and the agreement in it; Ctrl+Z may stop a launcher."""
 
 _SEARCH_SECONDS = 4.0
 """How long rank 0 looks for the rank that made an operation fail: others say so within that time."""
@@ -136,12 +137,12 @@ class RankGroup(OtherRanks):
         """
         key = f"meeting/{where}"
         self.progress.place += 1
-        self._store.add(key, 1)
+        self._store.keep_count(key)
         self._wait_until(lambda: self._store.add(key, 0) >= self.world.size, stoppable=stoppable)
 
     def tell(self, name: str, text: str) -> None:
         """Tell the other ranks something of their preparations."""
-        self._store.set(f"told/{name}", text)
+        self._store.keep(f"told/{name}", text)
 
     def hear(self, name: str) -> str:
         """What another rank tells; waits as :meth:`meet` does."""
@@ -256,7 +257,8 @@ class RankGroup(OtherRanks):
 
     def hand_in(self, name: str, value: bytes) -> None:
         """Give rank 0 this rank's ``value``, for :meth:`collect`; from any thread."""
-        self._store.set(f"{name}/{self.world.rank}", value)
+        # The next one with the same beginning comes when this one is done with.
+        self._store.keep(f"{name}/{self.world.rank}", value, place=name.partition("/")[0])
 
     def collect(
         self, name: str, given_up: Callable[[], bool], patience_seconds: float | None = None
@@ -272,10 +274,11 @@ class RankGroup(OtherRanks):
         while True:
             ended = self._ends.first()
             over = given_up() or time.monotonic() > limit
-            if self._store.check([key]):  # last: a rank may hand it in and end
-                value = self._store.get(key)
-                self._store.delete_key(key)
-                return value
+            with suppress(LostKeyError):  # the rank hands it in again
+                if self._store.check([key]):  # last: a rank may hand it in and end
+                    value = self._store.get(key)
+                    self._store.delete_key(key)
+                    return value
             if ended is not None:
                 raise ended
             if over:

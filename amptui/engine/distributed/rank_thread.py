@@ -20,7 +20,7 @@ from amptui.engine.distributed.trouble_states import blame
 from amptui.engine.distributed.unfit_model import unfit_model
 from amptui.engine.distributed.watched_thread import WatchedThread
 from amptui.engine.distributed.world import World, refused_requests
-from amptui.errors import AmptuiError, ExperimentError, RunFolderError, UsageError
+from amptui.errors import AmptuiError, DeviceError, ExperimentError, RunFolderError, UsageError
 from amptui.modelspec import ModelSpec
 from amptui.ranks import RanksStarted
 from amptui.records import NonFinite, Note, Record, RunStarted, StepSkipped
@@ -349,8 +349,7 @@ class RankThread(WatchedThread):
         if self._group is None:
             super()._fail(error)
             return
-        from amptui.engine.distributed.rank_failure import may_be_of_a_peer
-        from amptui.engine.failure import is_out_of_memory
+        from amptui.engine.distributed.rank_failure import end_of, may_be_of_a_peer
 
         if may_be_of_a_peer(error) and (ended := self._ended_before(error)) is not None:
             if ended.how == "stopped":
@@ -359,8 +358,8 @@ class RankThread(WatchedThread):
             self._tell_peer_end(ended, error)
             return
         if not (self._control.stop_reason and not self._trainer and isinstance(error, AmptuiError)):
-            memory = is_out_of_memory(error)
-            self._group.tell_end("out of memory" if memory else "failed", str(self._explained(error)))
+            how, own = end_of(error), self._explained(error)
+            self._group.tell_end(how, own.what if how == "cut off" else str(own))
         super()._fail(error)
 
     def _blamed_on_launcher(self, error: BaseException) -> BaseException:
@@ -374,7 +373,8 @@ class RankThread(WatchedThread):
         before = self._trainer is None and isinstance(error, AmptuiError)
         if not (before or isinstance(error, LauncherLostError) or is_of_a_group(error)):
             return error
-        step = self._trainer.step if self._trainer else self._steps_before
+        trainer = self._trainer
+        step = trainer.step - trainer.in_step if trainer else self._steps_before  # not the one that failed
         self._fault = self._fault.after(step, hint=self._way_on())
         return self._fault.with_traceback(error.__traceback__)
 
@@ -384,7 +384,7 @@ class RankThread(WatchedThread):
         if (unfit := unfit_model(str(error), self.doing)) is not None:
             return unfit
         if (known := explain_rank_error(error, self.doing)) is not None:
-            return known
+            return known if known.hint else DeviceError(known.what, hint=self._way_on())
         explained = super()._explained(error)
         if isinstance(explained, ExperimentError) and (blame := self._blame()):
             return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)

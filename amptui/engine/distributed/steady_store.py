@@ -3,10 +3,11 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -30,6 +31,9 @@ _CONNECTING = timedelta(minutes=30)
 """How long a rank tries to reach a store that is not there yet: a machine may be late."""
 
 _PROBE_SECONDS = 1.0
+
+_DYING_SECONDS = 5.0
+"""How much later than its connections a killed launcher's port may close: a busy machine takes its time."""
 
 _PORT = "spare port"
 
@@ -66,10 +70,15 @@ def _client(host: str, port: int) -> Store:
     return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=_CONNECTING)
 
 
+class LostKeyError(RuntimeError):
+    """The launcher's store may have had it, and is gone."""
+
+
 class SteadyStore:
     """The part of ``store`` under ``prefix``; for any thread.
 
-    Raises RuntimeError, as torch's stores do, if a store cannot be reached and there is no other.
+    Raises RuntimeError, as torch's stores do, if a store cannot be reached and there is no other. What was
+    asked of the launcher's store is not known at rank 0's, but for what each rank has to :meth:`keep`.
     """
 
     def __init__(self, store: Store, prefix: str) -> None:
@@ -80,6 +89,7 @@ class SteadyStore:
         self._spare: Store | None = None
         """Rank 0's own, which ends with its process."""
         self._spare_port = 0
+        self._kept: dict[str, Callable[[Store], object]] = {}
         self._lock = threading.Lock()
 
     def clone(self, timeout: timedelta) -> "SteadyStore":
@@ -102,20 +112,26 @@ class SteadyStore:
 
     def set(self, key: str, value: str | bytes) -> None:
         """See ``torch.distributed.Store``."""
+        self._do(partial(_set, key, value))
 
-        def work(store: Store) -> None:
-            store.set(key, value)  # type: ignore[arg-type]  # it takes bytes too
-            store.check([key])  # a store does not answer a set: one that is gone would be told nothing
+    def keep(self, key: str, value: str | bytes, *, place: str = "") -> None:
+        """Set it, and again at rank 0's store if the launcher's is lost later.
 
-        self._do(work)
+        Only the newest of what shares a ``place``; each key has its own if none is named.
+        """
+        self._do_and_keep(place or key, partial(_set, key, value))
+
+    def keep_count(self, key: str) -> None:
+        """Add 1 as part of a number, and at rank 0's store as part of the number there."""
+        self._do_and_keep(key, lambda store: store.add(key, 1))
 
     def get(self, key: str) -> bytes:
-        """See there."""
-        return self._do(lambda store: store.get(key))
+        """See there; raises :class:`LostKeyError` instead of waiting for what was lost."""
+        return self._do(lambda store: self._having(store, [key]).get(key))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """See there."""
-        return self._do(lambda store: store.multi_get(list(keys)))
+        """See :meth:`get`."""
+        return self._do(lambda store: self._having(store, list(keys)).multi_get(list(keys)))
 
     def add(self, key: str, amount: int) -> int:
         """See there."""
@@ -139,6 +155,11 @@ class SteadyStore:
             return self._store if self._leave(self.torch_store) else None
         return None
 
+    @property
+    def is_still_there(self) -> bool:
+        """Whether the launcher's store can be reached that this one is part of: it may have been slow."""
+        return self._store is self.torch_store and _listens()
+
     def leave(self) -> None:
         """Go over to rank 0's store, as nobody listens at the launcher's."""
         with suppress(RuntimeError):
@@ -153,19 +174,57 @@ class SteadyStore:
                 raise
         return work(self._store)
 
+    def _do_and_keep(self, place: str, work: Callable[[Store], object]) -> None:
+        done_at: list[Store] = []
+
+        def noted(store: Store) -> None:
+            work(store)
+            done_at.append(store)
+
+        self._do(noted)
+        with self._lock:
+            if self._store is self.torch_store:
+                self._kept[place] = work
+        if done_at[0] is not self._store:  # lost since then
+            self._do(work)
+
+    def _having(self, store: Store, keys: list[str]) -> Store:
+        """``store``, which would wait for a key that it lacks, and let no other thread ask meanwhile."""
+        if store is not self.torch_store and not store.check(keys):
+            raise LostKeyError(f"lost with the launcher's store: {keys[0]}")
+        return store
+
     def _leave(self, lost: Store) -> bool:
         """Go over to rank 0's store if that of the launcher is gone; return whether there is another now."""
         with self._lock:
             if self._store is not lost:
                 return True  # another thread was here
-            if lost is not self.torch_store or not (self._spare or self._spare_port) or _listens():
+            if lost is not self.torch_store or not (self._spare or self._spare_port) or not _is_dying():
                 return False
             if self._spare is None:
                 if not _listens(self._spare_port):  # rank 0 has ended too: a client would try for long
                     return False
                 self._spare = _client(os.environ["MASTER_ADDR"], self._spare_port)
-            self._store = PrefixStore(self._prefix, self._spare)
+            other = PrefixStore(self._prefix, self._spare)
+            for work in self._kept.values():
+                work(other)
+            self._store, self._kept = other, {}
             return True
+
+
+def _set(key: str, value: str | bytes, store: Store) -> None:
+    store.set(key, value)  # type: ignore[arg-type]  # it takes bytes too
+    store.check([key])  # a store does not answer a set: one that is gone would be told nothing
+
+
+def _is_dying() -> bool:
+    """Whether nobody listens at the launcher's port, or soon nobody does."""
+    limit = time.monotonic() + _DYING_SECONDS
+    while _listens():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
 
 
 def _listens(port: int = 0) -> bool:

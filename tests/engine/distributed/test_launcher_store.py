@@ -1,16 +1,21 @@
 """What ranks tell each other through the launcher's store, and which start of theirs it is."""
 
 import itertools
+import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from amptui.engine.distributed.launcher_store import LauncherStore, agree_on_start
-from amptui.engine.distributed.steady_store import LOOK_SECONDS, SteadyStore, connected, pauses
+from amptui.engine.distributed.peer_ends import PeerEnds
+from amptui.engine.distributed.steady_store import LOOK_SECONDS, LostKeyError, SteadyStore, connected, pauses
 from amptui.engine.distributed.world import World
 from amptui.errors import RunFolderError
 from tests.living import wait_until
@@ -89,6 +94,19 @@ def test_the_first_end_is_one_key() -> None:
     assert stores[0].first_end() == (5, "failed", "a wrong number")
 
 
+@pytest.mark.usefixtures("launcher")
+@pytest.mark.slow
+def test_a_rank_that_lost_the_others_ends_them_and_is_not_blamed() -> None:
+    leader, other = (World(rank, 0, 3) for rank in (0, 2))
+    LauncherStore(other).tell_end("cut off", "Connection closed by peer")
+    ended = PeerEnds(LauncherStore(leader), leader).first()
+    assert ended is not None
+    assert (ended.rank, ended.how) == (-1, "waited")
+    assert "Connection closed by peer" in ended.what
+    again = LauncherStore(World(0, 0, 3, restart=1, generation=1))
+    assert "Connection closed by peer" in again.cause_before
+
+
 _SERVER = """
 import sys
 from torch.distributed import TCPStore
@@ -98,10 +116,9 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.slow
-def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@contextmanager
+def killed_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SteadyStore, SteadyStore]]:
+    """The connections of rank 0 and another rank to a launcher that is killed when the block ends."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -111,13 +128,50 @@ def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
         leader, other = (SteadyStore(connected(leads=rank == 0), "of the run") for rank in (0, 1))
         leader.open_spare()
         other.know_spare()
+        yield leader, other
         process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("listens_longer", [False, True])
+def test_what_ranks_tell_goes_through_rank_0_once_the_launcher_is_killed(
+    monkeypatch: pytest.MonkeyPatch, listens_longer: bool
+) -> None:
+    """Also if the kernel closes its port some time after its connections."""
+    with killed_launcher(monkeypatch) as (leader, other):
+        pass
+    if listens_longer:
+        port = socket.create_server(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+        threading.Timer(0.5, port.close).start()
     other.set("key", "what would be lost in a broken connection")
     assert leader.get("key") == b"what would be lost in a broken connection"
     assert [leader.add("count", 1), other.add("count", 1)] == [1, 2]
     lonely = SteadyStore(leader.torch_store, "without a spare")
     with pytest.raises(RuntimeError):
         lonely.add("count", 1)
+
+
+@pytest.mark.slow
+def test_what_a_killed_launcher_knew_is_told_again_or_known_to_be_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for the rest, and no thread for another that does."""
+    with killed_launcher(monkeypatch) as (leader, other):
+        other.set("lost", "1")
+        for number in (1, 2):
+            other.keep(f"part {number}", str(number), place="part")
+        for store in (leader, other):
+            store.keep_count("come")
+    for ask in (lambda: leader.get("lost"), lambda: leader.multi_get(["part 2", "lost"])):
+        with pytest.raises(LostKeyError):
+            ask()
+    assert leader.add("come", 0) == 1
+    other.leave()
+    assert leader.multi_get(["part 2"]) == [b"2"]
+    assert not leader.check(["part 1"])
+    assert [leader.add("come", 0), other.add("come", 0)] == [2, 2]
+    other.keep_count("come")
+    assert leader.add("come", 0) == 3
 
 
 def test_many_ranks_look_less_often_the_longer_they_wait() -> None:

@@ -59,3 +59,26 @@ def test_of_a_process_elsewhere_nothing_is_known_and_nobody_is_killed(
     assert other.poll() is None
     there.kill(MACHINE)
     assert other.wait(10) == -signal.SIGKILL
+
+
+WHERE = """
+import os
+from amptui.engine.distributed.place import here
+print(os.getpid(), here())
+"""
+
+
+@pytest.mark.slow  # a process that imports torch
+def test_in_another_pid_namespace_than_that_of_its_proc_nothing_is_known() -> None:
+    """As under ``unshare --pid --fork`` alone: numbers in ``/proc`` are those of other processes."""
+    start = ["unshare", "--pid", "--fork", "--map-root-user"]
+    try:
+        permitted = subprocess.run([*start, "true"], capture_output=True, check=False, timeout=60)
+    except OSError:
+        pytest.skip("there is no unshare(1)")
+    if permitted.returncode:
+        pytest.skip("this user may not make PID namespaces")
+    done = subprocess.run(
+        [*start, sys.executable, "-c", WHERE], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "1 None\n"

@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from amptui.engine.distributed.peer_ends import PeerEndedError
-from amptui.engine.distributed.rank_failure import explain_rank_error, is_of_a_group, may_be_of_a_peer
+from amptui.engine.distributed.rank_failure import end_of, explain_rank_error, is_of_a_group, may_be_of_a_peer
 from amptui.errors import ExperimentError
 
 _NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
@@ -35,6 +35,10 @@ SYSTEM = (
     f"{_NCCL}unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
     "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. "
 )
+SECOND_GROUP = (
+    "Failed to initialize NCCL communicator: unhandled system error (run with NCCL_DEBUG=INFO for details)"
+)
+REDUCED = "NCCL AllReduce failed: unhandled cuda error (run with NCCL_DEBUG=INFO for details)"
 REMOTE = (
     f"{_NCCL}remote process exited or there was a network error, NCCL version 2.27.5\n"
     "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
@@ -61,6 +65,8 @@ STORE = "Broken pipe"
         (dist.DistBackendError(DUPLICATE), False),
         (dist.DistBackendError(DRIVER), False),
         (dist.DistBackendError(SYSTEM), False),
+        (RuntimeError(SECOND_GROUP), False),
+        (RuntimeError(REDUCED), False),
         (dist.DistBackendError(REMOTE), True),
         (dist.DistBackendError(WATCHDOG), True),
         (dist.DistBackendError(ABORTED), True),
@@ -78,6 +84,7 @@ def test_an_error_of_a_group_is_a_peer_s_only_if_a_connection_or_a_wait_ended(
 ) -> None:
     assert is_of_a_group(error)
     assert may_be_of_a_peer(error) == of_a_peer
+    assert end_of(error) == ("cut off" if of_a_peer else "failed")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,12 @@ def test_what_a_model_raises_is_its_own(error: BaseException) -> None:
             " ".join(SYSTEM.split()),
             "run again with NCCL_DEBUG=INFO",
         ),
+        (
+            RuntimeError(SECOND_GROUP),
+            SECOND_GROUP,
+            "run again with NCCL_DEBUG=INFO: NCCL then says which; often /dev/",
+        ),
+        (RuntimeError(REDUCED), REDUCED, "run again with NCCL_DEBUG=INFO"),
         (RuntimeError(INTERFACE), INTERFACE, "name the network interface"),
         (RuntimeError(CLOSED), CLOSED, ""),
     ],
