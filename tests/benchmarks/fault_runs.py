@@ -145,7 +145,9 @@ class Run:
             output=self._out.read_text(errors="replace"),
             records=records_of(self.path),
             steps_made={
-                int(file.name.rpartition("-")[2]): [float(line.split()[1]) for line in file.open()]
+                int(file.name.rpartition("-")[2]): [
+                    float(line.split()[1]) for line in file.read_text().splitlines()
+                ]
                 for file in self.notes.glob("rank-*")
             },
             fault_at=float(fault.read_text()) if fault.exists() else None,
