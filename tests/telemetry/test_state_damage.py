@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from amptui.codec import Codec
 from amptui.strictjson import JsonError
-from amptui.telemetry.session import Session
+from amptui.telemetry.session import STATE_VERSION, Session
 from tests.telemetry.record_samples import (
     run,
     steps,
@@ -27,7 +27,9 @@ def test_what_was_never_a_state_is_refused(state: Any) -> None:
 OTHER_VERSION = "^the run was started by another version of amptui; attach with that version"
 
 
-@pytest.mark.parametrize("version", [3, 5, "4", None, [4]])
+@pytest.mark.parametrize(
+    "version", [STATE_VERSION - 1, STATE_VERSION + 1, str(STATE_VERSION), None, [STATE_VERSION]]
+)
 def test_a_state_of_another_version_is_refused_in_words(version: Any) -> None:
     with pytest.raises(ValueError, match=f"{OTHER_VERSION}$"):
         Session().restore(json.loads(Session().state()) | {"version": version})
