@@ -148,13 +148,18 @@ def _status(launch: _Launch, folder: Path) -> int:
         return int(codes[0])
     if codes:
         first = min(launch.failures, key=lambda rank: (codes[rank] > 0, launch.failures[rank].timestamp))
-        cause = _told_by_another(folder) if codes.get(0, 0) < 0 else ""
+        cause = _cause_in_journal(folder)
+        if (
+            cause and 0 not in codes
+        ):  # torch 2.9 knows only who failed first; rank 0 has said why
+            return 1
+        cause = cause if codes.get(0, 0) < 0 else ""  # another rank wrote it for a rank 0 that hung
         complain(cause or f"rank {first} {how_ended(codes[first])}{_way_back(folder)}")
     return int(bool(codes))
 
 
-def _told_by_another(folder: Path) -> str:
-    """Why the run failed, if its journal ends with that: another rank wrote it for a rank 0 that hung."""
+def _cause_in_journal(folder: Path) -> str:
+    """Why the run failed, if its journal ends with that."""
     from amptui.runs.kept_run import look_at
 
     kept = look_at(RunDir(folder)) if RunDir(folder).journal_path.exists() else None
