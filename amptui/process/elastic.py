@@ -149,9 +149,7 @@ def _status(launch: _Launch, folder: Path) -> int:
     if codes:
         first = min(launch.failures, key=lambda rank: (codes[rank] > 0, launch.failures[rank].timestamp))
         cause = _cause_in_journal(folder)
-        if (
-            cause and 0 not in codes
-        ):  # torch 2.9 knows only who failed first; rank 0 has said why
+        if cause and 0 not in codes:  # torch 2.9 knows only who failed first; rank 0 has said why
             return 1
         cause = cause if codes.get(0, 0) < 0 else ""  # another rank wrote it for a rank 0 that hung
         complain(cause or f"rank {first} {how_ended(codes[first])}{_way_back(folder)}")

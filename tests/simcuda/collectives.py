@@ -72,7 +72,8 @@ def main(file: Path) -> None:
         file.touch()
     dist.all_reduce(mean)
     assert file.exists()
-    with pytest.raises(RuntimeError, match="is not pretended"):
+    # torch 2.9 gives the number of this operation's error, and not the words.
+    with pytest.raises(RuntimeError, match=r"is not pretended|NCCL Error 5: invalid usage"):
         dist.all_to_all_single(torch.empty(2, device=device), torch.ones(2, device=device))
     dist.barrier()
     dist.destroy_process_group()
