@@ -155,14 +155,14 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 def _settings(pairs: list[str]) -> dict[str, str]:
     """``NAME=VALUE`` pairs as a mapping; raises UsageError."""
-    found = {}
+    settings = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
             what = "name" if equals else "value"
             raise UsageError(f"--set {pair} has no {what}", hint="write --set NAME=VALUE")
-        found[name.strip().replace("-", "_")] = value
-    return found
+        settings[name.strip().replace("-", "_")] = value
+    return settings
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -236,11 +236,11 @@ def _export(options: argparse.Namespace) -> int:
     if not any(places.values()):
         raise UsageError("no export format given", hint="use --csv FILE, --tensorboard DIR or --html FILE")
     journal = find_run(options.run)
-    found = export(journal, **places)
-    written = ", ".join(str(place) for place in (*places.values(), found.ranks_csv) if place is not None)
-    say(f"{journal}: exported {found.steps:,} steps to {written}")
-    if found.passed_over:
-        complain(found.passed_over)
+    exported = export(journal, **places)
+    written = ", ".join(str(place) for place in (*places.values(), exported.ranks_csv) if place is not None)
+    say(f"{journal}: exported {exported.steps:,} steps to {written}")
+    if exported.passed_over:
+        complain(exported.passed_over)
     return 0
 
 

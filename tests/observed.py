@@ -11,7 +11,7 @@ from torch import Tensor, nn
 AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 FAULTS = {
-    "autocast": "amptui.engine.own_loop.observed_loop.ObservedLoop.forward_begins",
+    "autocast": "amptui.engine.own_loop.optimizer_lanes.OptimizerLanes.after_autocast",
     "scale": "amptui.engine.own_loop.loop_hooks.mark_scaled",
     "backward": "amptui.engine.probes.gradients.GradientProbe.measure",
     "unscale": "amptui.engine.own_loop.observed_loop.ObservedLoop._name_overflow",

@@ -76,11 +76,11 @@ class PeerProgress:
     def _stacks(self, board: Board, step: int) -> StacksTaken:
         posted = {rank: board.look(f"stack/{rank}") for rank in range(self._world.size)}
         stacks = [
-            RankStack(rank=rank, phase="script", step=told[0], stack=told[1])
-            for rank, told in posted.items()
-            if told is not None
+            RankStack(rank=rank, phase="script", step=post[0], stack=post[1])
+            for rank, post in posted.items()
+            if post is not None
         ]
-        silent = [rank for rank, told in posted.items() if told is None]
+        silent = [rank for rank, post in posted.items() if post is None]
         return StacksTaken(
             time=time.time(), step=step, stacks=tuple(stacks[:_MAX_STACKS]), silent=tuple(silent[:MAX_NAMED])
         )

@@ -152,12 +152,12 @@ def _loss_parts(view: SessionView) -> list[str]:
 
 def _front_parts(view: SessionView) -> list[str]:
     """Which of several optimizers the numbers are of."""
-    return [f"{each.label}:" for each in view.optimizers if each.is_front]
+    return [f"{line.label}:" for line in view.optimizers if line.is_front]
 
 
 def _other_parts(view: SessionView) -> list[str]:
     """The others in short."""
-    parts = [_other(each) for each in view.optimizers if not each.is_front]
+    parts = [_other(line) for line in view.optimizers if not line.is_front]
     return [*parts, f"more than {len(view.optimizers)} optimizers"] if view.optimizers_left_out else parts
 
 

@@ -76,9 +76,9 @@ class Session:
     """By the optimizer in front."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def fold(self, told: Iterable[records.Record]) -> None:
+    def fold(self, new_records: Iterable[records.Record]) -> None:
         """Add records, in the order in which they were emitted."""
-        iterator = iter(told)
+        iterator = iter(new_records)
         while batch := list(islice(iterator, MAX_AT_ONCE)):
             with self._lock:
                 self._fold_batch(batch)
@@ -111,11 +111,11 @@ class Session:
         if state["version"] != STATE_VERSION:
             raise JsonError(_OTHER_VERSION)
         try:
-            told = _codec().read(state.get("session"))
-            told.view()
+            session = _codec().read(state.get("session"))
+            session.view()
         except Exception as error:  # a number out of place may do anything
             raise JsonError(f"{_OTHER_VERSION} ({error})") from error
-        self.adopt(told)
+        self.adopt(session)
 
     def adopt(self, other: "Session") -> None:
         """Replace the state with that of ``other``, which must not be used afterwards.
@@ -124,15 +124,15 @@ class Session:
         """
         run_dir = other._run_dir or self._run_dir
         with self._lock:
-            for name in [each.name for each in fields(self) if each.init]:
+            for name in [attribute.name for attribute in fields(self) if attribute.init]:
                 setattr(self, name, getattr(other, name))
             self._run_dir = run_dir
             self._views.clear()
 
     def _fold_batch(self, batch: Sequence[records.Record]) -> None:
         self._views.clear()
-        for told in batch:
-            record = Steps.of(told) if isinstance(told, StepRecord) else told
+        for item in batch:
+            record = Steps.of(item) if isinstance(item, StepRecord) else item
             if isinstance(record, Steps):
                 self._running_time.see_steps(record)
                 self._pending.append(record)
@@ -245,7 +245,9 @@ class Session:
     def _find_nonfinite(self, record: records.NonFinite) -> None:
         if (steps := self._steps_of(record)) is None:
             return
-        pending = (each.precision for each in reversed(self._pending) if each.optimizer == record.optimizer)
+        pending = (
+            block.precision for block in reversed(self._pending) if block.optimizer == record.optimizer
+        )
         current = self._optimizers.precision(record.optimizer, self._run)
         precision = steps.switches.at(record.step) or current or next(pending, None)
         self._log.add_nonfinite(record, precision)

@@ -103,8 +103,8 @@ class GuestControl(RankControl):
         seconds = self._agreement.tick(called)
         order = self.pending
         if order is not None and self._store is not None:
-            made = collectives_by_group()  # before the steps, which grow meanwhile
-            self._store.post(f"near/{self._world.rank}", [order.number, made, self.arrived()])
+            collectives = collectives_by_group()  # before the steps, which grow meanwhile
+            self._store.post(f"near/{self._world.rank}", [order.number, collectives, self.arrived()])
         return seconds
 
     def arrived(self) -> int:
@@ -222,13 +222,13 @@ class GuestControl(RankControl):
         """Rank 0: whether all ranks have come to the same place; None while some have not."""
         ranks = range(self._world.size)
         if board.count(f"met/{order.number}") >= len(ranks):
-            places = [each for _, *each in board.read([f"at/{rank}" for rank in ranks])]
+            places = [place for _, *place in board.read([f"at/{rank}" for rank in ranks])]
             board.remove(f"met/{order.number - 1}")
             board.remove(f"go/{order.number - 1}")
             return "" if is_same_place(places) else _APART
         if waited > _SUSPICIOUS_SECONDS:
-            for number, made, _ in board.read([f"near/{rank}" for rank in ranks[1:]]):
-                if number == order.number and is_ahead(made, place[1]):
+            for number, collectives, _ in board.read([f"near/{rank}" for rank in ranks[1:]]):
+                if number == order.number and is_ahead(collectives, place[1]):
                     return _APART  # it waits for this rank in a collective of the next step
         return None
 

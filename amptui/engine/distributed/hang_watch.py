@@ -202,8 +202,8 @@ class HangWatch:
     def _look(self) -> None:
         beats = self._store.multi_get([f"beat/{rank}" for rank in range(self._world.size)])
         now = time.monotonic()
-        told = [Beat(*json.loads(beat)) for beat in beats]
-        self._table.take(now, told, interval_seconds=self._look_interval)
+        newest_beats = [Beat(*json.loads(beat)) for beat in beats]
+        self._table.take(now, newest_beats, interval_seconds=self._look_interval)
         if self._world.leads:
             still_seconds = self._table.still_seconds(now)
             if (record := self._news.judge(self._table.awaited(now), still_seconds)) is not None:

@@ -156,13 +156,13 @@ def _call(store: SteadyStore, world: World) -> World:
         time.sleep(seconds)
     tickets = range(1, others + 1)
     counted = max(
-        world.restart, *map(int, store.multi_get([f"{_TICKETS}/{call}/{each}" for each in tickets]))
+        world.restart, *map(int, store.multi_get([f"{_TICKETS}/{call}/{ticket}" for ticket in tickets]))
     )
     generation = store.add(_GENERATION, 1)
     restart = max(counted, generation - 1)
-    told = generation, restart, restart - counted, world.max_restarts
-    store.set(f"{_GO}/{call}", json.dumps([others, told]))
-    return _with_start(world, *told)
+    start = generation, restart, restart - counted, world.max_restarts
+    store.set(f"{_GO}/{call}", json.dumps([others, start]))
+    return _with_start(world, *start)
 
 
 def _answer(store: SteadyStore, world: World) -> World:
@@ -175,9 +175,9 @@ def _answer(store: SteadyStore, world: World) -> World:
             store.set(f"{_TICKETS}/{call}/{ticket}", str(world.restart))
             store.add(f"{_ARRIVED}/{call}", 1)
         if call and store.check([f"{_GO}/{call}"]):
-            others, told = json.loads(store.get(f"{_GO}/{call}"))
+            others, start = json.loads(store.get(f"{_GO}/{call}"))
             if ticket <= others:
-                return _with_start(world, *told)
+                return _with_start(world, *start)
         if world.local_rank == 0:
             late.look("rank 0")
         time.sleep(seconds)

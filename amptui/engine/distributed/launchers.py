@@ -121,7 +121,7 @@ def _is_a_task(environment: Mapping[str, str]) -> bool:
 def _local_rank_name(environment: Mapping[str, str], launcher: _Launcher) -> str:
     if launcher.local_rank in environment:
         return launcher.local_rank
-    names = (each.local_rank for each in (_OPEN_MPI, _MPICH, _SLURM))
+    names = (launcher.local_rank for launcher in (_OPEN_MPI, _MPICH, _SLURM))
     return next((name for name in names if name in environment), launcher.local_rank)
 
 
@@ -131,9 +131,9 @@ def _number(environment: Mapping[str, str], name: str, launcher: _Launcher) -> i
         return int(value)
     what = f"{name} is {value!r}, which is no number" if value else f"{name} is not set"
     present = launcher.size if name != launcher.size else launcher.rank
-    told = f"started by {launcher.name}" if launcher is not _PLAIN else f"{present} is set"
+    start = f"started by {launcher.name}" if launcher is not _PLAIN else f"{present} is set"
     hint = f"set {launcher.rank}, {launcher.size} and {launcher.local_rank}, or none of them to train alone"
-    raise UsageError(f"{told}, but {what}: its place among the ranks is not known", hint=hint)
+    raise UsageError(f"{start}, but {what}: its place among the ranks is not known", hint=hint)
 
 
 def _master(environment: Mapping[str, str], launcher: _Launcher) -> str:

@@ -180,8 +180,8 @@ class Agreement:
                         break
                     if self._held_since is None:
                         self._held_since = self._clock()
-                    told = self._changed.wait(_CHECK_SECONDS)
-                if not told:
+                    was_notified = self._changed.wait(_CHECK_SECONDS)
+                if not was_notified:
                     check()
         finally:
             self._held_since = None
@@ -326,12 +326,12 @@ class Agreement:
             self._board.remove(f"order/{number - 1}")  # all have obeyed it
             self._board.remove(f"pledged/{number}")
             return
-        found = self._board.look(name)
+        decision = self._board.look(name)
         held = self._held_since
-        if found is None and held is not None and self._clock() - held > PATIENCE_SECONDS:
-            found = self._board.decide(name, _VOID)
-        if found is not None:
-            self._take(number, found)
+        if decision is None and held is not None and self._clock() - held > PATIENCE_SECONDS:
+            decision = self._board.decide(name, _VOID)
+        if decision is not None:
+            self._take(number, decision)
 
     def _order_of(self, number: int) -> "Order | Literal[False]":
         """Rank 0's, when all have pledged; void if one of them has finished."""
@@ -344,15 +344,15 @@ class Agreement:
             raise PointsDifferError(f"the ranks count their steps differently: {pledges}")
         return Order(number, max(points), **self._participant.compose())
 
-    def _take(self, number: int, found: Any, *, moved: bool = False) -> None:
+    def _take(self, number: int, decision: Any, *, moved: bool = False) -> None:
         with self._changed:
             self._settled = number
-            if found is _VOID or self._finished:
+            if decision is _VOID or self._finished:
                 self.hold = NEVER
             else:
-                self._newest = self._order = Order(*found)
+                self._newest = self._order = Order(*decision)
                 self.hold = self._order.point
             self._changed.notify_all()
-        if found is _VOID and not (self._others_finished or moved):
+        if decision is _VOID and not (self._others_finished or moved):
             self._participant.voided()
         self._participant.notice()

@@ -367,8 +367,8 @@ class RankControl(Control):
             if PrecisionRequest in self._sent or PrecisionRequest in self._agreed:
                 self._wishes_sent.turn = ""  # what the user asked for ends the comparison
             fields = self._fields()
-        for each in overruled:
-            self.refuse(each, "overruled")
+        for request in overruled:
+            self.refuse(request, "overruled")
         return fields
 
     def _fields(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def explain_rank_error(error: BaseException, doing: str) -> AmptuiError | None:
     text = str(error)
     if isinstance(error, AmptuiError) or not _is_communication(error):
         return None
-    hint = next((known.hint for known in _HINTS if known.sign.search(text)), "")
+    hint = next((cause.hint for cause in _HINTS if cause.sign.search(text)), "")
     return DeviceError(f"{_words(text)} ({doing})", hint=hint)
 
 

@@ -165,10 +165,10 @@ class RankThread(WatchedThread):
         check = self._weights_check
         if check is None:
             return numbers
-        found = check.numbers()
-        if found.asks:
+        hashed = check.numbers()
+        if hashed.asks:
             self._rank_control.want_hash()
-        return numbers._replace(hashed_step=found.step, weights_hash=found.value)
+        return numbers._replace(hashed_step=hashed.step, weights_hash=hashed.value)
 
     @property
     def _weights_check(self) -> "WeightsCheck | None":
@@ -275,10 +275,10 @@ class RankThread(WatchedThread):
                 time=time.time(), ranks=ranks, restarts=world.restart, max_restarts=world.max_restarts
             )
         )
-        each, together = started.batch_size or 0, started.global_batch_size or 0
+        share, total = started.batch_size or 0, started.global_batch_size or 0
         accumulated = self._request.accumulate
         batches = f", in {accumulated:,} batches of each rank" if accumulated > 1 else ""
-        text = f"{len(ranks):,} ranks: a batch has {each:,} samples per rank, a step {together:,}{batches}"
+        text = f"{len(ranks):,} ranks: a batch has {share:,} samples per rank, a step {total:,}{batches}"
         self._emit(Note(time=time.time(), severity="info", text=text))
         if started.parallel == "fsdp2":
             self._emit(Note(time=time.time(), severity="info", text=_NO_BREAKDOWN))
@@ -383,8 +383,8 @@ class RankThread(WatchedThread):
 
         if (unfit := unfit_model(str(error), self.doing)) is not None:
             return unfit
-        if (known := explain_rank_error(error, self.doing)) is not None:
-            return known if known.hint else DeviceError(known.what, hint=self._way_on())
+        if (rank_error := explain_rank_error(error, self.doing)) is not None:
+            return rank_error if rank_error.hint else DeviceError(rank_error.what, hint=self._way_on())
         explained = super()._explained(error)
         if isinstance(explained, ExperimentError) and (blame := self._blame()):
             return ExperimentError(f"{explained.what}; {blame}", hint=explained.hint)
@@ -392,8 +392,8 @@ class RankThread(WatchedThread):
 
     def _blame(self) -> str:
         """Which ranks were the first whose loss was not finite, shortly before now; "" if none stands out."""
-        told = self._group.bad_losses() if self._group is not None and self._world.leads else {}
-        return "" if self._trainer is None else blame(told, self._world.size, self._trainer.step)
+        bad_losses = self._group.bad_losses() if self._group is not None and self._world.leads else {}
+        return "" if self._trainer is None else blame(bad_losses, self._world.size, self._trainer.step)
 
 
 def _do_nothing() -> None:

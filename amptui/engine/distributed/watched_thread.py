@@ -23,8 +23,8 @@ class WatchedThread(TrainingThread):
     _tell: Callable[[Record], object]
     """Takes what this rank tells of the run: rank 0 alone does."""
 
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._watch: HangWatch | None = None
         self._ending = threading.Lock()
         self._ended_by: int | None = None

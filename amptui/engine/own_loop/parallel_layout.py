@@ -88,15 +88,15 @@ class _Wrapper:
 
 def _wrapper(modules: Iterable[nn.Module]) -> _Wrapper:
     """Of several the one over most ranks: experts, say, have fewer replicas than the rest."""
-    found = [_Wrapper()]
+    wrappers = [_Wrapper()]
     for module in modules:
         if isinstance(module, DistributedDataParallel):
-            found.append(_Wrapper("ddp", module.process_group.size()))
+            wrappers.append(_Wrapper("ddp", module.process_group.size()))
         elif type(module).__name__ == "FullyShardedDataParallel":
-            found.append(_of_fsdp(module))
+            wrappers.append(_of_fsdp(module))
         elif (get_state := getattr(module, "_get_fsdp_state", None)) is not None:
-            found += [_of_mesh(group.mesh_info) for group in _parameter_groups(get_state())]
-    return max(found, key=lambda wrapper: wrapper.ranks if wrapper.kind else 0)
+            wrappers += [_of_mesh(group.mesh_info) for group in _parameter_groups(get_state())]
+    return max(wrappers, key=lambda wrapper: wrapper.ranks if wrapper.kind else 0)
 
 
 def _modules_around(model: nn.Module) -> list[nn.Module]:
