@@ -118,7 +118,7 @@ def test_the_numbers_of_the_guide_are_the_code_s() -> None:
     assert (MIN_LOSS_SCALE, "a scale of 2^-24" in page("trouble.md")) == (2.0**-24, True)
 
 
-def test_the_numbers_of_the_page_on_ranks_are_the_code_s() -> None:
+def test_the_numbers_of_the_pages_on_ranks_are_the_code_s() -> None:
     from amptui.ranks import MAX_RANKS_SAMPLED
     from amptui.strictjson import MAX_LINE_BYTES
     from amptui.telemetry import stragglers
@@ -131,6 +131,7 @@ def test_the_numbers_of_the_page_on_ranks_are_the_code_s() -> None:
     assert (stragglers.SPREADS, "five times their spread" in text) == (5, True)
     assert (stragglers.EXCEPTIONS, "in nine of ten samples" in text) == (0.1, True)
     assert f"That takes {stragglers.MIN_SAMPLES} samples" in text
+    text = " ".join(page("many_gpus_measured.md").split())
     assert f"A sample holds up to {MAX_RANKS_SAMPLED} ranks" in text
     assert f"a line may have {MAX_LINE_BYTES / 1e6:.1f} MB" in text
 
