@@ -29,7 +29,6 @@ from amptui.process.training import Training, follow, wire
 from amptui.prompt import complain, put
 from amptui.records import PRECISIONS, Record
 from amptui.request import BenchRequest, TrainRequest
-from amptui.runs.lock import RunLock
 from amptui.runs.rundir import create_run_dir
 from amptui.text import inert_line
 
@@ -192,12 +191,11 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
 
     run_dir, flags = create_run_dir(folder, spec.name), Tf32Flags.current()
     compiling = _Compiling()
-    with RunLock.take(run_dir.path, new=True) as lock:
-        training = wire(request, spec, run_dir, listeners=[compiling])
+    with wire(request, spec, run_dir, listeners=[compiling]) as training:
         training.control.ask(ComparisonRequest(plan.precisions, eager=request.compile_mode is not None))
         watch.progress.begin()
         training.start()
-        follow(training, lock.renew, partial(watch.look, training))
+        follow(training, partial(watch.look, training))
         in_time = training.stopping.wait(hurried=lambda: watch.stop.stop_reason is not None)
         training.close()
     # A run leaves the flags of its last precision, which the next one would take for torch's defaults.
@@ -206,7 +204,7 @@ def _measure(request: TrainRequest, spec: ModelSpec, plan: Plan, folder: Path, w
     error = training.thread.error
     if not in_time:
         error = AmptuiError(f"the trainer did not stop ({training.thread.doing}); leaving anyway")
-    view = training.session.view()
+    view = training.recording.session.view()
     batch_size = view.run.batch_size if view.run is not None else request.batch_size
     measured = Measured(
         batch_size=batch_size, view=view, error=str(error or ""), compile_seconds=compiling.seconds
@@ -236,7 +234,7 @@ class _Watch:
 
     def look(self, training: Training) -> None:
         """Show the progress; end the training once its precisions are compared, or when asked to."""
-        view = training.session.view()
+        view = training.recording.session.view()
         self.progress.update(view)
         if self.stop.stop_reason:
             training.control.ask(StopRequest(self.stop.stop_reason))

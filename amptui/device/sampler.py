@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from amptui.device.host import HostProbe
@@ -55,12 +56,13 @@ class Sampler:
         """Start to sample; a sampler can be started once."""
         if self._threads:
             raise RuntimeError("a sampler is started once")
-        self._threads = (
-            threading.Thread(target=self._sample_until_stopped, name="device-sampler", daemon=True),
-            threading.Thread(target=self._answer_until_stopped, name="gpu-probe", daemon=True),
-        )
-        for thread in self._threads:
+        for name, work in (
+            ("device-sampler", self._sample_until_stopped),
+            ("gpu-probe", self._answer_until_stopped),
+        ):
+            thread = threading.Thread(target=work, name=name, daemon=True)
             thread.start()
+            self._threads += (thread,)
 
     def stop(self, timeout: float = 1.0) -> bool:
         """Stop sampling and wait at most ``timeout`` seconds for it.
@@ -137,6 +139,13 @@ class Sampler:
                 text = " ".join(f"{what} failed: {type(error).__name__}: {error}".split())
                 self._emit(Note(time=time.time(), severity="warning", text=text))
             return otherwise
+
+
+def watch_gpu(uuid: str, take: Callable[[Record], object]) -> Callable[[], object]:
+    """Sample one GPU about once a second, in threads, until the returned function is called."""
+    sampler = Sampler(take, open_probe=partial(open_probe, uuid))
+    sampler.start()
+    return sampler.stop
 
 
 def _without_figures(reading: _Reading) -> _Reading:

@@ -9,20 +9,20 @@ from amptui import units
 from amptui.diagnosis.event_words import validation_numbers
 from amptui.diagnosis.loss_form import step_loss_words
 from amptui.export.chart import Chart, Curve, Point
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.records import EpochFinished, Validated
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.view import Series, SessionView
 from amptui.text import printable
 
 
-def charts(recording: Recording) -> Iterator[Chart]:
+def charts(recording: RecordedRun) -> Iterator[Chart]:
     """All charts, the most important first."""
     yield from step_charts(recording, recording.view)
     yield from _device(recording)
 
 
-def step_charts(recording: Recording, view: SessionView) -> Iterator[Chart]:
+def step_charts(recording: RecordedRun, view: SessionView) -> Iterator[Chart]:
     """Those of the steps of the optimizer in front of ``view``, the loss first."""
     validations = recording.validations if view.front == FIRST else ()
     yield Chart(
@@ -72,7 +72,7 @@ def _validation(record: EpochFinished | Validated) -> Iterator[Point]:
         yield Point(record.step, found.loss, f"validation after {when}: {validation_numbers(found)}")
 
 
-def _device(recording: Recording) -> Iterator[Chart]:
+def _device(recording: RecordedRun) -> Iterator[Chart]:
     memory = {
         "used on the GPU": recording.device_curve("gpu_memory"),
         "allocated by torch": recording.device_curve("allocated"),

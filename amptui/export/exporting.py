@@ -10,7 +10,7 @@ from typing import Protocol
 
 from amptui.errors import AmptuiError, RunFolderError, UsageError
 from amptui.export.page import page
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.export.table import RankTable, StepTable
 from amptui.ranks import RanksSampled, RanksStarted
 from amptui.records import Record
@@ -43,7 +43,7 @@ class _Sink(Protocol):
     """Writes one file from all records in order, and then the whole recording."""
 
     def add(self, records: Sequence[Record]) -> None: ...
-    def finish(self, recording: Recording) -> None: ...
+    def finish(self, recording: RecordedRun) -> None: ...
     def close(self) -> None: ...
 
 
@@ -60,7 +60,7 @@ def export(
     """
     path = journal_of(run)
     ranks: _RanksBeside | None = None
-    recording = Recording(name_of(path), str(path.parent))
+    recording = RecordedRun(name_of(path), str(path.parent))
     event_file = None if tensorboard is None else tensorboard / recording.name / EVENT_FILE_NAME
     refuse_own_files(_places(csv, event_file, html), [path])
     with ExitStack() as stack:
@@ -123,7 +123,7 @@ class _RanksBeside:
         if self._table is not None:
             self._table.add(records)
 
-    def finish(self, recording: Recording) -> None:
+    def finish(self, recording: RecordedRun) -> None:
         if self._table is not None:
             self._table.finish(recording)
 
@@ -144,7 +144,7 @@ def _opened(out: Path, make: Callable[[Path], _Sink], *, is_named: bool = True) 
                 sink.close()
 
 
-def _read(path: Path, recording: Recording, sinks: Mapping[Path, _Sink]) -> None:
+def _read(path: Path, recording: RecordedRun, sinks: Mapping[Path, _Sink]) -> None:
     reader, empty = journal.read(path), True
     while batch := list(islice(reader, MAX_AT_ONCE)):
         empty = False

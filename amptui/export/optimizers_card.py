@@ -7,7 +7,7 @@ from amptui.diagnosis.labels import precision_label, signed_label
 from amptui.export.chart import draw
 from amptui.export.curves import step_charts
 from amptui.export.markup import Markup, card, element, paragraph, table
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.export.step_axis import StepRange
 from amptui.telemetry.view import OptimizerView, SessionView
 from amptui.text import printable
@@ -41,12 +41,12 @@ def _row(optimizer: OptimizerView) -> list[str]:
     ]
 
 
-def other_cards(recording: Recording) -> list[Markup | None]:
+def other_cards(recording: RecordedRun) -> list[Markup | None]:
     """The charts of each optimizer but the first, over its own steps."""
     return [_card(recording, view) for view in recording.other_views]
 
 
-def _card(recording: Recording, view: SessionView) -> Markup | None:
+def _card(recording: RecordedRun, view: SessionView) -> Markup | None:
     if not view.loss.count:
         return None
     label = next(each.label for each in view.optimizers if each.is_front)

@@ -7,18 +7,18 @@ from amptui.export.curves import charts
 from amptui.export.markup import Markup, card, chip, document, element
 from amptui.export.optimizers_card import axis_attributes, optimizers_card, other_cards
 from amptui.export.ranks_card import ranks_card
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.export.step_axis import StepRange
 
 
-def page(recording: Recording) -> str:
+def page(recording: RecordedRun) -> str:
     """The page as HTML."""
     run = recording.view.run
     title = f"{recording.name if run is None else run.model} · amptui"
     return document(title, _main(recording), _footer(recording), script="page.js")
 
 
-def _main(recording: Recording) -> Markup:
+def _main(recording: RecordedRun) -> Markup:
     view = recording.view
     steps = StepRange(view.loss.first_step, view.loss.last_step, view.switches)
     curves = [draw(chart, steps) for chart in charts(recording)] if view.loss.count else []
@@ -43,7 +43,7 @@ def _main(recording: Recording) -> Markup:
     return element("main", sections.header(recording), *cards, **axis_attributes(steps))
 
 
-def _legend(recording: Recording) -> Markup | None:
+def _legend(recording: RecordedRun) -> Markup | None:
     """The colours of the precisions that ran, and what the marks mean."""
     views = (recording.view, *recording.other_views)
     used = dict.fromkeys(switch.precision for view in views for switch in view.switches)
@@ -58,7 +58,7 @@ def _legend(recording: Recording) -> Markup | None:
     return element("ul", *items, class_="legend")
 
 
-def _footer(recording: Recording) -> Markup:
+def _footer(recording: RecordedRun) -> Markup:
     run = recording.view.run
     by = "" if run is None else f", recorded by amptui {run.versions.get('amptui', '')}".rstrip()
     return element("footer", f"{recording.name}: exported by amptui {__version__}{by}")

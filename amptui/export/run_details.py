@@ -10,7 +10,7 @@ from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
 from amptui.diagnosis.rank_words import size_words
 from amptui.export.markup import Markup, card, details, element, facts, paragraph
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.records import DataInfo, RunStarted
 from amptui.telemetry.events import Event
 from amptui.telemetry.view import SessionView
@@ -49,7 +49,7 @@ def _event(event: Event, began: float) -> Markup:
     )
 
 
-def settings(recording: Recording) -> Markup | None:
+def settings(recording: RecordedRun) -> Markup | None:
     """Model, data, device, versions and every setting, as the run recorded them."""
     run = recording.view.run
     passed_over = paragraph(recording.passed_over, "note")
@@ -65,7 +65,7 @@ def settings(recording: Recording) -> Markup | None:
     )
 
 
-def _run(recording: Recording, run: RunStarted) -> list[tuple[str, str]]:
+def _run(recording: RecordedRun, run: RunStarted) -> list[tuple[str, str]]:
     return [
         ("run", recording.name),
         ("started", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(run.time))),

@@ -20,7 +20,7 @@ from amptui.diagnosis.speed import (
 )
 from amptui.diagnosis.tensor_cores import flops_hints, mfu_words, rate_words
 from amptui.export.markup import Markup, card, chip, element, paragraph, table
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.findings import MemoryBreakdown
 from amptui.records import RunFailed, RunFinished
 from amptui.telemetry.comparison import ordered
@@ -34,7 +34,7 @@ _WITHOUT_AN_END: Mapping[str, str] = {
 """The badge of a journal without an end: the run crashed, or is still running."""
 
 
-def header(recording: Recording) -> Markup:
+def header(recording: RecordedRun) -> Markup:
     """What was trained where, how it ended, and in which precision."""
     view, run = recording.view, recording.view.run
     badges = [_ending(view)]
@@ -60,7 +60,7 @@ def _ending(view: SessionView) -> Markup:
     return element("span", text, class_="badge")
 
 
-def figures(recording: Recording) -> Markup:
+def figures(recording: RecordedRun) -> Markup:
     """The main figures, each with its context."""
     view = recording.view
     tiles = [("loss, smoothed", units.loss(view.smoothed_loss), _best(view))]
@@ -100,7 +100,7 @@ def _speed(view: SessionView) -> list[tuple[str, str, str]]:
     return [(precision_label(found.amp or ""), units.ratio(speedup), than)]
 
 
-def _validation(recording: Recording) -> list[tuple[str, str, str]]:
+def _validation(recording: RecordedRun) -> list[tuple[str, str, str]]:
     last = recording.validations[-1].validation if recording.validations else None
     if last is None:
         return []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from amptui import ranks, steps
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.records import Record
 from amptui.steps import StepRecord, Steps
 from amptui.text import printable
@@ -64,7 +64,7 @@ class StepTable:
         for block in blocks:
             self._writer.writerows(self._rows(block))
 
-    def finish(self, recording: Recording) -> None:
+    def finish(self, recording: RecordedRun) -> None:
         """Complete the file."""
         self._write_head()
         self._file.close()
@@ -150,7 +150,7 @@ class RankTable:
             elif isinstance(record, ranks.RanksSampled):
                 self._writer.writerows(self._rows(record))
 
-    def finish(self, _recording: Recording) -> None:
+    def finish(self, _recording: RecordedRun) -> None:
         """Complete the file."""
         self._file.close()
 

@@ -8,7 +8,7 @@ from amptui import strictjson, units
 from amptui.diagnosis.event_words import event_details, event_text
 from amptui.diagnosis.labels import data_label
 from amptui.errors import AmptuiError
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.findings import StepTimed
 from amptui.loop_records import OTHER_PRECISIONS
 from amptui.records import (
@@ -75,7 +75,7 @@ class EventFile:
             elif isinstance(record, LossScaleChanged) and (own := self._of(record.optimizer)) is not None:
                 own.float16_scale = record.current
 
-    def finish(self, recording: Recording) -> None:
+    def finish(self, recording: RecordedRun) -> None:
         """Write the last values of curves that rarely change, and the texts."""
         for own in self._by_optimizer.values():
             self._write(own.time, own.step, own.ends())

@@ -1,4 +1,4 @@
-"""The run of somebody else's script, in that script's process: its folder, journal, socket and threads."""
+"""The run of somebody else's script, in that script's process: its loop, recording and answers."""
 
 import os
 import shlex
@@ -12,19 +12,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from amptui import __version__
 from amptui.answers import RequestMade, RequestRefused
 from amptui.control import Control, Request, StopRequest, record_of
-from amptui.device.sampler import Sampler
 from amptui.engine.distributed.guest_control import GuestControl
 from amptui.engine.distributed.world import World
 from amptui.engine.own_loop.loop_hooks import HOOKS
 from amptui.engine.own_loop.observed_loop import ObservedLoop
 from amptui.engine.own_loop.watched_loop import NO_LONGER_WATCHED, WatchedLoop
 from amptui.handover import note_unsaved, take_run_dir
-from amptui.process.capture import LogTail
 from amptui.process.rank_peer import UNWATCHED, RankPeer
-from amptui.process.recorder import Recorder
+from amptui.process.recording import Recording
 from amptui.process.restarted_run import RestartedRun, last_before_restart
 from amptui.process.script_run import (
     ScriptRun,
@@ -36,20 +33,15 @@ from amptui.process.script_run import (
 from amptui.process.watched_scripts import Emit, Observed, Watched
 from amptui.prompt import complain, tell_unsaved
 from amptui.records import Note, PhaseChanged, Record, RunFailed, RunStarted, Severity
-from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir, create_run_dir, run_argument
-from amptui.runs.server import Server
 from amptui.script_signals import aside, in_background, is_from_signal_handler, suppressed
-from amptui.telemetry.session import Session
 from amptui.text import one_line, write_line
-
-_CLOSING_SECONDS = 5.0
 
 _NO_NORMS = "the model is sharded: no gradient norms, no float16 window and no memory breakdown of its shards"
 
 
 class GuestRun(ScriptRun):
-    """The folder, journal, socket and threads of a script's run. Raises AmptuiError and OSError.
+    """A script's run, with its recording. Raises AmptuiError and OSError.
 
     Of several ranks, rank 0 keeps it.
     """
@@ -69,54 +61,37 @@ class GuestRun(ScriptRun):
         self._asked_to_stop: str | None = None
         """Why a screen asked the script to stop."""
         self._peer: RankPeer | None = None
-        self._server: Server | None = None
-        self._sampler: Sampler | None = None
-        self._tail: LogTail | None = None
+        self._restarted: RestartedRun | None = None
         # Files, sockets and threads are no work for the script's thread, whose alarms may find us there.
-        aside(partial(self._keep, handed, goes_on=goes_on), abandoned=lambda _: self._leave())
+        aside(partial(self._keep, handed, goes_on=goes_on), abandoned=lambda _: self._recording.close())
         try:
             with HOOKS.all_or_none():
                 self._watch(script)
+            try:
+                aside(partial(self._serve, skip_output=goes_on))
+                if not handed:
+                    write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self.path))}")
+            except BaseException:
+                self.loop.close()  # nobody takes its records
+                raise
         except BaseException:
-            in_background(self._leave)
-            raise
-        try:
-            aside(partial(self._serve, skip_output=goes_on), abandoned=lambda _: self._leave())
-        except BaseException:
-            self.loop.close()  # nobody takes its records
-            raise
-        try:
-            if not handed:
-                write_line(sys.stderr, f"amptui attach {shlex.quote(run_argument(self._run_dir.path))}")
-        except BaseException:
-            self.loop.close()
-            in_background(self._leave)
+            in_background(self._recording.close)
             raise
 
     def _keep(self, handed: str, *, goes_on: bool) -> None:
-        """Open what keeps the run."""
-        self._run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
-        self._lock = RunLock.take(self._run_dir.path, new=not goes_on)
-        try:
-            self._recorder = Recorder(
-                Session(str(self._run_dir.path)),
-                self._run_dir,
-                asked={
-                    "script": sys.argv,
-                    "max_restarts": 0 if self.world is None else self.world.max_restarts,
-                },
-                listeners=[lambda _batch: self._lock.renew()],  # once a second: the device is sampled
-                goes_on=goes_on,
-            )
-        except BaseException:
-            self._lock.release()
-            raise
-        self._emit: Emit = self._recorder.emit
-        self._restarted: RestartedRun | None = None
+        """Open the recording."""
+        run_dir = RunDir(Path(handed)) if handed else create_run_dir(None, self._name)
+        restarts = 0 if self.world is None else self.world.max_restarts
+        asked = {"script": sys.argv, "max_restarts": restarts}
+        self._recording = recording = Recording(run_dir, asked=asked, goes_on=goes_on)
+        self._emit: Emit = recording.emit
         if goes_on and self.world is not None:
-            recorder = self._recorder
-            cut_after = partial(recorder.cut_after, starts_at_one=False)
-            self._restarted = RestartedRun(self._run_dir, self.world, recorder.emit, cut_after)
+            cut_after = partial(recording.cut_after, starts_at_one=False)
+            try:
+                self._restarted = RestartedRun(run_dir, self.world, recording.emit, cut_after)
+            except BaseException:
+                recording.close()
+                raise
             self._emit = self._restarted.emit
 
     def _watch(self, script: Observed | Watched) -> None:
@@ -126,42 +101,14 @@ class GuestRun(ScriptRun):
             self._control.cannot_stop = self._cannot_stop
 
     def _serve(self, *, skip_output: bool) -> None:
-        """Begin to write, to measure the device, and to serve screens."""
-        path, recorder = self._run_dir.path, self._recorder
-        try:
-            hello = {"version": __version__, "pid": os.getpid(), "run_dir": str(path)}
-            self._server = Server(path, hello=hello, obey=self._answer, changed=self._emit)
-            recorder.show_to(self._server)
-            waiting = "waiting for the first step"
-            self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
-            self._server.start()
-            if self._server.trouble:
-                self._emit(Note(time=time.time(), severity="warning", text=self._server.trouble))
-            recorder.start()
-            sampler = Sampler(self._emit, read_allocator=lambda: self.loop.allocator.sample)
-            sampler.start()
-            self._sampler = sampler
-            log = path / "output.log"
-            if self._started_by_amptui and log.exists():
-                tail = LogTail(log, self._emit, skip=skip_output)
-                tail.start()
-                self._tail = tail
-            if self._peer is not None:
-                self._peer.start(self.loop)
-        except BaseException:
-            self._leave()
-            raise
-
-    def _leave(self) -> None:
-        """End every thread, and close everything that was opened."""
-        if self._tail is not None:
-            self._tail.stop()
-        if self._sampler is not None:
-            self._sampler.stop(timeout=1.0)
-        self._recorder.close(_CLOSING_SECONDS)
-        if self._server is not None:
-            self._server.close(_CLOSING_SECONDS)
-        self._lock.release()
+        """Begin to write, to measure the device, to serve screens, and to meet the other ranks."""
+        waiting = "waiting for the first step"
+        self._emit(PhaseChanged(time=time.time(), phase="first step", detail=waiting))
+        self._recording.start(self._answer, read_allocator=lambda: self.loop.allocator.sample)
+        if self._started_by_amptui:
+            self._recording.follow_output(skip=skip_output)
+        if self._peer is not None:
+            self._peer.start(self.loop)
 
     def note(self, severity: Severity, text: str) -> None:
         """Tell the screen."""
@@ -169,7 +116,7 @@ class GuestRun(ScriptRun):
 
     @property
     def path(self) -> Path:
-        return self._run_dir.path
+        return self._recording.run_dir.path
 
     @property
     def _control(self) -> Control | None:
@@ -222,12 +169,11 @@ class GuestRun(ScriptRun):
             last_words: Record = last_before_restart(last, self.world, socket.gethostname())
         else:
             last_words = last
-        if self._tail is not None:
-            self._tail.stop()
+        self._recording.end_output()
         self._emit(last_words)
-        self._leave()
-        if tell_unsaved(self._recorder.unsaved) and self._started_by_amptui:
-            note_unsaved(self._run_dir.path)
+        self._recording.close()
+        if tell_unsaved(self._recording.unsaved) and self._started_by_amptui:
+            note_unsaved(self.path)
 
     def _begin(self, precision: str) -> None:
         """Describe the run, as its first step ends."""

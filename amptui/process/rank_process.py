@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from amptui.control import tell_nobody
+from amptui.device.sampler import watch_gpu
 from amptui.engine.distributed.launchers import world_of
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World, refuse_unsupported
@@ -28,7 +29,7 @@ from amptui.keeping import UNSAVED_STATUS
 from amptui.modelspec import ModelSpec, parse_model
 from amptui.process.stop_signals import StopSignals, blocked_stop_signals
 from amptui.process.stopping import Stopping
-from amptui.process.training import run_for_viewers, run_plainly, watch_gpu
+from amptui.process.training import run_for_viewers, run_plainly
 from amptui.prompt import complain
 from amptui.records import Record, RunFailed
 from amptui.request import TrainRequest
@@ -102,7 +103,7 @@ def run_rank(plan: RankPlan, world: World) -> int:
     spec = parse_model(request.model)
     with blocked_stop_signals():
         if not world.leads:
-            _redirect_output(plan.run_dir.path / "output.log" if plan.shown else None)
+            _redirect_output(plan.run_dir.output_path if plan.shown else None)
             return _follow(request, spec, world, plan)
         if plan.shown:
             status = run_for_viewers(request, spec, plan.run_dir, None, world=world)

@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ from amptui import codec
 from amptui.answers import RequestMade, RequestRefused
 from amptui.diagnosis.event_words import steps_missing
 from amptui.errors import RunFolderError
-from amptui.keeping import KeepingChanged
+from amptui.keeping import KeepingChanged, ViewersChanged
 from amptui.records import (
     Note,
     Record,
@@ -38,6 +38,9 @@ _Shown = TypeVar("_Shown")
 _KEEPING_SECONDS = 5.0
 """How long a checkpoint waits for the journal: a full disk may never have room again."""
 
+_MEANWHILE = DeviceSample | RequestMade | RequestRefused | ViewersChanged
+"""Once the run is over, these belong to the process that is ending, and no longer to the run."""
+
 Listener = Callable[[Sequence[Record]], None]
 
 
@@ -54,7 +57,7 @@ class Recorder:
         session: Session,
         run_dir: RunDir,
         *,
-        asked: dict[str, Any],
+        asked: Mapping[str, Any],
         listeners: Sequence[Listener] = (),
         goes_on: bool = False,
     ) -> None:
@@ -167,8 +170,7 @@ class Recorder:
             taken = self._outbox.popleft()
             if isinstance(taken, threading.Event):
                 self._marks.append(taken)
-            # These belong to the process, and no longer to the run.
-            elif not (self._over and isinstance(taken, DeviceSample | RequestMade | RequestRefused)):
+            elif not (self._over and isinstance(taken, _MEANWHILE)):
                 batch.append(taken)
                 self._over |= isinstance(taken, RunFinished | RunFailed)
                 if isinstance(taken, KeepingChanged):

@@ -155,8 +155,7 @@ def _pass_on(pid: int, number: int) -> None:
 
 def _show(script: _Script, frames_per_second: float | None, *, quiet: bool) -> int:
     """Run the script behind the screen; until it opens, and once it is closed, show the script's output."""
-    path = script.folder.path
-    log = path / "output.log"
+    path, log = script.folder.path, script.folder.output_path
     output = open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         offspring = Offspring(_spawn(script, output=output))
@@ -317,7 +316,7 @@ def _report(script: _Script, offspring: Offspring) -> None:
         complain(_why_no_step(folder) if script.observe else NEVER_CALLED)
         with suppress(OSError):
             (folder.path / OPTIMIZERS_FILE).unlink(missing_ok=True)
-            (folder.path / "output.log").unlink(missing_ok=True)  # all of it was shown
+            folder.output_path.unlink(missing_ok=True)  # all of it was shown
             folder.path.rmdir()
         return
     from amptui.runs.journal import read

@@ -1,21 +1,19 @@
-"""One training in this process: connects its threads, recorder and socket, and ends them cleanly."""
+"""One training in this process: connects its trainer with its recording, and ends both cleanly."""
 
 import gc
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from amptui import __version__
 from amptui.control import Control
-from amptui.device.nvml import open_probe
-from amptui.device.sampler import Sampler
+from amptui.device.sampler import watch_gpu
 from amptui.diagnosis.alerts import Alerts
 from amptui.engine.distributed.rank_control import RankControl
 from amptui.engine.distributed.world import World
@@ -31,21 +29,17 @@ from amptui.process.plain_lines import (
     renew_streams,
     separate_stdout,
 )
-from amptui.process.recorder import Listener, Recorder
+from amptui.process.recorder import Listener
+from amptui.process.recording import Recording
 from amptui.process.stop_signals import StopSignals
 from amptui.process.stopping import Stopping, lost_words, signal_of
 from amptui.prompt import complain, tell_unsaved
-from amptui.records import Note, PhaseChanged, Record, RunFailed
+from amptui.records import Note, PhaseChanged, RunFailed
 from amptui.request import TrainRequest
 from amptui.runfiles import open_file
 from amptui.runs import protocol
-from amptui.runs.lock import RunLock
 from amptui.runs.rundir import RunDir
-from amptui.runs.server import Server
 from amptui.runs.trust import resume_command
-from amptui.telemetry.session import Session
-
-_CLOSING_SECONDS = 5.0
 
 _LOOK_INTERVAL_SECONDS = 0.5
 """How often lines are written without a screen."""
@@ -59,35 +53,26 @@ beside a trainer that never lets go, at no measured cost to it."""
 class Training:
     """The connected parts of one training."""
 
-    session: Session
+    recording: Recording
     control: Control
     thread: TrainingThread
-    recorder: Recorder
-    sampler: Sampler
-    run_dir: RunDir
-    server: Server
     stopping: Stopping
 
-    def start(self) -> None:
-        """Start every thread."""
+    def start(self, viewer: socket.socket | None = None) -> None:
+        """Start every thread; ``viewer`` watches from the start."""
         gc.enable()
         sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
-        self.server.start()
-        if self.server.trouble:
-            self.recorder.emit(Note(time=time.time(), severity="warning", text=self.server.trouble))
-        self.recorder.start()
-        self.sampler.start()
+        self.recording.start(self.control.ask, read_allocator=self.thread.allocator, viewer=viewer)
         self.thread.start()
 
     def close(self) -> None:
-        """Stop sampling, drain the records, close the journal, and send every viewer the last record."""
-        self.sampler.stop(timeout=1.0)
-        self.recorder.close(_CLOSING_SECONDS)
-        self.server.close(_CLOSING_SECONDS)
+        """End the recording, after the trainer's last record, and the trainer's workers."""
+        self.recording.close()
         self.thread.close()
         end_workers()
 
 
+@contextmanager
 def wire(
     request: TrainRequest,
     spec: ModelSpec,
@@ -96,65 +81,44 @@ def wire(
     listeners: Sequence[Listener] = (),
     world: World | None = None,
     report: Callable[[str], object] | None = None,
-) -> Training:
-    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start.
+) -> Iterator[Training]:
+    """A training of ``request`` in ``run_dir`` that serves viewers, ready to start; its recording is closed.
 
     ``world``: this process is rank 0 of several. ``report`` gets what a stop waits for, as every screen does.
+    Raises RunFolderError.
     """
-    session = Session(str(run_dir.path))
-    recorder = Recorder(
-        session, run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume
-    )
-    control = Control(recorder.emit) if world is None else RankControl(world, recorder.emit)
-    server = Server(
-        run_dir.path,
-        hello={"version": __version__, "pid": os.getpid(), "run_dir": str(run_dir.path)},
-        obey=control.ask,
-        changed=recorder.emit,
-    )
-    recorder.show_to(server)
-    thread = _thread(
-        request,
-        spec,
-        control,
-        recorder.emit,
-        world,
-        cut=recorder.cut_after,
-        journaled=recorder.wait_until_kept,
-        resume_command=partial(resume_command, run_dir.path),
-    )
-    sampler = Sampler(recorder.emit, read_allocator=thread.allocator)
+    recording = Recording(run_dir, asked=request.as_json(), listeners=listeners, goes_on=request.resume)
 
     def tell(words: str) -> None:
-        recorder.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
+        recording.emit(PhaseChanged(time=time.time(), phase="stopping", detail=words))
         if report is not None:
             report(f"{words}; a second Ctrl+C or SIGTERM ends the run at once, without a checkpoint")
 
-    stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
-    return Training(session, control, thread, recorder, sampler, run_dir, server, stopping)
+    with recording:
+        control = Control(recording.emit) if world is None else RankControl(world, recording.emit)
+        thread = _thread(request, spec, control, recording, world)
+        stopping = Stopping(thread, control, timeout_seconds=request.stop_timeout, tell=tell)
+        yield Training(recording, control, thread, stopping)
 
 
 def _thread(
     request: TrainRequest,
     spec: ModelSpec,
     control: Control,
-    emit: Callable[[Record], object],
+    recording: Recording,
     world: World | None,
-    **files: Any,
 ) -> TrainingThread:
+    files: dict[str, Any] = {
+        "cut": recording.cut_after,
+        "journaled": recording.wait_until_kept,
+        "resume_command": partial(resume_command, recording.run_dir.path),
+    }
     if world is None:
-        return TrainingThread(request, spec, control, emit, **files)
+        return TrainingThread(request, spec, control, recording.emit, **files)
     from amptui.engine.distributed.rank_thread import RankThread
 
     assert isinstance(control, RankControl), "made above"
-    return RankThread(request, spec, control, emit, world, watch_gpu=watch_gpu, **files)
-
-
-def watch_gpu(uuid: str, take: Callable[[Record], object]) -> Callable[[], object]:
-    """Sample one GPU about once a second, in threads, until the returned function is called."""
-    sampler = Sampler(take, open_probe=partial(open_probe, uuid))
-    sampler.start()
-    return sampler.stop
+    return RankThread(request, spec, control, recording.emit, world, watch_gpu=watch_gpu, **files)
 
 
 def run_for_viewers(
@@ -169,27 +133,22 @@ def run_for_viewers(
 
     Returns the exit status. ``world``: this process is rank 0 of several.
     """
-    try:
-        with RunLock.take(run_dir.path, new=not request.resume) as lock:
-            return _run_for_viewers(wire(request, spec, run_dir, world=world), lock, viewer)
-    except Exception as error:
-        # This process has no terminal: its viewers report what it cannot do.
-        if viewer is not None:
-            with suppress(OSError):
-                viewer.sendall(protocol.error_line(str(error)))
-        if isinstance(error, AmptuiError):
-            return error.exit_status
-        raise
-
-
-def _run_for_viewers(training: Training, lock: RunLock, viewer: socket.socket | None) -> int:
-    if viewer is not None:
-        training.server.adopt(viewer)
-    log = training.run_dir.path / "output.log"
-    with _stop_signals(training) as signals, OutputCapture(training.recorder.emit, log):
-        training.start()
-        follow(training, lock.renew)
-        return _finish(training, signals, lambda: None)
+    with ExitStack() as opened:
+        try:
+            training = opened.enter_context(wire(request, spec, run_dir, world=world))
+            signals = opened.enter_context(_stop_signals(training))
+            with OutputCapture(training.recording.emit, run_dir.output_path):
+                training.start(viewer)
+                follow(training)
+                return _finish(training, signals, lambda: None)
+        except Exception as error:
+            # This process has no terminal: its viewers report what it cannot do, before they are sent away.
+            if viewer is not None:
+                with suppress(OSError):
+                    viewer.sendall(protocol.error_line(str(error)))
+            if isinstance(error, AmptuiError):
+                return error.exit_status
+            raise
 
 
 def run_plainly(
@@ -205,22 +164,24 @@ def run_plainly(
 
     ``quiet``: plain lines on a terminal ring no bell. ``world``: this process is rank 0 of several.
     """
-    with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
+    with ExitStack() as opened:
+        opened.enter_context(lasting_streams())
         listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
-        training = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
-        with _stop_signals(training) as signals:
-            training.start()
-            if json:
-                follow(training, lock.renew)
-                return _finish(training, signals, lambda: None)
-            front = PlainFront(
-                training.session.view,
-                sys.stdout,
-                alerts=None if quiet else Alerts(time.time()),
-                stop_asked=lambda: training.control.stop_reason is not None,
-            )
-            follow(training, lock.renew, front.update)
-            return _finish(training, signals, front.finish)
+        wired = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
+        training = opened.enter_context(wired)
+        signals = opened.enter_context(_stop_signals(training))
+        training.start()
+        if json:
+            follow(training)
+            return _finish(training, signals, lambda: None)
+        front = PlainFront(
+            training.recording.session.view,
+            sys.stdout,
+            alerts=None if quiet else Alerts(time.time()),
+            stop_asked=lambda: training.control.stop_reason is not None,
+        )
+        follow(training, front.update)
+        return _finish(training, signals, front.finish)
 
 
 def _stop_signals(training: Training) -> StopSignals:
@@ -228,8 +189,8 @@ def _stop_signals(training: Training) -> StopSignals:
 
     def hung_up() -> None:
         text = "the terminal was closed (SIGHUP); training continues"
-        training.recorder.emit(Note(time=time.time(), severity="info", text=text))
-        _redirect_output(training.run_dir.path / "output.log", terminals)
+        training.recording.emit(Note(time=time.time(), severity="info", text=text))
+        _redirect_output(training.recording.run_dir.output_path, terminals)
 
     busy = training.stopping
     return StopSignals(training.control.ask, hung_up=hung_up, busy=lambda: busy.waits, closes=True)
@@ -256,14 +217,15 @@ def follow(training: Training, *looks: Callable[[], object]) -> None:
 
 def _abandon(training: Training, signals: StopSignals, tell: Callable[[], None]) -> NoReturn:
     """End in the middle of a step that is not waited for, and say what is lost."""
-    control, thread, step = training.control, training.thread, training.thread.finished_step
+    recording, control, thread = training.recording, training.control, training.thread
+    step = thread.finished_step
     thread.emit_finished_steps()
-    lost = lost_words(training.session.view(), step, resume_command(training.run_dir.path))
+    lost = lost_words(recording.session.view(), step, resume_command(recording.run_dir.path))
     text = f"{training.stopping.why_given_up()}: {lost}"
-    training.recorder.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
+    recording.emit(RunFailed(time=time.time(), step=step, error=text, traceback=""))
     training.close()
     tell()
-    tell_unsaved(training.recorder.unsaved)
+    tell_unsaved(recording.unsaved)
     complain(text)
     asked = signals.received or signal_of(control.stop_reason)
     # Exiting the interpreter while a thread is inside torch aborts the process.
@@ -276,7 +238,7 @@ def _finish(training: Training, signals: StopSignals, tell: Callable[[], None]) 
         _abandon(training, signals, tell)
     training.close()
     tell()
-    unsaved_status = tell_unsaved(training.recorder.unsaved)
+    unsaved_status = tell_unsaved(training.recording.unsaved)
     error = training.thread.error
     if error is not None:
         complain(str(error))

@@ -25,6 +25,7 @@ from amptui.prompt import complain
 from amptui.runs.client import Client
 from amptui.runs.find import RESTART_SECONDS
 from amptui.runs.lock import holder
+from amptui.runs.rundir import RunDir
 from amptui.runs.socket_place import connect
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import EMPTY_VIEW, SessionView
@@ -132,7 +133,7 @@ def watch(
 
     with StopSignals(stop, hung_up=app.hang_up, busy=busy, closes=True, terminal=app.terminal) as signals:
         # Nothing printed here belongs to the run: if the screen fails, its traceback goes to the log.
-        with OutputCapture(lambda _record: None, run_dir / "output.log") as capture:
+        with OutputCapture(lambda _record: None, RunDir(run_dir).output_path) as capture:
             try:
                 app.run()
             except Exception:  # noqa: BLE001 - whatever failed, plain lines can still follow the run

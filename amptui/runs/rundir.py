@@ -35,6 +35,11 @@ class RunDir:
         return self.path / "run.json"
 
     @property
+    def output_path(self) -> Path:
+        """What the run's process printed while a screen had the terminal."""
+        return self.path / "output.log"
+
+    @property
     def lock_path(self) -> Path:
         """The file whose lock the live run holds."""
         return self.path / LOCK_NAME

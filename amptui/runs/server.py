@@ -131,7 +131,8 @@ class Server:
         if self._listening is not None:
             with suppress(RunFolderError):
                 socket_place.connect(self._folder).close()  # ends the wait for connections
-            self._thread.join(_CHECK_SECONDS)
+            if self._thread.ident is not None:  # else it could not be started
+                self._thread.join(_CHECK_SECONDS)
             self._stop_listening()
 
     def close_copies(self) -> None:

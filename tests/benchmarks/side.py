@@ -79,10 +79,10 @@ def train_alone(request: TrainRequest) -> None:
 def record(request: TrainRequest, run_dir: Path) -> None:
     """All of a run's process, with nobody attached."""
     plan = plan_new(request, run_dir)
-    training = wire(plan.request, plan.spec, plan.run_dir)
-    training.start()
-    training.thread.ended.wait()
-    training.close()
+    with wire(plan.request, plan.spec, plan.run_dir) as training:
+        training.start()
+        training.thread.ended.wait()
+        training.close()
     if training.thread.error is not None:
         raise training.thread.error
 

@@ -327,7 +327,7 @@ def test_a_driver_that_begins_to_hang_in_mid_run_is_seen(
 
 WATCH_ONE = """
 import queue
-from amptui.process.training import watch_gpu
+from amptui.device.sampler import watch_gpu
 
 records = queue.Queue()
 stop = watch_gpu("GPU-00000000-0000-0000-0000-000000000001", records.put)

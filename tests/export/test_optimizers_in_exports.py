@@ -10,7 +10,7 @@ import pytest
 from amptui.compare import sentences
 from amptui.compare.contrasts import compared
 from amptui.export import export
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.process.plain_lines import status_line
 from amptui.runs.kept_run import look_at
 from amptui.runs.rundir import RunDir
@@ -67,7 +67,7 @@ def test_a_page_of_one_optimizer_has_no_such_card(tmp_path: Path) -> None:
 
 
 def test_curves_are_of_each_optimizer_s_own_steps() -> None:
-    recording = Recording("gan", "runs/gan")
+    recording = RecordedRun("gan", "runs/gan")
     recording.add(in_blocks(GAN))
     assert recording.view.front == ""
     assert [view.front for view in recording.other_views] == [DISCRIMINATOR]

@@ -15,7 +15,7 @@ from amptui.diagnosis.speed import why_no_ratio
 from amptui.export import export
 from amptui.export.markup import chip
 from amptui.export.page import page
-from amptui.export.recording import Recording
+from amptui.export.recorded_run import RecordedRun
 from amptui.records import Record
 from amptui.steps import StepRecord
 from amptui.telemetry.session import Session
@@ -47,7 +47,7 @@ class Reading(HTMLParser):
 
 
 def told(*records: Record) -> str:
-    recording = Recording("a-run", "runs/a-run")
+    recording = RecordedRun("a-run", "runs/a-run")
     recording.add(in_blocks(records))
     return page(recording)
 
@@ -142,7 +142,7 @@ def test_a_long_run_is_a_page_of_bounded_size() -> None:
 
 
 def test_curves_go_on_from_where_a_run_was_resumed() -> None:
-    recording = Recording("a", "a")
+    recording = RecordedRun("a", "a")
     recording.add(in_blocks([started(), *steps(1, 10, grad_norm=1.0)]))
     recording.add(in_blocks([started(time=200.0), *steps(6, 8, grad_norm=2.0)]))
     assert recording.step_curve("grad_norm").recent.tolist() == [1.0] * 5 + [2.0] * 3

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from amptui.diagnosis.event_words import event_text
-from amptui.keeping import UNSAVED_STATUS, KeepingChanged, unsaved_status
+from amptui.keeping import UNSAVED_STATUS, KeepingChanged, ViewersChanged, unsaved_status
 from amptui.process.recorder import Recorder
 from amptui.records import Note, Record, RunFailed
 from amptui.runs.journal import read
@@ -77,14 +77,17 @@ def test_records_are_shown_and_kept_while_the_run_goes_on(tmp_path: Path) -> Non
     assert texts(pump.close()) == ["1"]
 
 
-def test_no_sample_of_the_device_comes_after_a_run_s_last_word(tmp_path: Path) -> None:
+def test_no_sample_of_the_device_and_no_screen_that_leaves_comes_after_a_run_s_last_word(
+    tmp_path: Path,
+) -> None:
     shown: list[Record] = []
     pump = Pump(tmp_path, listeners=[shown.extend])
     sample = DeviceSample(time=1.0, gpus=(), host=HostSample())
+    screens = ViewersChanged(time=1.0, viewers=0, change="detached")
     failed = RunFailed(time=2.0, step=0, error="none", traceback="")
-    for record in (sample, failed, sample, note(3)):
+    for record in (sample, screens, failed, sample, screens, note(3)):
         pump.recorder.emit(record)
-    assert pump.close() == shown == [sample, failed, note(3)]
+    assert pump.close() == shown == [sample, screens, failed, note(3)]
 
 
 def test_a_listener_that_raises_costs_nobody_else_a_record_and_is_told_once(tmp_path: Path) -> None:

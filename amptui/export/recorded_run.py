@@ -20,7 +20,7 @@ MAX_PARTS = 8
 _OF_STEPS = ("grad_norm", "lr")
 
 
-class Recording:
+class RecordedRun:
     """Collects the records of a journal in order; read the properties after the last one."""
 
     def __init__(self, name: str, folder: str) -> None:
