@@ -24,6 +24,11 @@ class AmptuiError(Exception):
         self.what = what
         self.hint = hint
 
+    def add_hint(self, hint: str) -> None:
+        """Say that as well, at the end of the message."""
+        self.hint = f"{self.hint}; {hint}" if self.hint else hint
+        self.args = (f"{self.what}; {self.hint}",)
+
 
 class UsageError(AmptuiError):
     """The command line asks for something that does not exist."""

@@ -2,9 +2,9 @@
 
 Requests come as JSON through the socket that is descriptor 0 at the start. ``{"arguments": [...],
 "environment": {...}, "folder": ...}`` comes with the three descriptors that the command line gets for its own
-first three, and is answered with its process's number; ``{"status": pid}`` with the exit status of one that
-has ended, negative for a signal, and with ``runs`` before. Arguments are ``-m amptui ...`` or
-``-c PROGRAM ...``; only imports are shared.
+first three, and is answered with its process's number once that is on its terminal; ``{"status": pid}`` with
+the exit status of one that has ended, negative for a signal, and with ``runs`` before. Arguments are
+``-m amptui ...`` or ``-c PROGRAM ...``; only imports are shared.
 """
 
 import atexit
@@ -74,13 +74,19 @@ def serve(near: socket.socket) -> None:
             pid, status = os.waitpid(asked["status"], os.WNOHANG)
             near.send(str(os.waitstatus_to_exitcode(status)).encode() if pid else b"runs")
             continue
+        became, tells = os.pipe()
         pid = os.fork()
         if pid == 0:
             near.close()
             become(asked["environment"], Path(asked["folder"]), descriptors)
+            os.close(became)
+            os.close(tells)
             live(asked["arguments"])
-        for descriptor in descriptors:
+        for descriptor in (*descriptors, tells):
             os.close(descriptor)
+        # Until the child closes it: a terminal that is closed before it is the program's tells it nothing.
+        os.read(became, 1)
+        os.close(became)
         near.send(str(pid).encode())
 
 

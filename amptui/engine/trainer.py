@@ -166,6 +166,7 @@ class Trainer:
             self.saving, self._doing = True, "while collecting what all ranks keep"
             self._writer.part(self._position.states())
             self._prepared.parallel.leave()
+            self._control.parted()
             self.saving = False
         if self._prepared.parallel is None or not self._prepared.parallel.sharded:
             self._write_last_checkpoint()

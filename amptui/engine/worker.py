@@ -19,15 +19,7 @@ from amptui.fork import in_forks
 from amptui.keeping import WeightsSaved
 from amptui.modelspec import ModelSpec
 from amptui.prompt import complain
-from amptui.records import (
-    Note,
-    Phase,
-    PhaseChanged,
-    Record,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-)
+from amptui.records import Note, Phase, PhaseChanged, Record, RunFailed, RunFinished, RunStarted
 from amptui.request import TrainRequest
 from amptui.samples import AllocatorSample
 
@@ -40,14 +32,6 @@ if TYPE_CHECKING:
     from amptui.engine.prepared import Prepared
     from amptui.engine.setup import Choices, Join
     from amptui.engine.trainer import Trainer
-
-
-def _nothing_to_wait_for(_step: int) -> None:
-    """There is no journal to wait for."""
-
-
-def _nothing_lost(_step: int) -> int:
-    return 0
 
 
 class TrainingThread:
@@ -69,8 +53,8 @@ class TrainingThread:
         control: Control,
         emit: Callable[[Record], object],
         *,
-        journaled: Callable[[int], object] = _nothing_to_wait_for,
-        cut: Callable[[int], int | None] = _nothing_lost,
+        journaled: Callable[[int], object] = lambda _step: None,
+        cut: Callable[[int], int | None] = lambda _step: 0,
         resume_command: Callable[[], str] = lambda: "amptui train --resume",
     ) -> None:
         self._request = request
@@ -383,8 +367,20 @@ class TrainingThread:
         step = self._trainer.step if self._trainer else self._steps_before
         trace = "".join(traceback.format_exception(error))
         self.error = self._explained(error)
+        # Who has just resumed it, and came no further, knows how.
+        way_on = self._way_on() if self._trainer is not None else ""
+        if way_on and self._resume_command() not in str(self.error):
+            self.error.add_hint(way_on)
         self._control.close()
         self._emit(RunFailed(time=time.time(), step=step, error=str(self.error), traceback=trace))
+
+    def _way_on(self) -> str:
+        """How the run goes on after a failure; "" if it has no checkpoint."""
+        from amptui.engine.checkpoint.file import checkpoints
+
+        folder = self._request.checkpoint_dir
+        newest = checkpoints(folder)[:1] if folder is not None else []
+        return "".join(f"to resume from {path.name}: {self._resume_command()}" for path in newest)
 
     def _explained(self, error: BaseException) -> AmptuiError:
         if isinstance(error, AmptuiError):

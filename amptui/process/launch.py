@@ -271,10 +271,10 @@ def attach(text: str, *, frames_per_second: float | None, quiet: bool = False) -
     """
     if not can_show_a_screen():
         raise UsageError("attach needs a terminal", hint="`amptui runs` lists runs without one")
-    from amptui.runs.socket_place import connect
+    from amptui.runs.socket_place import connect_to_live
 
     folder = live_run(text).path
-    watched = watch_run(connect(folder), folder, frames_per_second, attached=True, quiet=quiet)
+    watched = watch_run(connect_to_live(folder), folder, frames_per_second, attached=True, quiet=quiet)
     return _conclude(watched, folder, None)
 
 

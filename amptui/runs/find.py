@@ -88,7 +88,7 @@ def live_run(text: str) -> RunDir:
     if text and len(live) > 1:
         raise _several([run.name for run in live], f"{text!r} matches {len(live)} live runs")
     run = max(live, key=lambda run: (run.is_here, run.began or 0.0))
-    if not run.is_here:
+    if not run.is_here and run.host:  # without one it has just locked the folder, and not signed yet
         raise UsageError(f"{run.name} is running on {run.host}", hint="log in there to watch it")
     return RunDir(run.folder)
 

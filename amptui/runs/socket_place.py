@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -13,12 +14,21 @@ from pathlib import Path
 
 from amptui.errors import RunFolderError
 from amptui.runfiles import FILE_MODE, FOLDER_MODE, LINK, is_still
-from amptui.runs.rundir import reason
+from amptui.runs.lock import Holder, holder
+from amptui.runs.rundir import reason, run_argument
 
 SOCKET_NAME = "run.sock"
 
 _MAX_ADDRESS_BYTES = 107
 """The longest address of a Unix socket (unix(7))."""
+
+STARTING_SECONDS = 30.0
+"""How long a run may take from its lock to its socket; on an idle machine it takes milliseconds."""
+
+_PATIENCE_SECONDS = 3.0
+"""How long an older run is asked again: it may be ending, and a lock may bear its last holder's signature."""
+
+_RETRY_SECONDS = 0.02
 
 _BACKLOG = 128
 """Limit of connections waiting to be accepted; large enough that other users cannot keep a viewer out."""
@@ -75,10 +85,39 @@ def listen(folder: Path) -> Listening:
     raise RunFolderError(troubles[0], hint=hint)
 
 
+class NotListeningError(RunFolderError):
+    """No run listens in that folder: none is live, or one has just begun."""
+
+
+def connect_to_live(folder: Path) -> socket.socket:
+    """:func:`connect` to a run that holds the lock of ``folder``; one that has just begun is waited for.
+
+    Raises ``RunFolderError`` as that does, and if the run ends meanwhile or does not listen in time.
+    """
+    asked = time.monotonic()
+    while True:
+        trains = holder(folder)  # first: it may begin to listen and end meanwhile
+        with suppress(NotListeningError):
+            return connect(folder)
+        named = run_argument(folder)
+        if trains is None:
+            raise RunFolderError(f"{named} has just ended", hint=f"view it with `amptui replay {named}`")
+        if not _may_listen_soon(trains, asked):
+            hint = f"what it has recorded: `amptui replay {named}`"
+            raise RunFolderError(f"{named} is running, {trains}, but lets no screen attach", hint=hint)
+        time.sleep(_RETRY_SECONDS)
+
+
+def _may_listen_soon(trains: Holder, asked: float) -> bool:
+    age_seconds = time.time() - (trains.started or 0.0)
+    return 0 <= age_seconds < STARTING_SECONDS or time.monotonic() - asked < _PATIENCE_SECONDS
+
+
 def connect(folder: Path) -> socket.socket:
     """A connection to the live run in ``folder``.
 
-    Raises ``RunFolderError`` if no run listens there, if it belongs to another user, or if it is busy.
+    Raises ``NotListeningError`` if no run listens there, and another ``RunFolderError`` if it belongs to
+    another user or is busy.
     """
     for path in socket_paths(folder):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -98,7 +137,7 @@ def connect(folder: Path) -> socket.socket:
         else:
             connection.setblocking(True)
             return connection
-    raise RunFolderError(f"no live run in {folder}", hint="`amptui runs` shows which runs are live")
+    raise NotListeningError(f"no live run in {folder}", hint="`amptui runs` shows which runs are live")
 
 
 def socket_paths(folder: Path) -> list[Path]:

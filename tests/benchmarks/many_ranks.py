@@ -190,7 +190,7 @@ def _rows_cost(sample: RanksSampled) -> tuple[float, int]:
     """CPU seconds of rank 0's thread for the rows of a second, and the bytes of one of each rank."""
     board: Any = _AllRanks(sample)
     report, hours = RankReport(lambda _record: None), count(0, 3600)
-    rows = PostedRows(board, 0, sample.world_size, report.take, clock=lambda: next(hours))
+    rows = PostedRows(board, 0, sample.world_size, report, clock=lambda: next(hours))
     began = time.thread_time()
     while board.read_rows < _ROWS:
         rows.announce(0)

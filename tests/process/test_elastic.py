@@ -57,10 +57,11 @@ def ranks(
     *options: str,
     start: Sequence[str] = ALONE,
     until: Callable[[Path], bool] = has_begun,
+    model: str = MODEL,
 ) -> Iterator[subprocess.Popen[str]]:
     """A run of two ranks without a terminal, from its first step on or ``until`` something else."""
     own = ("--nproc", "2") if start == ALONE else ()
-    command = [*start, "train", MODEL, "--device", "cpu", "--run-dir", str(run), *own, *options]
+    command = [*start, "train", model, "--device", "cpu", "--run-dir", str(run), *own, *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with (
         ended_afterwards(run),

@@ -256,6 +256,14 @@ def test_where_no_run_is_live_it_is_told_what_to_do_instead() -> None:
     )
 
 
+@pytest.mark.parametrize("text", ["", "a"])
+def test_a_run_that_has_locked_its_folder_and_not_signed_yet_is_live(text: str) -> None:
+    run_dir = RunDir(kept("a").parent)
+    with RunLock.take(run_dir.path):
+        run_dir.lock_path.write_text("")
+        assert live_run(text) == run_dir
+
+
 def test_a_live_run_of_another_machine_is_told(tmp_path: Path) -> None:
     here, there = RunDir(kept("a").parent), RunDir(kept("b").parent)
     with RunLock.take(there.path):

@@ -9,7 +9,11 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,9 @@ import pytest
 
 from amptui.errors import RunFolderError
 from amptui.runs import server, socket_place
-from amptui.runs.socket_place import connect
-from tests.runs.served import Run, Screen, attached, running, until
+from amptui.runs.lock import RunLock
+from amptui.runs.socket_place import connect, connect_to_live
+from tests.runs.served import ENOUGH_SECONDS, Run, Screen, attached, running, until
 
 REFUSAL = {"error": "this run belongs to another user"}
 
@@ -93,6 +98,70 @@ def test_a_run_in_a_folder_with_a_very_long_name_is_reached(tmp_path: Path) -> N
         screen.catch_up(run)
         assert [path.name for path in folder.iterdir()] == ["run.sock"]
     assert list(folder.iterdir()) == []
+
+
+# A run that has locked its folder and does not listen yet.
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Iterator[RunLock]:
+    """That of a run in ``tmp_path``."""
+    with RunLock.take(tmp_path) as lock:
+        yield lock
+
+
+@contextmanager
+def attaching(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Future[socket.socket]]:
+    """A screen that has found nobody listening so far."""
+    tried, real = threading.Event(), socket_place.connect
+
+    def connect(folder: Path) -> socket.socket:
+        try:
+            return real(folder)
+        finally:
+            tried.set()
+
+    monkeypatch.setattr(socket_place, "connect", connect)
+    with ThreadPoolExecutor(1) as screens:
+        attached = screens.submit(connect_to_live, folder)
+        assert tried.wait(ENOUGH_SECONDS)
+        yield attached
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_run_that_has_just_begun_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        attaching(tmp_path, monkeypatch) as attached,
+        running(tmp_path) as run,
+        attached.result(ENOUGH_SECONDS) as connection,
+    ):
+        Screen(connection)
+        until(lambda: run.told() == [("attached", 1)])
+
+
+def test_a_run_that_ends_before_it_listens_is_told(
+    lock: RunLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with attaching(tmp_path, monkeypatch) as attached:
+        lock.release()
+        with pytest.raises(RunFolderError) as raised:
+            attached.result(ENOUGH_SECONDS)
+    assert str(raised.value) == f"{tmp_path} has just ended; view it with `amptui replay {tmp_path}`"
+
+
+@pytest.mark.usefixtures("lock")
+def test_a_run_that_never_listens_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_place, "_PATIENCE_SECONDS", 0.0)
+    signature = {"pid": 5, "host": "here", "started": time.time() - socket_place.STARTING_SECONDS}
+    (tmp_path / "run.lock").write_text(json.dumps(signature))
+    with pytest.raises(RunFolderError) as raised:
+        connect_to_live(tmp_path)
+    assert str(raised.value) == (
+        f"{tmp_path} is running, pid 5 on here, but lets no screen attach; "
+        f"what it has recorded: `amptui replay {tmp_path}`"
+    )
 
 
 @pytest.mark.parametrize("left", ["a dead run's", "a closed one"])

@@ -25,8 +25,8 @@ from amptui.control import (
 from amptui.engine.distributed.launcher_watch import LAUNCHER_GONE
 from amptui.engine.distributed.orders import Agreement, Order, OrderBoard
 from amptui.engine.distributed.other_ranks import OtherRanks
-from amptui.engine.distributed.posted_rows import PostedRows
-from amptui.engine.distributed.rank_rows import RankNumbers, RankRows
+from amptui.engine.distributed.posted_rows import PostedRows, RowReport
+from amptui.engine.distributed.rank_rows import RankNumbers
 from amptui.engine.distributed.wishes import Wishes
 from amptui.engine.distributed.world import World
 from amptui.errors import DeviceError
@@ -58,8 +58,7 @@ class RankControl(Control):
     """The control of one rank. Its trainer is given only what all ranks have agreed on.
 
     The loop calls :meth:`at_boundary` before each step, and the validation before each batch, on all ranks
-    equally often. ``measure`` returns the rank's numbers since the last call; ``received`` is called with the
-    rows of all ranks, in another thread but for the last.
+    equally often. ``measure`` returns the rank's numbers since the last call; ``report`` takes those of all.
     """
 
     can_retry = False  # the others may be inside its all-reduce
@@ -97,7 +96,7 @@ class RankControl(Control):
         self.refuses: Mapping[str, str] = {}
         """What is refused at once, each with the reason."""
         self.measure: Callable[[], RankNumbers] = RankNumbers
-        self.received: Callable[[RankRows], object] = lambda _rows: None
+        self.report = RowReport()
         self.hash_weights: Callable[[], object] = lambda: None
         """Called on all ranks after the same step, when rank 0 wants it."""
         self.launcher_lost: Callable[[int], object] = lambda _rank: None
@@ -107,7 +106,7 @@ class RankControl(Control):
         """Begin to agree."""
         rank, size = self._world.rank, self._world.size
         self._others = others or self._others
-        self._rows = PostedRows(board, rank, size, self.received)
+        self._rows = PostedRows(board, rank, size, self.report)
         self._agreement = Agreement(board, rank, size, self)
         self._thread = threading.Thread(
             target=self._talk, args=(self._agreement, board), name="amptui-agreement", daemon=True
@@ -218,8 +217,7 @@ class RankControl(Control):
         """Block until there may be something to do; the run is paused, on all ranks after the same step."""
         assert self._agreement is not None, "joined before the first step"
         agreement = self._agreement
-        is_stop_wanted = self.is_asked_to_stop() and not self.stopping
-        is_idle = not (agreement.is_under_way or is_stop_wanted)
+        is_idle = not (agreement.is_under_way or (self.is_asked_to_stop() and not self.stopping))
         with self._others.waiting(idle=is_idle), self._changed:
             woken = self._changed.wait_for(
                 lambda: self.attention or agreement.pending, timeout=_PAUSE_CHECK_SECONDS
@@ -240,6 +238,11 @@ class RankControl(Control):
                 self._waiting.setdefault(kind, asked)
             self._sent = {}
         self._finished = True
+
+    def parted(self) -> None:
+        """After all ranks have waited for each other: their last numbers are there."""
+        assert self._rows is not None, "joined before the first step"
+        self._rows.take_last()
 
     def _release(self, order: Order) -> None:
         """Give the trainer what all ranks know by now."""
@@ -284,13 +287,10 @@ class RankControl(Control):
             self.launcher_lost(rank)
         if self._stop_reason is not None:
             return
-        if reason == LAUNCHER_GONE:
-            super().ask(StopRequest(LAUNCHER_GONE))
-            return
-        if self._world.leads:
+        if self._world.leads and reason != LAUNCHER_GONE:
             text = f"rank {rank} received {reason}: all ranks stop"
             self._emit(Note(time=time.time(), severity="info", text=text))
-        super().ask(StopRequest(f"{reason} on rank {rank}"))
+        super().ask(StopRequest(reason if reason == LAUNCHER_GONE else f"{reason} on rank {rank}"))
 
     # Called by the thread.
 
@@ -331,7 +331,7 @@ class RankControl(Control):
 
     def _move(self, agreement: Agreement, board: OrderBoard) -> None:
         """Go on at another board; what was told at the last one is told again."""
-        self._rows = PostedRows(board, self._world.rank, self._world.size, self.received)
+        self._rows = PostedRows(board, self._world.rank, self._world.size, self.report)
         self._stop_told = False
         agreement.move(board)
 

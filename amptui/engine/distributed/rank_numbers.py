@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from amptui.engine.distributed.posted_rows import RowReport
 from amptui.engine.distributed.rank_rows import Floats, RankNumbers, RankRows
 from amptui.engine.distributed.trouble_states import UNKNOWN, ranks_at_fault, unpacked
 from amptui.ranks import (
@@ -119,7 +120,7 @@ class _Means:
         return means
 
 
-class RankReport:
+class RankReport(RowReport):
     """Turns the rows of all ranks into records, about one a second; rank 0's."""
 
     def __init__(self, emit: Callable[[Record], object]) -> None:
@@ -127,6 +128,8 @@ class RankReport:
         self._due = 0.0
         self._means: dict[str, _Means] = {}
         self._steps = 0
+        self._rows = RankRows([])
+        """The newest ones."""
         self._skipped: Floats | None = None
         self._hashed_step = -1.0
         self._blamed_step = 0
@@ -141,12 +144,21 @@ class RankReport:
         for name, means in self._means.items():
             means.add(rows.column(name), steps)
         self._steps += int(steps[0])
+        self._rows = rows
         self._compare(rows)
         self._compare_weights(rows)
         self._blame(rows)
-        if time.monotonic() >= self._due and self._steps:
+        if time.monotonic() >= self._due:
+            self._tell_sample()
+
+    def close(self) -> None:
+        """Tell of the steps since the last sample, however soon after it the training ended."""
+        self._tell_sample()
+
+    def _tell_sample(self) -> None:
+        if self._steps:
             self._due = time.monotonic() + SAMPLE_SECONDS
-            self._emit(condensed(self._sample(rows), self._standing_out))
+            self._emit(condensed(self._sample(self._rows), self._standing_out))
             self._means, self._steps = {}, 0
 
     def _sample(self, rows: RankRows) -> RanksSampled:

@@ -80,7 +80,7 @@ class RankThread(WatchedThread):
         control.measure = self._measure
         control.hash_weights = self._hash_weights
         if world.leads:
-            control.received = RankReport(emit).take
+            control.report = RankReport(emit)
         self._watch_gpu = watch_gpu
         self._gpu: GpuSample | None = None
         """The newest sample, from another thread."""

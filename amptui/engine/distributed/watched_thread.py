@@ -126,7 +126,3 @@ class WatchedThread(TrainingThread):
                 detail=ended.detail,
             )
         )
-
-    def _way_on(self) -> str:
-        """How the run goes on after a failure."""
-        raise NotImplementedError

@@ -6,11 +6,28 @@ from collections.abc import Callable
 from torch._C._distributed_c10d import HashStore
 
 from amptui.engine.distributed.board import Board
+from amptui.engine.distributed.posted_rows import RowReport
 from amptui.engine.distributed.rank_control import RankControl
+from amptui.engine.distributed.rank_rows import RankRows
 from amptui.engine.distributed.world import World
 from tests.tiny import Log
 
 _PATIENCE_SECONDS = 60.0
+
+
+class KeptRows(RowReport):
+    """Keeps what rank 0 took."""
+
+    def __init__(self) -> None:
+        self.rows: list[RankRows] = []
+        self.is_closed = False
+
+    def take(self, rows: RankRows) -> None:
+        assert not self.is_closed
+        self.rows.append(rows)
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 class Ranks:

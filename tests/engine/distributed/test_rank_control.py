@@ -1,5 +1,6 @@
 """Ranks that agree, in threads that share a store and pass their boundaries together."""
 
+import math
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -12,8 +13,8 @@ from amptui.engine.distributed import orders, posted_rows, rank_control
 from amptui.engine.distributed.board import Board
 from amptui.engine.distributed.other_ranks import OtherRanks
 from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
-from amptui.engine.distributed.rank_rows import ROW_VALUES, RankNumbers, RankRow, RankRows
-from tests.engine.distributed.agreeing import Ranks
+from amptui.engine.distributed.rank_rows import ROW_VALUES, RankNumbers, RankRow
+from tests.engine.distributed.agreeing import KeptRows, Ranks
 
 
 @pytest.fixture(autouse=True)
@@ -253,22 +254,22 @@ def test_what_ranks_refuse_is_refused_at_once(of: Of) -> None:
 @pytest.mark.parametrize("count", [2, 5])
 def test_the_rows_of_all_ranks_are_received_in_their_order(count: int) -> None:
     ranks = Ranks(count)
-    received: list[list[float]] = []
-    ranks.controls[0].received = lambda rows: received.append(_norms(rows))
+    report = ranks.controls[0].report = KeptRows()
     for rank, control in enumerate(ranks.controls):
         control.measure = partial(RankNumbers, grad_norm=float(rank))
     ranks.join()
-    ranks.boundaries(lambda: len(received) > 1)
-    before = len(received)
+    ranks.boundaries(lambda: len(report.rows) > 1)
     ranks.run(lambda _rank, control: control.finish())
+    before = len(report.rows)
+    ranks.controls[0].parted()
     for control in ranks.controls:
         control.leave()
-    assert len(received) > before  # the last ones
-    assert all(norms == [float(rank) for rank in range(count)] for norms in received)
-
-
-def _norms(rows: RankRows) -> list[float]:
-    return [row.numbers.grad_norm for row in rows]
+    assert len(report.rows) > before  # the last ones
+    assert report.is_closed
+    norms = [[row.numbers.grad_norm for row in rows] for rows in report.rows]
+    measured = [each for each in norms if not any(map(math.isnan, each))]
+    assert len(measured) > 2
+    assert all(each == [float(rank) for rank in range(count)] for each in measured)
 
 
 def test_ranks_end_at_the_same_boundary_while_something_is_asked_for(of: Of) -> None:

@@ -56,6 +56,18 @@ def test_a_sample_has_the_means_over_its_exchanges_and_nothing_that_was_not_meas
     assert sample.skipped == (0, 3)
 
 
+def test_the_last_steps_are_told_however_soon_after_the_last_sample() -> None:
+    log = Log()
+    report = RankReport(log.emit)
+    numbers = RankNumbers(steps=2, last_step=2, step_seconds=0.2)
+    for last_step in (2, 4, 6):
+        report.take(rows(numbers._replace(last_step=last_step), numbers))
+    assert [each.step for each in log.of(RanksSampled)] == [2]
+    for _ in range(2):
+        report.close()
+    assert [(each.step, each.steps) for each in log.of(RanksSampled)] == [(2, 2), (6, 4)]
+
+
 def test_each_rank_tells_of_its_own_gpu() -> None:
     log, meter = Log(), RankMeter()
     meter.add(Steps.of(step(1)))
