@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from operator import sub
 from typing import Any, TypeVar
 
 from amptui.loop_records import LossForm
@@ -149,10 +151,10 @@ class Steps:
 
     def times(self) -> list[float]:
         """When each step ended, Unix seconds."""
-        time, times = self.time, [self.time]
-        for seconds in self.step_seconds[:0:-1]:
-            time -= seconds or 0.0
-            times.append(time)
+        between: Sequence[Any] = self.step_seconds[:0:-1]
+        if None in between:
+            between = [seconds or 0.0 for seconds in between]
+        times = [*accumulate(between, sub, initial=self.time)]
         times.reverse()
         return times
 

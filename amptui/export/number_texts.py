@@ -1,6 +1,7 @@
 """A column of numbers as text: what ``repr`` says of each, several times as fast."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import orjson
 
@@ -14,17 +15,20 @@ digits that read back as the same float."""
 def number_texts(values: Sequence[float | int | None]) -> Sequence[str]:
     """The text of each of ``values``, all of them floats or all integers; empty for None."""
     if None in values:
-        texts = iter(number_texts([value for value in values if value is not None]))
+        known = [value for value in values if value is not None]
+        if not known:
+            return [""] * len(values)
+        texts = iter(number_texts(known))
         return ["" if value is None else next(texts) for value in values]
     first = values[0] if values else None
     if first and values.count(first) == len(values):  # a zero has a sign
         return [repr(first)] * len(values)
-    if type(first) is not float or not are_finite(values):
+    if type(first) is not float:
         return [*map(repr, values)]
     quick = orjson.dumps(values).decode()[1:-1].split(",")
-    if min(values) >= _SMALLEST and max(values) < _LARGEST:
+    if are_finite(values) and min(values) >= _SMALLEST and max(values) < _LARGEST:
         return quick
     return [
-        text if _SMALLEST <= abs(value) < _LARGEST else repr(value)
-        for value, text in zip(values, quick, strict=True)
+        text if _SMALLEST <= abs(value) < _LARGEST else repr(value)  # of NaN as well, which orjson lacks
+        for value, text in zip(cast("Sequence[float]", values), quick, strict=True)
     ]

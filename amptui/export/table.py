@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from io import StringIO
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -89,7 +90,8 @@ class StepTable:
     def _rows(self, blocks: Sequence[Steps]) -> str:
         """The rows of ``blocks`` as ``csv.writer`` would write them, a column at a time."""
         columns = [_texts(blocks, name) for name in (*COLUMNS, *self._late)]
-        return "".join([f"{row}\n" for row in map(",".join, zip(*columns, strict=True))])
+        rows = map(",".join, zip(*columns, strict=True))
+        return "\n".join([*rows, ""])
 
     def _write_again(self, first_label: str) -> None:
         """Rewrite the table: a column that was needed late stands in every row.
@@ -121,7 +123,7 @@ def _texts(blocks: Sequence[Steps], name: str) -> Sequence[str]:
     if name == "time":
         columns: Iterator[Sequence[Any]] = (block.times() for block in blocks)
     elif name in steps.COLUMNS:
-        columns = (getattr(block, name) for block in blocks)
+        columns = map(attrgetter(name), blocks)
     elif kind == _PARTS:
         columns = (block.losses.get(which) or [None] * block.count for block in blocks)
     elif kind == _GROUP_LRS:
