@@ -18,7 +18,7 @@ from operator import attrgetter, or_
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from amptui import step_lines, strictjson
+from amptui import single_lines, step_lines, strictjson
 from amptui.records import Record
 from amptui.steps import StepRecord, Steps
 from amptui.strictjson import JsonError, Reader
@@ -40,6 +40,8 @@ def loads(line: str) -> Record | None:
     """
     if line.startswith(step_lines.LINE_BEGINS):
         return step_lines.loads(line)
+    if (single := single_lines.loads(line)) is not None:
+        return single
     value = strictjson.parse(line)
     if not isinstance(value, dict) or not isinstance(value.get("type"), str):
         raise JsonError("not an object with a type")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from json.encoder import encode_basestring_ascii
 from types import NoneType
@@ -32,8 +32,11 @@ _DEFAULTS: Mapping[str, Any] = {
 """What a line leaves out."""
 _REQUIRED = frozenset(_NAMES) - _DEFAULTS.keys()
 
-_TYPES: Mapping[bool, set[type]] = {True: {int, NoneType}, False: {int, float, str, NoneType}}
-"""What a column may hold, by whether it is one of integers."""
+_FLOATS, _MEASURED_OR_NOT, _NUMBERS = {float}, {float, NoneType}, {int, float, str, NoneType}
+_INTEGERS = {int, NoneType}
+
+_READ_FLAG = strictjson.exactly(bool)
+_READ_FORM = strictjson.one_of(get_args(LossForm))
 
 
 def dumps(steps: Steps) -> str:
@@ -123,8 +126,7 @@ def _steps(value: Mapping[str, Any]) -> Steps:
         raise JsonError("expected columns")
     strictjson.check_length(losses)
     strictjson.check_length(group_lrs)
-    read_form = strictjson.one_of(get_args(LossForm))
-    flags = {name: strictjson.exactly(bool)(value[name]) for name in _FLAGS}
+    flags = {name: _READ_FLAG(value[name]) for name in _FLAGS}
     columns: dict[str, Any] = {name: _column(value[name], count, name) for name in COLUMNS}
     if None in columns["samples"]:
         raise JsonError("samples: not measured")
@@ -136,7 +138,7 @@ def _steps(value: Mapping[str, Any]) -> Steps:
         precision=strictjson.read_text(value["precision"]),
         micro_batches=_count(value["micro_batches"], 0, strictjson.MAX_COUNT),
         optimizer=strictjson.read_text(value["optimizer"]),
-        loss_form=read_form(value["loss_form"]),
+        loss_form=_READ_FORM(value["loss_form"]),
         losses={
             strictjson.read_text(name): _column(column, count, "losses") for name, column in losses.items()
         },
@@ -144,10 +146,19 @@ def _steps(value: Mapping[str, Any]) -> Steps:
         **flags,
         **columns,
     )
-    times = steps.times()
+    _check_times(steps)
+    return steps
+
+
+def _check_times(steps: Steps) -> None:
+    """Raise ``JsonError`` if a step ended at no time that a calendar shows."""
+    later = [seconds for seconds in steps.step_seconds[1:] if seconds is not None]
+    if not later or min(later) >= 0.0:
+        strictjson.read_time(steps.time - sum(later))  # the first of them; the last one's was read
+        return
+    times = steps.times()  # a clock was set back
     strictjson.read_time(min(times))
     strictjson.read_time(max(times))
-    return steps
 
 
 def _count(value: object, low: int, high: int) -> int:
@@ -158,25 +169,49 @@ def _count(value: object, low: int, high: int) -> int:
 
 def _column(value: Any, count: int, name: str) -> list[Any]:
     """``count`` values of the column ``name``."""
+    read = _READERS.get(name, _floats)
     if type(value) is not list:
-        return _checked([value], name) * count
+        return read([value], name) * count
     if len(value) != count:
         raise JsonError(f"{name}: {len(value):,} values for {count:,} steps")
-    return _checked(value, name)
+    return read(value, name)
 
 
-def _checked(values: list[Any], name: str) -> list[Any]:
-    """Floats, integers or None within the bounds of :mod:`amptui.strictjson`."""
-    kinds, is_integer = set(map(type, values)), name in INTEGER_COLUMNS
-    if not kinds <= _TYPES[is_integer]:
+def _floats(values: list[Any], name: str) -> list[Any]:
+    """Floats or None."""
+    kinds = set(map(type, values))
+    if kinds == _FLOATS or kinds <= _MEASURED_OR_NOT:
+        return values
+    if not kinds <= _NUMBERS:
         raise JsonError(f"{name}: expected numbers")
-    if is_integer or name.endswith("_seconds"):
-        low, high = -strictjson.MAX_SECONDS, strictjson.MAX_SECONDS
-        if is_integer:
-            low, high = 0, strictjson.MAX_COUNT
-        numbers: Sequence[Any] = [strictjson.read_float(value) for value in values if value is not None]
-        if not all(low <= number <= high for number in numbers):  # which NaN is not
-            raise JsonError(f"{name}: expected numbers from {low:g} to {high:g}")
-    if not is_integer and not kinds <= {float, NoneType}:
-        return [None if value is None else strictjson.read_float(value) for value in values]
+    return [None if value is None else strictjson.read_float(value) for value in values]
+
+
+def _seconds(values: list[Any], name: str) -> list[Any]:
+    """Floats or None within the bounds of :mod:`amptui.strictjson`."""
+    numbers = _floats(values, name)
+    _check_bounds(numbers, name, -strictjson.MAX_SECONDS, strictjson.MAX_SECONDS)
+    return numbers
+
+
+def _integers(values: list[Any], name: str) -> list[Any]:
+    """Integers or None within the bounds of :mod:`amptui.strictjson`."""
+    if not set(map(type, values)) <= _INTEGERS:
+        raise JsonError(f"{name}: expected numbers")
+    _check_bounds(values, name, 0, strictjson.MAX_COUNT)
     return values
+
+
+def _check_bounds(values: list[Any], name: str, low: float, high: float) -> None:
+    """Raise ``JsonError`` unless all values but None are from ``low`` to ``high``."""
+    numbers = values if None not in values else [value for value in values if value is not None]
+    # A NaN is the least of them only if it is the first.
+    if numbers and not (low <= min(numbers) and max(numbers) <= high and sum(numbers) < math.inf):
+        raise JsonError(f"{name}: expected numbers from {low:g} to {high:g}")
+
+
+_READERS: Mapping[str, Callable[[list[Any], str], list[Any]]] = {
+    **dict.fromkeys(INTEGER_COLUMNS, _integers),
+    **dict.fromkeys((name for name in COLUMNS if name.endswith("_seconds")), _seconds),
+}
+"""Of the columns that have bounds."""

@@ -1,8 +1,10 @@
 """Optimizer steps as a run records them: in blocks of columns. One step of a block is a ``StepRecord``."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import accumulate
+from operator import sub
+from typing import Any, TypeVar
 
 from amptui.loop_records import LossForm
 
@@ -20,8 +22,17 @@ INTEGER_COLUMNS = frozenset({"samples", "growth_tracker", "nonfinite_gradients"}
 SAME = ("epoch", "precision", "skipped", "settling", "micro_batches", "optimizer", "loss_form")
 """The fields that all steps of a block have in common."""
 
+MAX_AT_ONCE = 1024
+"""Records of a journal that are handled together."""
+
+MAX_STEPS_AT_ONCE = 2**16
+"""Steps in them, unless a single block has more: some 20 MiB."""
+
 SECONDS_DECIMALS = 9
 """Durations are kept to the nanosecond, the resolution of the clocks that measure them."""
+
+
+_R = TypeVar("_R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +151,18 @@ class Steps:
 
     def times(self) -> list[float]:
         """When each step ended, Unix seconds."""
-        time, times = self.time, [self.time]
-        for seconds in self.step_seconds[:0:-1]:
-            time -= seconds or 0.0
-            times.append(time)
+        between: Sequence[Any] = self.step_seconds[:0:-1]
+        if None in between:
+            between = [seconds or 0.0 for seconds in between]
+        times = [*accumulate(between, sub, initial=self.time)]
         times.reverse()
         return times
+
+    def _time_of(self, index: int) -> float:
+        time = self.time
+        for seconds in self.step_seconds[:index:-1]:
+            time -= seconds or 0.0
+        return time
 
     def one(self, index: int, time: float | None = None) -> StepRecord:
         """The step at ``index``, which ended at ``time`` if that is known already."""
@@ -155,7 +172,7 @@ class Steps:
         parts = ((name, column[index]) for name, column in self.losses.items())
         group_lrs: tuple[Any, ...] = tuple(column[index] for column in self.group_lrs)
         return StepRecord(
-            time=self.times()[index] if time is None else time,
+            time=self._time_of(index) if time is None else time,
             step=self.first_step + index,
             losses={name: part for name, part in parts if part is not None},
             group_lrs=group_lrs,
@@ -181,3 +198,18 @@ class Steps:
             group_lrs=tuple(column[start:end] for column in self.group_lrs),
             **{name: getattr(self, name)[start:end] for name in COLUMNS},
         )
+
+
+def in_batches(records: Iterable[_R]) -> Iterator[list[_R]]:
+    """``records`` in order, in lists of at most :data:`MAX_AT_ONCE`, or fewer with very many steps."""
+    batch: list[_R] = []
+    steps = 0
+    for record in records:
+        batch.append(record)
+        if isinstance(record, Steps):
+            steps += record.count
+        if len(batch) == MAX_AT_ONCE or steps >= MAX_STEPS_AT_ONCE:
+            yield batch
+            batch, steps = [], 0
+    if batch:
+        yield batch

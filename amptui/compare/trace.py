@@ -10,11 +10,11 @@ import numpy as np
 
 from amptui.records import Record, RunResumed, RunStarted, Validation
 from amptui.samples import DeviceSample
-from amptui.steps import Steps
+from amptui.steps import Column, Steps
 from amptui.telemetry.history import Track
 from amptui.telemetry.optimizers import FIRST
 from amptui.telemetry.session import Session
-from amptui.telemetry.stretch import Stretch, stretches
+from amptui.telemetry.stretch import Stretch, are_finite, stretches
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series, SessionView
 
 MEAN_STEPS = 20
@@ -229,7 +229,7 @@ class Trace:
             self._rewind(stretch.first_step)
         self._resuming = False
         samples = self._samples + np.cumsum(stretch.samples, dtype=np.float64)
-        timed = [time if time is not None and 0.0 < time < math.inf else 0.0 for time in stretch.seconds]
+        timed = _timed(stretch.seconds)
         with np.errstate(over="ignore"):
             seconds = self._seconds + np.cumsum(timed)
         for track, values in (
@@ -246,7 +246,7 @@ class Trace:
         self._untimed += timed.count(0.0)
 
     def _add_lows(self, stretch: Stretch, samples: Floats, seconds: Floats) -> None:
-        losses = np.array([math.nan if loss is None else loss for loss in stretch.losses])
+        losses = np.array(stretch.losses, np.float64)  # None becomes NaN
         places = np.flatnonzero(np.isfinite(losses))
         known = np.append(np.array(self._window), losses[places])
         self._window.extend(losses[places].tolist())
@@ -296,6 +296,13 @@ class Trace:
         tracks = (self._samples_track, self._seconds_track)
         samples, seconds = (_value_at(track.snapshot(), step) if self._started else 0.0 for track in tracks)
         return Moment(step=step, samples=samples, seconds=seconds, loss=loss)
+
+
+def _timed(seconds: Column) -> Sequence[float]:
+    """``seconds``, and 0 for steps that were not timed."""
+    if are_finite(seconds) and min(seconds) > 0.0:
+        return seconds
+    return [time if time is not None and 0.0 < time < math.inf else 0.0 for time in seconds]
 
 
 def final_mean(losses: Series) -> float | None:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from amptui.runs import journal
 from amptui.runs.find import journal_of, name_of
 from amptui.runs.own_files import why_owned
 from amptui.runs.rundir import reason
-from amptui.telemetry.session import MAX_AT_ONCE
+from amptui.steps import in_batches
 
 _HINT = "choose another path, or free some space"
 
@@ -146,7 +145,7 @@ def _opened(out: Path, make: Callable[[Path], _Sink], *, is_named: bool = True) 
 
 def _read(path: Path, recording: RecordedRun, sinks: Mapping[Path, _Sink]) -> None:
     reader, empty = journal.read(path), True
-    while batch := list(islice(reader, MAX_AT_ONCE)):
+    for batch in in_batches(reader):
         empty = False
         recording.add(batch)
         for out, sink in sinks.items():

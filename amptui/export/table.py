@@ -4,10 +4,15 @@ import csv
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from io import StringIO
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
 from amptui import ranks, steps
+from amptui.export.number_texts import number_texts
 from amptui.export.recorded_run import RecordedRun
 from amptui.records import Record
 from amptui.steps import StepRecord, Steps
@@ -61,8 +66,7 @@ class StepTable:
         }
         self._late += [name for name in needed if name not in self._late]
         self._write_head()
-        for block in blocks:
-            self._writer.writerows(self._rows(block))
+        self._file.write(self._rows(blocks))
 
     def finish(self, recording: RecordedRun) -> None:
         """Complete the file."""
@@ -83,13 +87,11 @@ class StepTable:
     def _head(self) -> list[str]:
         return [*COLUMNS, *map(_text, self._late)]
 
-    def _rows(self, block: Steps) -> Iterator[tuple[object, ...]]:
-        own: dict[str, Sequence[object]] = {
-            "time": block.times(),
-            "step": range(block.first_step, block.last_step + 1),
-        }
-        columns = [own.get(name) or _cells(block, name) for name in COLUMNS]
-        return zip(*columns, *(_late_cells(block, name) for name in self._late), strict=True)
+    def _rows(self, blocks: Sequence[Steps]) -> str:
+        """The rows of ``blocks`` as ``csv.writer`` would write them, a column at a time."""
+        columns = [_texts(blocks, name) for name in (*COLUMNS, *self._late)]
+        rows = map(",".join, zip(*columns, strict=True))
+        return "\n".join([*rows, ""])
 
     def _write_again(self, first_label: str) -> None:
         """Rewrite the table: a column that was needed late stands in every row.
@@ -113,22 +115,35 @@ class StepTable:
             older.unlink()
 
 
-def _cells(block: Steps, name: str) -> Sequence[object]:
-    value = getattr(block, name)
-    if name in steps.COLUMNS:
-        column: Sequence[object] = value
-        return column
-    return [_CELLS[kind](value) if (kind := type(value)) in _CELLS else value] * block.count
-
-
-def _late_cells(block: Steps, name: str) -> Sequence[object]:
+def _texts(blocks: Sequence[Steps], name: str) -> Sequence[str]:
+    """The cells of a column."""
+    if name == "step":
+        return [*chain.from_iterable(map(str, range(each.first_step, each.last_step + 1)) for each in blocks)]
     kind, _, which = name.partition(".")
-    nothing = [None] * block.count
-    if kind == _PARTS:
-        return block.losses.get(which, nothing)
-    if kind == _GROUP_LRS:
-        return block.group_lrs[int(which)] if int(which) < len(block.group_lrs) else nothing
-    return _cells(block, name)
+    if name == "time":
+        columns: Iterator[Sequence[Any]] = (block.times() for block in blocks)
+    elif name in steps.COLUMNS:
+        columns = map(attrgetter(name), blocks)
+    elif kind == _PARTS:
+        columns = (block.losses.get(which) or [None] * block.count for block in blocks)
+    elif kind == _GROUP_LRS:
+        columns = (_group_lr(block, int(which)) for block in blocks)
+    else:
+        return [*chain.from_iterable([_cell(getattr(block, name))] * block.count for block in blocks)]
+    return number_texts([*chain.from_iterable(columns)])
+
+
+def _group_lr(block: Steps, number: int) -> Sequence[float | None]:
+    return block.group_lrs[number] if number < len(block.group_lrs) else [None] * block.count
+
+
+@lru_cache(typed=True)  # True and 1 are the same key otherwise
+def _cell(value: int | str | bool) -> str:
+    """A value that all steps of a block have in common."""
+    text = StringIO()
+    # A row of one empty cell would be quoted.
+    csv.writer(text, lineterminator="").writerow([_CELLS.get(type(value), str)(value), 0])
+    return text.getvalue()[:-2]
 
 
 class RankTable:

@@ -123,12 +123,12 @@ class Recorder:
         first record. What is emitted meanwhile comes after, and a warning of the steps that are missing; a
         script's may have started anywhere.
         """
+        # While records are held nothing is written: the pump need not wait for a long journal.
+        lost_steps = cut_after(self._run_dir.journal_path, step)
+        before, steps = Session(str(self._run_dir.path)), StepRanges()
+        before.fold(steps.seen(read(self._run_dir.journal_path)))
         with self._keeping:
-            lost_steps = cut_after(self._run_dir.journal_path, step)
-            before, steps = Session(str(self._run_dir.path)), StepRanges()
-            before.fold(steps.seen(read(self._run_dir.journal_path)))
-            held = self._held or []
-            before.fold(held)
+            before.fold(self._held or [])
             known = before.view().run
             self._session.adopt(before)
             self._keep_held()

@@ -324,7 +324,7 @@ def _report(script: _Script, offspring: Offspring) -> None:
     from amptui.telemetry.session import Session
 
     session = Session(str(folder.path))
-    session.fold(list(read(folder.journal_path)))
+    session.fold(read(folder.journal_path))
     for line in summary_lines(_Ending(script, offspring).told(session.view())):
         write_line(sys.stderr, line)
 

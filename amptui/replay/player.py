@@ -15,6 +15,7 @@ from amptui.records import Record
 from amptui.runfiles import open_to_read
 from amptui.runs import journal
 from amptui.runs.rundir import reason
+from amptui.steps import Steps
 from amptui.telemetry.session import Session
 from amptui.telemetry.view import SessionView
 
@@ -29,6 +30,9 @@ SKIP_SHARE = 0.05
 
 _RECORDS_AT_ONCE = 256
 """Records folded before clock and keys are checked again: a few milliseconds of work."""
+
+_STEPS_AT_ONCE = 2**14
+"""Steps in them, unless a single block has more."""
 
 _LONGEST_LOOK_SECONDS = 0.1
 """A batch that takes longer to fold, possible with a forged journal, delays no key and no frame."""
@@ -235,9 +239,14 @@ class Player:
 
     def _take(self, clock: float) -> list[tuple[float, Record]]:
         due: list[tuple[float, Record]] = []
+        steps = 0
         while self._next is not None and self._next[0] <= clock and len(due) < _RECORDS_AT_ONCE:
             due.append(self._next)
+            record = self._next[1]
+            steps += record.count if isinstance(record, Steps) else 0
             self._next = next(self._records, None)
+            if steps >= _STEPS_AT_ONCE:
+                break
         return due
 
     def _seconds_to_wait(self) -> float:

@@ -18,6 +18,12 @@ from amptui.steps import Steps
 _OF_STEPS = re.compile(rb'"type": ?"Step(?:s|Record)"')
 _STEP = re.compile(rb'"step": ?(\d{1,18})')
 _BLOCK = re.compile(rb'"first_step": ?(\d{1,18}), ?"count": ?(\d{1,9})')
+_BEGINS_WITH_STEPS = re.compile(
+    rb'\{"type": ?"Step(?:'
+    rb's", ?"time": ?[\d.]+, ?"first_step": ?(\d{1,18}), ?"count": ?(\d{1,9})|'
+    rb'Record", ?"time": ?[\d.]+, ?"step": ?(\d{1,18})),'
+)
+"""How the line of steps begins, as it is written: the rest of it need not be searched."""
 _END_OF_RUN = re.compile(rb'"type": ?"Run(?:Finished|Failed)"')
 
 
@@ -85,7 +91,7 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     at, line, record = 0, b"", None
     for line in _lines(file):
         # Decoding every line would take ten times as long.
-        suspicious = _END_OF_RUN.search(line) or _last_step(line) > step
+        suspicious = _may_end_or_pass(line, step)
         ends_a_suspicion = cut is not None and _OF_STEPS.search(line)
         record = _record(line) if suspicious or ends_a_suspicion else None
         if _is_of_another_optimizer(record):
@@ -104,6 +110,14 @@ def _where_to_cut(file: BinaryIO, step: int) -> _Cut:
     if cut is None and not line.endswith(b"\n") and _record(line) is None:
         return _Cut(at - len(line))  # incomplete
     return _Cut(at if cut is None else cut)
+
+
+def _may_end_or_pass(line: bytes, step: int) -> bool:
+    """Whether the line may be the end of the run, or name a step after ``step``."""
+    if begin := _BEGINS_WITH_STEPS.match(line):
+        first, count, single = begin.groups()
+        return (int(first) + int(count) - 1 if single is None else int(single)) > step
+    return _END_OF_RUN.search(line) is not None or _last_step(line) > step
 
 
 def _last_step(line: bytes) -> int:

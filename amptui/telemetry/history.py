@@ -1,17 +1,24 @@
 """One value's history over a run of any length in bounded memory: recent values exactly, all in buckets."""
 
+import array as packed
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from itertools import repeat
+from operator import is_
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from amptui.telemetry.stretch import are_finite
 from amptui.telemetry.view import Counts, Floats, Series
 
 _SUM_SCALE = 2.0**-64
 """Sums are scaled by this power of two, which is exact: no sum of float64s ever overflows."""
+
+_MAX_WAITING = 2048
+"""Values that wait to be added together: numpy takes as long for one as for hundreds."""
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
@@ -23,7 +30,8 @@ class Track:
     A bucket covers ``bucket_steps`` steps, a power of two. When all ``buckets`` are full and one more
     value comes, pairs merge in place and buckets cover twice as much: minimum and maximum keep every
     one-step spike for ever. What the buckets cover depends only on the number of values, not on how
-    they were batched. Not safe to share between threads without a lock.
+    they were batched. Not safe to share between threads without a lock. Its arrays, as the codec writes them,
+    are complete after :meth:`settle`.
     """
 
     _first_step: int
@@ -39,6 +47,8 @@ class Track:
     _ring_count: int = 0
     """How many of the ring's values, counted back from the newest, are the track's."""
     _snapshot: Series | None = field(default=None, init=False)
+    _waiting: list[float | None] = field(default_factory=list, init=False)
+    """The newest values, which the arrays lack."""
 
     @classmethod
     def empty(cls, buckets: int = 2048, recent: int = 2048, *, first_step: int = 1) -> "Track":
@@ -70,25 +80,36 @@ class Track:
     @property
     def next_step(self) -> int:
         """The step of the value that comes next."""
-        return self._first_step + self._count
+        return self._first_step + self._count + len(self._waiting)
 
     def extend(self, values: Sequence[float | None]) -> None:
         """Add the values of the next steps; None means not measured, NaN and Inf are counted separately."""
-        missing = values.count(None)
-        if missing == len(values):
-            self.skip(missing)
+        self._snapshot = None
+        self._waiting.extend(values)
+        if len(self._waiting) >= _MAX_WAITING:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add the values that wait to the arrays."""
+        waiting, self._waiting = self._waiting, []
+        values, is_missing = _arrays(waiting)
+        if is_missing is not None and is_missing.all():
+            self._skip(len(values))
             return
-        array = np.array(values, np.float64)
-        is_missing = np.array([value is None for value in values]) if missing else None
         start = 0
-        while start < len(array):
+        while start < len(values):
             room = self._room()
-            end = min(len(array), start + room)
-            self._add(array[start:end], None if is_missing is None else is_missing[start:end])
+            end = min(len(values), start + room)
+            self._add(values[start:end], None if is_missing is None else is_missing[start:end])
             start = end
 
     def skip(self, steps: int) -> None:
         """Add ``steps`` steps without a measured value, in O(log steps)."""
+        if steps:
+            self.settle()
+            self._skip(steps)
+
+    def _skip(self, steps: int) -> None:
         if not steps:
             return
         self._snapshot = None
@@ -105,8 +126,9 @@ class Track:
         show in it.
         """
         count = max(0, next_step - self._first_step)
-        if count >= self._count:
+        if count >= self._count + len(self._waiting):
             return
+        self.settle()
         self._snapshot = None
         self._ring_count = max(0, self._ring_count - (self._count - count))
         self._count = count
@@ -116,6 +138,7 @@ class Track:
     def snapshot(self) -> Series:
         """The history so far, in read-only copies."""
         if self._snapshot is None:
+            self.settle()
             self._snapshot = self._series()
         return self._snapshot
 
@@ -203,6 +226,7 @@ class Track:
 
     def sums(self) -> Floats:
         """The sum of the finite values of each bucket, as in :meth:`snapshot`."""
+        self.settle()
         sums: Floats = self._sum[: -(-self._count // self._bucket_steps)] / _SUM_SCALE
         return sums
 
@@ -211,6 +235,16 @@ class Track:
         end = self._count % len(ring)
         start = end - self._ring_count
         return ring[start:end].copy() if start >= 0 else np.concatenate((ring[start:], ring[:end]))
+
+
+def _arrays(values: Sequence[Any]) -> tuple[Floats, npt.NDArray[np.bool_] | None]:
+    """``values`` with NaN for None, and where they are None, if any is."""
+    try:
+        # Twice as fast as numpy's own way.
+        return np.frombuffer(packed.array("d", values)), None
+    except TypeError:  # of a None
+        is_missing = np.fromiter(map(is_, values, repeat(None)), np.bool_, len(values))
+        return np.array(values, np.float64), is_missing
 
 
 @dataclass(slots=True, eq=False)
@@ -236,10 +270,19 @@ class RateTrack:
     ) -> None:
         """Add the next steps; a rate of None means that there is none."""
         self._snapshot = None
-        validity = [rate is not None and math.isfinite(rate) for rate in rates]
         self._rates.extend(rates)
+        if are_finite(rates):
+            self._samples.extend(samples)
+            self._seconds.extend(seconds)
+            return
+        validity = [rate is not None and math.isfinite(rate) for rate in rates]
         self._samples.extend([n if is_valid else None for n, is_valid in zip(samples, validity, strict=True)])
         self._seconds.extend([s if is_valid else None for s, is_valid in zip(seconds, validity, strict=True)])
+
+    def settle(self) -> None:
+        """As :meth:`Track.settle`."""
+        for track in (self._rates, self._samples, self._seconds):
+            track.settle()
 
     def skip(self, steps: int) -> None:
         """Add steps without a rate."""

@@ -2,7 +2,9 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from amptui.findings import Float16Window, ModuleRange, ModulesTraced, XRayTaken
 from amptui.loop_records import OTHER_PRECISIONS
@@ -11,7 +13,7 @@ from amptui.steps import Column
 from amptui.telemetry.health import LARGEST_FLOAT16
 from amptui.telemetry.scaler import ScalerWatch
 from amptui.telemetry.scaling import ScalerFacts, judge_scaler
-from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.stretch import Stretch, are_finite
 from amptui.telemetry.view import GrowthOutlook, NumericsView, ScalerView, Series
 
 FIRST_SCALE = 65536.0
@@ -56,10 +58,19 @@ def headrooms(stretch: Stretch, float16_scale: float) -> Column | None:
         return None
     if base_precision(stretch.precision) in OTHER_PRECISIONS:
         return [None] * len(stretch)
+    maxima, scales = stretch.grad_maxima, stretch.loss_scales
+    scale = float16_scale if scales[0] is None else scales[0]
+    if scales.count(scales[0]) == len(scales) and 0.0 < scale < math.inf and _are_positive(maxima):
+        log2_scale = math.log2(scale)  # the usual case: as for single steps, without a call for each
+        return [_LOG2_LARGEST - log2_max - log2_scale for log2_max in map(math.log2, maxima)]
     return [
         None if grad_max is None else headroom(grad_max, float16_scale if scale is None else scale)
-        for grad_max, scale in zip(stretch.grad_maxima, stretch.loss_scales, strict=True)
+        for grad_max, scale in zip(maxima, scales, strict=True)
     ]
+
+
+def _are_positive(maxima: Column) -> TypeGuard[Sequence[float]]:
+    return are_finite(maxima) and min(maxima) > 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +108,9 @@ class NumericsWatch:
         if rooms is None:
             return
         scales = [float16_scale if scale is None else scale for scale in stretch.loss_scales]
-        steps = range(stretch.first_step, stretch.first_step + len(stretch))
-        for step, room, scale, loss in zip(steps, rooms, scales, stretch.losses, strict=True):
-            if room is not None:
-                self._recent.append((step, room, scale))
-                if loss is not None and not math.isfinite(loss):
-                    self._forward_overflows.append(step)
+        self._add_rooms(stretch, rooms, scales)
         maxima = stretch.grad_maxima or ()
-        last = max(index for index, largest in enumerate(maxima) if largest is not None)
+        last = next(index for index in reversed(range(len(maxima))) if maxima[index] is not None)
         record = stretch.one(last)
         self._newest = _Measured(
             step=record.step,
@@ -115,6 +121,21 @@ class NumericsWatch:
             scale=scales[last],
             hypothetical=record.loss_scale is None,
         )
+
+    def _add_rooms(self, stretch: Stretch, rooms: Column, scales: Sequence[float]) -> None:
+        steps = range(stretch.first_step, stretch.first_step + len(stretch))
+        if None in rooms:
+            measured = zip(steps, rooms, scales, strict=True)
+            self._recent.extend((step, room, scale) for step, room, scale in measured if room is not None)
+        else:
+            newest = slice(-MIN_OF, None)
+            self._recent.extend(zip(steps[newest], rooms[newest], scales[newest], strict=True))  # type: ignore[arg-type]
+        if not are_finite(stretch.losses):
+            self._forward_overflows.extend(
+                step
+                for step, room, loss in zip(steps, rooms, stretch.losses, strict=True)
+                if room is not None and loss is not None and not math.isfinite(loss)
+            )
 
     def add_window(self, window: Float16Window) -> None:
         """Add a float16 histogram."""

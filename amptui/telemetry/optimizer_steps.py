@@ -53,10 +53,12 @@ class OptimizerSteps:
         for stretch in stretches(blocks):
             self._add_stretch(stretch, steps_per_epoch)
             self.steps_added += len(stretch)
-        self.newest = blocks[-1].one(-1)
-        if (with_loss := _newest_measured(blocks, "loss")) is not None:
+        self.newest = newest = blocks[-1].one(-1)
+        with_loss = newest if newest.loss is not None else _newest_measured(blocks, "loss")
+        if with_loss is not None:
             self.last = with_loss
-        if (with_norm := _newest_measured(blocks, "grad_norm")) is not None:
+        with_norm = newest if newest.grad_norm is not None else _newest_measured(blocks, "grad_norm")
+        if with_norm is not None:
             self.grad_norm = with_norm.grad_norm
 
     def _add_stretch(self, stretch: Stretch, steps_per_epoch: int | None) -> None:

@@ -97,11 +97,13 @@ class RunningTime:
 
     def see_steps(self, steps: Steps) -> None:
         """A block of steps ended."""
-        first, *later = steps.step_seconds
-        between = [seconds for seconds in later if seconds is not None]
+        first, later = steps.step_seconds[0], steps.step_seconds[1:]
+        between = later if None not in later else [seconds for seconds in later if seconds is not None]
+        busy_seconds = first
         if between:
-            self.see(steps.times()[0], first)
-        self.see(steps.time, sum(between) if between else first)
+            busy_seconds = sum(between)  # type: ignore[arg-type]  # there is no None
+            self.see(steps.time - busy_seconds, first)
+        self.see(steps.time, busy_seconds)
 
     def see(self, time: float, busy_seconds: float | None = None) -> None:
         """A record of ``time`` arrived; a step that took ``busy_seconds`` explains a silence of so long."""

@@ -4,14 +4,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from itertools import islice
 from typing import Any, Literal
 
 from amptui import answers, findings, ranks, records, samples
 from amptui.codec import Codec
 from amptui.keeping import CheckpointWritten, KeepingChanged, ViewersChanged, WeightsSaved
 from amptui.loop_records import GradientsDropped, OptimizerFollowed
-from amptui.steps import StepRecord, Steps
+from amptui.steps import StepRecord, Steps, in_batches
 from amptui.strictjson import JsonError
 from amptui.telemetry.eventlog import EventLog
 from amptui.telemetry.events import ComparisonOver, Resumption, summary_of_xray
@@ -28,9 +27,6 @@ STATE_VERSION = 5
 earlier version would not know the records that come after it."""
 
 _OTHER_VERSION = "the run was started by another version of amptui; attach with that version"
-
-MAX_AT_ONCE = 1024
-"""Records folded per lock: a view can be taken while a long journal is read."""
 
 _OfOptimizer = (
     records.PrecisionChanged
@@ -78,8 +74,8 @@ class Session:
 
     def fold(self, new_records: Iterable[records.Record]) -> None:
         """Add records, in the order in which they were emitted."""
-        iterator = iter(new_records)
-        while batch := list(islice(iterator, MAX_AT_ONCE)):
+        # One lock for each batch: a view can be taken while a long journal is read.
+        for batch in in_batches(new_records):
             with self._lock:
                 self._fold_batch(batch)
 
@@ -98,6 +94,8 @@ class Session:
     def state(self) -> str:
         """The whole state as one line of JSON, for :meth:`restore`."""
         with self._lock:
+            for steps in self._optimizers:
+                steps.tracks.settle()
             return f'{{"version":{STATE_VERSION},"session":{_codec().dumps(self)}}}'
 
     def restore(self, state: Any) -> None:

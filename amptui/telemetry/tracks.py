@@ -2,11 +2,12 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from amptui.steps import Column
 from amptui.telemetry.history import RateTrack, Track
-from amptui.telemetry.stretch import Stretch
+from amptui.telemetry.stretch import Stretch, are_finite
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 
 
@@ -95,6 +96,11 @@ class Tracks:
             self._headrooms.extend(headrooms)
         return True
 
+    def settle(self) -> None:
+        """As :meth:`Track.settle`."""
+        for track in (self._loss, self._rate, self._scale, self._skips, self._headrooms):
+            track.settle()
+
     def _start(self, first_step: int) -> None:
         self._first_step = first_step
         self._loss = Track.empty(first_step=first_step)
@@ -121,23 +127,33 @@ class LossSummary:
     def add(self, stretch: Stretch) -> None:
         """Add a stretch of steps."""
         losses = stretch.losses
-        finite = [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
+        finite = losses if are_finite(losses) else _finite(losses)
         self.unmeasured_steps += stretch.unmeasured
         if not finite:
             return
-        average, weight = self._average, self._weight
-        for loss in finite:
-            average += (1 - SMOOTHING) * (loss - average)
-            weight += (1 - SMOOTHING) * (1 - weight)
-        self._average, self._weight = average, weight
+        self._smooth(finite)
         lowest = min(finite)
         if self.best is None or lowest < self.best:
             self.best, self.best_step = lowest, stretch.first_step + losses.index(lowest)
+
+    def _smooth(self, finite: Sequence[float]) -> None:
+        average, weight, share = self._average, self._weight, 1 - SMOOTHING
+        for loss in finite:
+            average += share * (loss - average)
+        for _ in finite:
+            before, weight = weight, weight + share * (1 - weight)
+            if weight == before:  # as close to 1 as a float gets
+                break
+        self._average, self._weight = average, weight
 
     @property
     def smoothed(self) -> float | None:
         """The moving average with bias correction, as in Adam (Kingma and Ba, 2015)."""
         return self._average / self._weight if self._weight else None
+
+
+def _finite(losses: Column) -> list[float]:
+    return [loss for loss in losses if loss is not None and -math.inf < loss < math.inf]
 
 
 KEPT_SWITCHES = 1000

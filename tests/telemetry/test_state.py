@@ -224,8 +224,9 @@ class Graph:
 def test_every_attribute_of_every_object_survives(end: Record) -> None:
     session = session_of([*EVERYTHING, end])
     session.view()
+    state = session.state()  # first: the arrays of a history then hold all of it
     graph = Graph(session)
-    restored = Graph(restored_from(session.state()))
+    restored = Graph(restored_from(state))
     assert [cls for cls, _ in restored.nodes] == [cls for cls, _ in graph.nodes]
     for (cls, before), (_, after) in zip(graph.nodes, restored.nodes, strict=True):
         lost = [name for name in before if before[name] != after[name]]
