@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from amptui.compare.contrasts import Compared
 from amptui.compare.trace import Curve, RunFigures
+from amptui.telemetry.smoothing import smoothed
 from amptui.telemetry.view import Floats
-from amptui.tui.renderables.plot import smoothed
 
 Bools = npt.NDArray[np.bool_]
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
+from amptui.telemetry.smoothing import smoothed_by_weight
+from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import Bools, Columns, extent, sample
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
@@ -18,8 +19,6 @@ _MIDDLE_LABEL_HEIGHT = 5
 
 _SMOOTHING_PART = 40
 """The line is averaged twice, over a fortieth of the plot's width to both sides."""
-
-_NO_BREAKS = np.empty(0, np.int64)
 
 _TOLERANCE = 1e-9
 """Values are not marked as outside for a rounding error."""
@@ -115,42 +114,6 @@ def _draw_curve(
         np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
     mark(area, 0, "↑", by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
     mark(area, area.height - 1, "↓", by_cell(fractions[0] < -_TOLERANCE, across), styles)
-
-
-def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS) -> Floats:
-    """Twice the running mean over ``reach`` columns to both sides, within stretches between breaks and gaps.
-
-    The span narrows towards both ends of a stretch, so that its first and last value stay, and a jump at a
-    switch stays a jump.
-    """
-    if not reach:
-        return line
-    finite = np.isfinite(line)
-    begins = np.ones(len(line), np.bool_)
-    begins[1:] = finite[1:] != finite[:-1]
-    begins[breaks] = True
-    starts = begins.nonzero()[0]
-    lengths = np.append(starts[1:], len(line)) - starts
-    at = np.arange(len(line))
-    since = at - np.repeat(starts, lengths)
-    half = np.minimum(since, np.repeat(lengths, lengths) - 1 - since)
-    half = np.minimum(half, reach)
-    first, stop, span = at - half, at + half + 1, 2 * half + 1
-    sums = np.zeros(len(line) + 1)
-    for _ in range(2):
-        np.cumsum(np.where(finite, line, 0.0), out=sums[1:])
-        line = np.where(finite, (sums[stop] - sums[first]) / span, np.nan)
-    return line
-
-
-def smoothed_by_weight(line: Floats, weights: Floats | None, reach: int, breaks: Counts) -> Floats:
-    """As :func:`smoothed`, where each column counts by its weight: a rate by its seconds."""
-    if weights is None:
-        return smoothed(line, reach, breaks)
-    weights = np.where(np.isfinite(line), weights, np.nan)
-    sums, totals = smoothed(line * weights, reach, breaks), smoothed(weights, reach, breaks)
-    result: Floats = np.divide(sums, totals, out=np.full(len(line), np.nan), where=totals > 0)
-    return result
 
 
 def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from amptui import units
 from amptui.telemetry.history import RateTrack
+from amptui.telemetry.smoothing import smoothed_by_weight
 from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.columns import extent, sample
-from amptui.tui.renderables.plot import CurvePlot, smoothed_by_weight
+from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import Window, visible_window
 
 BUCKETS, RECENT = 16, 24
