@@ -22,7 +22,7 @@ _MIN_RATIO = 2.0
 _MIN_POSITIVE = 1e-290
 """Smaller values count as zero: a tenth of them would not be a normal number."""
 
-_LARGEST = 1e300
+LARGEST = 1e300
 """Larger values are drawn as this one, so that the arithmetic of an axis stays finite."""
 
 _WIDE = 100.0
@@ -55,7 +55,7 @@ class Axis:
         return (self._measured(values) - low) / (high - low)
 
     def _measured(self, values: Floats) -> Floats:
-        values = np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
+        values = np.minimum(np.maximum(values, -LARGEST), LARGEST)
         if self.kind == "linear":
             return values
         log: np.ufunc = np.log2 if self.kind == "log2" else np.log10
@@ -97,7 +97,7 @@ def axis(low: float, high: float, kind: Kind) -> Axis:
     and powers of two on one of these. A constant gets a margin. For a logarithmic axis ``low`` should be the
     smallest positive value: ``high`` replaces one that is not, and 1 a ``high`` that is not.
     """
-    low, high = (min(max(value, -_LARGEST), _LARGEST) for value in (low, high))
+    low, high = (min(max(value, -LARGEST), LARGEST) for value in (low, high))
     if kind == "linear":
         return Axis(*_linear_limits(low, high))
     high = max(high if high > 0 else 1.0, _MIN_POSITIVE)
@@ -105,7 +105,7 @@ def axis(low: float, high: float, kind: Kind) -> Axis:
     if kind == "log2":
         first, last = _whole_down(math.log2(low)), _whole_up(math.log2(high))
         return Axis(2.0 ** (first - (first == last)), 2.0 ** (last + (first == last)), kind)
-    if high / low < _MIN_RATIO:
+    if high < low * _MIN_RATIO:
         middle, half = math.sqrt(low) * math.sqrt(high), math.sqrt(_MIN_RATIO)
         low, high = middle / half, middle * half
     return Axis(round_down(low), round_up(high), kind)

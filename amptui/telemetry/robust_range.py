@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from amptui.telemetry.axis import Kind
+from amptui.telemetry.axis import LARGEST, Kind
 from amptui.telemetry.view import Floats
 
 _BODY = 0.98
@@ -24,27 +24,22 @@ _REACH = 2.0
 def extent(low: Floats, high: Floats, kind: Kind, *, with_outliers: bool) -> tuple[float, float]:
     """The smallest and the largest value to show of columns from ``low`` to ``high``; some must be finite.
 
-    They are positive for a logarithmic axis, for which some must be. Without outliers, an extreme is left out
-    if it lies more than four times as far from the other end as 98% of the columns do. Then a first loss of
-    40 does not flatten a curve near 0.1, but the usual fall of a loss, which takes more than 2% of the
-    columns, is shown completely.
+    They are positive for a logarithmic axis, for which some must be. Without outliers, values are left out
+    that lie more than four times as far from the other end as 98% of the columns do. Then a first loss of 40
+    does not flatten a curve near 0.1, but the usual fall of a loss, which takes more than 2% of the columns,
+    is shown completely, also where there are outliers.
     """
     log = kind != "linear"
-    low, high = (np.sort(values[np.isfinite(values)]) for values in (low, high))
+    low, high = (np.sort(np.clip(values[np.isfinite(values)], -LARGEST, LARGEST)) for values in (low, high))
     if log:
         high = high[high > 0]
         low = low[low > 0] if (low > 0).any() else high
     if with_outliers or min(len(low), len(high)) < _MIN_COLUMNS_FOR_OUTLIERS:
         return float(low[0]), float(high[-1])
-    body_low, body_high = low[-1 - int(_BODY * (len(low) - 1))], high[int(_BODY * (len(high) - 1))]
-    ends = np.array([low[0], body_low, body_high, high[-1]])
-    lowest, bottom, top, highest = np.log10(ends) if log else ends
-    least = _MIN_BODY * (1.0 if log else abs(top))
-    reach = _OUTLIER_FACTOR * max(top - bottom, least)
-    return (
-        float(low[0] if top - lowest <= reach else body_low),
-        float(high[-1] if highest - bottom <= reach else body_high),
-    )
+    lows, highs = (np.log10(values) if log else values for values in (low, high))
+    bottom, top = lows[-1 - int(_BODY * (len(lows) - 1))], highs[int(_BODY * (len(highs) - 1))]
+    reach = _OUTLIER_FACTOR * max(top - bottom, _MIN_BODY * (1.0 if log else abs(top)))
+    return float(low[lows >= top - reach][0]), float(high[highs <= bottom + reach][-1])
 
 
 def rate_limits(rates: Floats, seconds: Floats) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import pytest
 from amptui import units
 from amptui.export.chart import Chart, Curve, Point, draw
 from amptui.export.step_axis import StepRange
+from amptui.telemetry.axis import Kind
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch
 from tests.tui.views import series
@@ -141,6 +142,13 @@ def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
         ("60.50", "12", "↑")
     ]
     assert "↑: values beyond the axis." in figure
+
+
+@pytest.mark.parametrize("kind", [None, "linear", "log10", "log2"])
+def test_the_largest_and_the_smallest_numbers_make_a_chart(kind: Kind | None) -> None:
+    values = [1e308, 5e-324, -1e308, 0.0, 1.0] * 8
+    assert "<svg" in drawn([*values], kind=kind, noisy=True)
+    assert "<svg" in drawn([*values], kind=kind)
 
 
 @pytest.mark.parametrize("outlier", [400.0, -400.0])

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.axis import Kind
+from amptui.telemetry.axis import LARGEST, Kind
 from amptui.telemetry.robust_range import extent, rate_limits
 from amptui.telemetry.view import Counts, Floats, Series
 from amptui.tui.renderables.step_window import Window
 
 Bools = npt.NDArray[np.bool_]
-
-_LARGEST = 1e300
-"""Larger values are drawn as this one, so that sums and differences do not overflow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +112,7 @@ def _weighted_means(values: Floats, weights: Floats, starts: Counts) -> tuple[Fl
 
 
 def _bounded(values: Floats) -> Floats:
-    return np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
+    return np.minimum(np.maximum(values, -LARGEST), LARGEST)
 
 
 def shown_range(columns: Columns, kind: Kind, *, with_outliers: bool) -> tuple[float, float]:

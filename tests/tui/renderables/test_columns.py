@@ -124,6 +124,12 @@ def test_the_usual_fall_of_a_loss_is_shown_completely() -> None:
     assert extent_of([*(0.05 + 2.3 * np.exp(-steps / 50))])[1] == pytest.approx(2.35)
 
 
+def test_an_outlier_leaves_the_rest_of_the_range_as_it_is() -> None:
+    values = 0.05 + 2.3 * np.exp(-np.arange(1000) / 30)
+    values[700] = 40.0
+    assert extent_of([*values])[1] == pytest.approx(2.35)
+
+
 def test_short_runs_have_no_outliers() -> None:
     assert extent_of([40.0, *[0.1] * 10]) == (0.1, 40)
 
