@@ -1,6 +1,7 @@
 """Formats bytes, rates, durations, energy, percentages and counts; ``n/a`` for what was not measured."""
 
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 
@@ -11,6 +12,7 @@ SEVERITY_SIGNS: Mapping[str, str] = {"info": "✔", "warning": "⚠", "error": "
 """Shown before a verdict or an event: colour is never the only sign."""
 
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_ZEROS = re.compile(r"\.(\d*?)0+(?!\d)")
 _DECIMAL = ("", "k", "M", "G", "T")
 
 
@@ -145,6 +147,11 @@ def ratio(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOT_AVAILABLE
     return f"{value:.2f}×"
+
+
+def tick(words: str) -> str:
+    """A round number at an axis, without closing zeros: ``2.00`` is ``2``, ``20.0 k`` is ``20 k``."""
+    return _ZEROS.sub(lambda match: f".{match[1]}" if match[1] else "", words)
 
 
 def non_finite(value: float) -> str:

@@ -11,10 +11,11 @@ from amptui.compare.contrasts import Compared
 from amptui.compare.grid import Grid, GroupCurve, grid
 from amptui.compare.groups import Group
 from amptui.compare.tables import Table, group_table, run_table
-from amptui.export.axis import Axis, axis
-from amptui.export.chart import WIDTH, band_path, line_path, pixels, plot_area, value_labels
+from amptui.export.chart import WIDTH, band_path, beyond, line_path, pixels, plot_area, value_labels
 from amptui.export.exporting import write_file
 from amptui.export.markup import Markup, card, document, element, paragraph, table, verdict
+from amptui.telemetry.axis import Axis, axis, kind_for
+from amptui.telemetry.robust_range import extent
 from amptui.telemetry.view import Floats
 from amptui.units import SEVERITY_SIGNS
 
@@ -24,6 +25,8 @@ _COLUMNS = 600
 _HEIGHT = 260
 
 _X = (np.arange(_COLUMNS) + 0.5) * WIDTH / _COLUMNS
+
+_ENDS = ("low", "high")
 
 _MORE = {"first": "curve1", "second": "curve0", "third": "curve2", "": "other"}
 """Classes of the style sheet for colours of groups; precisions have classes of their own names."""
@@ -114,30 +117,34 @@ def _chart(found: Compared, name: str, *, validation: bool) -> Markup | None:
     """One figure; None if there is nothing to draw."""
     drawn = grid(found, name, _COLUMNS, validation=validation)
     known = [curve for curve in drawn.curves if curve is not None]
-    vertical = axis(np.concatenate([np.empty(0), *(np.append(each.low, each.high) for each in known)]))
-    if vertical is None:
+    low, high = (np.concatenate([np.empty(0), *(getattr(curve, end) for curve in known)]) for end in _ENDS)
+    if not np.isfinite(low).any():
         return None
-    how = "" if vertical.kind == "linear" else " (logarithmic)"
+    kind = kind_for(np.append(low, high))
+    vertical = axis(*extent(low, high, kind, with_outliers=False), kind)
+    arrows, words = beyond([(curve.low, curve.high, _X / WIDTH) for curve in known], vertical)
+    how = " (logarithmic)" if vertical.is_logarithmic else ""
     title = sentences.curve_title(name, validation=validation)
     plot = element(
         "div",
         value_labels(vertical, _HEIGHT, units.loss),
-        _area(found, drawn, vertical, title),
+        _area(found, drawn, vertical, title, arrows),
         _gaps(drawn),
         _axis(drawn),
         class_="plot",
     )
     caption = element("figcaption", element("h3", title, element("small", how) if how else None))
-    return element("figure", caption, plot, class_="chart")
+    note = element("p", words, class_="note") if words else None
+    return element("figure", caption, plot, note, class_="chart")
 
 
-def _area(found: Compared, drawn: Grid, vertical: Axis, title: str) -> Markup:
+def _area(found: Compared, drawn: Grid, vertical: Axis, title: str, arrows: Sequence[Markup]) -> Markup:
     pairs = zip(found.groups, drawn.curves, strict=True)
     curves = [(group, curve) for group, curve in pairs if curve is not None]
     bands = [_band(curve, vertical, _class(group)) for group, curve in curves]
     means = [_line(curve, vertical, _class(group), sentences.group_name(group)) for group, curve in curves]
     tails = [tail for group, curve in curves for tail in _tails(curve, vertical, _class(group))]
-    return plot_area(vertical, _HEIGHT, [*bands, *means, *tails], label=title)
+    return plot_area(vertical, _HEIGHT, [*bands, *means, *tails], *arrows, label=title)
 
 
 def _line(curve: GroupCurve, vertical: Axis, colour: str, name: str) -> Markup:

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 from amptui.compare.groups import Difference, Group, Spread, differences, grouped, seed_of, stats_of
+from amptui.compare.power import detectable_difference
 from amptui.compare.trace import RunFigures
 from amptui.compare.welch import MIN_SEEDS, Interval, mean_difference
 from amptui.records import RunFailed, RunStarted
@@ -54,6 +55,8 @@ class Contrast:
     difference: float | None
     """The other's mean final loss minus the baseline's; None if there is none, or it is not finite."""
     interval: Interval | None
+    detectable: float | None
+    """The difference that such seeds show with a probability of ``POWER``; None without an interval."""
     speedup: Spread | None
     """The other's samples per second by the baseline's: of the group means, and the lowest and highest of any
     two runs. None where the times do not compare."""
@@ -129,22 +132,25 @@ def _contrast(baseline: Group, other: Group, *, validation: bool, confidence: fl
     found = [spread.mean for spread in spreads if spread is not None]
     difference = found[1] - found[0] if len(found) == 2 else None
     outcome = _obstacle(sides, final)
-    interval = None
+    interval = detectable = None
     if outcome is None:
-        interval = mean_difference(*(side.by_seed(final) for side in sides), confidence=confidence)
-        if min(len(side.by_seed(final)) for side in sides) < MIN_SEEDS:
+        losses = [side.by_seed(final) for side in sides]
+        interval = mean_difference(*losses, confidence=confidence)
+        if min(map(len, losses)) < MIN_SEEDS:
             outcome = "few seeds"
         elif interval is None:
             outcome = "no spread"
         else:
             outcome = "not shown" if interval.low <= 0 <= interval.high else "differ"
             difference = interval.difference
+            detectable = detectable_difference(*losses, confidence=confidence)
     return Contrast(
         baseline=baseline,
         other=other,
         outcome=outcome,
         difference=difference if difference is not None and math.isfinite(difference) else None,
         interval=interval,
+        detectable=detectable,
         speedup=_speedup(baseline, other),
     )
 

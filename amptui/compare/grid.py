@@ -8,16 +8,14 @@ import numpy.typing as npt
 
 from amptui.compare.contrasts import Compared
 from amptui.compare.trace import Curve, RunFigures
+from amptui.telemetry.axis import LARGEST
+from amptui.telemetry.smoothing import smoothed
 from amptui.telemetry.view import Floats
-from amptui.tui.renderables.plot import smoothed
 
 Bools = npt.NDArray[np.bool_]
 
 _SMOOTHING_PART = 30
 """A training loss is averaged over a thirtieth of the plot's width to both sides, twice."""
-
-_LARGEST = 1e300
-"""Values beyond are drawn as this one, so that no sum of them overflows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,8 +75,8 @@ def _line(run: RunFigures, axis: str, *, validation: bool) -> tuple[Floats, Floa
         x, loss, nonfinite = getattr(curve, axis), curve.loss, curve.nonfinite
     if axis == "seconds" and run.seconds is None:
         x = np.full(len(loss), np.nan)
-    known = np.isfinite(x) & (np.abs(x) < _LARGEST)
-    return x[known], np.clip(loss[known], -_LARGEST, _LARGEST), nonfinite[known]
+    known = np.isfinite(x) & (np.abs(x) < LARGEST)
+    return x[known], np.clip(loss[known], -LARGEST, LARGEST), nonfinite[known]
 
 
 _OF_MOMENT = {"steps": "step", "samples": "samples", "seconds": "seconds"}

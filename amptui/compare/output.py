@@ -119,6 +119,7 @@ def _contrast(contrast: Contrast, found: Compared) -> dict[str, Any]:
         "outcome": contrast.outcome,
         "difference": contrast.difference,
         "interval": None if contrast.interval is None else asdict(contrast.interval),
+        "detectable": contrast.detectable,
         "speedup": _spread(contrast.speedup),
         "text": sentences.verdict(contrast, found),
     }

@@ -9,11 +9,12 @@ from amptui import units
 from amptui.compare import sentences
 from amptui.compare.grid import Grid, GroupCurve
 from amptui.compare.groups import COLOURS, LETTERS
+from amptui.telemetry.axis import Axis, Kind
+from amptui.telemetry.robust_range import extent
 from amptui.telemetry.view import Floats
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.renderables.columns import Columns, extent
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
-from amptui.tui.renderables.limits import Axis, YLimits
+from amptui.tui.renderables.limits import YLimits
 from amptui.tui.renderables.plot import by_cell, draw_labels, mark
 from amptui.tui.renderables.step_window import GUTTER
 from amptui.tui.style import BOLD, Style, precision_style
@@ -61,14 +62,9 @@ class OverlayPlot:
         known = [curve for _, curve in curves if np.isfinite(curve.low).any()]
         if not known or area.width < 1 or area.height < 1:
             return False
-        log = log_y and any(bool((curve.high > 0).any()) for curve in known)
-        every = Columns(
-            low=np.concatenate([curve.low for curve in known]),
-            high=np.concatenate([curve.high for curve in known]),
-            mean=np.concatenate([curve.mean for curve in known]),
-            nonfinite=np.concatenate([curve.nonfinite for curve in known]),
-        )
-        axis = self._limits.axis(*extent(every, log=log, with_outliers=False), log=log)
+        low, high = (np.concatenate([getattr(curve, end) for curve in known]) for end in ("low", "high"))
+        kind: Kind = "log10" if log_y and (high > 0).any() else "linear"
+        axis = self._limits.axis(*extent(low, high, kind, with_outliers=False), kind)
         draw_labels(canvas.rows(0, area.height), axis, units.loss)
         _label_x(canvas, found)
         for place, curve in curves:
@@ -99,13 +95,13 @@ def _label_x(canvas: Canvas, found: Grid) -> None:
 
 def _rows(curve: Floats, axis: Axis, height: int) -> npt.NDArray[np.int64]:
     """Dot rows from the top; any row without a value, the edge for values outside the limits."""
-    fraction = np.clip(axis.fraction(curve), 0.0, 1.0)
+    fraction = np.clip(axis.heights(curve), 0.0, 1.0)
     rows: npt.NDArray[np.int64] = np.rint((1 - np.nan_to_num(fraction)) * (height - 1)).astype(np.int64)
     return rows
 
 
 def _drawn(curve: Floats, axis: Axis) -> npt.NDArray[np.bool_]:
-    return np.isfinite(axis.fraction(curve))
+    return np.isfinite(axis.heights(curve))
 
 
 def _draw_band(area: Canvas, curve: GroupCurve, axis: Axis, style: int) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from amptui import units
 from amptui.compare.contrasts import Check, Compared, Contrast, Kind, Outcome
 from amptui.compare.groups import Group, Spread
+from amptui.compare.power import POWER
 from amptui.compare.trace import FINAL_SHARE, MEAN_STEPS, RunFigures
-from amptui.compare.welch import MIN_SEEDS
+from amptui.compare.welch import ENOUGH_SEEDS, MIN_SEEDS
 from amptui.records import RunFailed, RunFinished, Severity
 
 AXES = {"steps": "step", "samples": "samples", "seconds": "training time"}
@@ -109,6 +110,9 @@ def verdict(contrast: Contrast, found: Compared) -> str:
     low, high = _signed(contrast.interval.low), _signed(contrast.interval.high)
     percent = units.percent(contrast.interval.confidence, 0 if len(found.contrasts) == 1 else 1)
     told = "They differ by more than the seeds do" if contrast.outcome == "differ" else NOT_SHOWN
+    if contrast.outcome == "not shown" and contrast.detectable is not None:
+        seen = units.loss(contrast.detectable)
+        told += f". With such seeds a difference of {seen} would show {round(10 * POWER)} times in 10"
     return f"{sides}: {loss}{apart} ({percent} interval {low} to {high}). {told}"
 
 
@@ -166,6 +170,12 @@ def how_measured(found: Compared) -> list[str]:
         lines.append("a group's figures are means over its runs, lowest and highest in brackets")
     if any(contrast.outcome == "not shown" for contrast in found.contrasts):
         lines.append("no difference shown does not mean none: the true one may be anywhere in the interval")
+        lines.append("what would show: with as many seeds, if their losses spread as they do here")
+    if any(map(_is_uneven, found.contrasts)):
+        lines.append(
+            f"the interval of unequal groups, if one has fewer than {ENOUGH_SEEDS} seeds, is wider: else it "
+            "would miss the true difference more often than it says; as many seeds of each show more"
+        )
     if any(contrast.speedup is not None for contrast in found.contrasts):
         lines.append(
             "separate runs also differ by the load of the machine: `amptui bench` alternates precisions"
@@ -178,6 +188,11 @@ def how_measured(found: Compared) -> list[str]:
             "--target-loss chooses another"
         )
     return lines
+
+
+def _is_uneven(contrast: Contrast) -> bool:
+    fewer, more = sorted(len(group.seeds) for group in (contrast.baseline, contrast.other))
+    return contrast.interval is not None and fewer < min(more, ENOUGH_SEEDS)
 
 
 def curve_title(axis: str, *, validation: bool) -> str:

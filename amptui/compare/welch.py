@@ -2,18 +2,36 @@
 
 Two groups of runs are two independent samples whose variances need not be equal. Their difference in means
 over its standard error follows Student's t nearly, with the degrees of freedom of Welch (Biometrika 34, 1947)
-and Satterthwaite (Biometrics Bulletin 2, 1946); see NIST/SEMATECH e-Handbook, 7.3.1. The method takes final
-losses of seeds to be roughly normal, which a few seeds cannot prove. Where both groups have the same seeds,
-and a good seed of one is a good one of the other, the interval is wider than it had to be, not narrower.
+and Satterthwaite (Biometrics Bulletin 2, 1946); see NIST/SEMATECH e-Handbook, 7.3.1. With few values in the
+smaller of two unequal groups that is not near enough: of 2 and 10 values, 10% of such intervals miss the true
+difference instead of 5%. There the degrees of freedom are one less than the smaller group has values (P. L.
+Hsu, Statistical Research Memoirs 2, 1938): then at most 5% miss it, whatever the two variances are (M. R.
+Mickey and M. B. Brown, Annals of Mathematical Statistics 37, 1966). A permutation test would be no way out:
+below 4 and 4 values it cannot reach 5%, and unequal groups with unequal variances make it miss more.
+
+The method takes final losses of seeds to be roughly normal, which a few seeds cannot prove. Of losses as
+skewed as an exponential distribution, with unequal spreads, up to 12% of the intervals miss. Where both
+groups have the same seeds, and a good seed of one is a good one of the other, the interval is wider than it
+had to be, not narrower.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Number = TypeVar("Number", float, npt.NDArray[np.float64])
 
 MIN_SEEDS = 2
 """Values that each group needs: one has no spread."""
+
+ENOUGH_SEEDS = 6
+"""From so many values in the smaller of two unequal groups on, Welch's degrees of freedom keep the 5%."""
 
 _BISECTIONS = 200
 """Halvings after which no float lies between the two ends."""
@@ -28,8 +46,8 @@ class Interval:
     high: float
     confidence: float
     """The fraction of such intervals that hold the true difference."""
-    freedom: float
-    """Degrees of freedom by Welch and Satterthwaite; the quantile is that of the next lower whole number."""
+    freedom: int
+    """Degrees of freedom of the quantile."""
 
 
 def mean_difference(
@@ -46,8 +64,10 @@ def mean_difference(
     variance = sum(squared for squared, _ in parts)
     if not variance:
         return None
-    freedom = variance**2 / sum(squared**2 / (count - 1) for squared, count in parts)
-    reach = t_quantile(confidence, max(1, math.floor(freedom + 1e-9))) * math.sqrt(variance) * unit
+    (first_squared, first_count), (second_squared, second_count) = parts
+    welch = welch_freedom(first_squared, second_squared, first_count, second_count)
+    freedom = freedom_of(first_count, second_count, math.floor(welch + 1e-9))
+    reach = t_quantile(confidence, freedom) * math.sqrt(variance) * unit
     difference = (fmean(value / unit for value in second) - fmean(value / unit for value in first)) * unit
     return Interval(
         difference=difference,
@@ -58,6 +78,17 @@ def mean_difference(
     )
 
 
+def welch_freedom(first: Number, second: Number, first_count: int, second_count: int) -> Number:
+    """Welch's degrees of freedom for two squared standard errors of means of so many values."""
+    return (first + second) ** 2 / (first**2 / (first_count - 1) + second**2 / (second_count - 1))
+
+
+def freedom_of(first_count: int, second_count: int, welch: int) -> int:
+    """The degrees of freedom of the interval, given Welch's, rounded down."""
+    fewer, more = sorted((first_count, second_count))
+    return max(1, welch) if fewer == more or fewer >= ENOUGH_SEEDS else fewer - 1
+
+
 def _error_of_mean(values: Sequence[float]) -> tuple[float, int]:
     """The squared standard error of the mean, and how many values there are."""
     mean = fmean(values)
@@ -66,16 +97,22 @@ def _error_of_mean(values: Sequence[float]) -> tuple[float, int]:
     return sum(each**2 for each in apart) / (len(values) - 1) / len(values), len(values)
 
 
+@cache
 def t_quantile(confidence: float, freedom: int) -> float:
     """The t that Student's distribution keeps within, to both sides, with a probability of ``confidence``."""
+    return root(lambda t: _within(t, freedom), confidence)
+
+
+def root(rising: Callable[[float], float], level: float) -> float:
+    """Where a rising function reaches ``level``, from 0 on."""
     low, high = 0.0, 1.0
-    while _within(high, freedom) < confidence:
+    while rising(high) < level:
         high *= 2
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if rising(middle) < level else (low, middle)
     return high
 
 

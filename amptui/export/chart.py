@@ -1,21 +1,25 @@
 """Draws one or more curves over the run's steps as a figure: lines and bands in SVG, axes and marks."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
 
 from amptui import units
-from amptui.export.axis import Axis, Kind, axis
 from amptui.export.markup import Markup, css_class, element, percent
 from amptui.export.step_axis import Columns, StepRange, columns, marks, ribbon, step_axis
-from amptui.telemetry.robust_range import rate_limits
+from amptui.telemetry.axis import Axis, Kind, axis, kind_for
+from amptui.telemetry.robust_range import extent, rate_limits
 from amptui.telemetry.view import EMPTY_SERIES, Floats, Series
 
 WIDTH = 1000
 """The width of a drawing in its own units; the page stretches it."""
+
+MAX_LABELS = 6
+"""Of a vertical axis."""
 
 _MARGIN = 8
 """Free pixels above and below a curve: half a label."""
@@ -59,6 +63,8 @@ class Chart:
     points: tuple[Point, ...] = ()
     skips: Series = EMPTY_SERIES
     """Skipped steps to mark."""
+    noisy: bool = False
+    """Single values far from all others do not set the vertical axis."""
     sparse: bool = False
     """Not every step has a value: the line also connects values across a switch of the precision."""
     note: str = ""
@@ -70,29 +76,30 @@ def draw(chart: Chart, steps: StepRange) -> Markup | None:
     curves = tuple(replace(curve, series=_in_units(curve.series, chart.unit_value)) for curve in chart.curves)
     found = [columns(curve.series) for curve in curves]
     points = np.array([point.value for point in chart.points]) / chart.unit_value
-    extremes = [values for curve_columns in found for values in _shown_extremes(curve_columns)]
-    vertical = axis(np.concatenate([points, *extremes]), chart.kind)
+    vertical = _axis(chart, found, points)
     if vertical is None:
         return None
     plot = _Plot(chart, steps, found, vertical)
     title = f"{chart.title}, {chart.unit}" if chart.unit else chart.title
-    how = "" if vertical.kind == "linear" else " (logarithmic)"
+    how = " (logarithmic)" if vertical.is_logarithmic else ""
     caption = element(
         "figcaption",
         element("h3", title, element("small", how) if how else None),
         element("output", _newest(chart, curves), class_="readout"),
     )
+    places = [(curve.minimum, curve.maximum, steps.shares(curve.middles())) for curve in found]
+    arrows, words = beyond(places, vertical)
     area = element(
         "div",
         plot.labels(),
-        plot.area(),
+        plot.area(arrows),
         marks(steps, columns(chart.skips), found),
         ribbon(steps),
         step_axis(steps),
         class_="plot",
     )
     legend = _legend(curves) if len(curves) > 1 else None
-    notes = " ".join(filter(None, (chart.note, _beyond(found, vertical))))
+    notes = " ".join(filter(None, (chart.note, words)))
     note = element("p", notes, class_="note") if notes else None
     data = json.dumps(_values(chart, curves, found), separators=(",", ":"))
     return element("figure", caption, area, legend, note, class_="chart", data_values=data)
@@ -110,24 +117,44 @@ def _in_units(series: Series, unit: float) -> Series:
     )
 
 
-def _shown_extremes(found: Columns) -> tuple[Floats, Floats]:
-    """The extremes that the axis shows: of rates only the usual ones."""
-    if found.weights is None or not np.isfinite(found.mean).any():
-        return found.minimum, found.maximum
-    bottom, top = rate_limits(found.mean, found.weights)
-    return np.clip(found.minimum, bottom, top), np.clip(found.maximum, bottom, top)
+def _axis(chart: Chart, found: Sequence[Columns], points: Floats) -> Axis | None:
+    """The vertical axis; None if it can show nothing."""
+    extremes = [values for curve in found for values in (curve.minimum, curve.maximum)]
+    kind = chart.kind or kind_for(np.concatenate([points, *extremes]))
+    least = -math.inf if kind == "linear" else 0.0
+    shown = [_shown_range(curve, kind, noisy=chart.noisy) for curve in found if (curve.maximum > least).any()]
+    limits = [*np.ravel(shown), *points[points > least]]
+    return axis(min(limits), max(limits), kind) if limits else None
 
 
-def _beyond(found: list[Columns], vertical: Axis) -> str:
-    """``Beyond the axis: single steps in 3 columns.``; empty if all are shown."""
-    with np.errstate(invalid="ignore"):
-        outside = [
-            (vertical.heights(each.maximum) > 1 + _TOLERANCE) | (vertical.heights(each.minimum) < -_TOLERANCE)
-            for each in found
-            if each.weights is not None
-        ]
-    count = sum(int(columns.sum()) for columns in outside)
-    return f"Beyond the axis: single steps in {count:,} column{'' if count == 1 else 's'}." if count else ""
+def _shown_range(curve: Columns, kind: Kind, *, noisy: bool) -> tuple[float, float]:
+    """The smallest and the largest value that the axis shows: of rates only the usual ones."""
+    lowest, highest = extent(curve.minimum, curve.maximum, kind, with_outliers=not noisy)
+    if curve.weights is None:
+        return lowest, highest
+    bottom, top = rate_limits(curve.mean, curve.weights)
+    return max(lowest, bottom), min(highest, top)
+
+
+def beyond(curves: Iterable[tuple[Floats, Floats, Floats]], vertical: Axis) -> tuple[list[Markup], str]:
+    """Arrows where values lie above or below the axis, and a sentence about them; empty if all are shown.
+
+    Of each curve the lowest and highest values and their places from 0 to 1.
+    """
+    shares: dict[str, set[float]] = {"↑": set(), "↓": set()}
+    for low, high, places in curves:
+        with np.errstate(invalid="ignore"):
+            above = vertical.heights(high) > 1 + _TOLERANCE
+            below = vertical.heights(low) < -_TOLERANCE
+        for arrow, outside in zip(shares, (above, below), strict=True):
+            shares[arrow].update(np.round(places[outside], 3).tolist())
+    arrows = [
+        element("text", arrow, x=percent(share), y="12" if arrow == "↑" else "100%", class_="beyond")
+        for arrow, held in shares.items()
+        for share in sorted(held)
+    ]
+    signs = " and ".join(arrow for arrow, held in shares.items() if held)
+    return arrows, f"{signs}: values beyond the axis." if arrows else ""
 
 
 def _newest(chart: Chart, curves: tuple[Curve, ...]) -> str:
@@ -154,11 +181,13 @@ class _Plot:
         """The labels of the vertical axis."""
         return value_labels(self.axis, self.chart.height, self.chart.format_value)
 
-    def area(self) -> Markup:
-        """Grid, curves and points."""
+    def area(self, arrows: Sequence[Markup]) -> Markup:
+        """Grid, curves, points and ``arrows``."""
         dots = map(self._dot, self.chart.points)
         cursor = element("line", x1="0", x2="0", y1="0", y2="100%", class_="cursor", visibility="hidden")
-        return plot_area(self.axis, self.chart.height, self._lines(), *dots, cursor, label=self._words())
+        return plot_area(
+            self.axis, self.chart.height, self._lines(), *dots, *arrows, cursor, label=self._words()
+        )
 
     def _y(self, values: Floats) -> Floats:
         return pixels(self.axis, values, self.chart.height)
@@ -195,7 +224,7 @@ class _Plot:
 
     def _dot(self, point: Point) -> Markup | None:
         value = np.array([point.value]) / self.chart.unit_value
-        if not 0 <= self.axis.heights(value)[0] <= 1:
+        if not -_TOLERANCE <= self.axis.heights(value)[0] <= 1 + _TOLERANCE:
             return None
         share = float(self.steps.shares(np.array([point.step + 0.5]))[0])
         y = float(self._y(value)[0])
@@ -220,10 +249,10 @@ def pixels(vertical: Axis, values: Floats, height: int) -> Floats:
 
 def value_labels(vertical: Axis, height: int, words: Callable[[float], str]) -> Markup:
     """The labels of the vertical axis."""
-    places = pixels(vertical, np.array(vertical.ticks), height).tolist()
+    ticks = vertical.ticks(MAX_LABELS)
     labels = [
-        element("text", words(tick), x="100%", y=f"{y + 4:.0f}")
-        for tick, y in zip(vertical.ticks, places, strict=True)
+        element("text", units.tick(words(tick)), x="100%", y=f"{y + 4:.0f}")
+        for tick, y in zip(ticks, pixels(vertical, np.array(ticks), height).tolist(), strict=True)
     ]
     return element("svg", *labels, class_="values", height=height, aria_hidden="true")
 
@@ -234,7 +263,7 @@ def plot_area(
     """Grid lines, stretched ``lines`` in a drawing ``WIDTH`` wide, and ``marks`` on them."""
     grid = [
         element("line", x1="0", x2="100%", y1=f"{y:.1f}", y2=f"{y:.1f}", class_="grid")
-        for y in pixels(vertical, np.array(vertical.ticks), height).tolist()
+        for y in pixels(vertical, np.array(vertical.ticks(MAX_LABELS)), height).tolist()
     ]
     drawing = element(
         "svg",

@@ -29,19 +29,21 @@ def step_charts(recording: RecordedRun, view: SessionView) -> Iterator[Chart]:
         title="loss",
         curves=(Curve("loss", view.loss),),
         height=220,
+        noisy=True,
         points=tuple(point for epoch in validations for point in _validation(epoch)),
         skips=view.skips,
         note=step_loss_words(view.newest),
     )
     if named := recording.parts(view.front):
         parts = tuple(Curve(printable(name), series) for name, series in named.items())
-        yield Chart(title="loss components", curves=parts)
+        yield Chart(title="loss components", curves=parts, noisy=True)
     yield Chart(
         title="throughput",
         unit="samples/s",
         curves=(Curve("throughput", view.samples_rate),),
         format_value=units.short_count,
         kind="linear",
+        noisy=True,
     )
     yield Chart(
         title="loss scale",
@@ -60,7 +62,7 @@ def step_charts(recording: RecordedRun, view: SessionView) -> Iterator[Chart]:
         note="log2(65504 / largest scaled gradient); outside fp16, what float16 would have. × overflowed.",
     )
     norm = Curve("gradient norm", recording.step_curve("grad_norm", view.front))
-    yield Chart(title="gradient norm", curves=(norm,), sparse=True)
+    yield Chart(title="gradient norm", curves=(norm,), noisy=True, sparse=True)
     rate = Curve("learning rate", recording.step_curve("lr", view.front))
     yield Chart(title="learning rate", curves=(rate,))
 

@@ -7,8 +7,8 @@ from itertools import groupby
 import numpy as np
 
 from amptui.diagnosis.labels import precision_label, precision_letter
-from amptui.export.axis import nice
 from amptui.export.markup import Markup, css_class, element, percent
+from amptui.telemetry.axis import round_up
 from amptui.telemetry.view import Floats, PrecisionSwitch, Series
 
 MAX_COLUMNS = 600
@@ -143,7 +143,7 @@ def _crosses(steps: StepRange, positions: Floats, class_: str) -> list[Markup]:
 def step_axis(steps: StepRange) -> Markup:
     """The first step, the last one and round ones between them."""
     labels = [element("text", f"{steps.first:,}", x="0%", y=13, class_="first")]
-    interval = max(1, round(nice(steps.count / 4)))
+    interval = max(1, round(round_up(steps.count / 4)))
     for step in range(-(-steps.first // interval) * interval, steps.last, interval):
         share = (step + 0.5 - steps.first) / steps.count
         if _LABEL_SHARE <= share <= 1 - _LABEL_SHARE:

@@ -12,7 +12,6 @@ from amptui.compare.following import read_all
 from amptui.compare.grid import grid
 from amptui.compare.overlay_plot import MAX_GROUPS, STYLES
 from amptui.tui.canvas import Canvas
-from amptui.tui.renderables.plot import smoothed
 from tests.compare.compared_runs import BF16, FP32, figures, started, trained, validated, whole_run
 
 
@@ -160,13 +159,3 @@ def test_curves_by_samples_and_by_time_are_stretched_alike() -> None:
     by_samples = grid(found, "samples", 100, validation=False)
     assert by_samples.curves[1] is not None
     assert np.isfinite(by_samples.curves[1].mean).all()
-
-
-def test_smoothing_keeps_ends_gaps_and_constants() -> None:
-    line = np.array([1.0, 5.0, 1.0, np.nan, 2.0, 2.0, 2.0])
-    found = smoothed(line, 2)
-    assert np.isnan(found[3])
-    assert (found[0], found[2]) == pytest.approx((1.0, 1.0))
-    assert found[1] < 5.0
-    assert found[4:] == pytest.approx(2.0)
-    assert smoothed(line, 0) is line

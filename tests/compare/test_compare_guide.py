@@ -2,12 +2,16 @@
 
 import re
 
+import pytest
+
 from amptui.compare.compare_frame import KEYS
 from amptui.compare.contrasts import CONFIDENCE, SAME_SAMPLES
 from amptui.compare.overlay_plot import MAX_GROUPS
+from amptui.compare.power import POWER, detectable_difference
 from amptui.compare.trace import FINAL_SHARE, MAX_UNTIMED_SHARE, MEAN_STEPS
-from amptui.compare.welch import MIN_SEEDS
+from amptui.compare.welch import ENOUGH_SEEDS, MIN_SEEDS
 from tests.checkout import ROOT
+from tests.compare.test_power import spread_out
 
 PAGE = (ROOT / "demo" / "guide" / "compare.md").read_text()
 
@@ -24,6 +28,21 @@ def test_its_numbers_are_the_code_s() -> None:
     assert f"more than {MAX_UNTIMED_SHARE:.0%} of the steps" in PAGE
     assert (MIN_SEEDS, "two seeds or more" in PAGE) == (2, True)
     assert (MAX_GROUPS, "eight groups" in PAGE) == (8, True)
+
+
+def test_the_differences_that_so_many_seeds_show_are_the_code_s() -> None:
+    (head, row) = (
+        re.findall(rf"\| {name}[^|]*\|(.*)\|", PAGE)[0].split("|") for name in ("seeds of", "difference")
+    )
+    told = {(int(size), int(size)): float(shown) for size, shown in zip(head, row, strict=True)}
+    (two,) = re.findall(r"2 seeds against 10 show a difference of ([\d.]+)", PAGE)
+    (three,) = re.findall(r"3 against 10 one of ([\d.]+)", PAGE)
+    for sizes, shown in (told | {(2, 10): float(two), (3, 10): float(three)}).items():
+        assert detectable_difference(*(spread_out(size, 1) for size in sizes)) == pytest.approx(
+            shown, rel=0.01
+        )
+    assert f"{round(10 * POWER)} times in 10 (a power of {POWER:.0%})" in PAGE
+    assert f"fewer than {ENOUGH_SEEDS} seeds" in PAGE
 
 
 def test_the_verdict_that_it_quotes_is_what_the_recorded_runs_give() -> None:

@@ -30,7 +30,10 @@ def verdict(ours: list[RunFigures], theirs: list[RunFigures]) -> str:
         (
             NEAR,
             [1.05, 0.95, 1.06],
-            "+0.0200 (95% interval −0.195 to +0.235). No difference shown: the seeds differ by as much",
+            (
+                "+0.0200 (95% interval −0.195 to +0.235). No difference shown: the seeds differ by as much. "
+                "With such seeds a difference of 0.340 would show 8 times in 10"
+            ),
         ),
         (NEAR[:1], FAR[:1], "+1.00. No verdict: one seed each, and it takes 2 or more of each"),
         (NEAR, FAR[:1], "+1.00. No verdict: B AMP bf16 has one seed, and it takes 2 or more of each"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.compare.welch import mean_difference, t_quantile
+from amptui.compare.welch import ENOUGH_SEEDS, mean_difference, t_quantile
 from amptui.estimate import t_975
 
 
@@ -24,14 +24,31 @@ def test_quantiles_for_other_confidences(confidence: float, freedom: int, t: flo
     assert t_quantile(confidence, freedom) == pytest.approx(t, abs=6e-4)
 
 
-def test_an_example_by_hand() -> None:
-    # Variances of the means: 1/3 and 5/3; freedom 4 / (1/18 + 25/27).
-    found = mean_difference([1, 2, 3], [2, 4, 6, 8])
+def test_examples_by_hand() -> None:
+    # Variances of the means: 1/3 and 1/9; Welch's freedom 16/81 / (1/18 + 1/162), rounded down.
+    found = mean_difference([1, 2, 3], [1, 1.5, 2, 1.5, 1, 2, 1, 2, 1.5])
     assert found is not None
-    assert found.difference == pytest.approx(3)
-    assert found.freedom == pytest.approx(4 / (1 / 18 + 25 / 27))
-    assert found.high - found.difference == pytest.approx(2.776 * math.sqrt(2), abs=1e-3)
-    assert found.low + found.high == pytest.approx(6)
+    assert found.difference == pytest.approx(-0.5)
+    assert found.freedom == 2
+    # Variances of the means: 1/3 and 4/3; freedom 25/9 / (1/18 + 16/18).
+    found = mean_difference([1, 2, 3], [2, 4, 6])
+    assert found is not None
+    assert found.difference == pytest.approx(2)
+    assert found.freedom == 2
+    assert found.high - found.difference == pytest.approx(4.303 * math.sqrt(5 / 3), abs=1e-3)
+    assert found.low + found.high == pytest.approx(4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "freedom"), [((3, 3), 4), ((3, 4), 2), ((2, 9), 1), ((5, 9), 4), ((6, 9), 11), ((9, 6), 11)]
+)
+def test_degrees_of_freedom_are_welch_s_only_where_they_are_near_enough(
+    sizes: tuple[int, int], freedom: int
+) -> None:
+    first, second = ([float(place % 2) for place in range(size)] for size in sizes)
+    found = mean_difference(first, second)
+    assert found is not None
+    assert found.freedom == pytest.approx(freedom, abs=0 if min(sizes) < ENOUGH_SEEDS else 1)
 
 
 def test_one_value_has_no_spread() -> None:
@@ -52,16 +69,36 @@ def test_more_confidence_is_wider() -> None:
     assert wide.low < narrow.low < narrow.high < wide.high
 
 
-def test_the_true_difference_is_inside_as_often_as_promised() -> None:
+def missed(sizes: tuple[int, int], deviations: tuple[float, float], trials: int) -> float:
+    """The fraction of 95% intervals that do not hold the true difference."""
     draws = np.random.default_rng(7)
-    trials = 4000
-    inside = 0
-    for _ in range(trials):
-        found = mean_difference(draws.normal(5, 1, 3).tolist(), draws.normal(6, 3, 3).tolist())
+    groups = [
+        draws.normal(0, deviation, (trials, size)) for size, deviation in zip(sizes, deviations, strict=True)
+    ]
+    missed = 0
+    for first, second in zip(*(group.tolist() for group in groups), strict=True):
+        found = mean_difference(first, second)
         assert found is not None
-        inside += found.low <= 1 <= found.high
-    # Freedom is rounded down, so it is more often than 95%; three standard errors are 1%.
-    assert 0.94 <= inside / trials <= 0.995
+        missed += not found.low <= 0 <= found.high
+    return missed / trials
+
+
+@pytest.mark.parametrize("sizes", [(2, 10), (3, 3), (10, 3), (4, 10)])
+@pytest.mark.parametrize("deviations", [(1.0, 1.0), (2.0, 1.0)])
+def test_few_seeds_do_not_find_differences_where_there_are_none(
+    sizes: tuple[int, int], deviations: tuple[float, float]
+) -> None:
+    # Four standard errors of a fraction of 1,000 are 2.8%. Welch's freedom would miss 10% of 2 and 10.
+    assert missed(sizes, deviations, 1000) <= 0.05 + 0.028
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fewer", range(2, 11))
+def test_the_level_is_kept_for_all_sizes_and_variances(fewer: int) -> None:
+    for more in range(fewer, 11):
+        for deviations in ((1.0, 1.0), (2.0, 1.0), (1.0, 2.0), (5.0, 1.0), (1.0, 5.0)):
+            # 5.3% by theory at the worst; four standard errors of a fraction of 4,000 are 1.4%.
+            assert missed((fewer, more), deviations, 4000) <= 0.053 + 0.014, (fewer, more, deviations)
 
 
 values = st.lists(st.floats(-1e308, 1e308), min_size=2, max_size=8)

@@ -10,6 +10,7 @@ import pytest
 from amptui import units
 from amptui.export.chart import Chart, Curve, Point, draw
 from amptui.export.step_axis import StepRange
+from amptui.telemetry.axis import Kind
 from amptui.telemetry.history import RateTrack
 from amptui.telemetry.view import PrecisionSwitch
 from tests.tui.views import series
@@ -91,7 +92,7 @@ def test_points_beside_the_curve_widen_the_axis_and_have_titles() -> None:
     figure = drawn([1.0] * 100, points=(Point(50, 9.0, "validation after epoch 1: 9.00"),), kind="linear")
     assert '<circle cx="49.50%"' in figure
     assert "<title>validation after epoch 1: 9.00</title>" in figure
-    assert ">10.0</text>" in figure
+    assert ">8</text>" in figure
 
 
 def test_the_script_gets_the_values_of_each_step() -> None:
@@ -137,4 +138,27 @@ def test_the_axis_of_rates_is_not_set_by_one_fast_step() -> None:
     assert figure is not None
     ticks = [float(tick.replace(",", "")) for tick in re.findall(r">([\d,.e+]+)</text>", figure)]
     assert max(ticks) < 200_000
-    assert "Beyond the axis: single steps in 1 column." in figure
+    assert re.findall(r'<text x="([\d.]+)%" y="(\w+)%?" class="beyond">(.)<', figure) == [
+        ("60.50", "12", "↑")
+    ]
+    assert "↑: values beyond the axis." in figure
+
+
+@pytest.mark.parametrize("kind", [None, "linear", "log10", "log2"])
+def test_the_largest_and_the_smallest_numbers_make_a_chart(kind: Kind | None) -> None:
+    values = [1e308, 5e-324, -1e308, 0.0, 1.0] * 8
+    assert "<svg" in drawn([*values], kind=kind, noisy=True)
+    assert "<svg" in drawn([*values], kind=kind)
+
+
+@pytest.mark.parametrize("outlier", [400.0, -400.0])
+def test_one_loss_far_from_all_others_is_marked_and_does_not_set_the_axis(outlier: float) -> None:
+    values: list[float | None] = [1 + n % 7 / 10 for n in range(100)]
+    values[30] = outlier
+    figure = drawn(values, noisy=True, kind="linear")
+    ticks = [float(tick) for tick in re.findall(r'<text x="100%" y="\d+">([\d.-]+)</text>', figure)]
+    assert 0 <= min(ticks) < max(ticks) <= 2
+    assert re.findall(r'class="beyond">(.)<', figure) == ["↑" if outlier > 0 else "↓"]
+    whole = drawn(values, kind="linear")
+    assert "beyond" not in whole
+    assert max(abs(float(tick)) for tick in re.findall(r'y="\d+">([\d.-]+)</text>', whole)) >= 400

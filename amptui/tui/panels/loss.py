@@ -86,8 +86,14 @@ class LossPanel:
             return
         window = visible_window(view.loss, screen.zoom, ahead=screen.steps_ahead)
         rows = max(0, canvas.height - 2)
-        upper, log_y = canvas.rows(0, rows), screen.log_y
-        self._plot.draw(upper, view.loss, window=window, switches=view.switches, log_y=log_y)
+        upper = canvas.rows(0, rows)
+        self._plot.draw(
+            upper,
+            view.loss,
+            window=window,
+            switches=view.switches,
+            kind="log10" if screen.log_y else "linear",
+        )
         draw_ribbon(
             canvas.rows(rows),
             window=window,

@@ -91,7 +91,7 @@ class ScalePanel:
         if rows >= 2:
             series, upper = view.loss_scale, canvas.rows(0, rows)
             window = visible_window(series, screen.zoom, ahead=screen.steps_ahead)
-            self._plot.draw(upper, series, window=window, switches=view.switches, log_y=True)
+            self._plot.draw(upper, series, window=window, switches=view.switches, kind="log2")
         write_lines(canvas, rows, lines)
 
 

@@ -5,23 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.robust_range import rate_limits
+from amptui.telemetry.axis import LARGEST, Kind
+from amptui.telemetry.robust_range import extent, rate_limits
 from amptui.telemetry.view import Counts, Floats, Series
 from amptui.tui.renderables.step_window import Window
 
 Bools = npt.NDArray[np.bool_]
-
-_LARGEST = 1e300
-"""Larger values are drawn as this one, so that sums and differences do not overflow."""
-
-_BODY = 0.98
-_OUTLIER_FACTOR = 4
-_MIN_BODY = 0.25
-"""An outlier lies this many times as far as 98% of the columns reach; their reach counts as at least a
-quarter of their value, or of a decade."""
-
-_MIN_COLUMNS_FOR_OUTLIERS = 16
-"""Of fewer columns, none is an outlier: one of them is more than 2%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,40 +112,16 @@ def _weighted_means(values: Floats, weights: Floats, starts: Counts) -> tuple[Fl
 
 
 def _bounded(values: Floats) -> Floats:
-    return np.minimum(np.maximum(values, -_LARGEST), _LARGEST)
+    return np.minimum(np.maximum(values, -LARGEST), LARGEST)
 
 
-def extent(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, float]:
-    """The smallest and the largest value to show; positive ones if ``log``. Some column must be finite.
-
-    Without outliers, an extreme is left out if it lies more than four times as far from the other end as
-    98% of the columns do. Then a first loss of 40 does not flatten a curve near 0.1, but the usual fall of a
-    loss, which takes more than 2% of the columns, is shown completely. Rates are further limited to the
-    range of what is usual.
-    """
-    lowest, highest = _without_outliers(columns, log=log, with_outliers=with_outliers)
+def shown_range(columns: Columns, kind: Kind, *, with_outliers: bool) -> tuple[float, float]:
+    """The smallest and the largest value to show. Rates are further limited to the range of what is usual."""
+    lowest, highest = extent(columns.low, columns.high, kind, with_outliers=with_outliers)
     if with_outliers or columns.weights is None:
         return lowest, highest
     bottom, top = rate_limits(columns.mean, columns.weights)
     return max(lowest, bottom), min(highest, top)
-
-
-def _without_outliers(columns: Columns, *, log: bool, with_outliers: bool) -> tuple[float, float]:
-    low, high = (np.sort(values[np.isfinite(values)]) for values in (columns.low, columns.high))
-    if log:
-        high = high[high > 0]
-        low = low[low > 0] if (low > 0).any() else high
-    if with_outliers or min(len(low), len(high)) < _MIN_COLUMNS_FOR_OUTLIERS:
-        return float(low[0]), float(high[-1])
-    body_low, body_high = low[-1 - int(_BODY * (len(low) - 1))], high[int(_BODY * (len(high) - 1))]
-    ends = np.array([low[0], body_low, body_high, high[-1]])
-    lowest, bottom, top, highest = np.log10(ends) if log else ends
-    least = _MIN_BODY * (1.0 if log else abs(top))
-    reach = _OUTLIER_FACTOR * max(top - bottom, least)
-    return (
-        float(low[0] if top - lowest <= reach else body_low),
-        float(high[-1] if highest - bottom <= reach else body_high),
-    )
 
 
 def _points_within(series: Series, window: Window) -> _Points:

@@ -34,6 +34,9 @@ LEGEND_LINES = 3
 _EIGHTHS = (" ▁▂▃▄▅▆▇█", " ...:::##")
 """Bars to an eighth of a cell; without UTF-8 to about a third."""
 
+_MAX_PERCENT_DECADE = 6
+"""``0.0001%`` is as wide as the gutter."""
+
 _MIDDLE_LABEL_HEIGHT = 5
 """Lines of bars needed for a label between top and bottom."""
 
@@ -169,7 +172,14 @@ def _draw_labels(canvas: Canvas, rows: int, decades: int) -> None:
     if rows >= _MIDDLE_LABEL_HEIGHT:
         labels = {round(decades // 2 / decades * (rows - 1)): decades // 2} | labels
     for y, decade in labels.items():
-        canvas.text(0, y, f"{100 / 10**decade:g}%", Style.DIM, width=GUTTER - 1, align="right")
+        canvas.text(0, y, _share_words(decade), Style.DIM, width=GUTTER - 1, align="right")
+
+
+def _share_words(decade: int) -> str:
+    """``0.01%``; ``1/10^8`` for a share whose percentage has no room."""
+    return (
+        f"{100 / 10**decade:.{max(0, decade - 2)}f}%" if decade <= _MAX_PERCENT_DECADE else f"1/10^{decade}"
+    )
 
 
 def _draw_axis(legend: Canvas, zones: tuple[_Zone, ...], edges: list[int], beyond: tuple[bool, bool]) -> None:

@@ -5,21 +5,22 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from amptui.telemetry.view import Counts, Floats, PrecisionSwitch, Series
+from amptui import units
+from amptui.telemetry.axis import Axis, Kind
+from amptui.telemetry.smoothing import smoothed_by_weight
+from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
-from amptui.tui.renderables.columns import Bools, Columns, extent, sample
+from amptui.tui.renderables.columns import Bools, Columns, sample, shown_range
 from amptui.tui.renderables.dots import DOTS_ACROSS, DOTS_DOWN, area_dots, braille, line_dots
-from amptui.tui.renderables.limits import Axis, YLimits
+from amptui.tui.renderables.limits import YLimits
 from amptui.tui.renderables.step_window import GUTTER, Window, stretches
 from amptui.tui.style import Style, precision_style
 
-_MIDDLE_LABEL_HEIGHT = 5
-"""Lines needed for a label between top and bottom."""
+_MAX_LABELS = 6
+"""Of a value axis; on a lower plot every second line has room for one."""
 
 _SMOOTHING_PART = 40
 """The line is averaged twice, over a fortieth of the plot's width to both sides."""
-
-_NO_BREAKS = np.empty(0, np.int64)
 
 _TOLERANCE = 1e-9
 """Values are not marked as outside for a rounding error."""
@@ -45,7 +46,7 @@ class CurvePlot:
         *,
         window: Window,
         switches: tuple[PrecisionSwitch, ...],
-        log_y: bool = False,
+        kind: Kind = "linear",
     ) -> None:
         """Draw the part of ``series`` in ``window`` on a cleared canvas, labels in the left ``GUTTER`` cells.
 
@@ -62,23 +63,24 @@ class CurvePlot:
             styles[stretch.start : stretch.stop] = precision_style(stretch.precision)
         gaps = by_cell(columns.nonfinite, across)
         if np.isfinite(columns.mean).any():
-            log = log_y and bool((columns.high > 0).any())
-            axis = self._limits.axis(*extent(columns, log=log, with_outliers=not self._band), log=log)
+            kind = kind if (columns.high > 0).any() else "linear"
+            limits = shown_range(columns, kind, with_outliers=not self._band)
+            axis = self._limits.axis(*limits, kind)
             draw_labels(canvas, axis, self._format_y)
             _draw_curve(area, columns, axis, styles, gaps=gaps, band=self._band)
         mark(area, 0, "×", gaps, Style.ERROR)
 
 
 def draw_labels(canvas: Canvas, axis: Axis, format_y: Callable[[float], str]) -> None:
-    """Label the ends of the axis and a round number near its middle."""
+    """Label round values at equal distances; ``log`` stands on the first free line of a logarithmic axis."""
     last = canvas.height - 1
-    labels = {last: axis.low, 0: axis.high}
-    if canvas.height >= _MIDDLE_LABEL_HEIGHT:
-        middle = axis.middle_tick()
-        row = round((1 - float(axis.fraction(np.array([middle]))[0])) * last)
-        labels = {row: middle} | labels
-    for row, value in labels.items():
-        canvas.text(0, row, format_y(value), Style.DIM, width=GUTTER - 1, align="right")
+    ticks = axis.ticks(max(2, min(_MAX_LABELS, (canvas.height + 1) // 2))) if last else (axis.high,)
+    rows = np.rint((1 - axis.heights(np.array(ticks))) * last).astype(np.int64).tolist()
+    for row, value in zip(rows, ticks, strict=True):
+        canvas.text(0, row, units.tick(format_y(value)), Style.DIM, width=GUTTER - 1, align="right")
+    free = next((row for row in range(1, last) if row not in rows), None)
+    if axis.is_logarithmic and free is not None:
+        canvas.text(0, free, "log", Style.DIM, width=GUTTER - 1, align="right")
 
 
 def _draw_curve(
@@ -88,7 +90,7 @@ def _draw_curve(
     across, down = (1, 1) if area.ascii_only else (DOTS_ACROSS, DOTS_DOWN)
     height = area.height * down
     # All three at once: on so few numbers the calls are what costs time.
-    fractions = axis.fraction(np.stack((columns.low, columns.high, columns.mean)))
+    fractions = axis.heights(np.stack((columns.low, columns.high, columns.mean)))
     within = np.minimum(np.maximum(fractions, 0), 1)
     line = within[2]
     if columns.weights is not None:
@@ -115,42 +117,6 @@ def _draw_curve(
         np.copyto(area.styles, np.uint8(Style.DIM), where=behind)
     mark(area, 0, "↑", by_cell(fractions[1] > 1 + _TOLERANCE, across), styles)
     mark(area, area.height - 1, "↓", by_cell(fractions[0] < -_TOLERANCE, across), styles)
-
-
-def smoothed(line: Floats, reach: int, breaks: Counts = _NO_BREAKS) -> Floats:
-    """Twice the running mean over ``reach`` columns to both sides, within stretches between breaks and gaps.
-
-    The span narrows towards both ends of a stretch, so that its first and last value stay, and a jump at a
-    switch stays a jump.
-    """
-    if not reach:
-        return line
-    finite = np.isfinite(line)
-    begins = np.ones(len(line), np.bool_)
-    begins[1:] = finite[1:] != finite[:-1]
-    begins[breaks] = True
-    starts = begins.nonzero()[0]
-    lengths = np.append(starts[1:], len(line)) - starts
-    at = np.arange(len(line))
-    since = at - np.repeat(starts, lengths)
-    half = np.minimum(since, np.repeat(lengths, lengths) - 1 - since)
-    half = np.minimum(half, reach)
-    first, stop, span = at - half, at + half + 1, 2 * half + 1
-    sums = np.zeros(len(line) + 1)
-    for _ in range(2):
-        np.cumsum(np.where(finite, line, 0.0), out=sums[1:])
-        line = np.where(finite, (sums[stop] - sums[first]) / span, np.nan)
-    return line
-
-
-def smoothed_by_weight(line: Floats, weights: Floats | None, reach: int, breaks: Counts) -> Floats:
-    """As :func:`smoothed`, where each column counts by its weight: a rate by its seconds."""
-    if weights is None:
-        return smoothed(line, reach, breaks)
-    weights = np.where(np.isfinite(line), weights, np.nan)
-    sums, totals = smoothed(line * weights, reach, breaks), smoothed(weights, reach, breaks)
-    result: Floats = np.divide(sums, totals, out=np.full(len(line), np.nan), where=totals > 0)
-    return result
 
 
 def _characters(dots: Bools, plain: str, *, ascii_only: bool) -> npt.NDArray[np.uint32]:

@@ -4,10 +4,11 @@ import numpy as np
 import numpy.typing as npt
 
 from amptui.diagnosis.labels import precision_letter
+from amptui.telemetry.axis import round_up
 from amptui.telemetry.view import PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.renderables.columns import columns_above_zero, nonfinite_columns
-from amptui.tui.renderables.step_window import GUTTER, Window, round_above, stretches
+from amptui.tui.renderables.step_window import GUTTER, Window, stretches
 from amptui.tui.style import BOLD, Style, precision_style
 
 _CELLS_A_LABEL = 20
@@ -72,7 +73,7 @@ def draw_step_axis(canvas: Canvas, *, window: Window) -> None:
     if free < taken + _MIN_LABEL_GAP:
         return
     canvas.text(free, 0, last, Style.DIM)
-    interval = round_above(-(-window.steps * _CELLS_A_LABEL // columns))
+    interval = round(round_up(max(1.0, window.steps * _CELLS_A_LABEL / columns)))
     for step in range(window.first_step // interval * interval + interval, window.last_step, interval):
         label = f"{step:,}"
         x = GUTTER + window.column_of(step, columns) - len(label) // 2

@@ -6,6 +6,7 @@ from operator import attrgetter
 
 import numpy as np
 
+from amptui.telemetry.axis import round_down
 from amptui.telemetry.view import Counts, PrecisionSwitch, Series
 
 GUTTER = 8
@@ -79,25 +80,13 @@ def steps_ahead(kept: int, step_seconds: float | None) -> int:
     if not step_seconds or step_seconds <= 0:
         return kept
     soon = int(min(_STILL_SECONDS / step_seconds, 1e9))
-    return kept if kept // 2 <= soon <= 4 * kept else _round_below(max(1, soon))
+    return kept if kept // 2 <= soon <= 4 * kept else round(round_down(max(1, soon)))
 
 
 def _round_end(newest: int, steps: int, ahead: int) -> int:
     """A round step from ``newest`` on, nearer than a sixteenth of ``steps`` or than ``ahead``."""
-    grain = _round_below(max(_MIN_STEPS // _MAX_FREE_PART, steps // _MAX_FREE_PART, ahead))
+    grain = round(round_down(max(_MIN_STEPS // _MAX_FREE_PART, steps // _MAX_FREE_PART, ahead)))
     return -(-newest // grain) * grain
-
-
-def _round_below(steps: int) -> int:
-    """The largest of 1, 2, 5, 10, 20, ... up to ``steps``, which is at least 1."""
-    power: int = 10 ** (len(str(steps)) - 1)
-    return power * max(digit for digit in (1, 2, 5) if digit * power <= steps)
-
-
-def round_above(steps: int) -> int:
-    """The smallest of 1, 2, 5, 10, 20, ... from ``steps``, which is at least 1."""
-    power: int = 10 ** (len(str(steps)) - 1)
-    return power * min(digit for digit in (1, 2, 5, 10) if digit * power >= steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amptui.telemetry.axis import Kind
 from amptui.telemetry.view import EMPTY_SERIES, Series
 from amptui.tui.renderables.columns import (
     columns_above_zero,
-    extent,
     nonfinite_columns,
     sample,
+    shown_range,
 )
 from amptui.tui.renderables.step_window import Window
 from tests.tui.renderables.tracks import any_series, series_of, windows_near
@@ -97,9 +98,11 @@ def test_a_step_of_several_columns_fills_all_of_them() -> None:
     assert np.flatnonzero(columns.nonfinite).tolist() == [3, 4, 5]
 
 
-def extent_of(values: list[float], *, log: bool = False, with_outliers: bool = False) -> tuple[float, float]:
+def extent_of(
+    values: list[float], kind: Kind = "linear", *, with_outliers: bool = False
+) -> tuple[float, float]:
     series = series_of(values)
-    return extent(sample(series, whole(series), 100), log=log, with_outliers=with_outliers)
+    return shown_range(sample(series, whole(series), 100), kind, with_outliers=with_outliers)
 
 
 def test_one_early_spike_does_not_set_the_limits() -> None:
@@ -121,12 +124,18 @@ def test_the_usual_fall_of_a_loss_is_shown_completely() -> None:
     assert extent_of([*(0.05 + 2.3 * np.exp(-steps / 50))])[1] == pytest.approx(2.35)
 
 
+def test_an_outlier_leaves_the_rest_of_the_range_as_it_is() -> None:
+    values = 0.05 + 2.3 * np.exp(-np.arange(1000) / 30)
+    values[700] = 40.0
+    assert extent_of([*values])[1] == pytest.approx(2.35)
+
+
 def test_short_runs_have_no_outliers() -> None:
     assert extent_of([40.0, *[0.1] * 10]) == (0.1, 40)
 
 
 def test_a_logarithmic_extent_is_positive() -> None:
-    assert extent_of([0.0, -1.0, 0.5, 2.0], log=True) == (0.5, 2.0)
+    assert extent_of([0.0, -1.0, 0.5, 2.0], "log10") == (0.5, 2.0)
     series = series_of([-1.0, 3.0, -2.0, 5.0], buckets=2, recent=1)
     columns = sample(series, whole(series), 2)
-    assert extent(columns, log=True, with_outliers=True) == (3.0, 5.0), "no column is positive throughout"
+    assert shown_range(columns, "log10", with_outliers=True) == (3.0, 5.0), "no column is positive throughout"

@@ -154,6 +154,15 @@ def test_heights_are_logarithms_from_one_element_to_all() -> None:
     ]
 
 
+def test_shares_whose_percentage_is_too_long_are_one_in_so_many() -> None:
+    canvas = drawn(window({-5: 1, 0: 99_999_999}), height=16 + LEGEND_LINES)
+    assert [label for line in canvas.lines()[:16] if (label := line[:7].strip())] == [
+        "100%",
+        "0.01%",
+        "1/10^8",
+    ]
+
+
 @given(any_window, st.integers(1, 30))
 def test_one_element_is_never_drawn_as_none_and_none_never_as_one(shown: Float16Window, rows: int) -> None:
     heights = bars(drawn(shown, height=rows + LEGEND_LINES))

@@ -1,6 +1,7 @@
 """Curves: what is drawn, marked and labelled."""
 
 from collections.abc import Sequence, Set
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui import units
+from amptui.telemetry.axis import Kind
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
 from amptui.tui.canvas import Canvas
 from amptui.tui.renderables.columns import Bools
@@ -28,7 +30,7 @@ def plotted(
     *,
     window: Window | None = None,
     switches: tuple[PrecisionSwitch, ...] = (),
-    log_y: bool = False,
+    kind: Kind = "linear",
     band: bool = True,
     ascii_only: bool = False,
     plot: CurvePlot | None = None,
@@ -41,7 +43,7 @@ def plotted(
         series,
         window=window or Window(series.first_step, max(1, series.last_step)),
         switches=switches,
-        log_y=log_y,
+        kind=kind,
     )
     return canvas
 
@@ -77,13 +79,13 @@ def columns_without(canvas: Canvas) -> list[int]:
     st.data(),
     st.integers(0, 40),
     st.integers(0, 9),
-    st.booleans(),
+    st.sampled_from(["linear", "log10", "log2"]),
     st.booleans(),
     st.booleans(),
     any_series(),
 )
 def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
-    data: st.DataObject, width: int, height: int, log_y: bool, band: bool, ascii_only: bool, series: Series
+    data: st.DataObject, width: int, height: int, kind: Kind, band: bool, ascii_only: bool, series: Series
 ) -> None:
     plot = CurvePlot(units.loss, band=band)
     for _ in range(2):
@@ -93,7 +95,7 @@ def test_any_series_in_any_window_on_any_canvas_can_be_drawn(
             height,
             window=data.draw(windows_near(series)),
             switches=data.draw(any_switches(series)),
-            log_y=log_y,
+            kind=kind,
             ascii_only=ascii_only,
             plot=plot,
         )
@@ -127,7 +129,7 @@ def test_a_falling_curve_falls_from_its_first_value_to_its_last() -> None:
     assert rows[0] == 0
     assert rows[-1] == 31
     assert (np.diff(rows) >= 0).all()
-    assert labels(canvas) == ["1.00", "", "", "", "0.400", "", "", "0"]
+    assert labels(canvas) == ["1", "", "", "", "0.5", "", "", "0"]
 
 
 def test_columns_with_nan_or_inf_are_a_gap_under_a_red_cross() -> None:
@@ -186,22 +188,27 @@ def test_outliers_leave_the_plot_and_are_marked() -> None:
 
 
 def test_a_logarithmic_axis_spreads_the_decades_evenly() -> None:
-    canvas = plotted(list(np.geomspace(10, 0.001, 600)), log_y=True, band=False)
+    canvas = plotted(list(np.geomspace(10, 0.001, 600)), kind="log10", band=False)
     rows = dots(canvas, LINE_STYLES).argmax(axis=0)
     assert np.abs(rows - np.linspace(0, 31, 100)).max() <= 1
-    assert labels(canvas)[0] == "10.0"
-    assert labels(canvas)[-1] == "0.00100"
+    assert [label for label in labels(canvas) if label] == ["log", "1", "0.01"]
+
+
+def test_a_logarithmic_axis_says_so_and_a_linear_one_does_not() -> None:
+    for kind in ("linear", "log10", "log2"):
+        for height in (3, 5, 12):
+            assert ("log" in labels(plotted([1.0, 2.0, 4.0], height=height, kind=kind))) == (kind != "linear")
 
 
 def test_zero_on_a_logarithmic_axis_is_marked_at_the_bottom() -> None:
     values = [1.0] * 100
     values[50] = 0.0
-    bottom = plotted(values, log_y=True).lines()[-1]
+    bottom = plotted(values, kind="log10").lines()[-1]
     assert [x - GUTTER for x, character in enumerate(bottom) if character == "↓"] == [25]
 
 
 def test_a_series_without_positive_values_has_a_linear_axis() -> None:
-    canvas = plotted([-1.0, -2.0, -3.0], log_y=True)
+    canvas = plotted([-1.0, -2.0, -3.0], kind="log10")
     assert labels(canvas) == labels(plotted([-1.0, -2.0, -3.0]))
     assert dots(canvas, LINE_STYLES).any()
 
@@ -239,11 +246,14 @@ def test_ten_million_steps_are_drawn_from_the_overview() -> None:
         assert all(column > 90 for column in columns_without(canvas))
 
 
-@pytest.mark.parametrize("height", [1, 2, 4, 5, 12])
-def test_labels_are_at_the_ends_and_in_the_middle_if_there_is_room(height: int) -> None:
-    written = [label for label in labels(plotted([0.0, 1.0], height=height)) if label]
-    assert len(written) == (1 if height == 1 else 2 if height < 5 else 3)
-    assert [float(label) for label in written] == sorted(map(float, written), reverse=True)
+@pytest.mark.parametrize(("height", "count"), [(1, 1), (2, 2), (4, 2), (5, 3), (8, 3), (12, 6)])
+def test_labels_fall_by_equal_steps_and_have_a_free_line_between(height: int, count: int) -> None:
+    canvas = plotted([0.0, 1.0], height=height)
+    written = [(row, float(label)) for row, label in enumerate(labels(canvas)) if label]
+    assert len(written) == count
+    assert np.diff([value for _, value in written]) == pytest.approx(-1 / max(1, count - 1))
+    if height > 2:
+        assert all(below - above > 1 for (above, _), (below, _) in pairwise(written))
 
 
 def test_a_growing_run_changes_few_cells_of_a_frame() -> None:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from amptui import units
 from amptui.telemetry.history import RateTrack
+from amptui.telemetry.smoothing import smoothed_by_weight
 from amptui.telemetry.view import Series
 from amptui.tui.canvas import Canvas
-from amptui.tui.renderables.columns import extent, sample
-from amptui.tui.renderables.plot import CurvePlot, smoothed_by_weight
+from amptui.tui.renderables.columns import sample, shown_range
+from amptui.tui.renderables.plot import CurvePlot
 from amptui.tui.renderables.step_window import Window, visible_window
 
 BUCKETS, RECENT = 16, 24
@@ -95,7 +96,7 @@ def test_one_step_does_not_flatten_the_curve(count: int, outlier: tuple[int, flo
     steps[count // 2] = outlier
     series = rates(steps, buckets=2048, recent=2048)
     window = visible_window(series, 0)
-    low, high = extent(sample(series, window, 100), log=False, with_outliers=False)
+    low, high = shown_range(sample(series, window, 100), "linear", with_outliers=False)
     usual = 256 / 0.0061
     assert high <= 2.1 * usual
     assert low >= (0.4 * usual if count >= 60 else 0)
@@ -107,6 +108,6 @@ def test_one_step_does_not_flatten_the_curve(count: int, outlier: tuple[int, flo
 def test_a_switch_to_a_faster_precision_is_shown_whole() -> None:
     steps: list[Step] = [*[(256, 0.010)] * 300, *[(256, 0.002)] * 40]
     series = rates(steps, buckets=2048, recent=2048)
-    low, high = extent(sample(series, Window(1, 340), 100), log=False, with_outliers=False)
+    low, high = shown_range(sample(series, Window(1, 340), 100), "linear", with_outliers=False)
     assert low <= 25_600
     assert high >= 128_000

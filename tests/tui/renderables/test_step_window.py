@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amptui.telemetry.view import EMPTY_SERIES, PrecisionSwitch, Series
-from amptui.tui.renderables.step_window import Window, round_above, steps_ahead, stretches, visible_window
+from amptui.tui.renderables.step_window import Window, steps_ahead, stretches, visible_window
 
 
 def run_of(first_step: int, count: int) -> Series:
@@ -122,10 +122,3 @@ def test_stretches_cover_every_column_once_with_the_precision_of_its_last_step(
 
 def test_without_columns_there_are_no_stretches() -> None:
     assert stretches(Window(1, 9), (PrecisionSwitch(1, "fp32"),), 0) == []
-
-
-@given(st.integers(1, 10**15))
-def test_round_steps_are_1_2_or_5_with_zeros(steps: int) -> None:
-    above = round_above(steps)
-    assert steps <= above < 2.5 * steps or steps == above == 1
-    assert str(above).rstrip("0") in ("1", "2", "5")

@@ -1,0 +1,155 @@
+"""The value axis of every plot, on screen and pages: its limits, its labels and the heights of values."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from amptui.telemetry.view import Floats
+
+Kind = Literal["linear", "log10", "log2"]
+
+_STEPS = 5
+"""About how many round steps a range has; more would fit better, and change more often."""
+
+_MIN_RELATIVE_RANGE = 0.05
+"""A smaller range, relative to the values, is widened: labels of three digits must differ."""
+
+_MIN_RATIO = 2.0
+"""The same for a logarithmic axis."""
+
+_MIN_POSITIVE = 1e-290
+"""Smaller values count as zero: a tenth of them would not be a normal number."""
+
+LARGEST = 1e300
+"""Larger values are drawn as this one, so that the arithmetic of an axis stays finite."""
+
+_WIDE = 100.0
+"""An axis is logarithmic if the largest value is at least this many times the smallest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """From ``low`` to ``high``; both are positive if it is logarithmic."""
+
+    low: float
+    high: float
+    kind: Kind = "linear"
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether equal heights are equal ratios: a plot must say so."""
+        return self.kind != "linear"
+
+    def ends(self) -> tuple[float, float]:
+        """``low`` and ``high``, or their logarithms: the scale of heights."""
+        if self.kind == "linear":
+            return self.low, self.high
+        log = math.log2 if self.kind == "log2" else math.log10
+        return log(self.low), log(self.high)
+
+    def heights(self, values: Floats) -> Floats:
+        """The height of each value, from 0 at the bottom to 1; NaN for NaN, -inf without a logarithm."""
+        low, high = self.ends()
+        return (self._measured(values) - low) / (high - low)
+
+    def _measured(self, values: Floats) -> Floats:
+        values = np.minimum(np.maximum(values, -LARGEST), LARGEST)
+        if self.kind == "linear":
+            return values
+        log: np.ufunc = np.log2 if self.kind == "log2" else np.log10
+        exponents: Floats = log(values, out=np.full(values.shape, -np.inf), where=~(values <= 0))
+        return exponents
+
+    def ticks(self, most: int) -> tuple[float, ...]:
+        """At least two values to label, at most so many: round numbers at equal distances, from below.
+
+        Where no two round numbers are far enough apart, they are both ends.
+        """
+        found = self._linear_ticks(most) if self.kind == "linear" else self._powers(most)
+        return found if len(found) > 1 else (self.low, self.high)
+
+    def _linear_ticks(self, most: int) -> tuple[float, ...]:
+        interval = round_up(self.high / (most - 1) - self.low / (most - 1))
+        first, last = _whole_up(self.low / interval), _whole_down(self.high / interval)
+        return tuple(tidy(number * interval) for number in range(first, last + 1))
+
+    def _powers(self, most: int) -> tuple[float, ...]:
+        """1, 2 and 5 times the powers of ten, if there is room; else powers, or every so many."""
+        low, high = self.ends()
+        first, last = _whole_up(low), _whole_down(high)
+        if self.kind == "log10":
+            below, above = self.low * (1 - 1e-9), self.high * (1 + 1e-9)
+            digits = (digit * 10.0**power for power in range(first - 1, last + 1) for digit in (1, 2, 5))
+            held = tuple(tidy(value) for value in digits if below <= value <= above)
+            if len(held) <= most:
+                return held
+        interval = max(1, math.ceil(round_up(max(1, last - first) / (most - 1))))
+        base = 2.0 if self.kind == "log2" else 10.0
+        return tuple(base**power for power in range(-(-first // interval) * interval, last + 1, interval))
+
+
+def axis(low: float, high: float, kind: Kind) -> Axis:
+    """The axis for finite values from ``low`` to ``high``: its ends are round.
+
+    They are multiples of 1, 2 or 5 times a power of ten, such numbers themselves on an axis of powers of ten,
+    and powers of two on one of these. A constant gets a margin. For a logarithmic axis ``low`` should be the
+    smallest positive value: ``high`` replaces one that is not, and 1 a ``high`` that is not.
+    """
+    low, high = (min(max(value, -LARGEST), LARGEST) for value in (low, high))
+    if kind == "linear":
+        return Axis(*_linear_limits(low, high))
+    high = max(high if high > 0 else 1.0, _MIN_POSITIVE)
+    low = max(low if low > 0 else high, _MIN_POSITIVE)
+    if kind == "log2":
+        first, last = _whole_down(math.log2(low)), _whole_up(math.log2(high))
+        return Axis(2.0 ** (first - (first == last)), 2.0 ** (last + (first == last)), kind)
+    if high < low * _MIN_RATIO:
+        middle, half = math.sqrt(low) * math.sqrt(high), math.sqrt(_MIN_RATIO)
+        low, high = middle / half, middle * half
+    return Axis(round_down(low), round_up(high), kind)
+
+
+def kind_for(values: Floats) -> Kind:
+    """Logarithmic for positive values over a wide range."""
+    values = values[np.isfinite(values)]
+    wide = len(values) > 0 and values.min() > 0 and values.max() / _WIDE >= values.min()
+    return "log10" if wide else "linear"
+
+
+def _linear_limits(low: float, high: float) -> tuple[float, float]:
+    size = max(abs(low), abs(high))
+    if size < _MIN_POSITIVE:
+        return 0.0, 1.0
+    least = _MIN_RELATIVE_RANGE * size
+    if high - low < least:
+        middle = low + (high - low) / 2
+        low, high = middle - least / 2, middle + least / 2
+    step = round_up((high - low) / _STEPS)
+    return tidy(math.floor(low / step) * step), tidy(math.ceil(high / step) * step)
+
+
+def round_up(value: float) -> float:
+    """The smallest of 1, 2 and 5 times a power of ten from ``value`` > 0."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return tidy(next(digit * power for digit in (1, 2, 5, 10, 20) if digit * power >= value * (1 - 1e-9)))
+
+
+def round_down(value: float) -> float:
+    """The largest of 1, 2 and 5 times a power of ten up to ``value`` > 0."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return tidy(next(digit * power for digit in (5, 2, 1, 0.5) if digit * power <= value * (1 + 1e-9)))
+
+
+def tidy(value: float) -> float:
+    """Remove the rounding error: 0.6 for 3 times 0.2."""
+    return float(f"{value:.12g}")
+
+
+def _whole_up(value: float) -> int:
+    return math.ceil(value - 1e-9)
+
+
+def _whole_down(value: float) -> int:
+    return math.floor(value + 1e-9)
