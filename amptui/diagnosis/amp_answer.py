@@ -5,10 +5,12 @@ the plain output, the summary, the page, ``--json``. What happened outweighs wha
 steps were skipped or the loss was NaN, no measurement of a single step calls float16 safe.
 """
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
 
-from amptui.diagnosis.amp_finding import Finding, Question, Subject
+from amptui.codec import Codec
+from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
 from amptui.diagnosis.safety_findings import safety_findings
 from amptui.diagnosis.worth_findings import worth_findings
 from amptui.loop_records import OTHER_PRECISIONS
@@ -50,6 +52,12 @@ class AmpAnswer:
                 return finding
         raise KeyError(subject)
 
+    def grade(self, subject: Subject, step: int) -> Grade:
+        """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
+        matching = (finding for finding in self.findings if finding.subject == subject)
+        finding = next(matching, None)
+        return finding.grade if finding is not None and finding.step == step else "neutral"
+
     @property
     def headline_key(self) -> tuple[object, ...]:
         """What a log repeats the answer for: it changed if this did."""
@@ -61,9 +69,16 @@ class AmpAnswer:
             None if cause is None else (cause.subject, cause.state),
         )
 
-    def as_json(self) -> dict[str, Any]:
-        """Its facts as JSON values."""
-        return asdict(self)
+
+def answer_json(answer: AmpAnswer) -> str:
+    """The answer as one line of strict JSON, with its type, as records have it."""
+    facts = _codec().dumps(answer)
+    return f'{{"type":"AmpAnswer",{facts[1:]}'
+
+
+@cache
+def _codec() -> Codec[AmpAnswer]:
+    return Codec(AmpAnswer)
 
 
 def amp_answer(view: SessionView) -> AmpAnswer:
@@ -86,13 +101,15 @@ def amp_answer(view: SessionView) -> AmpAnswer:
 
 def precision_in_question(view: SessionView) -> str | None:
     """The AMP precision that runs, else the one that ran most, else the one that ``p`` would switch to."""
-    compared = view.compared
-    comparing = compared is not None and not compared.over
-    current = base_precision(view.precision or "")
-    if current in AMP_PRECISIONS and not comparing:
-        return current
+    compared, current = view.compared, base_precision(view.precision or "")
     if current in OTHER_PRECISIONS:
         return None
+    if compared is not None and not compared.over:  # precisions alternate: the answer must not
+        in_turns = [row.precision for row in compared.rows if row.precision in AMP_PRECISIONS]
+        if in_turns:
+            return in_turns[0]
+    elif current in AMP_PRECISIONS:
+        return current
     if view.comparison.amp is not None:
         return base_precision(view.comparison.amp)
     return None if view.run is None else view.run.amp_precision

@@ -106,11 +106,11 @@ def next_measurement(answer: AmpAnswer) -> tuple[Measurement, str]:
         }.get(measured_by, "")
     speed, agreement = answer.of("speed"), answer.of("agreement")
     if speed.measured_by == "precision" and speed.freshness == "never measured":
-        return "precision", "tries it"
+        return "precision", "tries it" if speed.state == "AMP never ran" else "tries FP32"
     if agreement.freshness != "fresh":
         return "x-ray", "compares gradients"
     if speed.low is None and speed.measured_by == "comparison":
-        return "comparison", "measures it in turns"
+        return "comparison", "interval"
     return "", ""
 
 
@@ -124,9 +124,10 @@ def finding_words(finding: Finding) -> str:
     return _WORDS[finding.subject].get(finding.state, "not measured").format(**_fields(finding))
 
 
-def age_words(finding: Finding) -> str:
-    """``old`` or ``never measured``; empty of what is fresh."""
-    return {"fresh": "", "old": "old", "never measured": ""}[finding.freshness]
+def short_words(finding: Finding) -> str:
+    """The same for a narrow table with labels: ``1.65×``, ``0.999 features.12``."""
+    words = _SHORT.get((finding.subject, finding.state))
+    return finding_words(finding) if words is None else words.format(**_fields(finding))
 
 
 _SKIPS = {
@@ -203,6 +204,38 @@ _WORDS: Mapping[Subject, Mapping[str, str]] = {
     },
 }
 """Each state's words."""
+
+
+_SHORT: Mapping[tuple[Subject, str], str] = {
+    **{("speed", state): "{ratio}" for state in ("faster", "slower", "same", "open")},
+    ("speed", "first impression"): "~{ratio} provisional",
+    **{("memory", state): "{ratio} the peak" for state in ("less", "same", "more")},
+    ("limit", "launch"): "launch, little gain",
+    ("overflow", "none recently"): "none in {whole} steps",
+    ("overflow", "occasional"): "{count} of {whole} skipped",
+    ("overflow", "frequent"): "{count} of {whole} skipped",
+    ("overflow", "skipped mostly"): "{count} of {whole} skipped",
+    ("overflow", "collapsing"): "collapses: {scale}",
+    ("overflow", "forward overflow"): "forward pass{in_place}",
+    ("overflow", "forward overflow once"): "forward pass{in_place}",
+    ("forward", "fits"): "{short} of 65.5 k",
+    ("float16", "survives"): "{share} flushed",
+    ("float16", "outweighed"): "{share} flushed",
+    ("float16", "loses"): "{share} flushed",
+    ("float16", "kept"): "{share} subnormal",
+    ("float16", "flushed"): "underflow: use bf16",
+    ("float16", "vanished"): "raise the scale",
+    ("float16", "skipped mostly"): "{count} of {whole} skipped",
+    ("agreement", "agree"): "{cosine}{at_place}",
+    ("agreement", "differ"): "{cosine}{at_place}",
+    ("agreement", "disagree"): "{cosine}{at_place}",
+    ("loss", "not finite"): "{loss} in {precision}",
+    ("loss", "validation not finite"): "validation {loss}",
+    ("loss", "mid-run"): "{other_loss} → {loss}",
+    ("weights", "lost"): "NaN or Inf{in_place}",
+    ("weights", "ranks differ"): "{count} ranks differ",
+}
+"""Where the words of a row have to be shorter."""
 
 
 def _fields(finding: Finding) -> dict[str, str]:

@@ -206,13 +206,14 @@ def run_plainly(
     ``quiet``: plain lines on a terminal ring no bell. ``world``: this process is rank 0 of several.
     """
     with RunLock.take(run_dir.path, new=not request.resume) as lock, lasting_streams():
-        listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
+        lines = JsonLines(separate_stdout()) if json else None
+        listeners: list[Listener] = [] if lines is None else [lines]
         training = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
         with _stop_signals(training) as signals:
             training.start()
-            if json:
+            if lines is not None:
                 follow(training, lock.renew)
-                return _finish(training, signals, lambda: None)
+                return _finish(training, signals, lambda: lines.finish(training.session.view()))
             front = PlainFront(
                 training.session.view,
                 sys.stdout,
