@@ -157,7 +157,7 @@ def _add_train(train: argparse.ArgumentParser) -> None:
     add = train.add_argument_group("output").add_argument
     add("--detach", action="store_true", help="train in the background; `amptui attach` opens the screen")
     add("--headless", action="store_true", help="write plain lines instead of showing the screen")
-    add("--json", action="store_true", help="write every record as one JSON line to standard output")
+    add("--json", action="store_true", help="write every record as a JSON line, at the end the answer on AMP")
     _add_quiet(add)
     _add_fps(add)
 

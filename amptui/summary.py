@@ -3,19 +3,17 @@
 from collections.abc import Sequence
 
 from amptui import units
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.answer_words import answer_lines
 from amptui.diagnosis.event_words import run_ended, weights_saved
-from amptui.diagnosis.float16_verdicts import window_verdict, xray_verdict
 from amptui.diagnosis.labels import data_label, precision_label
-from amptui.diagnosis.loss_scale import scaler_sentence
 from amptui.diagnosis.rank_words import run_words, speed_sentence
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
-    gain_sentences,
     of_steps,
     provisional_lines,
     result_cards,
-    result_of_the_pair,
     uncounted,
 )
 from amptui.diagnosis.tensor_cores import flops_hints, flops_line
@@ -111,18 +109,12 @@ def _verdict(view: SessionView) -> list[str]:
     lines = provisional_lines(comparison) + uncounted(view)
     if view.compared is not None:
         lines += result_cards(view.compared, view.run)
-    return lines if result_of_the_pair(view) is not None else lines + gain_sentences(comparison)
+    return lines
 
 
 def _numerics(view: SessionView) -> list[str]:
-    """The findings on the Tensor Cores, on float16 and on AMP's speed-up, a line each."""
-    numerics, lines = view.numerics, [line for found in view.flops if (line := flops_line(found))]
-    lines += flops_hints(view.flops)
-    if numerics.scaler.state != "unused":
-        lines.append(f"loss scaler: {numerics.scaler.state}: {scaler_sentence(numerics.scaler)}")
-    if numerics.window is not None:
-        text = window_verdict(numerics.window).text
-        lines.append(f"float16 histogram of step {numerics.window.step:,}: {text}")
-    if numerics.xray is not None:
-        lines.append(f"X-ray of step {numerics.xray.step:,}: {xray_verdict(numerics.xray).text}")
+    """What the steps compute, then the answer on AMP with its findings, and why it gained little."""
+    lines = [line for found in view.flops if (line := flops_line(found))] + flops_hints(view.flops)
+    if view.run is not None:
+        lines += ["", *answer_lines(amp_answer(view))]
     return lines + explanations(view)

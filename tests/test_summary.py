@@ -60,8 +60,8 @@ def test_precisions_stand_side_by_side_with_what_amp_gave() -> None:
     assert len(fp32) == len(fp16)
     assert lines[header + 3 : header + 6] == [
         "warm-up steps left out: 40",
-        "AMP fp16: 1.94× the speed of FP32",
-        "AMP fp16: 38% less peak memory",
+        "",
+        "AMP fp16: 1.94× the speed of FP32; ✔ no trouble in 604 steps",
     ]
     assert lines[-1] == "journal: runs/mnist-deep/journal.jsonl"
 
@@ -77,8 +77,9 @@ def test_it_says_where_the_weights_are() -> None:
 
 def test_what_turns_measured_takes_the_place_of_the_running_tally() -> None:
     told = text(replace(views.finished(), compared=record_samples.compared()))
-    assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips" in told
-    assert "the speed of" not in told
+    assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips" in told
+    assert "AMP fp16: 1.71× the speed of FP32 (1.68 to 1.74); ✔ no trouble" in told
+    assert "1.94×" not in told
 
 
 def test_what_was_not_measured_is_not_a_number_and_nothing_is_concluded_from_it() -> None:
@@ -97,8 +98,9 @@ def test_a_precision_that_hardly_ran_is_told_of_and_nothing_is_said_to_be_sure()
     assert lines[header + 1].split()[1:6] == ["9", "~583", "ms", "~54.9/s", "0.0412"]
     assert lines[header + 3 : header + 5] == [
         "~ provisional: warm-up steps, 9 in FP32, 4 in AMP fp16",
-        "AMP fp16: ~1.84× the speed of FP32, provisional: not enough steps: FP32 0 of 20, AMP 0 of 20",
+        "",
     ]
+    assert "AMP fp16: ~1.84× the speed of FP32, provisional; ? safety not measured yet" in lines
 
 
 def test_thirteen_steps_with_two_switches_leave_an_impression() -> None:
@@ -167,16 +169,15 @@ def test_what_was_found_out_about_float16_is_told_with_the_numbers() -> None:
         ),
         comparison=replace(comparison, rows=rows, held_back_by="input"),
     )
-    told = [
-        "loss scaler: healthy: no recent overflow: nothing to do",
-        "float16 histogram of step 1,200: gradients would survive float16: 0% of nonzero flushed at 65,536",
-        "X-ray of step 700: gradients agree in all 2 layers; worst features.12 0.9991; losses 0.20% apart",
-        "input-bound: FP32 waits for data 60.0% of each step, AMP fp16 60.0%; speed up data loading first",
-    ]
     lines = summary_lines(view)
-    first = lines.index(told[0])
-    assert lines[first : first + 4] == told
-    assert lines[first - 1] == "AMP fp16: 38% less peak memory"
+    for told in (
+        "AMP fp16: 1.94× the speed of FP32; ✔ safe: gradients agree, no overflow",
+        "  ✔ overflow   none in 300 steps  (step 1,204 in AMP fp16)",
+        "  ✔ float16    0% flushed at 65,536  (step 1,200 in FP32, scale 65,536)",
+        "  ✔ agreement  worst 0.999 features.12  (step 700 in AMP fp16, scale 65,536)",
+        "input-bound: FP32 waits for data 60.0% of each step, AMP fp16 60.0%; speed up data loading first",
+    ):
+        assert told in lines
 
 
 def test_a_scaler_that_never_ran_is_not_judged() -> None:

@@ -13,8 +13,10 @@ from torch.utils.data import IterableDataset
 
 from amptui import Data, DataRequest, Experiment
 from amptui.control import Control, PauseRequest, PrecisionRequest, TraceRequest, XRayRequest
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.answer_words import finding_words
 from amptui.diagnosis.event_words import event_details, event_text
-from amptui.diagnosis.float16_verdicts import trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.float16_verdicts import trace_verdict, xray_verdict
 from amptui.diagnosis.speed import explanations
 from amptui.engine.description import describe_run
 from amptui.engine.prepared import Prepared
@@ -246,12 +248,10 @@ def test_buffers_that_stay_sound_are_not_spoken_of() -> None:
 
 
 def test_gradients_that_would_vanish_in_float16_are_told_while_in_fp32() -> None:
-    window = watch(unstable("underflow", precision="fp32", steps=30)).numerics.window
-    assert window is not None
-    verdict = window_verdict(window)
-    assert verdict.severity == "warning"
-    assert "float16 would lose gradients" in verdict.text
-    assert "bf16" in verdict.text
+    answer = amp_answer(watch(unstable("underflow", precision="fp32", steps=30)))
+    small = answer.of("float16")
+    assert (small.grade, small.happened) == ("warning", False)
+    assert "use bf16" in finding_words(small)
 
 
 @pytest.mark.parametrize(

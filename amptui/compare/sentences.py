@@ -128,7 +128,7 @@ def speed(contrast: Contrast) -> str:
     if found is None:
         return ""
     ratio, baseline = units.ratio(found.mean), group_name(contrast.baseline)
-    sides = f"{group_name(contrast.other)}: {ratio} the samples/s of {baseline}"
+    sides = f"{group_name(contrast.other)}: {ratio} the speed of {baseline}"
     low, high = units.ratio(found.low), units.ratio(found.high)
     return sides if low == high else f"{sides}, {low} to {high} from run to run"
 

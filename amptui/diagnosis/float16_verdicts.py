@@ -1,4 +1,4 @@
-"""Float16 histogram, module trace and X-ray in words: the verdict in one line, and its details."""
+"""Float16 histogram, module trace and X-ray in words: what each found in one line, and its details."""
 
 import math
 from dataclasses import dataclass
@@ -30,11 +30,11 @@ class Verdict:
 # ------------------------------------------------------------------------------- the float16 window
 
 
-def window_verdict(window: Float16Window) -> Verdict:
-    """``gradients would survive float16: 0.02% of nonzero flushed at 65,536``."""
+def window_facts(window: Float16Window) -> str:
+    """``0.02% of nonzero flushed at 65,536``: what it counted; what that means is for the answer to say."""
     found = judge_window(window)
     tell = _before_float16 if window.hypothetical else _in_float16
-    return Verdict(found.severity, tell(window, found))
+    return tell(window, found)
 
 
 def _before_float16(window: Float16Window, found: WindowVerdict) -> str:
@@ -49,10 +49,7 @@ def _before_float16(window: Float16Window, found: WindowVerdict) -> str:
         flushed += f" ({units.count(window.loss_scale)} overflows)"
     if found.worst is not None:
         flushed += f"; most in {found.worst.name} ({units.share(lost_share(found.worst), 1)})"
-    if found.state == "survives":
-        return f"gradients would survive float16: {flushed}"
-    hint = "use bf16" if found.halvings else "use a higher scale or bf16"
-    return f"float16 would lose gradients: {flushed}; {hint}"
+    return flushed
 
 
 def _in_float16(window: Float16Window, found: WindowVerdict) -> str:
@@ -66,8 +63,6 @@ def _in_float16(window: Float16Window, found: WindowVerdict) -> str:
     if window.zeros:
         zeros = f"{units.share(window.zeros, window.elements)} zeros (true zeros or flushed)"
     text = f"in fp16 at {scale}: {zeros}, {units.share(window.subnormal, window.elements)} subnormal"
-    if found.state == "flushed":
-        return f"{text}; many were probably flushed: use bf16"
     if found.state == "vanished":
         return f"{text}; {found.doublings} doublings of headroom: a higher scale keeps more"
     return text

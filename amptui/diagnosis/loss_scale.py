@@ -28,6 +28,11 @@ from amptui.telemetry.view import GrowthOutlook
 # -------------------------------------------------------------------------------------- the scaler
 
 
+def scaler_state(verdict: ScalerVerdict) -> str:
+    """The state's name; without an overflow the scaler is no judge of anything else."""
+    return "no overflow" if verdict.state == "healthy" else verdict.state
+
+
 def scaler_sentence(verdict: ScalerVerdict) -> str:
     """What the scaler's state means and what to do; empty while none is in use."""
     facts = verdict.facts
@@ -45,10 +50,9 @@ def scaler_sentence(verdict: ScalerVerdict) -> str:
 
 
 _SCALER_IS_WELL: Mapping[str, str] = {
-    "calibrating": "normal: the scale starts high on purpose and halves until the gradients fit; "
-    "nothing to do",
-    "healthy": "no recent overflow: nothing to do",
-    "backing off": "normal: the scaler finds its limit by occasional overflows; nothing to do",
+    "calibrating": "normal: the scale starts high on purpose and halves until the gradients fit",
+    "healthy": "what underflows the scaler does not notice",
+    "backing off": "normal: the scaler finds its limit by occasional overflows",
 }
 
 

@@ -27,8 +27,8 @@ WIDE = 1.2
 def result_cards(found: PrecisionsCompared, run: RunStarted | None) -> list[str]:
     """A card for each precision beside the baseline; none before its first pair of blocks.
 
-    ``AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20 steps,
-    mnist-deep, batch 256, H200``.
+    ``AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, 12 blocks of 20
+    steps, mnist-deep, batch 256, H200``.
     """
     baseline, *others = found.rows
     cards = [
@@ -53,10 +53,10 @@ def result_of_the_pair(view: SessionView) -> PrecisionMeasured | None:
 
 
 class Speed(NamedTuple):
-    """How much faster than another one a precision is."""
+    """A precision's speed relative to another one's."""
 
     words: str
-    """``1.71× faster``, or ``as fast as FP32 within noise``."""
+    """``1.71× the speed of FP32``, or ``as fast as FP32 within noise``."""
     interval: str
     """``(1.68 to 1.74)``; empty without one."""
     gain: int
@@ -64,29 +64,20 @@ class Speed(NamedTuple):
 
 
 def speed_of(speedup: float, low: float | None, high: float | None, than: str) -> Speed:
-    """A speed-up above 0 with its interval, if there is one; for slower, both are inverted.
+    """A speed-up above 0 with its interval, if there is one; below 1 it is slower.
 
-    An interval that contains 1 is always of the speed-up; if it is wide, which one is faster remains open.
+    If an interval that contains 1 is wide, which one is faster remains open.
     """
-    factor = factor_words(speedup)
-    gain = 0 if not factor else 1 if speedup > 1 else -1
+    ratio = units.ratio(speedup)
+    gain = 0 if ratio == "1.00×" else 1 if speedup > 1 else -1
+    factor = f"{ratio} the speed of {than}" if gain else f"as fast as {than}"
     if not low or not high:
-        return Speed(factor or f"as fast as {than}", "", gain)
+        return Speed(factor, "", gain)
     if low <= 1 <= high:
         wide = high / low > WIDE
         words = f"no significant difference from {than} yet" if wide else f"as fast as {than} within noise"
         return Speed(words, _interval(low, high), 0)
-    if speedup < 1:
-        low, high = 1 / high, 1 / low
-    return Speed(factor or f"as fast as {than}", _interval(low, high), gain)
-
-
-def factor_words(speedup: float) -> str:
-    """``1.71× faster`` or ``2.00× slower``; empty if it rounds to 1.00×. ``speedup`` is above 0."""
-    words = units.ratio(max(speedup, 1 / speedup))
-    if words == "1.00×":
-        return ""
-    return f"{words} {'faster' if speedup > 1 else 'slower'}"
+    return Speed(factor, _interval(low, high), gain)
 
 
 def ratio_words(value: float | None, low: float | None, high: float | None) -> str:
@@ -131,24 +122,23 @@ def _card(
 
 
 def _pair_card(found: PrecisionsCompared, pair: PairCompared) -> str:
-    """``AMP bf16 compiled 1.24× faster than AMP bf16 eager (1.20 to 1.28)``."""
+    """``AMP bf16 compiled 1.24× the speed of AMP bf16 eager (1.20 to 1.28)``."""
     than = compared_label(pair.than, found)
     gain = _gain_words(pair.speedup, pair.speedup_low, pair.speedup_high, than)
     return f"{compared_label(pair.precision, found)} {gain}"
 
 
 def launch_bound_gain(pair: PairCompared, option: str) -> str:
-    """``FP32 eager is launch-bound: --compile reduce-overhead makes it 1.80× faster (1.75 to 1.85)``."""
+    """``FP32 eager is launch-bound: with --compile default 1.80× the speed of FP32 eager (1.75 to 1.85)``."""
     speed = speed_of(pair.speedup, pair.speedup_low, pair.speedup_high, precision_label(pair.than))
-    gain = f"{option} makes it {speed.words}" if speed.gain else f"with {option} it is {speed.words}"
+    gain = f"with {option} {speed.words}"
     interval = speed.interval or "(too few blocks for an interval)"
     return f"{precision_label(pair.than)} is launch-bound: {gain} {interval}"
 
 
 def _gain_words(speedup: float, low: float | None, high: float | None, than: str) -> str:
     speed = speed_of(speedup, low, high, than)
-    words = f"{speed.words} than {than}" if speed.gain else speed.words
-    return f"{words} {speed.interval or '(too few blocks for an interval)'}"
+    return f"{speed.words} {speed.interval or '(too few blocks for an interval)'}"
 
 
 # ---------------------------------------------------------------------------- the running ratio
@@ -176,22 +166,6 @@ def why_no_ratio(comparison: Comparison, accepts: Collection[RequestKind] = ()) 
     if comparison.missing == "steps" and comparison.rows and not (comparison.baseline or comparison.amp):
         return "neither FP32 nor AMP ran"
     return {"": "", "steps": "no steps yet"}[comparison.missing]
-
-
-def gain_sentences(comparison: Comparison) -> list[str]:
-    """``AMP fp16: 1.94× the speed of FP32`` and its memory; for a first impression, what it still needs."""
-    if comparison.amp is None or comparison.baseline is None:
-        return []
-    amp, baseline = precision_label(comparison.amp), precision_label(comparison.baseline)
-    lines = []
-    if comparison.speedup is not None:
-        lines.append(f"{amp}: {units.ratio(comparison.speedup)} the speed of {baseline}")
-    elif comparison.provisional_speedup is not None:
-        ratio = f"{PROVISIONAL}{units.ratio(comparison.provisional_speedup)}"
-        lines.append(f"{amp}: {ratio} the speed of {baseline}, provisional: {why_no_ratio(comparison)}")
-    if comparison.memory_saving is not None:
-        lines.append(f"{amp}: {less_memory(comparison.memory_saving)}")
-    return lines
 
 
 def of_steps(stats: PrecisionStats, figure: str) -> str:

@@ -25,13 +25,13 @@ def _main(recording: RecordedRun) -> Markup:
     loss, others = curves[:1], curves[1:]
     cards = [
         sections.figures(recording),
+        safety.conclusions(view),
         optimizers_card(view),
         card("training", *loss, _legend(recording)),
         sections.comparison(view),
         ranks_card(view),
         sections.time_spent(view),
         sections.memory_spent(view),
-        safety.conclusions(view),
         card("curves", element("div", *others, class_="charts") if any(others) else None),
         *other_cards(recording),
         safety.window(view.numerics.window),

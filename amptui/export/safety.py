@@ -1,49 +1,50 @@
-"""Is AMP safe? The page's cards on loss scale, headroom, float16 histogram, module trace and X-ray."""
+"""The page's cards on the answer on AMP, float16 histogram, module trace and X-ray."""
 
 import math
+from collections.abc import Mapping
 
 from amptui import units
 from amptui.diagnosis import loss_scale
-from amptui.diagnosis.float16_verdicts import (
-    Verdict,
-    at_scale,
-    distance,
-    place_of,
-    trace_verdict,
-    what_overflowed_first,
-    window_verdict,
-    xray_verdict,
-)
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.amp_finding import Grade
+from amptui.diagnosis.answer_words import LABELS, SIGNS, answer_line, evidence_rows
+from amptui.diagnosis.float16_verdicts import at_scale, distance, place_of, what_overflowed_first
 from amptui.diagnosis.memory_use import saved_for_backward
 from amptui.export import float16_histogram_svg
 from amptui.export.markup import Markup, card, chip, details, element, facts, paragraph, table, verdict
 from amptui.findings import Float16Window, LayerAgreement, ModulesTraced, XRayTaken
-from amptui.telemetry.view import NumericsView, ScalerView, SessionView
+from amptui.telemetry.view import NumericsView, SessionView
 
 
 def conclusions(view: SessionView) -> Markup | None:
-    """The verdicts in the order of the screen, and the numbers behind them."""
-    numerics = view.numerics
-    said = [
-        _scaler(numerics),
-        _verdict("float16", window_verdict(numerics.window) if numerics.window is not None else None),
-        _verdict("trace", trace_verdict(numerics.trace) if numerics.trace is not None else None),
-        _verdict("X-ray", xray_verdict(numerics.xray) if numerics.xray is not None else None),
-    ]
-    numbers = facts([*_gradients(numerics), *_scale(view.scaler)])
-    return card("is AMP safe?", *said, numbers, paragraph(loss_scale.outlook(numerics.outlook), "note"))
-
-
-def _scaler(numerics: NumericsView) -> Markup | None:
-    scaler = numerics.scaler
-    if scaler.state == "unused":
+    """The answer on AMP, each finding with what it is from, and the numbers behind them."""
+    if view.run is None:
         return None
-    said = verdict(scaler.severity, f"loss scaler {scaler.state}", loss_scale.scaler_sentence(scaler))
-    return element("div", said, paragraph(loss_scale.scaler_rule(scaler), "note"))
+    answer, numerics = amp_answer(view), view.numerics
+    said = [
+        _finding(SIGNS[finding.grade], finding.grade, LABELS[finding.subject], words, evidence)
+        for finding, words, evidence in evidence_rows(answer)
+    ]
+    numbers = facts([*_gradients(numerics), *_scale(view)])
+    outlook = paragraph(loss_scale.outlook(numerics.outlook), "note")
+    line = paragraph(answer_line(answer), "verdict")
+    return card("is AMP worth it, is it safe?", line, *said, numbers, outlook)
 
 
-def _verdict(label: str, found: Verdict | None) -> Markup | None:
-    return None if found is None else verdict(found.severity, label, found.text)
+def _finding(sign: str, grade: Grade, label: str, words: str, evidence: str) -> Markup:
+    mark = element("span", sign, class_=f"sign {_SIGN_CLASSES[grade]}")
+    beside = element("span", f" {evidence}", class_="note") if evidence else None
+    return element("p", mark, " ", element("b", label), " ", words, beside, class_="verdict")
+
+
+_SIGN_CLASSES: Mapping[Grade, str] = {
+    "good": "info",
+    "neutral": "",
+    "warning": "warning",
+    "error": "error",
+    "unknown": "",
+}
+"""The page's classes are of severities."""
 
 
 def _gradients(numerics: NumericsView) -> list[tuple[str, str]]:
@@ -70,10 +71,17 @@ def _least(numerics: NumericsView) -> str:
     return f"recent minimum {units.doublings(numerics.min_headroom)}"
 
 
-def _scale(scaler: ScalerView) -> list[tuple[str, str]]:
+def _scaler(numerics: NumericsView) -> str:
+    state = loss_scale.scaler_state(numerics.scaler)
+    return f"{state}: {loss_scale.scaler_rule(numerics.scaler)}"
+
+
+def _scale(view: SessionView) -> list[tuple[str, str]]:
+    scaler = view.scaler
     if scaler.scale is None:
         return []
     return [
+        ("loss scaler", _scaler(view.numerics)),
         ("loss scale", units.count(scaler.scale)),
         ("fp16 steps", f"{units.count(scaler.applied)} applied, {units.count(scaler.skipped)} skipped"),
         ("last change", loss_scale.last_change(scaler.last_change)),

@@ -9,7 +9,6 @@ from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.speed import (
     NOT_MEASURED,
     explanations,
-    gain_sentences,
     less_or_more,
     of_steps,
     provisional_lines,
@@ -151,14 +150,12 @@ def comparison(view: SessionView) -> Markup | None:
 
 
 def _gain(view: SessionView) -> list[str]:
+    """Why there is no ratio, or why it is small; the ratio itself is in the answer."""
     found = view.comparison
     if not {found.baseline, found.amp} <= {stats.precision for stats in found.rows}:
         return ["FP32 and AMP did not both run: nothing to compare"]
-    lines = explanations(view)
-    if result_of_the_pair(view) is None:
-        unknown = found.speedup is None and found.provisional_speedup is None
-        lines = [*([why_no_ratio(found)] if unknown else []), *gain_sentences(found), *lines]
-    return lines
+    unknown = found.speedup is None and result_of_the_pair(view) is None
+    return [*([why_no_ratio(found)] if unknown else []), *explanations(view)]
 
 
 def time_spent(view: SessionView) -> Markup | None:

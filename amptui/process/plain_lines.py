@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from amptui import codec, units
 from amptui.diagnosis.alerts import Alerts
+from amptui.diagnosis.amp_answer import amp_answer, answer_json
+from amptui.diagnosis.answer_words import answer_line, safety_grade
 from amptui.diagnosis.event_words import event_text
 from amptui.diagnosis.labels import precision_label
 from amptui.diagnosis.loss_form import has_no_loss, loss_form_words, step_loss_words
@@ -25,11 +27,12 @@ from amptui.text import NO_ROOM, fall_silent, write_line
 STATUS_INTERVAL_SECONDS = 5.0
 """Time between two status lines during training."""
 
-_SIGNS = {"info": " ", "warning": "!", "error": "x"}
+_SIGNS = {"info": " ", "neutral": " ", "good": " ", "unknown": " ", "warning": "!", "error": "x"}
+"""Of severities, and of the grades of a finding on AMP."""
 
 
 class JsonLines:
-    """Writes every record as one JSON object a line; stops when the reader is gone."""
+    """Writes every record as one JSON object a line, the answer last; stops when the reader is gone."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -37,10 +40,17 @@ class JsonLines:
 
     def __call__(self, records: Sequence[Record]) -> None:
         """Write a batch of records."""
+        self._write("".join(f"{codec.dumps(record)}\n" for record in records))
+
+    def finish(self, view: SessionView) -> None:
+        """Write the answer on AMP as the last line: no record, but what all records come to."""
+        self._write(f"{answer_json(amp_answer(view))}\n")
+
+    def _write(self, text: str) -> None:
         if self._gone:
             return
         try:
-            self._out.write("".join(f"{codec.dumps(record)}\n" for record in records))
+            self._out.write(text)
             self._out.flush()
         except OSError as error:
             self._gone = True  # the training and its journal continue without a reader
@@ -70,6 +80,7 @@ class PlainFront:
         self._phase = ""
         self._status_step = 0
         self._status_front = ""
+        self._answer: tuple[object, ...] = ()
 
     def update(self) -> None:
         """Write what happened since the last call; call it a few times a second."""
@@ -95,8 +106,16 @@ class PlainFront:
             self._status_due = time.monotonic() + STATUS_INTERVAL_SECONDS
             self._status_step, self._status_front = view.step, view.front
             self._write(f"{_clock(time.time())}   {status_line(view)}")
+            self._write_answer(view)
         if self._alerts is not None and (text := self._alerts.news(view, stop_asked=self._stop_asked())):
             notify(self._out, text)
+
+    def _write_answer(self, view: SessionView) -> None:
+        """The answer on AMP beside a status line, when it has changed."""
+        answer = amp_answer(view)
+        if answer.headline_key != self._answer:
+            self._answer = answer.headline_key
+            self._write(f"{_clock(time.time())} {_SIGNS[safety_grade(answer)]} {answer_line(answer)}")
 
     def _new_events(self, events: tuple[Event, ...]) -> list[Event]:
         """The events since the last look, oldest first; an event whose count grows is written once.

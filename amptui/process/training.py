@@ -166,16 +166,18 @@ def run_plainly(
     """
     with ExitStack() as opened:
         opened.enter_context(lasting_streams())
-        listeners: list[Listener] = [JsonLines(separate_stdout())] if json else []
+        lines = JsonLines(separate_stdout()) if json else None
+        listeners: list[Listener] = [] if lines is None else [lines]
         wired = wire(request, spec, run_dir, listeners=listeners, world=world, report=complain)
         training = opened.enter_context(wired)
         signals = opened.enter_context(_stop_signals(training))
         training.start()
-        if json:
+        session = training.recording.session
+        if lines is not None:
             follow(training)
-            return _finish(training, signals, lambda: None)
+            return _finish(training, signals, lambda: lines.finish(session.view()))
         front = PlainFront(
-            training.recording.session.view,
+            session.view,
             sys.stdout,
             alerts=None if quiet else Alerts(time.time()),
             stop_asked=lambda: training.control.stop_reason is not None,

@@ -9,6 +9,7 @@ from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.layout import TITLES, Layout, arrange, draw_backdrop
 from amptui.tui.panels import (
+    answer_panel,
     event_list,
     footer,
     header,
@@ -77,6 +78,7 @@ def _framed_panels() -> dict[str, _Framed]:
     throughput_curve = _EverySecond(throughput.ThroughputPanel().draw, even=False)
     scale_curve = _EverySecond(scale.ScalePanel().draw, even=False)
     return {
+        "answer": _Framed(answer_panel.headline, answer_panel.draw),
         "loss": _Framed(loss.headline, loss_curve.draw),
         "throughput": _Framed(throughput.headline, throughput_curve.draw),
         "scale": _Framed(scale.headline, scale_curve.draw),
@@ -96,6 +98,7 @@ class Frame:
         self._framed = _framed_panels()
         self._unframed: dict[str, Draw] = {
             "header": header.draw,
+            "amp": answer_panel.draw_line,
             "banner": _draw_banner,
             "optimizers": optimizer_line.draw,
             "footer": footer.draw,
@@ -124,6 +127,7 @@ class Frame:
             banner_lines=banner_lines,
             rank_lines=ranks,
             optimizer_lines=optimizer_line.wanted_height(view),
+            has_scale=view.scaler.scale is not None,
         )
         canvas.put(self._backdrop(layout, canvas))
         for place in layout:

@@ -2,18 +2,23 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from amptui.tui.canvas import Canvas, Rect
 from amptui.tui.style import Style
 
-PANELS = ("loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
+PANELS = ("answer", "loss", "throughput", "scale", "numerics", "memory", "comparison", "events")
 """The panels, in the order in which ``tab`` enlarges them."""
 
 RANKED_PANELS = (*PANELS[:-1], "ranks", PANELS[-1])
 """The same of a distributed run."""
 
-TITLES = {name: name for name in RANKED_PANELS} | {"scale": "loss scale", "numerics": "float16"}
+TITLES = {name: name for name in RANKED_PANELS} | {
+    "answer": "is AMP worth it, is it safe",
+    "scale": "loss scale",
+    "numerics": "float16",
+}
 
 SMALLEST = (40, 12)
 """Columns and lines. A smaller terminal shows only a notice."""
@@ -24,6 +29,15 @@ _TWO_COLUMNS = 34
 _MIN_RANK_LINES = 6
 """Of a framed panel of ranks: a sentence, titles and two rows."""
 
+_ANSWER_WIDTH = 44
+"""Of the answer's panel between two others."""
+
+_COMPARISON_LINES = 14
+"""What a comparison needs above the answer: its table, two lines of verdict, a frame."""
+
+_MIN_ANSWER_LINES, _MAX_ANSWER_LINES = 7, 11
+"""Of the answer's panel there: five rows, or one of each finding."""
+
 _EVENT_LINES = 3
 """Events shown where panels are folded to one line each."""
 
@@ -33,7 +47,7 @@ class Place:
     """The place of a panel; one without a frame is folded to the lines of ``rect``."""
 
     name: str
-    """One of ``RANKED_PANELS``, or ``header``, ``banner``, ``optimizers``, ``footer``, ``notice``."""
+    """Of ``RANKED_PANELS``, or ``header``, ``amp``, ``banner``, ``optimizers``, ``footer``, ``notice``."""
     rect: Rect
     framed: bool
 
@@ -50,34 +64,43 @@ def arrange(
     banner_lines: int = 0,
     rank_lines: int = 0,
     optimizer_lines: int = 0,
+    has_scale: bool = True,
 ) -> Layout:
     """Return the place of each panel on a screen of ``width`` columns by ``height`` lines.
 
-    ``focus``, one of ``RANKED_PANELS``, fills the screen between header and footer. ``banner_lines`` stay
-    free below the header, and below them ``optimizer_lines``. Large screens frame every panel; smaller ones
-    fold panels to one line each, the loss last. Only the largest show the numerics beside the other panels. A
-    distributed run has a panel of its ranks above the events, of ``rank_lines`` at most. Below ``SMALLEST``
-    there is only a notice.
+    Below the header are ``banner_lines``, then the answer on AMP in one line, then ``optimizer_lines``.
+    ``focus``, one of ``RANKED_PANELS``, fills the screen between these and the footer. Large screens frame
+    every panel; smaller ones fold panels to one line each, the loss last. Only the largest show the numerics
+    beside the other panels, and only high ones the answer's panel. A distributed run has a panel of its ranks
+    above the events, of ``rank_lines`` at most. Without a loss scale (``has_scale``) the others have its
+    room. Below ``SMALLEST`` there is only a notice.
     """
     if width < SMALLEST[0] or height < SMALLEST[1]:
         return (Place("notice", Rect(0, 0, max(0, width), max(0, height)), framed=False),)
     banner = Rect(0, 1, width, min(banner_lines, height // 4))
-    others = Rect(0, banner.y + banner.height, width, optimizer_lines)
-    body = Rect(0, others.y + others.height, width, height - 2 - banner.height - others.height)
+    answer = Rect(0, banner.y + banner.height, width, 1)
+    others = Rect(0, answer.y + 1, width, optimizer_lines)
+    body = Rect(0, others.y + others.height, width, height - 3 - banner.height - others.height)
     header = Place("header", Rect(0, 0, width, 1), framed=False)
     footer = Place("footer", Rect(0, height - 1, width, 1), framed=False)
-    lines = {"banner": banner, "optimizers": others}
+    lines = {"banner": banner, "amp": answer, "optimizers": others}
     above = (header, *(Place(name, rect, framed=False) for name, rect in lines.items() if rect.height))
-    middle: Layout = (Place(focus, body, framed=True),) if focus is not None else ()
-    return (*above, *(middle or _middle(width, height, body, rank_lines)), footer)
+    middle: Layout = () if focus is None else (Place(focus, body, framed=True),)
+    if focus is None:
+        middle = _middle(width, height, body, rank_lines, has_scale=has_scale)
+    return (*above, *middle, footer)
 
 
-def _middle(width: int, height: int, body: Rect, rank_lines: int) -> Layout:
+def _middle(width: int, height: int, body: Rect, rank_lines: int, *, has_scale: bool) -> Layout:
     """Choose the layout for a screen of this size and apply it to ``body``."""
-    for least_width, least_height, least_body, lay_out in _LAYOUTS:
-        if width >= least_width and height >= least_height:
-            return _with_ranks(lay_out, body, least_body, rank_lines) if rank_lines else lay_out(body)
-    return _with_ranks(_lines, body, body.height, rank_lines) if rank_lines else _lines(body)
+    fitting = (
+        (least_body, lay_out)
+        for least_width, least_height, least_body, lay_out in _LAYOUTS
+        if width >= least_width and height >= least_height
+    )
+    least_body, lay_out = next(fitting, (body.height, _lines))
+    lay_out = partial(lay_out, has_scale=has_scale)
+    return _with_ranks(lay_out, body, least_body, rank_lines) if rank_lines else lay_out(body)
 
 
 def _with_ranks(lay_out: Callable[[Rect], Layout], body: Rect, least_body: int, rank_lines: int) -> Layout:
@@ -91,7 +114,7 @@ def _with_ranks(lay_out: Callable[[Rect], Layout], body: Rect, least_body: int, 
     return (*others, ranks, Place("events", below, framed=events.framed))
 
 
-def _large(body: Rect) -> Layout:
+def _large(body: Rect, *, has_scale: bool) -> Layout:
     """The wide layout with the numerics between the loss and the curves of throughput and scale."""
     inside = _between(16, round(0.32 * body.height), 24)
     # Each row takes its part of what is left: on a higher screen the loss is never smaller.
@@ -100,31 +123,43 @@ def _large(body: Rect) -> Layout:
     top = body.height - inside - curves - foot
     right = _between(40, round(0.27 * body.width), 56)
     upper, middle, lower, last = _rows(body, top, inside, curves, foot)
+    others = {"answer": _ANSWER_WIDTH, "scale": right} if has_scale else {"answer": right}
     return (
         *_columns(upper, loss=body.width - right, comparison=right),
         *_columns(middle, numerics=body.width - right, memory=right),
-        *_columns(lower, throughput=body.width - right, scale=right),
+        *_columns(lower, throughput=body.width - sum(others.values()), **others),
         Place("events", last, framed=True),
     )
 
 
-def _wide(body: Rect) -> Layout:
-    """Loss and comparison; throughput, scale and memory below; events at the bottom."""
+def _wide(body: Rect, *, has_scale: bool) -> Layout:
+    """Loss, comparison and answer; throughput, scale and memory below; events at the bottom."""
     middle = _between(8, round(0.22 * body.height), 14)
     foot = _between(4, round(0.16 * body.height), 16)
     top = body.height - middle - foot
     # The right columns of both rows have the same width.
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
-    scale = _between(30, round(0.28 * body.width), 52)
+    scale = {"scale": _between(30, round(0.28 * body.width), 52)} if has_scale else {}
     upper, lower, last = _rows(body, top, middle, foot)
+    loss, beside = _columns(upper, loss=body.width - right, comparison=right)
     return (
-        *_columns(upper, loss=body.width - right, comparison=right),
-        *_columns(lower, throughput=body.width - right - scale, scale=scale, memory=right),
+        loss,
+        *_with_answer(beside),
+        *_columns(lower, throughput=body.width - right - sum(scale.values()), **scale, memory=right),
         Place("events", last, framed=True),
     )
 
 
-def _tall(body: Rect) -> Layout:
+def _with_answer(comparison: Place) -> Layout:
+    """The answer below the comparison, where that leaves room for the table and what it means."""
+    lines = min(_MAX_ANSWER_LINES, comparison.rect.height - _COMPARISON_LINES)
+    if lines < _MIN_ANSWER_LINES:
+        return (comparison,)
+    above, below = _rows(comparison.rect, comparison.rect.height - lines, lines)
+    return Place("comparison", above, framed=True), Place("answer", below, framed=True)
+
+
+def _tall(body: Rect, *, has_scale: bool) -> Layout:
     """For narrow, high screens: pairs of panels below the loss."""
     curves = _between(7, round(0.18 * body.height), 12)
     tables = 13
@@ -135,36 +170,32 @@ def _tall(body: Rect) -> Layout:
     first, second, third, last = _rows(body, top, curves, tables, foot)
     return (
         Place("loss", first, framed=True),
-        *_columns(second, throughput=left, scale=body.width - left),
+        *_columns(second, throughput=left, **{"scale" if has_scale else "answer": body.width - left}),
         *_columns(third, comparison=table, memory=body.width - table),
         Place("events", last, framed=True),
     )
 
 
-def _short(body: Rect) -> Layout:
+def _short(body: Rect, *, has_scale: bool) -> Layout:
     """For wide, low screens: loss and comparison, the rest folded."""
+    names = ("throughput", "scale", "memory") if has_scale else ("throughput", "memory")
     right = _between(_TWO_COLUMNS, round(0.32 * body.width), 56)
-    top = body.height - 3 - _EVENT_LINES
-    upper, lower = _rows(body, top, body.height - top)
-    return (
-        *_columns(upper, loss=body.width - right, comparison=right),
-        *_folded(lower, "throughput", "scale", "memory"),
-    )
+    upper, lower = _rows(body, body.height - len(names) - _EVENT_LINES, len(names) + _EVENT_LINES)
+    return (*_columns(upper, loss=body.width - right, comparison=right), *_folded(lower, *names))
 
 
-def _compact(body: Rect) -> Layout:
+def _compact(body: Rect, *, has_scale: bool) -> Layout:
     """The loss, the rest folded."""
-    top = body.height - 4 - _EVENT_LINES
-    upper, lower = _rows(body, top, body.height - top)
-    return (
-        Place("loss", upper, framed=True),
-        *_folded(lower, "throughput", "scale", "memory", "comparison"),
-    )
+    scale = ("scale",) if has_scale else ()
+    names = ("throughput", *scale, "memory", "comparison")
+    upper, lower = _rows(body, body.height - len(names) - _EVENT_LINES, len(names) + _EVENT_LINES)
+    return (Place("loss", upper, framed=True), *_folded(lower, *names))
 
 
-def _lines(body: Rect) -> Layout:
+def _lines(body: Rect, *, has_scale: bool) -> Layout:
     """Everything folded."""
-    return _folded(body, "loss", "throughput", "scale", "memory", "comparison")
+    scale = ("scale",) if has_scale else ()
+    return _folded(body, "loss", "throughput", *scale, "memory", "comparison")
 
 
 def _folded(area: Rect, *names: str) -> Layout:
@@ -177,9 +208,9 @@ def _folded(area: Rect, *names: str) -> Layout:
     return (*lines, Place("events", rest, framed=False))
 
 
-_LAYOUTS: tuple[tuple[int, int, int, Callable[[Rect], Layout]], ...] = (
+_LAYOUTS: tuple[tuple[int, int, int, Callable[..., Layout]], ...] = (
     (150, 50, 43, _large),
-    (100, 30, 22, _wide),
+    (100, 30, 21, _wide),
     (60, 36, 33, _tall),
     (100, 16, 80, _short),
     (60, 16, 80, _compact),

@@ -86,6 +86,15 @@ VERDICT_SIGNS: Mapping[Severity, tuple[str, Style]] = {
 }
 """The sign before a verdict, and its style."""
 
+GRADE_STYLES: Mapping[str, int] = {
+    "good": Style.GOOD | BOLD,
+    "neutral": int(Style.TEXT),
+    "warning": Style.WARNING | BOLD,
+    "error": Style.ERROR | BOLD,
+    "unknown": int(Style.DIM),
+}
+"""The style of a finding on AMP, by its grade."""
+
 NO_VERDICT = ("·", Style.TEXT)
 """The same for what is neither good nor bad."""
 

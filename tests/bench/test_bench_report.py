@@ -89,7 +89,7 @@ def test_on_a_cpu_nothing_is_told_of_a_peak() -> None:
 def test_a_gain_is_quoted_and_not_explained_away() -> None:
     told = lines(measured(amp()))
     assert (
-        "AMP fp16 1.60× faster than FP32 (1.58 to 1.62), 50% less peak memory, 2 skips, "
+        "AMP fp16 1.60× the speed of FP32 (1.58 to 1.62), 50% less peak memory, 2 skips, "
         "12 blocks of 20 steps, mnist-deep, batch 256, H200"
     ) in told
     assert not [line for line in told if line.startswith("why:")]

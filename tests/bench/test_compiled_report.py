@@ -62,11 +62,11 @@ def test_eager_and_compiled_steps_have_a_row_each_and_the_gain_its_interval() ->
             *("512 MiB", "2.30 to 0.100", "2"),
         ],
     ]
-    cards = [line for line in shown if " than " in line]
-    assert cards[0].startswith("FP32 compiled 1.80× faster than FP32 eager (1.78 to 1.82), 12 blocks")
+    cards = [line for line in shown if "the speed of" in line and line[0] != " "]
+    assert cards[0].startswith("FP32 compiled 1.80× the speed of FP32 eager (1.78 to 1.82), 12 blocks")
     assert cards[-2:] == [
-        "AMP fp16 compiled 2.35× faster than AMP fp16 eager (2.30 to 2.40)",
-        "AMP fp16 compiled 1.30× faster than FP32 compiled (1.25 to 1.35)",
+        "AMP fp16 compiled 2.35× the speed of AMP fp16 eager (2.30 to 2.40)",
+        "AMP fp16 compiled 1.30× the speed of FP32 compiled (1.25 to 1.35)",
     ]
     assert "compiling took, in no step's time: FP32 1:01, AMP fp16 9.62 s" in shown
 
@@ -164,13 +164,14 @@ EAGER_BOUND = (
 
 
 def test_where_it_was_measured_the_launch_bound_verdict_names_the_option_and_its_gain() -> None:
+    option = "with --compile reduce-overhead"
     assert hints(both_ways(timings=EAGER_BOUND)) == [
-        "FP32 eager is launch-bound: --compile reduce-overhead makes it 1.80× faster (1.75 to 1.85)",
-        "AMP fp16 eager is launch-bound: --compile reduce-overhead makes it 2.35× faster (2.30 to 2.40)",
+        f"FP32 eager is launch-bound: {option} 1.80× the speed of FP32 eager (1.75 to 1.85)",
+        f"AMP fp16 eager is launch-bound: {option} 2.35× the speed of AMP fp16 eager (2.30 to 2.40)",
     ]
     none, _ = hints(both_ways(gain=1.0, timings=EAGER_BOUND))
     assert none == (
-        "FP32 eager is launch-bound: with --compile reduce-overhead it is as fast as FP32 eager within noise "
+        "FP32 eager is launch-bound: with --compile reduce-overhead as fast as FP32 eager within noise "
         "(0.95 to 1.05)"
     )
 
@@ -178,7 +179,7 @@ def test_where_it_was_measured_the_launch_bound_verdict_names_the_option_and_its
 def test_compiling_without_cuda_graphs_leaves_them_to_be_measured() -> None:
     bound = (EAGER_BOUND[0], timing("fp16", 0.004, bound="launch"))
     gain, command = hints(both_ways("default", timings=bound))
-    assert "--compile default makes it 1.80× faster" in gain
+    assert "with --compile default 1.80× the speed" in gain
     assert command == (
         "FP32 eager and AMP fp16 compiled are launch-bound: `amptui bench mine.py --compile reduce-overhead` "
         "measures what CUDA graphs gain"

@@ -131,7 +131,7 @@ def test_the_heading_has_what_all_runs_share() -> None:
 
 def test_a_ratio_of_speeds_has_its_range_if_it_has_one() -> None:
     one = compared([*seeds(NEAR[:1]), *seeds(FAR[:1], precision="bf16")]).contrasts[0]
-    assert sentences.speed(one) == "B AMP bf16: 1.00× the samples/s of A FP32"
+    assert sentences.speed(one) == "B AMP bf16: 1.00× the speed of A FP32"
     assert one.speedup is not None
     several = replace(one, speedup=replace(one.speedup, low=0.5))
     assert sentences.speed(several).endswith("of A FP32, 0.50× to 1.00× from run to run")

@@ -27,22 +27,22 @@ BEYOND_SCALING = "the forward pass overflowed: scaling cannot help; use bf16 or 
     [
         (
             ScalerFacts(steps=3),
-            "no recent overflow: nothing to do",
+            "what underflows the scaler does not notice",
             "no skip in the last 100 steps: 3 without one",
         ),
         (
             ScalerFacts(steps=5000, skips=1, steps_since_skip=1200),
-            "no recent overflow: nothing to do",
+            "what underflows the scaler does not notice",
             "no skip in the last 100 steps: 1,200 without one",
         ),
         (
             ScalerFacts(steps=9, skips=4, recent_skips=4),
-            "normal: the scale starts high on purpose and halves until the gradients fit; nothing to do",
+            "normal: the scale starts high on purpose and halves until the gradients fit",
             "at most 4 skips before the first growth: 4 so far",
         ),
         (
             ScalerFacts(steps=500, skips=9, recent_skips=1),
-            "normal: the scaler finds its limit by occasional overflows; nothing to do",
+            "normal: the scaler finds its limit by occasional overflows",
             "a skip in the last 100 steps: 1",
         ),
         (

@@ -14,7 +14,7 @@ from tests.telemetry.record_samples import compared, faster, measured, pair, run
 def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
     (card,) = result_cards(compared(), run(device_name="NVIDIA H200", model="mnist-deep", batch_size=256))
     assert card == (
-        "AMP fp16 1.71× faster than FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, "
+        "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74), 38% less peak memory, 0 skips, "
         "12 blocks of 20 steps, mnist-deep, batch 256, H200"
     )
 
@@ -24,7 +24,7 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
     [
         (
             {"speedup": 0.5, "speedup_low": 0.4, "speedup_high": 0.625},
-            "2.00× slower than FP32 (1.60 to 2.50)",
+            "0.50× the speed of FP32 (0.40 to 0.62)",
         ),
         (
             {"speedup": 1.01, "speedup_low": 0.98, "speedup_high": 1.04},
@@ -42,7 +42,7 @@ def test_the_card_says_what_was_gained_how_surely_and_on_what() -> None:
             {"speedup": 1.71, "speedup_low": 0.27, "speedup_high": 11.01},
             "no significant difference from FP32 yet (0.27 to 11.01)",
         ),
-        ({"speedup_low": None}, "1.71× faster than FP32 (too few blocks for an interval)"),
+        ({"speedup_low": None}, "1.71× the speed of FP32 (too few blocks for an interval)"),
     ],
 )
 def test_slower_equal_and_unsure_are_said_as_plainly(changes: dict[str, Any], words: str) -> None:
@@ -67,13 +67,13 @@ def test_what_compiling_gained_has_a_card_beside_those_of_the_baseline() -> None
     )
     pairs = (pair("fp32", "fp32 eager", 1.71), pair(), pair(than="fp32", speedup=0.8), pair(speedup=0.0))
     cards = result_cards(compared(baseline="fp32 eager", rows=rows, pairs=pairs), None)
-    assert [card.partition(" 1.71× faster than ")[0] for card in cards[:3]] == [
+    assert [card.partition(" 1.71× the speed of ")[0] for card in cards[:3]] == [
         "FP32 compiled",
         "AMP fp16 eager",
         "AMP fp16 compiled",
     ]
-    assert all("faster than FP32 eager (1.68 to 1.74)" in card for card in cards[:3])
-    assert cards[3] == "AMP fp16 compiled 1.25× faster than AMP fp16 eager (1.20 to 1.30)"
+    assert all("the speed of FP32 eager (1.68 to 1.74)" in card for card in cards[:3])
+    assert cards[3] == "AMP fp16 compiled 1.25× the speed of AMP fp16 eager (1.20 to 1.30)"
     assert len(cards) == 5
 
 
@@ -85,7 +85,7 @@ def test_a_result_is_an_event_and_its_progress_none() -> None:
     session.fold([compared()])
     (event,) = session.view().events
     assert (event.kind, event.severity) == ("compared", "info")
-    assert event_text(event).startswith("AMP fp16 1.71× faster than FP32")
+    assert event_text(event).startswith("AMP fp16 1.71× the speed of FP32")
 
 
 def test_stopped_before_the_first_pair_there_is_no_result() -> None:

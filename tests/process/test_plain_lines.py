@@ -206,15 +206,16 @@ def test_a_pipe_that_closes_early_does_not_end_the_training(
     assert len([r for r in records if isinstance(r, StepRecord)]) == 100
 
 
-def test_json_is_every_record_of_the_journal_and_nothing_else(warm: WarmSource, tmp_path: Path) -> None:
+def test_json_is_every_record_of_the_journal_and_the_answer_last(warm: WarmSource, tmp_path: Path) -> None:
     arguments = train_arguments(
         tmp_path / "run", "--json", "--steps", "40", "--set", "trouble=print", "--set", "at=99"
     )
     done = warm.run(*arguments)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.decode().splitlines()
-    for line in lines:
+    *lines, last = done.stdout.decode().splitlines()
+    for line in (*lines, last):
         json.loads(line, parse_constant=pytest.fail)
+    assert json.loads(last)["type"] == "AmpAnswer"
     told = [codec.loads(line) for line in lines]
     assert told == list(journal.read(tmp_path / "run" / "journal.jsonl"))
     assert sum(record.count for record in told if isinstance(record, Steps)) == 40

@@ -64,9 +64,9 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
         await screen.answer(ComparisonRequest)
         await screen.feed(in_turns(2, ROWS))
         await screen.feed(over())
-        assert "AMP fp16 1.71× faster than FP32 (1.68 to 1.74)" in screen.footer
+        assert "AMP fp16 1.71× the speed of FP32 (1.68 to 1.74)" in screen.footer
         await screen.feed(step(6))
-        assert any("AMP fp16 1.71× faster" in line for line in screen.lines[:-1])
+        assert any("AMP fp16 1.71× the speed of FP32" in line for line in screen.lines[:-1])
         assert "FP32" in screen.header
         assert "comparing" not in screen.text
 
@@ -74,9 +74,9 @@ async def test_its_result_is_reported_and_stays_in_the_panel() -> None:
 @awaited
 async def test_an_earlier_result_is_not_reported_again() -> None:
     async with watching(started(), *steps(5), over()) as screen:
-        assert "1.71× faster" not in screen.footer
+        assert "1.71× the speed" not in screen.footer
         await screen.press("l")
-        assert "1.71× faster" not in screen.footer
+        assert "1.71× the speed" not in screen.footer
 
 
 @awaited
@@ -153,6 +153,6 @@ async def test_a_run_that_ends_during_a_comparison_shows_nothing_pending() -> No
 @awaited
 async def test_on_a_small_screen_one_line_shows_it() -> None:
     async with watching(started(), *steps(5), in_turns(2, ROWS), size=(80, 24)) as screen:
-        assert "round  3 of at most 24  AMP fp16 1.71× faster (1.68 to 1.74)" in screen.text
+        assert "round  3 of at most 24  AMP fp16 1.71× the speed of FP32" in screen.text
         assert "c ends it" in screen.footer
         assert "? help  q quit" in screen.footer

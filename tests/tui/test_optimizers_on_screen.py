@@ -33,11 +33,11 @@ def now(records: tuple[Record, ...]) -> list[Record]:
 async def test_o_shows_the_next_optimizer_in_all_panels() -> None:
     async with watching(*now(GAN), size=(160, 50)) as screen:
         assert "loss of generator" in screen.text
-        assert screen.lines[1].split()[:3] == ["o", "A", DISCRIMINATOR]
+        assert screen.lines[2].split()[:3] == ["o", "A", DISCRIMINATOR]
         assert "o optimizer" in screen.footer
         await screen.press("o")
         assert "loss of discriminator" in screen.text
-        assert screen.lines[1].split()[:3] == ["o", "B", "generator"]
+        assert screen.lines[2].split()[:3] == ["o", "B", "generator"]
         assert "AMP fp16" in screen.header
         assert f"step {118:>7}" in screen.header
         await screen.press("o")
@@ -50,7 +50,7 @@ async def test_what_the_person_chose_stays_in_front() -> None:
         await screen.press("o", "o")
         screen.session.fold(steps(200, 900, optimizer=DISCRIMINATOR))
         await screen.until(lambda: screen.session.view().front == DISCRIMINATOR)
-        await screen.until(lambda: "900" in screen.lines[1])
+        await screen.until(lambda: "900" in screen.lines[2])
         assert "loss of generator" in screen.text
 
 
@@ -58,7 +58,7 @@ async def test_what_the_person_chose_stays_in_front() -> None:
 async def test_a_run_with_one_optimizer_has_no_line_and_no_hint() -> None:
     async with watching(*now((GAN[0], *steps(1, 30)))) as screen:
         assert "o optimizer" not in screen.footer
-        assert not screen.lines[1].startswith(" o ")
+        assert not screen.lines[2].startswith(" o ")
         await screen.press("o")
         assert "one optimizer" in screen.footer
 

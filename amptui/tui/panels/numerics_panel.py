@@ -1,7 +1,8 @@
 """The float16 panel: gradients against float16's range, headroom, and the loss scaler."""
 
 from amptui import units
-from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_verdict, xray_verdict
+from amptui.diagnosis.amp_answer import amp_answer
+from amptui.diagnosis.float16_verdicts import at_scale, trace_verdict, window_facts, xray_verdict
 from amptui.diagnosis.loss_scale import outlook
 from amptui.findings import Float16Window
 from amptui.telemetry.view import NumericsView, SessionView
@@ -80,14 +81,14 @@ class NumericsPanel:
         elif canvas.height < _HIGH:
             left, right = _split(canvas, width_beside(canvas.width, _WORDS_WIDTH + GAP))
             _draw_window(left, view)
-            _write_blocks(right, _all_blocks(view.numerics, right.width))
+            _write_blocks(right, _all_blocks(view, right.width))
         else:
             self._draw_wide(canvas, view, screen)
 
     def _draw_stacked(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """Everything in one column: the text gets what a histogram of a fair height leaves."""
         fair = max(1 + _MIN_BARS + LEGEND_LINES, round(_FAIR_PART * canvas.height))
-        blocks = _all_blocks(view.numerics, canvas.width)
+        blocks = _all_blocks(view, canvas.width)
         lines = fitting_lines(blocks, max(0, canvas.height - fair))
         left = canvas.height - len(lines)
         gap = int(left > _ROOMY)
@@ -107,7 +108,7 @@ class NumericsPanel:
         _write_blocks(right.rows(used), _now_blocks(view.numerics, right.width))
         left, right = _split(canvas.rows(upper + 1), canvas.width // 2)
         self._draw_curve(left, view, screen)
-        _write_blocks(right, _found_blocks(view.numerics, right.width))
+        _write_blocks(right, _found_blocks(view, right.width))
 
     def _draw_curve(self, canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
         """The headroom of each measured step, at the loss scale of that step."""
@@ -182,11 +183,11 @@ def _draw_headroom(canvas: Canvas, numerics: NumericsView) -> int:
     return 3 + DIGIT_LINES + len(lines)
 
 
-def _all_blocks(numerics: NumericsView, width: int) -> list[Block]:
+def _all_blocks(view: SessionView, width: int) -> list[Block]:
     return [
-        verdicts.headroom(numerics, width),
-        *_now_blocks(numerics, width),
-        *_found_blocks(numerics, width),
+        verdicts.headroom(view.numerics, width),
+        *_now_blocks(view.numerics, width),
+        *_found_blocks(view, width),
     ]
 
 
@@ -195,19 +196,21 @@ def _now_blocks(numerics: NumericsView, width: int) -> list[Block]:
     return [verdicts.scaler(numerics.scaler, width), verdicts.gradients(numerics, width)]
 
 
-def _found_blocks(numerics: NumericsView, width: int) -> list[Block]:
+def _found_blocks(view: SessionView, width: int) -> list[Block]:
     """Findings of single steps: what float16 loses, and the probes that a user asked for."""
+    numerics, answer = view.numerics, amp_answer(view)
     window, trace, xray = numerics.window, numerics.trace, numerics.xray
-    # The window of a step that ran in float16 shows too little to be good news.
-    foretells = window is not None and window.hypothetical
     blocks: list[Block] = []
     if window is not None:
-        blocks.append(verdicts.verdict("float16", window_verdict(window), width, rank=3, good=foretells))
+        grade, text = answer.grade("float16", window.step), window_facts(window)
+        blocks.append(verdicts.finding("float16", grade, text, width, rank=3, step=window.step))
         blocks += verdicts.worst(window, width)
     if trace is not None:
-        blocks.append(verdicts.verdict("trace", trace_verdict(trace), width, rank=4, step=trace.step))
+        grade, text = answer.grade("forward", trace.step), trace_verdict(trace).text
+        blocks.append(verdicts.finding("trace", grade, text, width, rank=4, step=trace.step))
     if xray is not None:
-        blocks.append(verdicts.verdict("X-ray", xray_verdict(xray), width, rank=5, step=xray.step))
+        grade, text = answer.grade("agreement", xray.step), xray_verdict(xray).text
+        blocks.append(verdicts.finding("X-ray", grade, text, width, rank=5, step=xray.step))
     return blocks
 
 

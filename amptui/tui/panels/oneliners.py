@@ -10,6 +10,7 @@ from amptui.diagnosis.rank_words import (
     slow_in_short,
 )
 from amptui.diagnosis.speed import result_of_the_pair, why_no_ratio
+from amptui.findings import PrecisionsCompared
 from amptui.telemetry.view import SessionView
 from amptui.tui.canvas import Canvas
 from amptui.tui.panels import ab_comparison
@@ -97,10 +98,10 @@ def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     room = canvas.width - 2 - _LABEL_WIDTH
     if runs is not None:
         phrases = [Phrase((Word(ab_comparison.round_words(runs), Style.STRONG),))]
-        phrases += [Phrase((word,), 1) for word in ab_comparison.measured_words(runs)]
+        phrases += _measured(runs)
     elif view.compared is not None and result_of_the_pair(view) is not None:
-        phrases = [Phrase((word,)) for word in ab_comparison.measured_words(view.compared)]
-        phrases.append(Phrase((Word(ab_comparison.blocks_words(view.compared), Style.DIM),), 2))
+        phrases = _measured(view.compared)
+        phrases.append(Phrase((Word(ab_comparison.blocks_words(view.compared), Style.DIM),), 3))
     else:
         phrases = _gain(view, screen, room)
         hint = comparing.interval_hint(view, screen)
@@ -108,14 +109,20 @@ def comparison(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
     _line(canvas, "comparison", phrases)
 
 
+def _measured(found: PrecisionsCompared) -> list[Phrase]:
+    """The speed of each precision, and its interval where that fits."""
+    phrases = []
+    for speed, interval in ab_comparison.measured_words(found):
+        phrases += [Phrase((speed,), 1), *([Phrase((interval,), 2)] if interval.text else [])]
+    return phrases
+
+
 def _gain(view: SessionView, screen: ScreenState, room: int) -> list[Phrase]:
-    """Speed, memory and the medians behind them, or why there is no ratio."""
+    """The medians and the memory, or why there is no ratio; the speed is in the answer's line."""
     compared = view.comparison
-    speed = comparing.speed_words(compared) or comparing.provisional_words(compared)
-    words = [speed, comparing.memory_words(compared)]
-    phrases = [Phrase((word,), rank) for rank, word in enumerate(words) if word is not None]
-    if phrases and (steps := comparing.step_words(compared)):
-        phrases.append(Phrase(steps, 2))
+    steps, memory = comparing.step_words(compared), comparing.memory_words(compared)
+    phrases = [Phrase(steps)] if steps else []
+    phrases += [Phrase((memory,), 1)] if memory is not None else []
     if compared.speedup is None:
         reason = why_no_ratio(compared, screen.accepts) or comparing.NOTHING_YET
         phrases.append(Phrase(tuple(Word(line, Style.DIM) for line in wrapped(reason, room, lines=1)), 3))

@@ -8,13 +8,13 @@ from amptui.diagnosis.labels import precision_glyph, precision_label
 from amptui.diagnosis.speed import (
     PROVISIONAL,
     explanations,
-    factor_words,
     less_memory,
     result_of_the_pair,
     speed_of,
     uncounted,
     why_no_ratio,
 )
+from amptui.records import AMP_PRECISIONS
 from amptui.telemetry.comparison import LITTLE_SPEED, MIN_PROVISIONAL_STEPS, MIN_STEPS, losses_after, ordered
 from amptui.telemetry.view import Comparison, PrecisionStats, SessionView
 from amptui.tui.canvas import Canvas, Rect
@@ -106,7 +106,7 @@ def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
 
 
 def speed_words(comparison: Comparison) -> Word | None:
-    """``AMP 1.94× faster``, or slower; None while unknown.
+    """``AMP 1.94× the speed of FP32``; None while unknown.
 
     Without an interval, a difference that may be chance is not coloured.
     """
@@ -115,7 +115,9 @@ def speed_words(comparison: Comparison) -> Word | None:
         return None
     speed = speed_of(speedup, None, None, precision_label(comparison.baseline or "fp32"))
     known = max(speedup, 1 / speedup) >= 1 + LITTLE_SPEED
-    return Word(f"AMP {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if known else 0])
+    return Word(
+        f"{_amp_label(comparison)} {speed.words}", ab_comparison.GAIN_STYLES[speed.gain if known else 0]
+    )
 
 
 def interval_hint(view: SessionView, screen: ScreenState) -> str:
@@ -125,12 +127,20 @@ def interval_hint(view: SessionView, screen: ScreenState) -> str:
 
 
 def provisional_words(comparison: Comparison) -> Word | None:
-    """``AMP ~1.94× faster``, dim, while it is only a first impression; None otherwise."""
+    """``AMP ~1.94× the speed of FP32``, dim, while it is only a first impression; None otherwise."""
     speedup = comparison.provisional_speedup
     if speedup is None or speedup <= 0:
         return None
-    factor = factor_words(speedup) or f"as fast as {precision_label(comparison.baseline or 'fp32')}"
-    return Word(f"AMP {PROVISIONAL}{factor}", Style.DIM)
+    words = (
+        f"{PROVISIONAL}{units.ratio(speedup)} the speed of {precision_label(comparison.baseline or 'fp32')}"
+    )
+    return Word(f"{_amp_label(comparison)} {words}", Style.DIM)
+
+
+def _amp_label(comparison: Comparison) -> str:
+    """``AMP``, or which of several."""
+    several = sum(row.precision in AMP_PRECISIONS for row in comparison.rows) > 1
+    return precision_label(comparison.amp or "") if several else "AMP"
 
 
 def step_words(comparison: Comparison) -> tuple[Word, ...]:

@@ -4,13 +4,15 @@ import math
 from collections.abc import Callable
 
 from amptui import units
-from amptui.diagnosis.float16_verdicts import Verdict, at_scale
-from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence
+from amptui.diagnosis.amp_finding import Grade
+from amptui.diagnosis.answer_words import SIGNS
+from amptui.diagnosis.float16_verdicts import at_scale
+from amptui.diagnosis.loss_scale import outlook, scaler_rule, scaler_sentence, scaler_state
 from amptui.findings import Float16Window, ParameterWindow
 from amptui.telemetry.scaling import ScalerVerdict
 from amptui.telemetry.view import NumericsView
 from amptui.tui.panels.phrases import GAP, Block, Gauge, Line, Phrase, Word, end_of, flowed, wrapped_phrases
-from amptui.tui.style import BOLD, NO_VERDICT, VERDICT_SIGNS, Style
+from amptui.tui.style import BOLD, GRADE_STYLES, NO_VERDICT, VERDICT_SIGNS, Style
 
 DOUBLINGS = 16
 """The range of the gauge: the doublings between 1 and the largest float16."""
@@ -32,13 +34,13 @@ _ALL_COLUMNS = 50
 
 
 def state_words(verdict: ScalerVerdict) -> Word | None:
-    """``✔ healthy``; None while no loss scaler is in use."""
+    """``✔ no overflow``; None while no loss scaler is in use."""
     if verdict.state == "unused":
         return None
     sign, style = VERDICT_SIGNS[verdict.severity]
     if verdict.severity == "info" and verdict.state != "healthy":
         sign, style = NO_VERDICT
-    return Word(f"{sign} {verdict.state}", style if style == Style.TEXT else style | BOLD)
+    return Word(f"{sign} {scaler_state(verdict)}", style if style == Style.TEXT else style | BOLD)
 
 
 def headroom_style(headroom: float | None) -> int:
@@ -116,17 +118,11 @@ def gradients(numerics: NumericsView, width: int) -> Block:
     return Block(_labelled("gradients", lines), 2, len(lines))
 
 
-def verdict(
-    label: str, judged: Verdict, width: int, *, rank: int, good: bool = True, step: int | None = None
-) -> Block:
-    """A sign and a sentence, with the step that it is about.
-
-    ``good``: whether a verdict without warning or error is good news.
-    """
-    sign, style = VERDICT_SIGNS[judged.severity] if good or judged.severity != "info" else NO_VERDICT
-    about = "" if step is None else f" (step {units.count(step)})"
-    text_style = Style.TEXT if judged.severity == "info" else style
-    lines = _prose(f" {judged.text}{about}", text_style, width, Word(sign, style | BOLD))
+def finding(label: str, grade: Grade, text: str, width: int, *, rank: int, step: int) -> Block:
+    """What a measurement found, with the sign that the answer on AMP gives it, and the step it is about."""
+    sign, style = SIGNS[grade], GRADE_STYLES[grade]
+    text_style = style if grade in ("warning", "error") else int(Style.TEXT)
+    lines = _prose(f" {text} (step {units.count(step)})", text_style, width, Word(sign, style))
     return Block(_labelled(label, lines), rank)
 
 

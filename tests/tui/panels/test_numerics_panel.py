@@ -45,7 +45,7 @@ def test_the_classic_terminal_has_it_all() -> None:
         "  zeros      flushed      subnormal             normal      overflow NaN/Inf",
         "headroom   3.6 doublings  ▰▰▰▰▱▱▱▱▱▱▱▱▱▱▱▱  least 2.4 of the last 256",
         "           ×2 in 760 steps, headroom then 1.4",
-        "scaler     ✔ healthy  no recent overflow: nothing to do",
+        "scaler     ✔ no overflow  what underflows the scaler does not notice",
         "           no skip in the last 100 steps: 1,204 without one",
         "gradients  norm 1.02  max 0.0831  NaN/Inf 0  step 1,204",
         "  flushed subnormal  overflow  worst parameters  (of nonzero)",
@@ -81,7 +81,7 @@ def test_flushed_and_overflowing_gradients_are_seen_by_ink_and_number(width: int
 
 
 def test_the_headline_has_the_state_and_the_headroom() -> None:
-    assert headline(numerics_views.healthy()) == ["✔ healthy", "headroom 3.6 doublings"]
+    assert headline(numerics_views.healthy()) == ["✔ no overflow", "headroom 3.6 doublings"]
     assert headline(numerics_views.collapsing()) == ["✖ collapsing", "headroom none: NaN or Inf"]
     assert headline(numerics_views.in_bf16()) == ["headroom in float16 -1.3 doublings"]
     assert headline(views.starting()) == []

@@ -42,12 +42,12 @@ def words(draw: Draw, view: SessionView, width: int = 80) -> str:
         (
             oneliners.comparison,
             views.compared(),
-            "comparison AMP 1.94× faster 38% less peak memory 3.91 ms → 2.02 ms",
+            "comparison 3.91 ms → 2.02 ms 38% less peak memory",
         ),
         (
             oneliners.comparison,
             views.first_impression(),
-            "comparison AMP ~1.84× faster ~583 ms → ~316 ms",
+            "comparison ~583 ms → ~316 ms not enough steps: FP32 0 of 20, AMP 0 of 20",
         ),
         (oneliners.comparison, views.fp32_only(), "comparison no steps in AMP"),
         (oneliners.comparison, views.starting(), "comparison no steps counted yet"),

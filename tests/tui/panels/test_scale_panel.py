@@ -67,7 +67,7 @@ def test_a_healthy_scaler_takes_no_room_from_a_small_panel() -> None:
 
 
 def test_state_and_headroom_have_a_line_where_the_curve_keeps_its_room() -> None:
-    assert lines(numerics_views.healthy(), 40, 7)[-1] == "✔ healthy  headroom 3.6 doublings"
+    assert lines(numerics_views.healthy(), 40, 7)[-1] == "✔ no overflow  headroom 3.6 doublings"
     assert lines(numerics_views.forward_overflow(), 46, 8)[-3:] == [
         "skipped 3  applied 701",
         "⚠ forward overflow  headroom 1.4 doublings",

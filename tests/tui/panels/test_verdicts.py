@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amptui.diagnosis.float16_verdicts import Verdict
+from amptui.diagnosis.amp_finding import Grade
 from amptui.findings import ParameterWindow
 from amptui.records import Severity
 from amptui.telemetry.scaling import ScalerState, ScalerVerdict
@@ -34,7 +34,7 @@ def words_of(block: Block) -> str:
 @pytest.mark.parametrize(
     ("state", "severity", "word"),
     [
-        ("healthy", "info", Word("✔ healthy", Style.GOOD | BOLD)),
+        ("healthy", "info", Word("✔ no overflow", Style.GOOD | BOLD)),
         ("calibrating", "info", Word("· calibrating", Style.TEXT)),
         ("backing off", "info", Word("· backing off", Style.TEXT)),
         ("backing off", "warning", Word("⚠ backing off", Style.WARNING | BOLD)),
@@ -126,18 +126,16 @@ def test_gradients_take_the_lines_that_they_need() -> None:
 
 
 @pytest.mark.parametrize(
-    ("severity", "good", "sign", "styles"),
+    ("grade", "sign", "styles"),
     [
-        ("info", True, "✔", (Style.GOOD | BOLD, Style.TEXT)),
-        ("info", False, "·", (Style.TEXT | BOLD, Style.TEXT)),
-        ("warning", True, "⚠", (Style.WARNING | BOLD, Style.WARNING)),
-        ("error", False, "✖", (Style.ERROR | BOLD, Style.ERROR)),
+        ("good", "✔", (Style.GOOD | BOLD, Style.TEXT)),
+        ("neutral", "·", (Style.TEXT, Style.TEXT)),
+        ("warning", "⚠", (Style.WARNING | BOLD, Style.WARNING | BOLD)),
+        ("error", "✖", (Style.ERROR | BOLD, Style.ERROR | BOLD)),
     ],
 )
-def test_a_verdict_has_the_sign_of_its_severity(
-    severity: Severity, good: bool, sign: str, styles: tuple[int, int]
-) -> None:
-    block = verdicts.verdict("X-ray", Verdict(severity, "so it is"), 60, rank=1, good=good, step=1000)
+def test_a_finding_has_the_sign_of_its_grade(grade: Grade, sign: str, styles: tuple[int, int]) -> None:
+    block = verdicts.finding("X-ray", grade, "so it is", 60, rank=1, step=1000)
     assert text_of(block.lines) == [f"X-ray      {sign} so it is (step 1,000)"]
     assert tuple(word.style for word in block.lines[0][-1].words) == styles
 
@@ -170,7 +168,7 @@ def test_nothing_is_told_where_nothing_is_lost() -> None:
 
 
 def test_a_sentence_that_is_cut_says_so() -> None:
-    block = verdicts.verdict("trace", Verdict("info", "one two three four five six"), 24, rank=1)
+    block = verdicts.finding("trace", "good", "one two three four", 24, rank=1, step=7)
     assert len(block.lines) == 3
     assert text_of(fitting_lines([block], 1)) == ["trace      ✔ one two…"]
-    assert text_of(fitting_lines([block], 3))[-1].endswith("six")
+    assert text_of(fitting_lines([block], 3))[-1].endswith("(step 7)")

@@ -1,0 +1,146 @@
+"""Is AMP worth it here, and is it safe: the one answer, as facts; ``answer_words`` makes its sentences.
+
+Every surface shows the object that :func:`amp_answer` makes of a view: the line and the panel of the screen,
+the plain output, the summary, the page, ``--json``. What happened outweighs what would happen: once float16's
+steps were skipped or the loss was NaN, no measurement of a single step calls float16 safe.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from amptui.codec import Codec
+from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
+from amptui.diagnosis.safety_findings import safety_findings
+from amptui.diagnosis.worth_findings import worth_findings
+from amptui.loop_records import OTHER_PRECISIONS
+from amptui.records import AMP_PRECISIONS, base_precision
+from amptui.telemetry.comparison import MIN_STEPS
+from amptui.telemetry.view import SessionView
+
+SAFETY_SUBJECTS: tuple[Subject, ...] = ("weights", "loss", "forward", "overflow", "float16", "agreement")
+"""What makes AMP safe or not, the gravest first."""
+
+Worth = Literal["faster", "same", "slower", "open", "unknown"]
+Safety = Literal["safe", "no trouble", "would be safe", "warning", "error", "unknown"]
+"""``safe``: steps ran without trouble and a fresh X-ray agrees; ``no trouble``: only the former; ``would be
+safe``: no steps, but what was measured speaks for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AmpAnswer:
+    """What AMP gives here and whether it is safe, as of one step."""
+
+    step: int
+    precision: str | None
+    """The AMP precision in question; None where the run's weights leave autocast no choice."""
+    baseline: str
+    """What it is compared with."""
+    steps: int
+    """How many ran in that precision."""
+    findings: tuple[Finding, ...] = ()
+    """One of each subject, in the order of ``Subject``."""
+    worth: Worth = "unknown"
+    safety: Safety = "unknown"
+    cause: Finding | None = None
+    """The finding that the warning or error is about."""
+
+    def of(self, subject: Subject) -> Finding:
+        """The finding on a subject; raises ``KeyError`` where AMP is not in question."""
+        for finding in self.findings:
+            if finding.subject == subject:
+                return finding
+        raise KeyError(subject)
+
+    def grade(self, subject: Subject, step: int) -> Grade:
+        """What the answer makes of a measurement of ``step``; ``neutral`` if it follows from another one."""
+        matching = (finding for finding in self.findings if finding.subject == subject)
+        finding = next(matching, None)
+        return finding.grade if finding is not None and finding.step == step else "neutral"
+
+    @property
+    def headline_key(self) -> tuple[object, ...]:
+        """What a log repeats the answer for: it changed if this did."""
+        cause = self.cause
+        return (
+            self.precision,
+            self.worth,
+            self.safety,
+            None if cause is None else (cause.subject, cause.state),
+        )
+
+
+def answer_json(answer: AmpAnswer) -> str:
+    """The answer as one line of strict JSON, with its type, as records have it."""
+    facts = _codec().dumps(answer)
+    return f'{{"type":"AmpAnswer",{facts[1:]}'
+
+
+@cache
+def _codec() -> Codec[AmpAnswer]:
+    return Codec(AmpAnswer)
+
+
+def amp_answer(view: SessionView) -> AmpAnswer:
+    """The answer for a view: the precision in question, a finding of each subject, and what follows."""
+    precision = precision_in_question(view)
+    if precision is None:
+        return AmpAnswer(step=view.step, precision=None, baseline="", steps=0)
+    question = Question(view, precision)
+    findings = (*worth_findings(question), *safety_findings(question))
+    answer = AmpAnswer(
+        step=view.step,
+        precision=precision,
+        baseline=view.comparison.baseline or "fp32",
+        steps=steps_in(view, precision),
+        findings=findings,
+    )
+    safety, cause = _safety(answer)
+    return replace(answer, worth=_worth(answer.of("speed")), safety=safety, cause=cause)
+
+
+def precision_in_question(view: SessionView) -> str | None:
+    """The AMP precision that runs, else the one that ran most, else the one that ``p`` would switch to."""
+    compared, current = view.compared, base_precision(view.precision or "")
+    if current in OTHER_PRECISIONS:
+        return None
+    if compared is not None and not compared.over:  # precisions alternate: the answer must not
+        in_turns = [row.precision for row in compared.rows if row.precision in AMP_PRECISIONS]
+        if in_turns:
+            return in_turns[0]
+    elif current in AMP_PRECISIONS:
+        return current
+    if view.comparison.amp is not None:
+        return base_precision(view.comparison.amp)
+    return None if view.run is None else view.run.amp_precision
+
+
+def steps_in(view: SessionView, precision: str) -> int:
+    """All steps in ``precision``, those that its scaler skipped among them."""
+    rows = [row for row in view.comparison.rows if base_precision(row.precision) == precision]
+    return sum(row.steps_made for row in rows)
+
+
+def _worth(speed: Finding) -> Worth:
+    state = speed.state
+    return state if state in ("faster", "same", "slower", "open") else "unknown"  # type: ignore[return-value]
+
+
+def _safety(answer: AmpAnswer) -> tuple[Safety, Finding | None]:
+    """The gravest trouble, what happened before what would happen; else how well safety is known."""
+    counted = [
+        finding
+        for subject in SAFETY_SUBJECTS
+        if (finding := answer.of(subject)).about in ("", answer.precision)
+    ]
+    for grade in ("error", "warning"):
+        for happened in (True, False):
+            for finding in counted:
+                if finding.grade == grade and finding.happened == happened:
+                    return grade, finding
+    good = {finding.subject: finding.freshness for finding in counted if finding.grade == "good"}
+    agrees = good.get("agreement") == "fresh"
+    if answer.steps >= MIN_STEPS:
+        return ("safe" if agrees and "overflow" in good else "no trouble"), None
+    foretold = agrees or (answer.precision == "fp16" and good.get("float16") == "fresh")
+    return ("would be safe" if foretold else "unknown"), None

@@ -1,0 +1,86 @@
+"""A finding: one measured fact about AMP in this run, with its step, precision, scale and age."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from amptui.telemetry.view import SessionView
+
+Subject = Literal[
+    "speed", "memory", "limit", "overflow", "forward", "float16", "agreement", "loss", "weights"
+]
+"""``overflow`` is of gradients, ``forward`` of what modules put out, ``float16`` of what its range loses."""
+
+Grade = Literal["good", "neutral", "warning", "error", "unknown"]
+"""``neutral``: a fact that speaks neither for nor against AMP; ``unknown``: it was not measured."""
+
+Freshness = Literal["fresh", "old", "never measured"]
+
+Measurement = Literal["", "comparison", "precision", "x-ray", "trace", "histogram"]
+"""What would measure it: a kind of request, or the float16 histogram; empty if nothing need be asked for."""
+
+OLD_STEPS = 100
+"""A measurement of a single step is old once as many steps were made since as before it, and at least so
+many: gradients change fast at first and slowly later (our choice)."""
+
+OLD_SCALE_FACTOR = 4.0
+"""It is old too if the loss scale has moved by more than this factor since: two doublings of 40 binades."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One measured fact about AMP in this run, or that it was never measured."""
+
+    subject: Subject
+    state: str
+    """What was found; the functions that make findings list the states of their subject."""
+    grade: Grade
+    freshness: Freshness = "fresh"
+    happened: bool = True
+    """Whether it happened to training steps; otherwise it is what would happen."""
+    about: str = ""
+    """The AMP precision that it speaks of; empty for the run as a whole."""
+    value: float | None = None
+    """A ratio, a share or a count, as the subject has it."""
+    low: float | None = None
+    high: float | None = None
+    """The ends of the value's interval."""
+    whole: int | None = None
+    """What a count is of."""
+    place: str = ""
+    """The module, layer or parameter."""
+    step: int | None = None
+    """The step of the evidence, the newest of several."""
+    age_steps: int | None = None
+    """Steps made since."""
+    precision: str = ""
+    """What the step of the evidence ran in."""
+    loss_scale: float | None = None
+    """The scale that the finding is for."""
+    measured_by: Measurement = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the findings are asked for: a view, and the AMP precision in question."""
+
+    view: SessionView
+    precision: str
+
+    def freshness(self, step: int, scale: float | None = None) -> Freshness:
+        """Of a measurement of one ``step``, at a loss scale if that matters to it."""
+        since, now = self.view.step - step, self.view.scaler.scale
+        if since > max(OLD_STEPS, step):
+            return "old"
+        moved = 1.0 if not scale or not now else max(now / scale, scale / now)
+        return "old" if moved > OLD_SCALE_FACTOR else "fresh"
+
+    def aged(self, finding: Finding) -> Finding:
+        """A finding of a single step; once that is old, it speaks neither for nor against AMP."""
+        step = finding.step or 0
+        freshness = self.freshness(step, finding.loss_scale)
+        grade: Grade = "neutral" if freshness == "old" else finding.grade
+        return replace(finding, age_steps=self.age(step), freshness=freshness, grade=grade)
+
+    def age(self, step: int | None) -> int | None:
+        """Steps made since ``step``."""
+        return None if step is None else max(0, self.view.step - step)

@@ -1,0 +1,337 @@
+"""Is AMP safe here: what was found on overflow, underflow, agreement, loss and weights."""
+
+import math
+from bisect import bisect_right
+from dataclasses import replace
+
+from amptui.diagnosis.amp_finding import Finding, Grade, Question, Subject
+from amptui.findings import Float16Window, XRayTaken
+from amptui.records import Severity, base_precision
+from amptui.telemetry.comparison import losses_after
+from amptui.telemetry.health import judge_trace, judge_window, judge_xray
+from amptui.telemetry.scaling import RECENT_STEPS, ScalerVerdict
+from amptui.telemetry.view import SessionView
+
+MAJORITY = 0.5
+"""A larger fraction of skipped steps among the recent ones is no search for a scale."""
+
+_GRADES: dict[Severity, Grade] = {"info": "good", "warning": "warning", "error": "error"}
+
+_FLOAT16_FAILED = ("skipped mostly", "collapsing", "forward overflow")
+"""What happened to float16's steps so that no single step's measurement calls it safe."""
+
+
+def safety_findings(question: Question) -> tuple[Finding, ...]:
+    """One finding each on overflow, forward pass, float16's small numbers, agreement, loss and weights."""
+    skips = _float16_skips(question)
+    failed = skips.state in _FLOAT16_FAILED
+    overflow = skips if question.precision == "fp16" else _nonfinite_gradients(question)
+    small = _float16(question)
+    if failed and question.precision != "fp16":
+        small = replace(skips, subject="float16")
+    elif failed and small.grade in ("good", "neutral"):
+        small = replace(small, grade="neutral", state="outweighed")
+    agreement = _agreement(question)
+    if failed and agreement.grade == "good" and agreement.about == "fp16":
+        agreement = replace(agreement, grade="neutral")
+    return overflow, _forward(question), small, agreement, _loss(question), _weights(question)
+
+
+def never(subject: Subject, about: str, **facts: object) -> Finding:
+    """That it was never measured, and what would measure it."""
+    finding = Finding(
+        subject=subject, state="not measured", grade="unknown", freshness="never measured", about=about
+    )
+    return replace(finding, **facts)  # type: ignore[arg-type]  # each caller's facts are its fields
+
+
+# -------------------------------------------------------------------------------------- overflow
+
+
+def _float16_skips(question: Question) -> Finding:
+    """What the scaler did: ``none``, ``occasional``, ``frequent``, ``calibrating``, or float16 failed.
+
+    ``value`` of the ``whole`` newest float16 steps were skipped; of ``collapsing``, the skips in a row.
+    """
+    view = question.view
+    judged: ScalerVerdict = view.numerics.scaler
+    facts = judged.facts
+    if not facts.steps:
+        return never("overflow", "fp16", state="never ran", measured_by="precision")
+    recent = min(facts.steps, RECENT_STEPS)
+    state, grade = _skip_state(judged, recent)
+    last = _last_step_in(view, "fp16")
+    value, whole = facts.recent_skips, recent
+    if state == "none":
+        value, whole = facts.skips, facts.steps
+    return Finding(
+        subject="overflow",
+        state=state,
+        grade=grade,
+        about="fp16",
+        value=value,
+        whole=whole,
+        place=_skipped_place(judged),
+        step=last,
+        age_steps=question.age(last),
+        freshness="fresh" if last is None else question.freshness(last),
+        precision="fp16",
+        loss_scale=facts.scale,
+        measured_by="trace" if grade in ("warning", "error") else "",
+    )
+
+
+def _skip_state(judged: ScalerVerdict, recent: int) -> tuple[str, Grade]:
+    facts = judged.facts
+    mostly = facts.recent_skips > MAJORITY * recent
+    quiet: Grade = "good"
+    cases: tuple[tuple[bool, str, Grade], ...] = (
+        (judged.state == "forward overflow" and mostly, "forward overflow", "error"),
+        (judged.state == "forward overflow", "forward overflow once", "warning"),
+        (judged.state == "calibrating", "calibrating", "neutral"),
+        (mostly, "skipped mostly", "error"),
+        (judged.state == "collapsing", "collapsing", "error"),
+        (judged.severity == "warning", "frequent", "warning"),
+        (facts.recent_skips > 0, "occasional", quiet),
+        (facts.skips > 0, "none recently", quiet),
+    )
+    return next(((state, grade) for holds, state, grade in cases if holds), ("none", quiet))
+
+
+def _skipped_place(judged: ScalerVerdict) -> str:
+    """The module that a trace found first, else the parameter of the newest skip."""
+    if judged.began is not None:
+        return judged.began.name
+    if judged.state == "forward overflow":
+        return ""  # the parameters of the skip only follow from it
+    skip = judged.facts.newest_skip
+    return skip.names[0].rpartition(".")[0] or skip.names[0] if skip is not None and skip.names else ""
+
+
+def _nonfinite_gradients(question: Question) -> Finding:
+    """Of the newest measured step in bf16, which has FP32's range and no scaler: ``finite`` or not."""
+    view, numerics = question.view, question.view.numerics
+    last = _last_step_in(view, question.precision)
+    if last is None:
+        return never("overflow", question.precision, state="never ran", measured_by="precision")
+    step, bad = numerics.measured_step, numerics.nonfinite_gradients
+    if step is None or bad is None or precision_at(view, step) != question.precision:
+        return never("overflow", question.precision)
+    return question.aged(
+        Finding(
+            subject="overflow",
+            state="not finite" if bad else "finite",
+            grade="error" if bad else "good",
+            about=question.precision,
+            value=bad,
+            step=step,
+            precision=question.precision,
+            measured_by="trace" if bad else "",
+        )
+    )
+
+
+def _forward(question: Question) -> Finding:
+    """What the newest trace of modules found: ``overflowed``, ``would overflow``, ``fits``.
+
+    ``value`` is the largest number, float16's largest being 65,504.
+    """
+    trace = question.view.numerics.trace
+    if trace is None or trace.lost_count:
+        return never("forward", question.precision, measured_by="trace")
+    judged = judge_trace(trace)
+    about = base_precision(trace.precision) if trace.first is not None else "fp16"
+    if trace.first is not None and trace.precision not in ("fp16", "bf16"):
+        about = ""  # not AMP's doing, and it breaks the run
+    nearest = trace.first or (trace.nearest[0] if trace.nearest else None)
+    grade = _GRADES[judged.severity]
+    backward = trace.first is not None and trace.first.way == "backward" and trace.precision == "fp16"
+    if judged.state == "unknown" or backward:
+        grade = "neutral"  # of gradients the scaler takes care: that is the finding on overflow
+    found = Finding(
+        subject="forward",
+        state=judged.state,
+        grade=grade,
+        happened=trace.first is not None,
+        about=about,
+        value=None if nearest is None else nearest.largest,
+        place="" if nearest is None else nearest.name or "the model",
+        step=trace.step,
+        precision=trace.precision,
+        measured_by="trace",
+    )
+    return question.aged(found)
+
+
+# --------------------------------------------------------------------- float16's small numbers
+
+
+def _float16(question: Question) -> Finding:
+    """What the newest float16 histogram says of gradients: the states of its verdict."""
+    window = question.view.numerics.window
+    if window is None:
+        return never("float16", "fp16", measured_by="histogram")
+    judged = judge_window(window)
+    grade = _GRADES[judged.severity]
+    if judged.state in ("overflow", "all zero", "empty"):
+        grade = "neutral"  # the scaler's skips are a finding of their own
+    found = Finding(
+        subject="float16",
+        state=judged.state,
+        grade=grade,
+        happened=not window.hypothetical,
+        about="" if judged.state == "not finite" else "fp16",
+        value=_share_lost(window, judged.flushed),
+        place="" if judged.worst is None else judged.worst.name,
+        step=window.step,
+        precision=window.precision,
+        loss_scale=window.loss_scale,
+        measured_by="histogram",
+    )
+    return replace(question.aged(found), loss_scale=math.ldexp(window.loss_scale, -judged.halvings))
+
+
+def _share_lost(window: Float16Window, flushed: int) -> float | None:
+    nonzero = window.elements - window.zeros
+    if nonzero <= 0:
+        return None
+    return (flushed if window.hypothetical else window.subnormal) / nonzero
+
+
+# -------------------------------------------------------------------------------------- agreement
+
+
+def _agreement(question: Question) -> Finding:
+    """What the newest X-ray in the precision in question found: its verdict, and the worst cosine."""
+    xray: XRayTaken | None = question.view.numerics.xray
+    if xray is None or base_precision(xray.precision) != question.precision:
+        return never("agreement", question.precision, measured_by="x-ray")
+    judged = judge_xray(xray)
+    grade = _GRADES[judged.severity]
+    if judged.state in ("nothing to compare", "overflow"):
+        grade = "neutral"  # whether overflows are many is the finding on overflow
+    found = Finding(
+        subject="agreement",
+        state=judged.state,
+        grade=grade,
+        happened=False,
+        about="" if judged.state == "FP32 loss not finite" else question.precision,
+        value=None if judged.worst is None else judged.worst.cosine,
+        place="" if judged.worst is None else judged.worst.name or "the model",
+        whole=judged.layers,
+        step=xray.step,
+        precision=xray.precision,
+        loss_scale=xray.loss_scale,
+        measured_by="x-ray",
+    )
+    return question.aged(found)
+
+
+# ------------------------------------------------------------------------------- loss and weights
+
+
+def _loss(question: Question) -> Finding:
+    """``not finite``, ``validation not finite``; else both precisions' loss, ``apart``, or AMP's alone.
+
+    ``value`` is AMP's loss after as many steps since the switch as ``low``, the baseline's: no fair race,
+    since each began where the other left off.
+    """
+    view, last = question.view, question.view.last
+    if last is not None and last.loss is not None and not math.isfinite(last.loss) and not last.skipped:
+        about = base_precision(last.precision)
+        return Finding(
+            subject="loss",
+            state="not finite",
+            grade="error",
+            value=last.loss,
+            step=last.step,
+            age_steps=question.age(last.step),
+            precision=about,
+            measured_by="trace",
+        )
+    validated = view.validated.validation if view.validated is not None else None
+    if view.validated is not None and validated is not None and not math.isfinite(validated.loss or 0.0):
+        return Finding(
+            subject="loss",
+            state="validation not finite",
+            grade="error",
+            value=validated.loss,
+            step=view.validated.step,
+            age_steps=question.age(view.validated.step),
+            precision=precision_at(view, view.validated.step),
+        )
+    losses = losses_after(view)
+    if losses is not None and losses.baseline is not None and losses.amp is not None:
+        return Finding(
+            subject="loss",
+            state="mid-run",
+            grade="neutral",
+            about=question.precision,
+            value=losses.amp,
+            low=losses.baseline,
+            whole=losses.steps,
+            step=view.step,
+            age_steps=0,
+        )
+    if last is None or last.loss is None or not math.isfinite(last.loss):
+        return never("loss", question.precision)
+    return Finding(
+        subject="loss",
+        state="finite",
+        grade="neutral",
+        value=last.loss,
+        step=last.step,
+        age_steps=question.age(last.step),
+        precision=base_precision(last.precision),
+    )
+
+
+def _weights(question: Question) -> Finding:
+    """``lost`` if some hold NaN, ``ranks differ``; ``finite`` as far as the newest loss was."""
+    view, trace = question.view, question.view.numerics.trace
+    lost = trace is not None and trace.lost_count > 0 and question.freshness(trace.step) == "fresh"
+    if lost and trace is not None:
+        return Finding(
+            subject="weights",
+            state="lost",
+            grade="error",
+            value=trace.lost_count,
+            place=trace.lost[0] if trace.lost else "",
+            step=trace.step,
+            age_steps=question.age(trace.step),
+            precision=trace.precision,
+        )
+    if view.pause_cause == "weights":
+        return Finding(subject="weights", state="lost", grade="error", step=view.step, age_steps=0)
+    for disagreement in view.ranks.disagreements if view.ranks is not None else ():
+        if disagreement.what == "weights":
+            return Finding(
+                subject="weights",
+                state="ranks differ",
+                grade="error",
+                value=disagreement.count,
+                step=disagreement.step,
+                age_steps=question.age(disagreement.step),
+            )
+    last = view.last
+    if last is None or last.loss is None or not math.isfinite(last.loss):
+        return never("weights", "")
+    return Finding(
+        subject="weights", state="finite", grade="good", step=last.step, age_steps=question.age(last.step)
+    )
+
+
+# ------------------------------------------------------------------------------------ where it ran
+
+
+def precision_at(view: SessionView, step: int) -> str:
+    """What a step ran in; empty if that is not known any more."""
+    place = bisect_right([switch.step for switch in view.switches], step) - 1
+    return base_precision(view.switches[place].precision) if place >= 0 else ""
+
+
+def _last_step_in(view: SessionView, precision: str) -> int | None:
+    """The newest step in ``precision`` among the newest thousand stretches; None if there is none."""
+    ends = (*(switch.step - 1 for switch in view.switches[1:]), view.step)
+    pairs = zip(reversed(view.switches), reversed(ends), strict=False)
+    return next((end for switch, end in pairs if base_precision(switch.precision) == precision), None)

@@ -1,0 +1,153 @@
+"""The answer on AMP: the line below the header, and the panel with what it follows from."""
+
+from collections.abc import Mapping
+
+from amptui import units
+from amptui.answers import RequestKind
+from amptui.diagnosis.amp_answer import AmpAnswer, amp_answer
+from amptui.diagnosis.amp_finding import Finding, Measurement
+from amptui.diagnosis.answer_words import (
+    LABELS,
+    NO_AMP,
+    SIGNS,
+    evidence_words,
+    finding_words,
+    interval_words,
+    measured_rows,
+    next_measurement,
+    safe_words,
+    safety_grade,
+    short_words,
+    worth_words,
+)
+from amptui.diagnosis.labels import precision_glyph, precision_label
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas, text_width
+from amptui.tui.keys import KEYS
+from amptui.tui.panels.phrases import Phrase, Word, fitting, quiet, write
+from amptui.tui.panels.screen_state import ScreenState
+from amptui.tui.style import BOLD, GRADE_STYLES, Style, precision_style
+
+_ACTIONS: Mapping[Measurement, str] = {
+    "comparison": "compare",
+    "precision": "toggle_precision",
+    "x-ray": "take_xray",
+    "trace": "trace_modules",
+    "histogram": "focus_numerics",
+}
+
+_REQUESTS: Mapping[Measurement, RequestKind] = {
+    "comparison": "comparison",
+    "precision": "precision",
+    "x-ray": "x-ray",
+    "trace": "trace",
+}
+"""What the run must take; the histogram needs no request."""
+
+_WORTH_STYLES: Mapping[str, int] = {"faster": Style.GOOD | BOLD, "slower": Style.WARNING | BOLD}
+
+_LABEL_WIDTH = 10
+"""Room for ``agreement``."""
+
+_EVIDENCE_FROM = 70
+"""With so many columns each row says what it is from."""
+
+_VALUE_WIDTH = 44
+
+_WORTH_WIDTH = 23
+"""Of ``1.65× the speed of FP32``: what stands behind it keeps its place."""
+
+
+def draw_line(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """Precision, speed and safety in one line, then the key that measures what is missing."""
+    answer = amp_answer(view)
+    if answer.precision is None:
+        words = NO_AMP if view.run is not None else "AMP"
+        canvas.text(1, 0, words, Style.DIM, width=canvas.width - 2)
+        return
+    write(canvas, 1, 0, fitting(_phrases(answer, screen, canvas.width - 2), canvas.width - 2))
+
+
+def _phrases(answer: AmpAnswer, screen: ScreenState, room: int) -> list[Phrase]:
+    precision = answer.precision or ""
+    name = f"{precision_glyph(precision)} {precision_label(precision)}"
+    grade = safety_grade(answer)
+    trouble = grade in ("warning", "error")
+    worth = worth_words(answer)
+    interval = interval_words(answer.of("speed"))
+    safe = f"{SIGNS[grade]} {safe_words(answer)}"
+    if text_width(safe) > room - text_width(name) - 2 and answer.cause is not None:
+        safe = f"{SIGNS[grade]} {LABELS[answer.cause.subject]} {short_words(answer.cause)}"
+    safe = _cut(safe, room)
+    style = _WORTH_STYLES.get(answer.worth, int(Style.TEXT if answer.worth != "unknown" else Style.DIM))
+    phrases = [
+        Phrase((Word(name, precision_style(precision) | BOLD),), 1),
+        Phrase((Word(f"{worth:<{_WORTH_WIDTH}}", style),), 2),
+    ]
+    if interval:
+        phrases.append(Phrase((Word(interval, Style.DIM),), 4))
+    phrases.append(Phrase((Word(safe, GRADE_STYLES[grade] if trouble or grade == "good" else Style.DIM),), 0))
+    measured_by, what = next_measurement(answer)
+    key = key_of(measured_by, screen)
+    if key and what:
+        phrases.append(Phrase((Word(key, Style.KEY), Word(f" {what}", Style.DIM)), 5))
+    memory = answer.of("memory")
+    if memory.value is not None:
+        phrases.append(Phrase((Word(f"memory {units.ratio(memory.value)}", Style.DIM),), 6))
+    return phrases
+
+
+def key_of(measured_by: Measurement, screen: ScreenState) -> str:
+    """The key that measures it; empty if there is none, or if the run does not take it from this screen."""
+    if not measured_by or (measured_by in _REQUESTS and _REQUESTS[measured_by] not in screen.accepts):
+        return ""
+    return next(key.label for key in KEYS if key.action == _ACTIONS[measured_by])
+
+
+def headline(view: SessionView, _screen: ScreenState) -> list[Phrase]:
+    """The precision in question."""
+    answer = amp_answer(view)
+    if answer.precision is None:
+        return []
+    return [Phrase((Word(precision_label(answer.precision), precision_style(answer.precision) | BOLD),))]
+
+
+def draw(canvas: Canvas, view: SessionView, screen: ScreenState) -> None:
+    """A row for each finding: value, verdict, whether it is old, and the key that measures it."""
+    answer = amp_answer(view)
+    if answer.precision is None:
+        quiet(canvas, NO_AMP if view.run is not None else "no steps yet")
+        return
+    for y, finding in enumerate(measured_rows(answer, canvas.height)):
+        _draw_row(canvas, y, finding, screen)
+
+
+def _draw_row(canvas: Canvas, y: int, finding: Finding, screen: ScreenState) -> None:
+    canvas.text(0, y, LABELS[finding.subject], Style.DIM)
+    roomy = canvas.width >= _EVIDENCE_FROM
+    key, end = key_of(finding.measured_by, screen), canvas.width
+    if key:
+        canvas.text(end - 1, y, key, Style.KEY)
+    end -= 2
+    if finding.freshness == "old":
+        canvas.text(end - 3, y, "old", Style.WARNING)
+        end -= 4
+    style = GRADE_STYLES[finding.grade]
+    canvas.text(_LABEL_WIDTH, y, SIGNS[finding.grade], style)
+    start = _LABEL_WIDTH + 2
+    words = finding_words(finding) if roomy else short_words(finding)
+    trouble = finding.grade in ("warning", "error")
+    shown = _cut(words, end - start)
+    value_style = style if trouble else Style.DIM if finding.grade == "unknown" else int(Style.TEXT)
+    x = canvas.text(start, y, shown, value_style)
+    interval = interval_words(finding)
+    if interval and x + 2 + text_width(interval) <= end:
+        x = canvas.text(x + 2, y, interval, Style.DIM)
+    if roomy:
+        at = max(x + 2, start + _VALUE_WIDTH)
+        canvas.text(at, y, evidence_words(finding), Style.DIM, width=max(0, end - at))
+
+
+def _cut(text: str, width: int) -> str:
+    """``text`` in at most ``width`` cells; what does not fit ends in ``…``."""
+    return text if text_width(text) <= width else f"{text[: max(0, width - 1)]}…"

@@ -1,0 +1,144 @@
+"""The one answer on AMP: what it concludes in each situation, and from what; no surface says otherwise."""
+
+import io
+import json
+import re
+from dataclasses import replace
+from html import unescape
+
+import pytest
+
+from amptui.diagnosis.amp_answer import amp_answer, answer_json
+from amptui.diagnosis.amp_finding import OLD_STEPS
+from amptui.diagnosis.answer_words import (
+    NO_AMP,
+    SIGNS,
+    answer_line,
+    answer_lines,
+    safe_words,
+    safety_grade,
+    short_words,
+    worth_words,
+)
+from amptui.export import safety
+from amptui.process.plain_lines import JsonLines, PlainFront
+from amptui.summary import summary_lines
+from amptui.telemetry.session import Session
+from amptui.telemetry.view import SessionView
+from amptui.tui.canvas import Canvas
+from amptui.tui.frame import Frame
+from amptui.tui.layout import RANKED_PANELS
+from amptui.tui.panels.screen_state import ScreenState
+from tests.diagnosis.amp_situations import SITUATIONS, both, view_of
+from tests.telemetry import record_samples as samples
+
+situations = pytest.mark.parametrize("name", SITUATIONS)
+
+
+def screen(view: SessionView, width: int, height: int, focus: str | None = None) -> list[str]:
+    canvas = Canvas(width, height)
+    Frame().draw(canvas, view, ScreenState(focus=focus, accepts=view.accepts))
+    return canvas.lines()
+
+
+def card(view: SessionView) -> str:
+    """What is read of the page's card."""
+    return unescape(re.sub(r"<[^>]*>", "|", safety.conclusions(view) or ""))
+
+
+def plain(view: SessionView) -> str:
+    out = io.StringIO()
+    PlainFront(lambda: view, out).update()
+    return out.getvalue()
+
+
+@situations
+def test_the_answer_follows_from_what_happened_first(name: str) -> None:
+    expected, answer = SITUATIONS[name], amp_answer(view_of(name))
+    cause = None if answer.cause is None else (answer.cause.subject, answer.cause.state)
+    found = answer.worth, answer.safety, cause, answer.precision
+    assert found == (expected.worth, expected.safety, expected.cause, expected.precision), answer_lines(
+        answer
+    )
+
+
+@situations
+def test_every_surface_shows_the_same_object(name: str) -> None:
+    view = view_of(name)
+    answer = amp_answer(view)
+    line = answer_line(answer)
+    wide = screen(view, 200, 60)[1]
+    if answer.precision is None:
+        assert NO_AMP in wide
+    else:
+        assert worth_words(answer) in wide
+        assert f"{SIGNS[safety_grade(answer)]} {safe_words(answer)}" in wide
+    assert line in summary_lines(view)
+    assert line in card(view)
+    assert line in plain(view) or not view.step
+    out = io.StringIO()
+    JsonLines(out).finish(view)
+    assert out.getvalue() == f"{answer_json(answer)}\n"
+    assert json.loads(out.getvalue())["safety"] == answer.safety
+
+
+@situations
+def test_no_surface_says_otherwise(name: str) -> None:
+    """Where there is trouble nothing calls AMP safe, and the trouble is on every screen."""
+    view = view_of(name)
+    answer = amp_answer(view)
+    screens = [screen(view, *size) for size in ((60, 18), (80, 24), (120, 40), (200, 60))]
+    screens += [screen(view, 120, 40, focus) for focus in RANKED_PANELS if focus != "ranks"]
+    texts = ["\n".join(lines) for lines in screens]
+    texts += [card(view), "\n".join(summary_lines(view))]
+    for text in texts:
+        assert "would survive" not in text
+        assert "nothing to do" not in text
+        assert "faster" not in text
+    if answer.cause is None:
+        return
+    sign = SIGNS[answer.cause.grade]
+    for lines in screens:
+        assert "safe:" not in lines[1]
+        assert f"{sign} {safe_words(answer)}" in lines[1] or f"{short_words(answer.cause)}" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("step", "now", "old"),
+    [(1, 1 + OLD_STEPS, False), (1, 2 + OLD_STEPS, True), (590, 1180, False), (590, 1181, True)],
+)
+def test_a_measurement_is_old_once_as_many_steps_were_made_since(step: int, now: int, *, old: bool) -> None:
+    view = replace(view_of("fp16_agrees"), step=now)
+    xray = samples.xray(step)
+    view = replace(view, numerics=replace(view.numerics, xray=xray))
+    agreement = amp_answer(view).of("agreement")
+    assert (agreement.freshness, agreement.age_steps) == ("old" if old else "fresh", now - step)
+    assert agreement.grade == ("neutral" if old else "good")
+
+
+def test_a_measurement_at_another_scale_is_old() -> None:
+    view = view_of("fp16_agrees")
+    at_another = replace(view, numerics=replace(view.numerics, xray=samples.xray(590, loss_scale=1024.0)))
+    assert amp_answer(at_another).of("agreement").freshness == "old"
+
+
+def test_what_is_not_measured_says_what_would_measure_it() -> None:
+    answer = amp_answer(view_of("never_tried"))
+    missing = {finding.subject: finding.measured_by for finding in answer.findings if finding.value is None}
+    assert missing["speed"] == missing["overflow"] == "precision"
+    assert (missing["agreement"], missing["forward"], missing["float16"]) == ("x-ray", "trace", "histogram")
+
+
+def test_a_run_that_takes_no_requests_is_offered_no_key() -> None:
+    lines = screen(view_of("own_loop_that_takes_no_requests"), 120, 40)
+    assert not lines[1].rstrip().endswith(("tries FP32", "compares gradients", "interval"))
+    assert " p tries FP32" in screen(view_of("recovered"), 120, 40)[1]
+
+
+def test_of_several_amp_precisions_the_speed_is_that_of_the_one_in_question() -> None:
+    records = [*both("fp16", 300), *samples.steps(601, 640, precision="bf16", step_seconds=0.003)]
+    session = Session()
+    session.fold(records)
+    answer = amp_answer(session.view())
+    assert answer.precision == "bf16"
+    assert answer.of("speed").value == pytest.approx(4 / 3)
