@@ -342,7 +342,6 @@ class AcceleratorMonitor(Monitor):
             precisions=self._amp.precisions,
             precision=self._amp.precision.name,
             amp_precision=self._amp_precision,
-            first_scale=self._amp.first_scale,
             unsupported=self._unsupported,
             ends_steps=self._ends_steps,
             no_closure=self._no_xray,

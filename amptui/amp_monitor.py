@@ -80,7 +80,6 @@ def watch(  # noqa: PLR0913 - options by name, as in torch
         precisions=switched.precisions,
         precision=precision,
         amp_precision=amp_precision,
-        first_scale=switched.first_scale,
         unsupported=unsupported,
         probes=not is_sharded(first.model),
     )

@@ -59,7 +59,6 @@ def build_own_loop(
         precisions=amp.precisions,
         precision=precision,
         amp_precision=amp_precision or mixed,
-        first_scale=amp.first_scale,
         unsupported=unsupported,
         ends_steps=True,
         no_closure=no_closure,

@@ -23,11 +23,11 @@ from amptui.engine.divergence_guard import DivergenceGuard
 from amptui.engine.micro_batch import MicroBatch
 from amptui.engine.optimizer_step import OptimizerStep
 from amptui.engine.prepared import Prepared
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
+from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.gradients import GradientProbe
 from amptui.engine.probes.step_timer import StepTimer
-from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
 from amptui.engine.step_boundary import StepBoundary
 from amptui.engine.step_columns import StepFacts
@@ -58,34 +58,29 @@ class StepEngine:
         self._prepared = prepared
         self._control = control
         self._emit = emit
-        self._on_cuda = prepared.device.type == "cuda"
         own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
         self._after_step = prepared.experiment.after_step if own_after_step else None
         parallel = prepared.parallel
-        self._gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
-        self.reporter = StepReporter(self._report, self._gradients)
+        gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
+        self._norms = GradientNorms(prepared.device, gradients, enabled=prepared.probes)
+        self.reporter = StepReporter(self._report, gradients)
         self._readback = open_readback(
             prepared.device, clock=time.perf_counter, deliver_steps=self.reporter.steps
         )
         self.allocator = AllocatorWatch(prepared.device)
         self.step = first_step - 1
         """Steps sent to the device."""
-        self.boundary = StepBoundary(self, prepared, control, self.reporter, emit)
+        self.boundary = StepBoundary(self, prepared, control, self.reporter, self._norms, emit)
         self.switch, self._probes = self.boundary.switch, self.boundary.probes
-        self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
         self._timeline = StepTimer(prepared.device, emit)
-        self._optimizer_step = _optimizer_step(prepared)(
-            prepared, self._gradients, self._probes, self._timeline, self._gradients_cadence
-        )
-        self._ranks = control if isinstance(control, RankControl) and self._gradients.together else None
+        self._optimizer_step = _optimizer_step(prepared)(prepared, self._norms, self._probes, self._timeline)
+        self._ranks = control if isinstance(control, RankControl) and gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._agreed = 0
         """What all ranks measure in the next step."""
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
-        self._look_step = self._closer_until = self._norms_until = 0
-        self._scaled_steps = self._known_trouble = 0
-        self._next_growth: int | None = None
+        self._look_step = self._closer_until = 0
         self.in_step = False
         """Whether a step is running, to say what an exception interrupted."""
         self.in_after_step = False
@@ -161,7 +156,7 @@ class StepEngine:
             micro_batches=micro_batches,
             step=self.step,
             inputs=inputs,
-            norms=self._wants_norms(),
+            norms=self._norms_are_due(self.step - 1) if self._ranks is None else bool(self._agreed & NORMS),
             window=None if self._ranks is None else bool(self._agreed & WINDOW),
             assumed_scale=self.boundary.loss_scale(),
         )
@@ -170,19 +165,14 @@ class StepEngine:
             self._prepared.parallel.on_trial = switch.on_trial and switch.can_retry
         made = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
-        self._scaled_steps += made.scaler is not None
+        self._norms.scaled_steps += made.scaler is not None
         # Accumulated losses have no graph.
         self.boundary.break_down_memory(made.precision, made.loss if made.loss.requires_grad else None)
         return made
 
-    def _wants_norms(self) -> bool:
-        return self._norms_are_due() if self._ranks is None else bool(self._agreed & NORMS)
-
-    def _norms_are_due(self) -> bool:
-        if not self._prepared.probes:
-            return False
-        likely = self.step <= self._norms_until or not self.reporter.loss_is_finite
-        return likely or self._gradients_cadence.due()
+    def _norms_are_due(self, step: int) -> bool:
+        """Whether to measure all gradients in the step that follows ``step``."""
+        return self._norms.are_due(step, is_scaled=self.switch.precision.scales)
 
     def _report(self, record: Record) -> None:
         self.boundary.report(record)
@@ -206,21 +196,20 @@ class StepEngine:
         """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
         self._timeline.drain()
         self._follow_schedule()
-        self._agree()
-        step, switch = self.step, self.switch
-        steps = min(self.boundary.steps_to_look(), self._plan_norms())
+        step, steps = self.step, self.boundary.plan_look()
         self._look_step = step + steps if look_by is None else min(step + steps, look_by)
         self._look_due = time.perf_counter() + self._look_interval_seconds
-        closer = step == 0 or switch.needs_observation or self._timeline.armed or self._wants_norms()
-        closer = closer or self._agreed > 0
-        self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms_until)
+        norms_are_due = self._norms_are_due(step)
+        self._agree(norms=norms_are_due)
+        closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
+        self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms.until)
 
-    def _agree(self) -> None:
+    def _agree(self, *, norms: bool) -> None:
         """Ask the other ranks to measure what is due here, and learn what all have agreed on."""
         ranks = self._ranks
         if ranks is None:
             return
-        ranks.want_probes(NORMS * self._norms_are_due() | WINDOW * self._probes.window_is_due)
+        ranks.want_probes(NORMS * norms | WINDOW * self._probes.window_is_due)
         agreed = ranks.take_probes()
         if agreed & WEIGHTS:
             self.guard.count_weights()
@@ -233,23 +222,6 @@ class StepEngine:
         if schedule is not None and applied is not None:
             refill = schedule.refill
             self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
-
-    def _plan_norms(self) -> int:
-        """Measure gradients in steps likely to overflow; return after how many steps to check again.
-
-        On CUDA a skip is known some steps later, when its gradients are gone.
-        """
-        reporter, step = self.reporter, self.step
-        if reporter.trouble_step > self._known_trouble:
-            self._known_trouble = reporter.trouble_step
-            self._norms_until = step + STEPS_AFTER_TROUBLE
-        if not (self._on_cuda and self.switch.precision.scales and self._prepared.probes):
-            return MAX_STEPS_BETWEEN_LOOKS
-        self._norms_until = max(self._norms_until, step + SEARCH_STEPS - self._scaled_steps)
-        if self._next_growth is not None and self._next_growth <= step:
-            self._norms_until = max(self._norms_until, self._next_growth + STEPS_AFTER_TROUBLE)
-        self._next_growth = reporter.next_growth(self._prepared.scaler.get_growth_interval(), step)
-        return MAX_STEPS_BETWEEN_LOOKS if self._next_growth is None else max(1, self._next_growth - step)
 
     # --------------------------------------------------------------------- around the steps
 

@@ -17,10 +17,10 @@ from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.failure import explain
 from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.probes.flop_schedule import step_inputs
+from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.memory_breakdown import break_down
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.xray import take_xray
-from amptui.engine.readback import MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
 from amptui.engine.sharding import is_sharded
 from amptui.engine.trained import Trained
@@ -52,7 +52,7 @@ class BoundedSteps(Protocol):
 class StepBoundary:
     """Handles what comes up between two steps; used by the thread that trains.
 
-    ``reporter`` gets the numbers that ``loop`` delivers.
+    ``reporter`` gets the numbers that ``loop`` delivers; ``norms`` are those of its gradients.
     """
 
     guard: "DivergenceGuard | None" = None
@@ -66,12 +66,14 @@ class StepBoundary:
         trained: Trained,
         control: Control,
         reporter: StepReporter,
+        norms: GradientNorms,
         emit: Callable[[Record], object],
     ) -> None:
         self._loop = loop
         self._trained = trained
         self._control = control
         self._reporter = reporter
+        self._norms = norms
         self._emit = emit
         self.switch = PrecisionSwitch(trained, control, loop.allocator, emit)
         self.follow_model()
@@ -79,7 +81,8 @@ class StepBoundary:
     def follow_model(self) -> None:
         """Probe the model that is trained now."""
         self._is_sharded = is_sharded(self._trained.model)
-        self.probes = Probes(self._trained, self._reporter.gradients, self._emit)
+        self.probes = Probes(self._trained, self._norms.probe, self._emit)
+        self._norms.suppress_errors = self.probes.suppress_errors
 
     def report(self, record: Record) -> None:
         """Emit what the reporter has made; the switch uses the times of steps."""
@@ -145,19 +148,20 @@ class StepBoundary:
             self._control.refuse(asked, "unavailable", self.no_xray)
         self.switch.between_steps(self._loop.step)
 
-    def steps_to_look(self) -> int:
-        """After how many steps to look again, at the latest."""
-        if self._reporter.in_trouble:
-            return 1
-        return min(MAX_STEPS_BETWEEN_LOOKS, self.switch.steps_to_next_event)
+    def plan_look(self) -> int:
+        """Decide in which steps to measure gradients; return after how many to look again, at the latest."""
+        growth_interval = self.switch.precision.growth_interval
+        steps = self._norms.look(self._loop.step, self._reporter, growth_interval)
+        return 1 if self._reporter.in_trouble else min(steps, self.switch.steps_to_next_event)
 
     # --------------------------------------------------------------------------- measurements
 
     def loss_scale(self) -> float:
         """The scale that the next ``fp16`` step would start with, by the newest numbers."""
-        scale = self._reporter.loss_scale
-        collapsed = scale is not None and scale < MIN_SOUND_SCALE and not self.switch.precision.scales
-        return self._trained.first_scale if scale is None or collapsed else scale
+        scale, precision = self._reporter.loss_scale, self.switch.precision
+        if scale is None or (scale < MIN_SOUND_SCALE and not precision.scales):
+            return precision.first_scale
+        return scale
 
     def break_down_memory(self, precision: str, loss: Tensor | None = None) -> None:
         """Emit where the memory of the last step went, if that is due; ``loss`` is its loss, with a graph."""

@@ -45,10 +45,6 @@ class Trained(Protocol):
         """What AMP means: ``fp16`` or ``bf16``."""
 
     @property
-    def first_scale(self) -> float:
-        """The loss scale that it starts with."""
-
-    @property
     def unsupported(self) -> Mapping[str, str]:
         """Those that the device does not support, each with the reason."""
 

@@ -34,7 +34,6 @@ class OwnLoop:
     precisions: Mapping[str, Precision]
     precision: str
     amp_precision: str
-    first_scale: float
     unsupported: Mapping[str, str]
     experiment: Experiment = field(default_factory=_Script)
     batch_size: None = None

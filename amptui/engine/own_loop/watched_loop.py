@@ -79,7 +79,7 @@ class WatchedLoop(ObservedLoop):
         self._amp = amp
         self._save = save
         self.control = control or Control(emit)
-        self._boundary = StepBoundary(self, own, self.control, self._reporter, emit)
+        self._boundary = StepBoundary(self, own, self.control, self._reporter, self._norms, emit)
         self._switch = self._boundary.switch
         self._switch.can_retry = False
         self.counted = CountedSteps(own, self._boundary.probes, self._note)
@@ -290,9 +290,8 @@ class WatchedLoop(ObservedLoop):
         boundary.look()
         boundary.pause_if_wanted(self._handle_requests)
         self._handle_requests()
-        self._norms.look(self.step, self._reporter.trouble_step)
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
-        self._look_step = self.step + boundary.steps_to_look()
+        self._look_step = self.step + boundary.plan_look()
         self._probes_until = self.step + max(1, boundary.probes.steps_due)
 
     def _handle_requests(self) -> None:
