@@ -14,6 +14,7 @@ from amptui.answers import RequestRefused, RequestTaken
 from amptui.control import (
     CheckpointRequest,
     ComparisonRequest,
+    Control,
     PauseRequest,
     PrecisionRequest,
     StopRequest,
@@ -26,7 +27,6 @@ from amptui.records import (
     Note,
     PauseChanged,
     PrecisionChanged,
-    Record,
     RunFinished,
     RunStarted,
     Validated,
@@ -144,19 +144,17 @@ def test_a_comparison_alternates_and_returns_to_the_precision_before(form: Form,
     assert {record.precision for record in of(StepRecord, found)} == {"fp32", "bf16"}
 
 
-def test_a_pause_holds_the_loop_between_two_steps_until_a_screen_resumes_it(runs: Path) -> None:
-    own = Own()
+def test_a_pause_holds_the_loop_between_two_steps_until_a_screen_resumes_it(
+    monkeypatch: pytest.MonkeyPatch, runs: Path
+) -> None:
+    own, paused, wait = Own(), threading.Event(), Control.wait
+
+    def waiting(control: Control) -> None:
+        paused.set()
+        wait(control)
+
+    monkeypatch.setattr(Control, "wait", waiting)
     with own.watch() as monitor:
-        assert monitor._run is not None
-        paused = threading.Event()
-        emit = monitor._run.loop._emit
-
-        def seen(record: Record) -> None:
-            emit(record)
-            if type(record) is PauseChanged and record.paused:
-                paused.set()
-
-        monitor._run.loop._emit = seen
 
         def resume() -> None:
             paused.wait()

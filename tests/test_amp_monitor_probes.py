@@ -55,6 +55,16 @@ def test_a_trace_names_the_modules_and_leaves_no_hook_between_steps(form: Form, 
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_a_trace_of_the_last_steps_is_told_when_the_loop_ends(form: Form, runs: Path) -> None:
+    own = Own()
+    with own.watch() as monitor:
+        own.watched(monitor, form, 60, lambda step: ask(monitor, TraceRequest()) if step == 57 else None)
+    found = records(runs)
+    assert [each.step in (58, 59, 60) for each in of(ModulesTraced, found) if each.asked] == [True]
+    assert [each.request.kind for each in of(RequestTaken, found)] == ["trace"]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_trace_of_accumulated_batches_is_of_whole_steps(
     form: Form, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

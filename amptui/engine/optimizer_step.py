@@ -1,7 +1,6 @@
 """One optimizer step: forward, backward, clip, update, of one batch or of several accumulated ones."""
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,9 +10,8 @@ from amptui.engine.lr_schedule import MAX_GROUPS, LrSchedule
 from amptui.engine.micro_batch import MicroBatch, weights
 from amptui.engine.precision import Precision, ScalerTensors
 from amptui.engine.prepared import Prepared
-from amptui.engine.probes.budget import Cadence
 from amptui.engine.probes.flop_schedule import StepInputs
-from amptui.engine.probes.gradients import GradientProbe
+from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import PhaseName, StepTimer
 from amptui.engine.step_row import LearningRates, StepTensors
@@ -28,18 +26,17 @@ class OptimizerStep:
     def __init__(
         self,
         prepared: Prepared,
-        gradients: GradientProbe,
+        norms: GradientNorms,
         probes: Probes,
         timeline: StepTimer,
-        cadence: Cadence,
     ) -> None:
         self._experiment = prepared.experiment
         self._optimizer = prepared.optimizer
         self._lr_schedule = prepared.lr_schedule
         self._clip_norm = prepared.clip_norm
         self._on_cuda = prepared.device.type == "cuda"
-        self._gradients = gradients
-        self._gradients_cadence = cadence
+        self._gradients = norms.probe
+        self._measure = norms.measure
         self._probes = probes
         self._timeline = timeline
         self._lrs = LearningRates(None)
@@ -93,7 +90,7 @@ class OptimizerStep:
         except BaseException:
             self._last_loss = None  # its graph takes the memory that another attempt needs
             raise
-        gradients = self.measure() if norms else None
+        gradients = self._measure() if norms else None
         self._probes.after_backward(step, precision, assumed_scale=assumed_scale, window=window)
         timeline.leave_out()
         scaled, norm = precision.scales, None
@@ -109,15 +106,6 @@ class OptimizerStep:
         if scaler is not None and gradients is None:
             gradients = self._measure_overflow(scaler)
         return StepTensors(precision.name, loss, parts, lrs, scaler, norm, gradients, scaled)
-
-    def measure(self) -> Tensor | None:
-        """Measure all gradients; None if that fails, for lack of memory for example."""
-        began = time.perf_counter()
-        row = None
-        with self._probes.suppress_errors("gradient norms"):
-            row = self._gradients.measure()
-        self._gradients_cadence.measured(began)
-        return row
 
     def _forward_backward(
         self,
@@ -174,7 +162,7 @@ class OptimizerStep:
         norm = self._gradients.total_norm()
         found = None
         if not self._on_cuda and not math.isfinite(norm.item()):
-            found = self.measure()
+            found = self._measure()
         assert self._clip_norm is not None, "set by --clip-norm"
         nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         return norm, found
@@ -200,7 +188,7 @@ class OptimizerStep:
 
     def _measure_overflow(self, scaler: ScalerTensors) -> Tensor | None:
         """Measure the gradients of a skipped step on a CPU, which knows it before they are gone."""
-        return self.measure() if not self._on_cuda and scaler.found_inf.item() else None
+        return self._measure() if not self._on_cuda and scaler.found_inf.item() else None
 
 
 def _no_mark(_name: PhaseName) -> None:

@@ -103,12 +103,18 @@ class Precision:
         self.device = device
         self.scaler = scaler
         self.default_flags = default_flags
-        self._first_scale = scaler.get_scale()
+        self.first_scale = scaler.get_scale()
+        """The loss scale that a run starts with."""
         self._forward_context = self._new_forward_context()  # created once: the constructor queries CUDA
 
     @property
     def scale(self) -> Tensor | None:
         """The loss scale on the device, after the first backward pass with one; else None."""
+        return None
+
+    @property
+    def growth_interval(self) -> int | None:
+        """Applied steps until the loss scale doubles; None if there is none."""
         return None
 
     def enter(self) -> None:
@@ -190,6 +196,10 @@ class Fp16(Bf16):
     def scale(self) -> Tensor | None:
         return current_scale(self.scaler)
 
+    @property
+    def growth_interval(self) -> int | None:
+        return self.scaler.get_growth_interval()
+
     def backward(self, loss: Tensor) -> None:
         # Scaling outside autocast keeps the product in float32: 2^16 does not exist in float16.
         self.scaler.scale(loss.float()).backward()
@@ -203,7 +213,7 @@ class Fp16(Bf16):
     def restart_collapsed_scale(self) -> None:
         scale = self.scaler._scale
         if scale is not None:
-            first = torch.full_like(scale, self._first_scale)
+            first = torch.full_like(scale, self.first_scale)
             scale.copy_(torch.where(scale < MIN_SOUND_SCALE, first, scale))
 
     def step(self, optimizer: Optimizer) -> ScalerTensors | None:

@@ -48,8 +48,6 @@ class Prepared:
     built_groups: int
     """The parameter groups that ``build_optimizer()`` made; training may add others."""
     scaler: GradScaler
-    first_scale: float
-    """The loss scale that a run starts with."""
     precisions: dict[str, Precision]
     unsupported: dict[str, str]
     precision: str

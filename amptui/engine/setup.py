@@ -274,7 +274,6 @@ def assemble(
         optimizer=optimizer,
         built_groups=len(optimizer.param_groups),
         scaler=scaler,
-        first_scale=scaler.get_scale(),
         precisions=precisions,
         unsupported=choices.unsupported,
         precision=choices.precision,

@@ -14,38 +14,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from amptui.control import Control, TraceRequest, XRayRequest
-from amptui.data.batches import Batch, count_samples
+from amptui.control import Control
+from amptui.data.batches import Batch
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.checkpoint.writer import CheckpointWriter
 from amptui.engine.distributed.rank_control import NORMS, WEIGHTS, WINDOW, RankControl
 from amptui.engine.divergence_guard import DivergenceGuard
-from amptui.engine.failure import explain
 from amptui.engine.micro_batch import MicroBatch
 from amptui.engine.optimizer_step import OptimizerStep
-from amptui.engine.precision_switch import PrecisionSwitch
 from amptui.engine.prepared import Prepared
-from amptui.engine.probes.budget import GRADIENTS_BUDGET, SEARCH_STEPS, STEPS_AFTER_TROUBLE, Cadence
 from amptui.engine.probes.flop_schedule import StepInputs, step_inputs
+from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.probes.gradients import GradientProbe
-from amptui.engine.probes.memory_breakdown import break_down
-from amptui.engine.probes.schedule import Probes
 from amptui.engine.probes.step_timer import StepTimer
-from amptui.engine.probes.xray import take_xray
-from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS, open_readback
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS, open_readback
 from amptui.engine.reporting import StepReporter
+from amptui.engine.step_boundary import StepBoundary
 from amptui.engine.step_columns import StepFacts
 from amptui.engine.step_row import StepTensors
 from amptui.experiment import Experiment
-from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, Record, base_precision
-from amptui.steps import Steps
+from amptui.records import Record
 
 
 class StepEngine:
     """Makes optimizer steps and keeps track of them; used by the one thread that trains.
 
-    The loop calls :meth:`train_step` for each batch. If :meth:`look_is_due`, it first calls :meth:`deliver`,
-    then :meth:`handle_requests`, and :meth:`plan` last, before it loads the batch.
+    The loop calls :meth:`train_step` for each batch. If :meth:`look_is_due`, it first uses the
+    :attr:`boundary`, and calls :meth:`plan` last, before it loads the batch.
     ``interactive``: whether to ask the user if training diverges; ``writer`` knows the last good checkpoint.
     """
 
@@ -63,45 +58,41 @@ class StepEngine:
         self._prepared = prepared
         self._control = control
         self._emit = emit
-        self._on_cuda = prepared.device.type == "cuda"
         own_after_step = type(prepared.experiment).after_step is not Experiment.after_step
         self._after_step = prepared.experiment.after_step if own_after_step else None
         parallel = prepared.parallel
-        self._gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
-        self.reporter = StepReporter(self._take_reported, self._gradients)
+        gradients = (GradientProbe if parallel is None else parallel.gradients)(prepared.model)
+        self._norms = GradientNorms(prepared.device, gradients, enabled=prepared.probes)
+        self.reporter = StepReporter(self._report, gradients)
         self._readback = open_readback(
             prepared.device, clock=time.perf_counter, deliver_steps=self.reporter.steps
         )
-        self._gradients_cadence = Cadence(GRADIENTS_BUDGET)
-        self._probes = Probes(prepared, self._gradients, emit)
+        self.allocator = AllocatorWatch(prepared.device)
+        self.step = first_step - 1
+        """Steps sent to the device."""
+        self.boundary = StepBoundary(self, prepared, control, self.reporter, self._norms, emit)
+        self.switch, self._probes = self.boundary.switch, self.boundary.probes
         self._timeline = StepTimer(prepared.device, emit)
-        self._optimizer_step = _optimizer_step(prepared)(
-            prepared, self._gradients, self._probes, self._timeline, self._gradients_cadence
-        )
-        self._ranks = control if isinstance(control, RankControl) and self._gradients.together else None
+        self._optimizer_step = _optimizer_step(prepared)(prepared, self._norms, self._probes, self._timeline)
+        self._ranks = control if isinstance(control, RankControl) and gradients.together else None
         """Agrees with the other ranks on the steps to measure, where each has a part of the gradients."""
         self._agreed = 0
         """What all ranks measure in the next step."""
-        self._judges = parallel is None or parallel.world.leads
-        """Whether this process decides if training can go on: of several ranks rank 0 does."""
-        self._breaks_down_memory = parallel is None or not parallel.sharded
         self._look_interval_seconds = look_interval_seconds
         self._look_due = 0.0
-        self._look_step = self._closer_until = self._norms_until = 0
-        self._scaled_steps = self._known_trouble = 0
-        self._next_growth: int | None = None
-        self.step = first_step - 1
-        """Steps sent to the device."""
+        self._look_step = self._closer_until = 0
         self.in_step = False
         """Whether a step is running, to say what an exception interrupted."""
         self.in_after_step = False
-        self.allocator = AllocatorWatch(prepared.device)
         self.guard = DivergenceGuard(self.reporter, control, self._readback, writer, interactive=interactive)
         if self._ranks is not None:
             self.guard.ask_for_count = partial(self._ranks.want_probes, WEIGHTS)
-        self.switch = PrecisionSwitch(prepared, control, self.allocator, emit)
-        if prepared.parallel is not None and not prepared.parallel.needs_others:
-            self.switch.can_retry, self.switch.agree = True, prepared.parallel.group.agree
+        if parallel is None or parallel.world.leads:  # of several ranks rank 0 decides if training can go on
+            self.boundary.guard = self.guard
+        if parallel is not None:
+            self.boundary.no_xray = parallel.needs_others
+            if not parallel.needs_others:
+                self.switch.can_retry, self.switch.agree = True, parallel.group.agree
 
     # ------------------------------------------------------------------------------ one step
 
@@ -165,52 +156,26 @@ class StepEngine:
             micro_batches=micro_batches,
             step=self.step,
             inputs=inputs,
-            norms=self._wants_norms(),
+            norms=self._norms_are_due(self.step - 1) if self._ranks is None else bool(self._agreed & NORMS),
             window=None if self._ranks is None else bool(self._agreed & WINDOW),
-            assumed_scale=self._loss_scale(),
+            assumed_scale=self.boundary.loss_scale(),
         )
         self._agreed = 0
         if self._prepared.parallel is not None:
             self._prepared.parallel.on_trial = switch.on_trial and switch.can_retry
         made = switch.attempt(self.step, f"in step {self.step}", make)
         timeline.mark("optimizer")
-        self._scaled_steps += made.scaler is not None
-        if switch.breakdown_is_due and self._breaks_down_memory:
-            self._break_down_memory(made)
+        self._norms.scaled_steps += made.scaler is not None
+        # Accumulated losses have no graph.
+        self.boundary.break_down_memory(made.precision, made.loss if made.loss.requires_grad else None)
         return made
 
-    def _wants_norms(self) -> bool:
-        return self._norms_are_due() if self._ranks is None else bool(self._agreed & NORMS)
+    def _norms_are_due(self, step: int) -> bool:
+        """Whether to measure all gradients in the step that follows ``step``."""
+        return self._norms.are_due(step, is_scaled=self.switch.precision.scales)
 
-    def _norms_are_due(self) -> bool:
-        if not self._prepared.probes:
-            return False
-        likely = self.step <= self._norms_until or not self.reporter.loss_is_finite
-        return likely or self._gradients_cadence.due()
-
-    def _break_down_memory(self, made: StepTensors) -> None:
-        with self._probes.suppress_errors("memory breakdown"):
-            found = break_down(
-                self._prepared.model,
-                self._prepared.optimizer,
-                step=self.step,
-                precision=made.precision,
-                peak_allocated_bytes=self.allocator.peak_bytes(),
-                loss=made.loss if made.loss.requires_grad else None,  # accumulated losses have no graph
-            )
-            self._emit(found)
-
-    def _take_reported(self, record: Record) -> None:
-        """Emit a record, and let the switch use the time of steps."""
-        self._emit(record)
-        if type(record) is Steps:
-            self.switch.take(record)
-
-    def _loss_scale(self) -> float:
-        """The scale that the next ``fp16`` step would start with, by the newest numbers."""
-        scale = self.reporter.loss_scale
-        collapsed = scale is not None and scale < MIN_SOUND_SCALE and not self.switch.precision.scales
-        return self._prepared.first_scale if scale is None or collapsed else scale
+    def _report(self, record: Record) -> None:
+        self.boundary.report(record)
 
     # ---------------------------------------------------------------------------- the look
 
@@ -220,55 +185,31 @@ class StepEngine:
             self._control.attention or self.step >= self._look_step or time.perf_counter() >= self._look_due
         )
 
-    def deliver(self) -> None:
-        """Report the numbers that have arrived, and check them.
-
-        Raises ExperimentError if training cannot recover.
-        """
-        self._control.look(self.step)  # first: requests that arrive later wait for the next look
-        self._readback.drain()
-        reporter = self.reporter
-        if self._judges:
-            self.guard.check(self.switch.precision)
-        self.allocator.look(self.switch.precision.name, settled=self.switch.settled)
-        if asked := self._control.take(TraceRequest):
-            self._probes.arm_trace(partial(self._control.answer, asked))
-        self._probes.between_steps(
-            self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
-        )
-
     def check_last(self) -> None:
         """Check the weights after the last step. Raises ExperimentError if they are lost."""
         if self._ranks is not None:
             self.guard.count_weights()
-        if self._judges:
+        if self.boundary.guard is not None:
             self.guard.check_last()
-
-    def handle_requests(self) -> None:
-        """Switch precisions as requested."""
-        self.switch.between_steps(self.step)
 
     def plan(self, *, look_by: int | None = None) -> None:
         """Decide which of the next steps to observe, and when to look again: by step ``look_by``."""
         self._timeline.drain()
         self._follow_schedule()
-        self._agree()
-        step, switch = self.step, self.switch
-        steps = min(MAX_STEPS_BETWEEN_LOOKS, switch.steps_to_next_event, self._plan_norms())
-        if self.reporter.in_trouble:
-            steps = 1
+        step, steps = self.step, self.boundary.plan_look()
         self._look_step = step + steps if look_by is None else min(step + steps, look_by)
         self._look_due = time.perf_counter() + self._look_interval_seconds
-        closer = step == 0 or switch.needs_observation or self._timeline.armed or self._wants_norms()
-        closer = closer or self._agreed > 0
-        self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms_until)
+        norms_are_due = self._norms_are_due(step)
+        self._agree(norms=norms_are_due)
+        closer = step == 0 or self.switch.needs_observation or self._timeline.armed or self._agreed > 0
+        self._closer_until = max(step + closer, step + self._probes.steps_due, self._norms.until)
 
-    def _agree(self) -> None:
+    def _agree(self, *, norms: bool) -> None:
         """Ask the other ranks to measure what is due here, and learn what all have agreed on."""
         ranks = self._ranks
         if ranks is None:
             return
-        ranks.want_probes(NORMS * self._norms_are_due() | WINDOW * self._probes.window_is_due)
+        ranks.want_probes(NORMS * norms | WINDOW * self._probes.window_is_due)
         agreed = ranks.take_probes()
         if agreed & WEIGHTS:
             self.guard.count_weights()
@@ -281,23 +222,6 @@ class StepEngine:
         if schedule is not None and applied is not None:
             refill = schedule.refill
             self.push([applied], lambda row, _seconds: None if row is None else refill(row[0]))
-
-    def _plan_norms(self) -> int:
-        """Measure gradients in steps likely to overflow; return after how many steps to check again.
-
-        On CUDA a skip is known some steps later, when its gradients are gone.
-        """
-        reporter, step = self.reporter, self.step
-        if reporter.trouble_step > self._known_trouble:
-            self._known_trouble = reporter.trouble_step
-            self._norms_until = step + STEPS_AFTER_TROUBLE
-        if not (self._on_cuda and self.switch.precision.scales and self._prepared.probes):
-            return MAX_STEPS_BETWEEN_LOOKS
-        self._norms_until = max(self._norms_until, step + SEARCH_STEPS - self._scaled_steps)
-        if self._next_growth is not None and self._next_growth <= step:
-            self._norms_until = max(self._norms_until, self._next_growth + STEPS_AFTER_TROUBLE)
-        self._next_growth = reporter.next_growth(self._prepared.scaler.get_growth_interval(), step)
-        return MAX_STEPS_BETWEEN_LOOKS if self._next_growth is None else max(1, self._next_growth - step)
 
     # --------------------------------------------------------------------- around the steps
 
@@ -329,37 +253,10 @@ class StepEngine:
 
         With other ranks rank 0 does so alone, with its own batches, while they wait.
         """
-        asked, parallel = self._control.take(XRayRequest), self._prepared.parallel
-        self.flush()
-        if parallel is None:
-            self._control.answer(asked, self._take_xray(batches))
-        elif parallel.needs_others:
-            self._control.refuse(asked, "unavailable", parallel.needs_others)
-        else:
-            take = partial(self._take_xray, batches)
-            why = parallel.on_rank_0(f"the X-ray before step {self.step + 1}", take)
-            self._control.answer(asked, why or "")
-        self._readback.begin_interval()
-
-    def _take_xray(self, batches: Sequence[Batch]) -> str:
-        """Emit an X-ray; return why there is none."""
-        prepared, name = self._prepared, self.switch.precision.name
-        precision = base_precision(name)
-        if precision not in AMP_PRECISIONS:
-            precision = prepared.amp_precision
-        scale = self._loss_scale() if prepared.precisions[precision].scales else None
-        try:
-            with self.allocator.left_out():
-                inputs = step_inputs([(count_samples(batch), batch) for batch in batches])
-                add = partial(self._probes.flops.add, inputs=inputs)
-                take = partial(take_xray, prepared, batches, add, step=self.step + 1)
-                self._emit(take(precision=precision, loss_scale=scale))
-        except Exception as error:  # noqa: BLE001 - a model may raise anything; the run must go on
-            size = prepared.batch_size
-            why = str(explain(error, doing="in the X-ray", batch_size=size, precision=precision))
-            self._emit(Note(time=time.time(), severity="warning", text=f"no X-ray: {why}"))
-            return why
-        return ""
+        parallel, around = self._prepared.parallel, None
+        if parallel is not None:
+            around = partial(parallel.on_rank_0, f"the X-ray before step {self.step + 1}")
+        self.boundary.xray(batches, counts_operations=True, around=around)
 
     def state(self) -> dict[str, Any]:
         """Its counters and the user's decisions, as plain values for a checkpoint."""

@@ -7,12 +7,11 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import Literal
 
-from amptui.control import Asked, Control, PauseRequest, XRayRequest
+from amptui.control import Control, XRayRequest
 from amptui.data.batches import Batch, count_samples
 from amptui.engine.checkpoint.data_position import DataPosition, Start
 from amptui.engine.checkpoint.file import Checkpoint
@@ -26,7 +25,7 @@ from amptui.engine.readback import LOOK_INTERVAL_SECONDS
 from amptui.engine.step import StepEngine
 from amptui.engine.validation import MetricSums, Validator
 from amptui.ranks import RankPhase
-from amptui.records import PauseChanged, Phase, PhaseChanged, Record
+from amptui.records import Phase, PhaseChanged, Record
 from amptui.samples import AllocatorSample
 
 Outcome = Literal["done", "stopped"]
@@ -233,19 +232,14 @@ class Trainer:
             return False
         if self._prepared.compilations.tell():
             self._phase = None  # compiling has shown its own
-        engine.deliver()
+        engine.boundary.look()
         if engine.reporter.delivered:
             self._enter_phase("training")
-        asked = control.take(PauseRequest)
-        if asked is not None and not asked.request.paused:
-            control.answer(asked)  # it is not paused
-            asked = None
-        if (asked is not None or engine.guard.wants_pause) and not control.stopping:
-            self._pause(asked)
+        engine.boundary.pause_if_wanted(self._handle_while_paused)
         if self._validation_is_due():
             self._validate_within_epoch()
         self._write_checkpoint_if_due()
-        engine.handle_requests()
+        engine.boundary.handle_requests()
         self._xray_wanted = control.newest(XRayRequest) is not None
         engine.plan(look_by=self._next_boundary())
         return not control.stopping
@@ -274,22 +268,8 @@ class Trainer:
             engine.push(sums.tensors(), lambda row, _seconds: report(validation=sums.means(row)))
         self._doing = ""
 
-    def _pause(self, asked: Asked[PauseRequest] | None) -> None:
-        """Pause until asked to resume; the user may switch precisions meanwhile."""
-        engine, control = self._engine, self._control
-        engine.flush()
-        found = engine.guard.take_found()
-        if found.cause == "loss scale":
-            # If the user resumes, the scale stays here: at 0 a step would turn every weight into NaN.
-            engine.switch.hold_scale(engine.reporter.loss_scale)
-        self._emit(PauseChanged(time=time.time(), step=self.step, paused=True, **asdict(found)))
-        resumed = control.wait_until_resumed(asked, self._handle_while_paused)
-        self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
-        control.answer(resumed)
-        engine.begin_interval()
-
     def _handle_while_paused(self) -> None:
-        self._engine.handle_requests()
+        self._engine.boundary.handle_requests()
         self._write_checkpoint_if_due()
 
     def _validate(self) -> MetricSums | None:

@@ -165,6 +165,12 @@ def test_going_on_where_nothing_stands_is_taken_and_a_pause_may_be_overruled() -
     assert log.of(PauseChanged) == []
 
 
+def test_a_pause_is_refused_where_the_run_is_stopping() -> None:
+    log = trained({4: (StopRequest("the test"), PauseRequest(True))})
+    assert log.told == [("pause", "unavailable")]
+    assert log.of(PauseChanged) == []
+
+
 def test_an_x_ray_is_taken_once_for_all_who_asked_and_answered_after_its_record() -> None:
     log = trained({4: (XRayRequest(), XRayRequest())})
     assert log.told == [("x-ray", "taken")] * 2

@@ -239,7 +239,7 @@ def test_an_optimizer_that_is_not_fused_skips_too() -> None:
 def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amptui.engine.step.GRADIENTS_BUDGET", 0.0)
+    monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
     log, control = Log(), Control()
     log.watch = stopping(control, 5)
     train(prepare(NanAt(at=4), precision=precision), log, control)
@@ -256,7 +256,7 @@ def test_gradients_too_dear_to_measure_are_measured_where_trouble_is(
 
 
 def test_clipping_measures_every_step_whatever_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amptui.engine.step.GRADIENTS_BUDGET", 0.0)
+    monkeypatch.setattr("amptui.engine.probes.gradient_norms.GRADIENTS_BUDGET", 0.0)
     log = Log()
     train(prepare(Tiny(), clip_norm=0.01), log)
     assert all(record.grad_norm is not None for record in log.of(StepRecord))

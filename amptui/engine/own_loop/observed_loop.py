@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from amptui.engine.allocator import AllocatorWatch
 from amptui.engine.own_loop.backward_pass import BackwardPass
 from amptui.engine.own_loop.dropped_batches import DroppedBatches
-from amptui.engine.own_loop.gradient_norms import GradientNorms
 from amptui.engine.own_loop.guard import harmless
 from amptui.engine.own_loop.loop_step import LearningRateReader, LoopStep
 from amptui.engine.own_loop.model_inputs import FreshSamples, ModelInputs
@@ -27,6 +26,7 @@ from amptui.engine.own_loop.parameter_owner import kind_of
 from amptui.engine.own_loop.pass_account import DroppedPasses
 from amptui.engine.own_loop.row_sender import RowSender
 from amptui.engine.precision import ScalerTensors, current_scale, found_inf, growth_tracker
+from amptui.engine.probes.gradient_norms import GradientNorms
 from amptui.engine.readback import LOOK_INTERVAL_SECONDS, MAX_STEPS_BETWEEN_LOOKS
 from amptui.engine.reporting import StepReporter
 from amptui.engine.sharding import is_sharded
@@ -378,7 +378,7 @@ class ObservedLoop:
     def _look(self) -> None:
         """Deliver the numbers that have arrived."""
         self._sender.drain()
-        self._norms.look(self.step, self._reporter.trouble_step)
+        self._norms.look(self.step, self._reporter)
         self._look_at_memory()
         self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
         self._look_step = self.step + (1 if self._reporter.in_trouble else MAX_STEPS_BETWEEN_LOOKS)

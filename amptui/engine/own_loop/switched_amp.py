@@ -71,7 +71,6 @@ class SwitchedAmp:
             if not like.is_enabled():
                 raise ValueError("the scaler is disabled; leave it out: amptui scales the loss in fp16 only")
             self.scaler.load_state_dict(like.state_dict())
-        self.first_scale = self.scaler.get_scale()
         self.precisions = build_precisions(device, self.scaler)
         self._autocasts: dict[tuple[str, bool], torch.autocast] = {}
         """Of each precision, with and without a cache; never entered: an entered one is not reentrant."""

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from amptui.control import CheckpointRequest, Control, PauseRequest, TraceRequest, XRayRequest
-from amptui.engine.failure import explain
+from amptui.control import CheckpointRequest, Control, XRayRequest
 from amptui.engine.own_loop.backward_pass import BackwardPass
 from amptui.engine.own_loop.computed_precision import WEIGHTS_WORDS
 from amptui.engine.own_loop.guard import harmless
@@ -27,13 +26,10 @@ from amptui.engine.own_loop.step_functions import ComputeLoss, CountedSteps, Pas
 from amptui.engine.own_loop.switched_amp import SwitchedAmp
 from amptui.engine.own_loop.trained_script import NO_SAVE, OwnLoop
 from amptui.engine.precision import Precision, ScalerTensors
-from amptui.engine.precision_switch import PrecisionSwitch
-from amptui.engine.probes.memory_breakdown import break_down
-from amptui.engine.probes.schedule import Probes
-from amptui.engine.probes.xray import take_xray
-from amptui.records import AMP_PRECISIONS, MIN_SOUND_SCALE, Note, PauseChanged, Record, Severity
+from amptui.engine.readback import LOOK_INTERVAL_SECONDS
+from amptui.engine.step_boundary import StepBoundary
+from amptui.records import AMP_PRECISIONS, Note, Record, Severity
 from amptui.script_signals import is_from_signal_handler, suppressed
-from amptui.steps import Steps
 from amptui.text import one_line
 
 NO_LONGER_WATCHED = "amptui stopped watching this script"
@@ -46,6 +42,12 @@ def _hint(chosen: str, computed: str) -> str:
     if chosen in AMP_PRECISIONS:
         return "run each forward pass in a new `with monitor.autocast():`"
     return "leave autocast to amptui: use `with monitor.autocast():` for each forward pass"
+
+
+def _unseen(take: Callable[[], str]) -> str:
+    """Call it; its passes are none of the script's."""
+    with HOOKS.suspended():
+        return take()
 
 
 class WatchedLoop(ObservedLoop):
@@ -77,10 +79,10 @@ class WatchedLoop(ObservedLoop):
         self._amp = amp
         self._save = save
         self.control = control or Control(emit)
-        self._switch = PrecisionSwitch(own, self.control, self.allocator, emit)
+        self._boundary = StepBoundary(self, own, self.control, self._reporter, self._norms, emit)
+        self._switch = self._boundary.switch
         self._switch.can_retry = False
-        self._probes = Probes(own, self._norms.probe, emit)
-        self.counted = CountedSteps(own, self._probes, self._note)
+        self.counted = CountedSteps(own, self._boundary.probes, self._note)
         self._observation = ExitStack()
         self._usual_passes = 0
         self._probes_until = 1
@@ -95,8 +97,23 @@ class WatchedLoop(ObservedLoop):
         is_another = self.keeper is not None and self.keeper.model is not model
         super().follow(optimizer, model)
         if is_another:
-            self._probes = Probes(self._own, self._norms.probe, self._emit)
-            self.counted = CountedSteps(self._own, self._probes, self._note)
+            self._boundary.follow_model()
+            self.counted = CountedSteps(self._own, self._boundary.probes, self._note)
+
+    # --------------------------------------------------------------- what the boundary asks for
+
+    def drain(self) -> None:
+        """Deliver the steps that have arrived."""
+        self._sender.drain()
+
+    def flush(self) -> None:
+        """Deliver all numbers; waits for the device."""
+        self._sender.flush()
+        self._boundary.probes.flush()
+
+    def begin_interval(self) -> None:
+        """Leave the time until now out of the next step's."""
+        self._begin_interval()
 
     # ------------------------------------------------------------------- what the hooks call
 
@@ -106,8 +123,8 @@ class WatchedLoop(ObservedLoop):
             return
         self.work_begins()
         # The script may copy or save its model between two steps: there are no hooks in it then.
-        due = self.step < self._probes_until and self._probes.traces and self._traced_step != self.step + 1
-        if due and not self._in_attempt:
+        is_observed = self.step < self._probes_until and not self._in_attempt
+        if is_observed and self._boundary.probes.traces and self._traced_step != self.step + 1:
             self._enter_probes()
 
     def after_pass(self, backward: BackwardPass) -> None:
@@ -117,8 +134,8 @@ class WatchedLoop(ObservedLoop):
         super().after_pass(backward)
         # Those of accumulated batches are complete after as many backward passes as in the last step.
         if self.step < self._probes_until and self.account.passes.count == self._usual_passes:
-            step, precision = self.step + 1, self._switch.precision
-            self._probes.after_backward(step, precision, assumed_scale=self._loss_scale())
+            step, precision, boundary = self.step + 1, self._switch.precision, self._boundary
+            boundary.probes.after_backward(step, precision, assumed_scale=boundary.loss_scale())
         if counter is not None:
             counter.paused = False
 
@@ -199,7 +216,7 @@ class WatchedLoop(ObservedLoop):
     @harmless
     def _enter_probes(self) -> None:
         self._traced_step = self.step + 1
-        context = self._probes.around_step(self.step + 1, self._switch.precision, None)
+        context = self._boundary.probes.around_step(self.step + 1, self._switch.precision, None)
         self._in_probes = True
         self._observation.enter_context(context)
         if self.counted.inputs is not None:
@@ -217,25 +234,12 @@ class WatchedLoop(ObservedLoop):
         self._loop_step = self._loop_step.again()
 
     def _take_xray(self, passes: Sequence[Pass]) -> None:
-        """Compare the step's passes in FP32 and AMP if that was asked for; an error ends nothing."""
-        if (asked := self.control.take(XRayRequest)) is None:
+        """Compare the step's passes in FP32 and AMP if that was asked for."""
+        if self.control.newest(XRayRequest) is None:
             return
-        own, name, why = self._own, self._switch.precision.name, ""
         self.work_begins()
-        self._sender.flush()
-        precision = name if name in AMP_PRECISIONS else own.amp_precision
-        scale = self._loss_scale() if own.precisions[precision].scales else None
-        try:
-            with self.allocator.left_out(), HOOKS.suspended():
-                self._emit(take_xray(own, passes, step=self.step + 1, precision=precision, loss_scale=scale))
-        except Exception as error:  # a model may raise anything; the script must go on
-            if is_from_signal_handler(error):
-                raise
-            why = str(explain(error, doing="in the X-ray", batch_size=None, precision=precision))
-            self._note("warning", f"no X-ray: {why}")
-        self.control.answer(asked, why)
+        self._boundary.xray(passes, counts_operations=False, around=_unseen)
         self._forget_step_again()
-        self._begin_interval()
 
     # ------------------------------------------------------------------------ after a step
 
@@ -268,15 +272,9 @@ class WatchedLoop(ObservedLoop):
 
     def _begin_step(self) -> bool:
         warming_up = not self._switch.settled if self._in_attempt else self._switch.begin_step()
-        if self._own.probes and self.step <= self._probes_until and self._switch.breakdown_is_due:
-            self._break_down_memory()
+        if self.step <= self._probes_until:
+            self._boundary.break_down_memory(self._switch.precision.name)
         return warming_up
-
-    def _break_down_memory(self) -> None:
-        with self._probes.suppress_errors("memory breakdown"):
-            name, peak = self._switch.precision.name, self.allocator.peak_bytes()
-            measure = partial(break_down, self._own.model, self._own.optimizer, step=self.step)
-            self._emit(measure(precision=name, peak_allocated_bytes=peak, loss=None))
 
     def _look_is_due(self) -> bool:
         due = self.step >= self._look_step or self._ended >= self._look_due or self.control.attention
@@ -288,27 +286,16 @@ class WatchedLoop(ObservedLoop):
 
     def _look(self) -> None:
         """Deliver the numbers that have arrived, and handle the requests."""
-        control, switch = self.control, self._switch
-        control.look(self.step)
-        super()._look()
-        if asked := control.take(TraceRequest):
-            self._probes.arm_trace(partial(control.answer, asked))
-        reporter = self._reporter
-        self._probes.between_steps(
-            self.step, trouble_step=reporter.trouble_step, unexplained_step=reporter.unexplained_step
-        )
-        self._pause_if_asked()
+        boundary = self._boundary
+        boundary.look()
+        boundary.pause_if_wanted(self._handle_requests)
         self._handle_requests()
-        self._look_step = min(self._look_step, self.step + switch.steps_to_next_event)
-        self._probes_until = self.step + max(1, self._probes.steps_due)
-
-    def _look_at_memory(self) -> None:
-        self.allocator.look(self._switch.precision.name, settled=self._switch.settled)
+        self._look_due = time.perf_counter() + LOOK_INTERVAL_SECONDS
+        self._look_step = self.step + boundary.plan_look()
+        self._probes_until = self.step + max(1, boundary.probes.steps_due)
 
     def _handle_requests(self) -> None:
         control = self.control
-        if not self._switch.can_retry and (asked := control.take(XRayRequest)):
-            control.refuse(asked, "unavailable", self._own.no_closure)
         if asked_to_save := control.take(CheckpointRequest):
             if self._save is None:
                 control.refuse(asked_to_save, "unavailable", NO_SAVE)
@@ -317,7 +304,8 @@ class WatchedLoop(ObservedLoop):
         # Gradients of other optimizers are in the precision of now until their steps are made.
         self._is_deferred = self.lanes.await_steps
         if not self._is_deferred:
-            self._switch.between_steps(self.step)
+            self._boundary.no_xray = "" if self._switch.can_retry else self._own.no_closure
+            self._boundary.handle_requests()
             self._follow_switch()
 
     def other_stepped(self) -> None:
@@ -341,34 +329,13 @@ class WatchedLoop(ObservedLoop):
         self._begin_interval()
         return ""
 
-    def _pause_if_asked(self) -> None:
-        control = self.control
-        if (asked := control.take(PauseRequest)) is None:
-            return
-        if not asked.request.paused or control.stop_reason:
-            control.answer(asked)  # it is not paused
-            return
-        self._sender.flush()
-        self._emit(PauseChanged(time=time.time(), step=self.step, paused=True))
-        resumed = control.wait_until_resumed(asked, self._handle_requests)
-        self._emit(PauseChanged(time=time.time(), step=self.step, paused=False))
-        control.answer(resumed)
-        self._begin_interval()
-
     def _follow_switch(self) -> None:
         """Let autocast and scaler follow the precision of the next step."""
         if self._amp.precision is not self._switch.precision:
             self._amp.follow(self._switch.precision)
 
     def _take_reported(self, record: Record) -> None:
-        self._emit(record)
-        if type(record) is Steps:
-            self._switch.take(record)
-
-    def _loss_scale(self) -> float:
-        """The scale that the next ``fp16`` step would start with, by the newest numbers."""
-        scale = self._reporter.loss_scale
-        return self._amp.first_scale if scale is None or scale < MIN_SOUND_SCALE else scale
+        self._boundary.report(record)
 
     def _check_precision(self, computed: str) -> None:
         """Say once in each stretch that its steps were ``computed`` in another precision than chosen."""
@@ -388,6 +355,8 @@ class WatchedLoop(ObservedLoop):
         self._observation.close()
         super().close(waits=waits)
         if was_active:
+            if waits:
+                self._boundary.probes.flush()
             self._switch.finish(self.step)
         if self._switch.precision.name in ("ieee", "tf32"):
             self._own.precisions["fp32"].enter()
