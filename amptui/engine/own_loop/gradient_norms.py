@@ -18,7 +18,7 @@ class GradientNorms:
         self._is_sharded = False
         self._cadence = Cadence(GRADIENTS_BUDGET)
         self._known_trouble = 0
-        self._until = int(self._cadence.due())
+        self.until = int(self._cadence.due())
         """Up to which step all gradients are measured."""
         self.scaled_steps = 0
         self.probe = GradientProbe(nn.Module())
@@ -30,16 +30,16 @@ class GradientNorms:
     def are_due(self, step: int, *, is_scaled: bool) -> bool:
         """Whether to measure after a backward pass of the step that follows ``step``."""
         if is_scaled and self._on_cuda and self.scaled_steps < SEARCH_STEPS:
-            self._until = max(self._until, step + 1)
-        return step < self._until
+            self.until = max(self.until, step + 1)
+        return step < self.until
 
     def look(self, step: int, trouble_step: int) -> None:
         """After ``step``: decide how long to measure; ``trouble_step`` is the newest with trouble or 0."""
         if trouble_step > self._known_trouble:
             self._known_trouble = trouble_step
-            self._until = step + STEPS_AFTER_TROUBLE
+            self.until = step + STEPS_AFTER_TROUBLE
         elif self._cadence.due():
-            self._until = max(self._until, step + 1)
+            self.until = max(self.until, step + 1)
 
     def measure(self) -> Tensor | None:
         """One row of the probe's; None if ranks would have to measure it together, or if memory ran out."""
